@@ -1,0 +1,38 @@
+"""The contracts: what is on the wire, and on which topic."""
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+Schema = dict[str, Any]
+"""A parsed Avro schema of type record."""
+
+
+@cache
+def ids() -> dict[int, str]:
+    """Schema id to file, for deployments without a Schema Registry. An id, once given, never changes its meaning."""
+    entries = json.loads((files(__name__) / "ids.json").read_text(encoding="utf-8"))
+    return {int(schema_id): path for schema_id, path in entries.items()}
+
+
+@cache
+def schema_text(path: str) -> str:
+    """The Avro schema (JSON text) of a file in this folder, e.g. ``Balance.avsc``."""
+    return (files(__name__) / path).read_text(encoding="utf-8")
+
+
+def current(name: str) -> Schema:
+    """The newest schema of a record, e.g. ``current("PosInvoice")``: what is written, and what is read into."""
+    schema: Schema = json.loads(schema_text(f"{name}.avsc"))
+    return schema
+
+
+def field_names(name: str) -> list[str]:
+    """The field names of a record in the order of its schema."""
+    return [field["name"] for field in current(name)["fields"]]
+
+
+def record_name(path: str) -> str:
+    """The record of a schema file: ``history/PosInvoice-1.avsc`` and ``PosInvoice.avsc`` are both PosInvoice."""
+    return path.removeprefix("history/").removesuffix(".avsc").partition("-")[0]

@@ -1,0 +1,53 @@
+"""The catalogue of topics. Everything else refers to an entry here; nobody spells a topic's name or settings twice."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+_SEGMENT = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One Kafka topic.
+
+    Attributes:
+        name: without a deployment's prefix (see ``Settings.name_of``).
+        key: the field whose UTF-8 bytes are the record's key.
+        value: the Avro record of its values (a file of this folder); None where values are another topic's, untouched.
+        partitions: fixed for the life of the topic; more would send a key elsewhere.
+        retention: how long a record can be read; None keeps the latest record of each key for ever (compaction).
+    """
+
+    name: str
+    key: str
+    value: str | None
+    partitions: int = 3
+    retention: timedelta | None = timedelta(days=7)
+
+    @property
+    def cleanup_policy(self) -> str:
+        return "delete" if self.retention else "compact"
+
+    @property
+    def config(self) -> dict[str, str]:
+        """Topic settings in Kafka's own words.
+
+        The broker stamps every record (LogAppendTime): repeats are recognised by how long ago the first came,
+        and a till's clock may be years off.
+        """
+        config = {"cleanup.policy": self.cleanup_policy, "message.timestamp.type": "LogAppendTime"}
+        if self.retention:
+            config["retention.ms"] = str(int(self.retention.total_seconds() * 1000))
+            # A record outlives its retention by up to one segment.
+            config["segment.ms"] = str(int(_SEGMENT.total_seconds() * 1000))
+        return config
+
+
+POS_INVOICES = Topic("pos-invoices", key="StoreID", value="PosInvoice")
+SHIPMENT = Topic("shipment", key="StoreID", value="PosInvoice")
+HADOOP = Topic("hadoop", key="StoreID", value="HadoopRecord")
+LOYALTY = Topic("loyalty", key="CustomerCardNo", value="Notification")
+LOYALTY_BALANCES = Topic("loyalty-balances", key="CustomerCardNo", value="Balance", retention=None)
+DEAD_LETTERS = Topic("dead-letters", key="the original key", value=None, retention=timedelta(days=30))
+
+ALL = (POS_INVOICES, SHIPMENT, HADOOP, LOYALTY, LOYALTY_BALANCES, DEAD_LETTERS)

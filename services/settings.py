@@ -1,0 +1,78 @@
+"""Every setting of every process, read from the environment (``LOYALTY_…``) once, at the top of a process."""
+
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, PositiveInt
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from schemas.topics import Topic
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class Settings(BaseSettings):
+    """The settings, with what each is for; ``loyalty settings`` prints them with their values."""
+
+    model_config = SettingsConfigDict(env_prefix="LOYALTY_", env_ignore_empty=True, frozen=True, extra="forbid")
+
+    kafka_bootstrap_servers: str = Field("127.0.0.1:9092", description="Kafka brokers, host:port separated by commas.")
+    topic_prefix: str = Field(
+        "", pattern=r"^[a-zA-Z0-9-]*$", description="Put before every topic's name, to share a cluster."
+    )
+    replication_factor: PositiveInt = Field(1, description="Replicas of each topic that is created; 3 in production.")
+    schema_registry_url: str | None = Field(
+        None, description="Schema Registry that gives schema ids; unset: schemas/ids.json gives them."
+    )
+
+    loyalty_factor: Decimal = Field(
+        Decimal("0.02"), ge=0, allow_inf_nan=False, description="Points per unit of money on a PRIME invoice."
+    )
+    repeat_horizon: timedelta = Field(
+        timedelta(days=9),
+        ge=timedelta(0),
+        description="How long after an invoice a repeat of its number is recognised (ISO 8601); longer than any record "
+        "stays in pos-invoices and hadoop, which the pipeline checks at start.",
+    )
+
+    spark_master: str = Field("local[*]", description="Spark master of a session started without spark-submit.")
+    spark_driver_memory: str = Field("1g", description="Heap of a session started without spark-submit.")
+    spark_java_options: str = Field(
+        "-XX:+UseSerialGC", description="Java options of a session started without spark-submit."
+    )
+    spark_jars_dir: Path | None = Field(
+        None,
+        description="Folder of jars put on Spark's class path when the session is started locally; "
+        "spark-submit brings its own.",
+    )
+    checkpoint_dir: str = Field(
+        "var/checkpoints", description="Spark's checkpoints, one folder a query; any Hadoop URI."
+    )
+    export_dir: str = Field("var/parquet", description="Where the Parquet files go; any Hadoop URI.")
+    shuffle_partitions: PositiveInt = Field(3, description="Spark tasks a shuffle; fixed for the life of a checkpoint.")
+    max_offsets_per_trigger: PositiveInt = Field(20_000, description="Records a micro-batch reads at most.")
+    trigger_interval: timedelta = Field(
+        timedelta(milliseconds=100), description="Shortest time between the starts of two micro-batches (ISO 8601)."
+    )
+    export_interval: timedelta = Field(
+        timedelta(seconds=60), description="The same for the continuous export: one file a date and interval."
+    )
+    stop_timeout: timedelta = Field(
+        timedelta(seconds=60), description="How long SIGTERM waits for running micro-batches to end."
+    )
+    metrics_host: str = Field("127.0.0.1", description="Where the pipeline serves its Prometheus metrics.")
+    metrics_port: Port = Field(9108, description="Port of the pipeline's Prometheus metrics.")
+
+    api_host: str = Field("127.0.0.1", description="Where the API listens.")
+    api_port: Port = Field(8080, description="Port the API listens on.")
+    state_dir: Path = Field(Path("var/state"), description="The API's local stores; one process a folder.")
+    state_store: str = Field("rocksdb", pattern="^(rocksdb|memory)$", description="Kind of local store.")
+
+    log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="Lowest level that is logged.")
+    log_format: str = Field("console", pattern="^(console|json)$", description="Log lines for people or for machines.")
+
+    def name_of(self, topic: Topic) -> str:
+        """The topic's name on the broker."""
+        return self.topic_prefix + topic.name
