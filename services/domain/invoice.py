@@ -1,0 +1,75 @@
+"""The records, under the names they have on the wire: a record is a dict, before and after Avro or JSON."""
+
+from typing import TypedDict
+
+
+class LineItem(TypedDict, total=False):
+    ItemCode: str | None
+    ItemDescription: str | None
+    ItemPrice: float | None
+    ItemQty: int | None
+    TotalValue: float | None
+
+
+class DeliveryAddress(TypedDict, total=False):
+    AddressLine: str | None
+    City: str | None
+    State: str | None
+    PinCode: str | None
+    ContactNumber: str | None
+
+
+class PosInvoice(TypedDict, total=False):
+    """What a till publishes. Any field can be missing until ``validation.first_violation`` finds nothing."""
+
+    InvoiceNumber: str | None
+    CreatedTime: int | None
+    CustomerCardNo: str | None
+    TotalAmount: float | None
+    NumberOfItems: int | None
+    PaymentMethod: str | None
+    TaxableAmount: float | None
+    CGST: float | None
+    SGST: float | None
+    CESS: float | None
+    StoreID: str | None
+    PosID: str | None
+    CashierID: str | None
+    CustomerType: str | None
+    DeliveryType: str | None
+    DeliveryAddress: DeliveryAddress | None
+    InvoiceLineItems: list[LineItem] | None
+
+
+class HadoopRecord(TypedDict):
+    """One line item of one invoice, flat, without personal data."""
+
+    InvoiceNumber: str | None
+    CreatedTime: int | None
+    StoreID: str | None
+    PosID: str | None
+    CustomerType: str | None
+    PaymentMethod: str | None
+    DeliveryType: str | None
+    City: str | None
+    State: str | None
+    PinCode: str | None
+    ItemCode: str | None
+    ItemDescription: str | None
+    ItemPrice: float | None
+    ItemQty: int | None
+    TotalValue: float | None
+
+
+PRIME = "PRIME"
+HOME_DELIVERY = "HOME-DELIVERY"
+
+
+def is_prime(invoice: PosInvoice) -> bool:
+    """Whether the customer earns points. Case does not matter, as in the Java originals."""
+    return (invoice.get("CustomerType") or "").upper() == PRIME
+
+
+def is_home_delivery(invoice: PosInvoice) -> bool:
+    """Whether the invoice must be shipped. Case does not matter, as in the Java originals."""
+    return (invoice.get("DeliveryType") or "").upper() == HOME_DELIVERY

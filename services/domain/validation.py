@@ -1,0 +1,90 @@
+"""What makes an invoice valid, as data: applied to a record here, compiled to columns by the pipeline."""
+
+import math
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from services.domain.invoice import HOME_DELIVERY, PRIME, PosInvoice
+
+BLANKS = " \t\r\n\f\v"
+"""A text of these alone counts as missing."""
+
+LARGEST_AMOUNT = 1e13
+"""Amounts must stay below this, so that a double still tells cents apart: 2**53 cents are 9.0e13."""
+
+
+class Requirement(Enum):
+    """What a rule asks of a field."""
+
+    PRESENT = auto()
+    AMOUNT = auto()
+    AMOUNT_IF_PRESENT = auto()
+
+
+_BROKEN = {
+    Requirement.PRESENT: "is missing",
+    Requirement.AMOUNT: "is not a finite amount",
+    Requirement.AMOUNT_IF_PRESENT: "is not a finite amount",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A field that must pass a requirement, either always or only when another field has a value.
+
+    Attributes:
+        field: its name; ``Parent.Child`` for a nested record, ``Parent[].Child`` for every element of an array.
+        when: (field, value in capitals), compared without case.
+    """
+
+    field: str
+    requirement: Requirement
+    when: tuple[str, str] | None = None
+
+    @property
+    def reason(self) -> str:
+        """What a dead letter says when this rule is broken."""
+        condition = f" though {self.when[0]} is {self.when[1]}" if self.when else ""
+        return f"{self.field} {_BROKEN[self.requirement]}{condition}"
+
+
+RULES = (
+    Rule("InvoiceNumber", Requirement.PRESENT),
+    Rule("StoreID", Requirement.PRESENT),
+    Rule("TotalAmount", Requirement.AMOUNT),
+    *(Rule(field, Requirement.AMOUNT_IF_PRESENT) for field in ("TaxableAmount", "CGST", "SGST", "CESS")),
+    *(Rule(f"InvoiceLineItems[].{field}", Requirement.AMOUNT_IF_PRESENT) for field in ("ItemPrice", "TotalValue")),
+    Rule("CustomerCardNo", Requirement.PRESENT, when=("CustomerType", PRIME)),
+    Rule("DeliveryAddress.AddressLine", Requirement.PRESENT, when=("DeliveryType", HOME_DELIVERY)),
+    Rule("DeliveryAddress.ContactNumber", Requirement.PRESENT, when=("DeliveryType", HOME_DELIVERY)),
+)
+
+
+def first_violation(invoice: PosInvoice) -> str | None:
+    """The reason of the first broken rule, or None for a valid invoice."""
+    return next((rule.reason for rule in RULES if not _holds(rule, invoice)), None)
+
+
+def _holds(rule: Rule, invoice: PosInvoice) -> bool:
+    if rule.when and (_values(invoice, rule.when[0])[0] or "").upper() != rule.when[1]:
+        return True
+    return all(_passes(rule.requirement, value) for value in _values(invoice, rule.field))
+
+
+def _values(record: Any, field: str) -> list[Any]:
+    head, _, rest = field.partition(".")
+    if head.endswith("[]"):
+        return [value for element in record.get(head[:-2]) or [] for value in _values(element or {}, rest)]
+    value = record.get(head)
+    return _values(value or {}, rest) if rest else [value]
+
+
+def _passes(requirement: Requirement, value: Any) -> bool:
+    match requirement:
+        case Requirement.PRESENT:
+            return value is not None and value.strip(BLANKS) != ""
+        case Requirement.AMOUNT:
+            return value is not None and math.isfinite(value) and abs(value) < LARGEST_AMOUNT
+        case Requirement.AMOUNT_IF_PRESENT:
+            return value is None or _passes(Requirement.AMOUNT, value)

@@ -1,0 +1,73 @@
+"""What makes an invoice valid."""
+
+import math
+
+import pytest
+from hypothesis import given
+
+from services.domain.validation import LARGEST_AMOUNT, RULES, first_violation
+from tests.strategies import ANY_INVOICES, VALID_INVOICES
+
+VALID = {
+    "InvoiceNumber": "51402977",
+    "StoreID": "STR7188",
+    "TotalAmount": 11114.0,
+    "CustomerType": "PRIME",
+    "CustomerCardNo": "4629185211",
+    "DeliveryType": "HOME-DELIVERY",
+    "DeliveryAddress": {"AddressLine": "444-1842 Dui. Rd.", "ContactNumber": "7243866404"},
+    "InvoiceLineItems": [{"ItemPrice": 1644.0, "TotalValue": 3288.0}],
+}
+
+
+@given(VALID_INVOICES)
+def test_complete_invoices_are_valid(invoice):
+    """An invoice that has all the rules ask for breaks none."""
+    assert first_violation(invoice) is None
+
+
+@given(ANY_INVOICES)
+def test_any_record_gets_a_known_answer(invoice):
+    """Whatever a record holds, the answer is None or the reason of one of the rules."""
+    assert first_violation(invoice) in {None, *(rule.reason for rule in RULES)}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"InvoiceNumber": None}, "InvoiceNumber is missing"),
+        ({"InvoiceNumber": " \t"}, "InvoiceNumber is missing"),
+        ({"StoreID": ""}, "StoreID is missing"),
+        ({"TotalAmount": None}, "TotalAmount is not a finite amount"),
+        ({"TotalAmount": math.nan}, "TotalAmount is not a finite amount"),
+        ({"TotalAmount": -math.inf}, "TotalAmount is not a finite amount"),
+        ({"TotalAmount": LARGEST_AMOUNT}, "TotalAmount is not a finite amount"),
+        ({"SGST": math.inf}, "SGST is not a finite amount"),
+        ({"InvoiceLineItems": [{}, {"ItemPrice": math.nan}]}, "InvoiceLineItems[].ItemPrice is not a finite amount"),
+        ({"CustomerCardNo": None}, "CustomerCardNo is missing though CustomerType is PRIME"),
+        ({"CustomerCardNo": "", "CustomerType": "prime"}, "CustomerCardNo is missing though CustomerType is PRIME"),
+        ({"DeliveryAddress": None}, "DeliveryAddress.AddressLine is missing though DeliveryType is HOME-DELIVERY"),
+        (
+            {"DeliveryAddress": {"AddressLine": "1 High Street", "ContactNumber": ""}},
+            "DeliveryAddress.ContactNumber is missing though DeliveryType is HOME-DELIVERY",
+        ),
+    ],
+)
+def test_reason_names_field_and_condition(change, reason):
+    """A broken rule is named by its field, and by the condition under which the field is asked for."""
+    assert reason == first_violation({**VALID, **change})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"CustomerType": "NONPRIME", "CustomerCardNo": None},
+        {"DeliveryType": "TAKEAWAY", "DeliveryAddress": None},
+        {"InvoiceLineItems": None},
+        {"TotalAmount": -11114.0},
+        {"CGST": None},
+    ],
+)
+def test_what_no_rule_asks_for_may_be_missing(change):
+    """Cards are asked of PRIME customers only, addresses of home deliveries only; a negative amount is a return."""
+    assert first_violation({**VALID, **change}) is None
