@@ -1,0 +1,64 @@
+"""Creates the topics of the catalogue."""
+
+from datetime import timedelta
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.cimpl import NewTopic
+
+from schemas import topics
+from schemas.topics import Topic
+from services.messaging.clients import admin
+from services.settings import Settings
+
+
+class TopicMismatchError(RuntimeError):
+    """A topic exists with another number of partitions than the catalogue says."""
+
+
+def create_topics(settings: Settings) -> list[str]:
+    """Create what is missing of the catalogue and check the rest; returns the names of all topics.
+
+    Raises TopicMismatchError where an existing topic would send keys to other partitions than its readers expect.
+    """
+    client = admin(settings)
+    requests = [
+        NewTopic(
+            settings.name_of(topic),
+            num_partitions=topic.partitions,
+            replication_factor=settings.replication_factor,
+            config=topic.config,
+        )
+        for topic in topics.ALL
+    ]
+    for future in client.create_topics(requests).values():
+        try:
+            future.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+    _check_partitions(client, settings)
+    return [settings.name_of(topic) for topic in topics.ALL]
+
+
+def _check_partitions(client: AdminClient, settings: Settings) -> None:
+    for topic in topics.ALL:
+        name = settings.name_of(topic)
+        found = len(client.list_topics(name, timeout=30).topics[name].partitions)
+        # Zero: the broker has just created the topic and has not told everybody yet.
+        if found not in (0, topic.partitions):
+            raise TopicMismatchError(f"topic {name} has {found} partitions, the catalogue says {topic.partitions}")
+
+
+def longest_stay(topic: Topic, settings: Settings) -> timedelta | None:
+    """How old a record of the topic can get before the broker deletes it, as the broker is configured; None: for ever.
+
+    A segment is deleted once its newest record is past the retention, so its oldest may stay a segment's time longer.
+    """
+    resource = ConfigResource(ConfigResource.Type.TOPIC, settings.name_of(topic))
+    client = admin(settings)  # held until the answer is here: librdkafka drops requests with their client
+    (future,) = client.describe_configs([resource], request_timeout=30).values()
+    config = future.result()
+    retention, segment = (int(config[name].value) for name in ("retention.ms", "segment.ms"))
+    return None if retention < 0 else timedelta(milliseconds=retention + segment)

@@ -1,0 +1,46 @@
+"""Kafka clients, each configured in one place."""
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+
+from services.settings import Settings
+
+# librdkafka's default places keys by CRC32, Java and Spark by murmur2: a record must go where its readers look for it.
+_PARTITIONER = "murmur2_random"
+
+
+def _common(settings: Settings, client_id: str) -> dict[str, str | int | float | bool]:
+    return {"bootstrap.servers": settings.kafka_bootstrap_servers, "client.id": client_id}
+
+
+def producer(settings: Settings, client_id: str, **overrides: str | int | float | bool) -> Producer:
+    """A producer that loses and repeats nothing on its way to the broker (idempotent, all replicas acknowledge)."""
+    return Producer(
+        {
+            **_common(settings, client_id),
+            "partitioner": _PARTITIONER,
+            "enable.idempotence": True,
+            "acks": "all",
+            "compression.type": "lz4",
+            "linger.ms": 5,
+            **overrides,
+        }
+    )
+
+
+def consumer(settings: Settings, client_id: str, **overrides: str | int | float | bool) -> Consumer:
+    """A consumer that starts at the beginning and commits nothing: offsets are kept with what records became."""
+    return Consumer(
+        {
+            **_common(settings, client_id),
+            "group.id": client_id,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            **overrides,
+        }
+    )
+
+
+def admin(settings: Settings, client_id: str = "loyalty-admin") -> AdminClient:
+    return AdminClient(_common(settings, client_id))

@@ -1,0 +1,19 @@
+"""Record headers: CloudEvents in Kafka's binary content mode, and where a dead letter came from.
+
+Sources: CloudEvents Kafka protocol binding 1.0.2 (``ce_`` prefix, UTF-8 values); Kafka Connect's dead letter queue
+(all values as text, so that kcat and every UI can show them).
+"""
+
+CE_SPECVERSION = "1.0"
+CE_SOURCE = "/retail-loyalty"
+CONTENT_TYPE = "application/avro"
+
+DEAD_LETTER_TOPIC = "dead_letter_topic"
+DEAD_LETTER_PARTITION = "dead_letter_partition"
+DEAD_LETTER_OFFSET = "dead_letter_offset"
+DEAD_LETTER_REASON = "dead_letter_reason"
+
+
+def event_type(record: str) -> str:
+    """The CloudEvents type of a record: ``Notification`` gives ``retail.loyalty.Notification``."""
+    return f"retail.loyalty.{record}"

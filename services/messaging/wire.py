@@ -1,0 +1,90 @@
+"""Values on the wire: Avro in the Confluent framing (magic byte 0, four bytes of schema id, Avro body)."""
+
+import io
+import json
+import struct
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import fastavro
+
+import schemas
+from schemas.topics import Topic
+from services.messaging.schema_ids import SchemaIds
+
+Record = dict[str, Any]
+
+MAGIC_BYTE = 0
+_HEADER = struct.Struct(">bI")
+
+
+class UndecodableError(ValueError):
+    """A value that is not what its topic promises; the message says why."""
+
+
+def header(schema_id: int) -> bytes:
+    """The five bytes before an Avro body."""
+    return _HEADER.pack(MAGIC_BYTE, schema_id)
+
+
+def encoder(topic: Topic, ids: SchemaIds) -> Callable[[Mapping[str, Any]], bytes]:
+    """A function that writes records as values of the topic, in its newest schema."""
+    return record_encoder(str(topic.value), ids.writer_id(topic))
+
+
+def decoder(topic: Topic, ids: SchemaIds) -> Callable[[bytes], Record]:
+    """A function that reads values of the topic into its newest schema, whichever known schema wrote them.
+
+    It raises UndecodableError for bytes that are no such value, and UnknownSchemaIdError for an id nobody registered.
+    """
+    return record_decoder(str(topic.value), ids.writer_schema)
+
+
+def record_encoder(name: str, schema_id: int) -> Callable[[Mapping[str, Any]], bytes]:
+    """A function that writes records of that name in their newest schema, which has that id."""
+    schema = _parsed(json.dumps(schemas.current(name)))
+    prefix = header(schema_id)
+
+    def encode(record: Mapping[str, Any]) -> bytes:
+        buffer = io.BytesIO()
+        buffer.write(prefix)
+        fastavro.schemaless_writer(buffer, schema, record)
+        return buffer.getvalue()
+
+    return encode
+
+
+def record_decoder(name: str, writer_schema: Callable[[int], str]) -> Callable[[bytes], Record]:
+    """A function that reads framed records of that name into their newest schema; it raises as ``decoder`` says."""
+    reader = _parsed(json.dumps(schemas.current(name)))
+
+    def decode(value: bytes) -> Record:
+        if len(value) < _HEADER.size or value[0] != MAGIC_BYTE:
+            raise UndecodableError("not in the Confluent framing: no magic byte 0 and schema id")
+        _, schema_id = _HEADER.unpack_from(value)
+        writer = _parsed(writer_schema(schema_id))
+        body = io.BytesIO(value)
+        body.seek(_HEADER.size)
+        try:
+            record = fastavro.schemaless_reader(body, writer, None if writer == reader else reader)
+        # fastavro documents no set of errors for corrupt bytes; it has raised at least these.
+        except (
+            EOFError,
+            ValueError,
+            IndexError,
+            KeyError,
+            TypeError,
+            OverflowError,
+            MemoryError,
+            struct.error,
+        ) as error:
+            raise UndecodableError(f"not an Avro {name} of schema id {schema_id}: {error}") from error
+        return record  # type: ignore[return-value]
+
+    return decode
+
+
+@cache
+def _parsed(schema_text: str) -> Any:
+    return fastavro.parse_schema(json.loads(schema_text))

@@ -1,0 +1,104 @@
+"""Values on the wire: framing, and every schema that was ever written."""
+
+import io
+import json
+import struct
+from decimal import Decimal
+
+import fastavro
+import fastavro.utils
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import schemas
+from schemas import topics
+from services.messaging.schema_ids import FolderSchemaIds, UnknownSchemaIdError
+from services.messaging.wire import UndecodableError, decoder, encoder, header
+from tests.strategies import VALID_INVOICES
+
+IDS = FolderSchemaIds()
+TOPICS_WITH_SCHEMA = [topic for topic in topics.ALL if topic.value]
+
+
+def test_framing_is_confluents():
+    """Magic byte 0, then the schema id in four bytes, big endian."""
+    assert b"\x00\x00\x00\x01\x02" == header(258)
+
+
+@given(VALID_INVOICES)
+def test_invoice_comes_back_as_it_was_sent(invoice):
+    """Encoding and decoding change no invoice."""
+    received = decoder(topics.POS_INVOICES, IDS)(encoder(topics.POS_INVOICES, IDS)(invoice))
+
+    assert repr(invoice["TotalAmount"]) == repr(received["TotalAmount"])
+    assert invoice == {name: received[name] for name in invoice} or "nan" in repr(invoice)
+
+
+def test_points_stay_decimals():
+    """Points cross the wire without ever being a float."""
+    balance = {"CustomerCardNo": "1", "TotalLoyaltyPoints": Decimal("43509.58"), "Sequence": 429, "UpdatedTime": 1}
+
+    received = decoder(topics.LOYALTY_BALANCES, IDS)(encoder(topics.LOYALTY_BALANCES, IDS)(balance))
+
+    assert balance == received
+    assert Decimal is type(received["TotalLoyaltyPoints"])
+
+
+@pytest.mark.parametrize("schema_id", schemas.ids())
+def test_every_schema_ever_written_can_be_read(schema_id):
+    """A record in any listed schema, old or new, decodes into today's schema of its name with its values kept."""
+    path = schemas.ids()[schema_id]
+    writer = json.loads(schemas.schema_text(path))
+    record = next(iter(fastavro.utils.generate_many(fastavro.parse_schema(writer), 1)))
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, writer, record)
+    topic = next((topic for topic in TOPICS_WITH_SCHEMA if topic.value == schemas.record_name(path)), None)
+    if topic is None:
+        assert "LoyaltyAccount" == schemas.record_name(path)
+        topic = topics.Topic("state", key="CustomerCardNo", value="LoyaltyAccount")
+
+    received = decoder(topic, IDS)(header(schema_id) + body.getvalue())
+
+    written = fastavro.schemaless_reader(io.BytesIO(body.getvalue()), writer)
+    assert schemas.field_names(schemas.record_name(path)) == sorted(
+        received, key=schemas.field_names(schemas.record_name(path)).index
+    )
+    assert written == {name: received[name] for name in written}
+
+
+def test_ids_name_every_schema_file_once():
+    """Every schema of the folder has exactly one id."""
+    paths = list(schemas.ids().values())
+
+    assert len(set(paths)) == len(paths)
+    assert {topic.value for topic in TOPICS_WITH_SCHEMA} <= {schemas.record_name(path) for path in paths}
+
+
+@pytest.mark.parametrize("value", [b"", b"{", b"\x00\x00\x00\x00", b"\x01\x00\x00\x00\x02", b"hello world"])
+def test_values_without_framing_are_refused(value):
+    """What is not in the framing is undecodable, with a reason."""
+    with pytest.raises(UndecodableError, match="framing"):
+        decoder(topics.POS_INVOICES, IDS)(value)
+
+
+def test_unknown_schema_ids_are_named():
+    """An id that nobody registered is an error of its own, with the id in it."""
+    with pytest.raises(UnknownSchemaIdError, match="4294967295"):
+        decoder(topics.POS_INVOICES, IDS)(header(2**32 - 1) + b"x")
+
+
+@given(st.binary(max_size=200))
+def test_garbage_after_a_good_header_never_escapes(body):
+    """Whatever the bytes, the answer is a record or UndecodableError, nothing else."""
+    decode = decoder(topics.LOYALTY_BALANCES, IDS)
+    try:
+        record = decode(header(IDS.writer_id(topics.LOYALTY_BALANCES)) + body)
+    except UndecodableError:
+        return
+    assert schemas.field_names("Balance") == list(record)
+
+
+def test_header_layout_is_five_bytes():
+    """The framing costs five bytes a value."""
+    assert 5 == len(header(1)) == struct.calcsize(">bI")
