@@ -1,0 +1,62 @@
+# retail-loyalty: every target sets up what it needs first. `make help` lists them.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo up down status test test-unit lint format bench lock clean
+
+N ?=
+FILES ?=
+BIN := .venv/bin
+CODE := schemas services pipelines api infra
+LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
+
+# The environment's own Python once it exists; PYTHON=… asks for another.
+FIND_PYTHON = for python in $(or $(PYTHON),$(BIN)/python python3 python3.13 python3.12 python3.11 python3.14); do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; python=; done; \
+	test -n "$$python" || { echo "set-up: Python 3.11 or newer is needed: install it, or give PYTHON=path" >&2; exit 1; }
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## environment, Java and jars; does nothing when they are there (PYTHON=path)
+	@$(FIND_PYTHON); PYTHON="$(PYTHON)" "$$python" -m infra.setup
+
+demo: setup ## a simulated trading day through the whole stack, every result checked (N=invoices, FILES="a.jsonl b.jsonl")
+	@$(BIN)/python -m infra.demo $(if $(N),--invoices $(N)) $(FILES)
+
+up: setup ## start Kafka, the pipeline and the API; data under ./var
+	@$(BIN)/python -m infra.local up
+
+down: setup ## stop what `make up` started; the data stays
+	@$(BIN)/python -m infra.local down
+
+status: setup ## what of `make up` is running
+	@$(BIN)/python -m infra.local status
+
+test: lint ## lint and all tests
+	$(BIN)/pytest
+
+test-unit: setup ## the tests of pure code: no JVM, no broker, seconds
+	$(BIN)/pytest tests/unit
+
+lint: setup ## ruff, mypy, import-linter
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## let ruff format and fix the code
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: setup ## measure throughput, latency and memory
+	$(BIN)/python -m infra.bench
+
+lock: setup ## pin the packages of pyproject.toml and the jars of infra/ivy.xml (UPGRADE=--upgrade for newer ones)
+	$(LOCK) $(UPGRADE) pyproject.toml --all-extras --group dev -o requirements/all.txt
+	$(LOCK) -c requirements/all.txt --group build -o requirements/build.txt
+	$(LOCK) -c requirements/all.txt pyproject.toml --extra api -o requirements/api.txt
+	$(LOCK) -c requirements/all.txt pyproject.toml --extra pipeline -o requirements/pipeline.txt
+	$(BIN)/python -m infra.setup lock-jars
+
+clean: ## delete what can be made again, and the data of `make up`
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m infra.local down; fi
+	rm -rf .venv var .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

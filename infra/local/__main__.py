@@ -1,0 +1,72 @@
+"""``make up``, ``make down`` and ``make status``: the local stack with its data under ./var."""
+
+import signal
+import sys
+from types import FrameType
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from infra.local import jars
+from infra.local.processes import ProcessFailedError
+from infra.local.stack import LocalStack, PortTakenError
+from services.messaging.administration import TopicMismatchError
+from services.settings import Settings
+
+app = typer.Typer(add_completion=False, help="The local stack: Kafka, the pipeline and one API instance.")
+console = Console()
+
+
+@app.command()
+def up() -> None:
+    """Start what is not running; data, logs and pid files are under ./var."""
+    stack = _stack()
+    console.print("Starting the stack; a first start takes about a minute.")
+    stack.start(on_part=lambda name: console.print(f"  {name} …"))
+    _show(stack)
+
+
+@app.command()
+def down() -> None:
+    """Stop what is running; the data stays."""
+    _stack().stop(on_part=lambda name: console.print(f"  stopping {name} …"))
+
+
+@app.command()
+def status() -> None:
+    """Show what is running; the exit status is 1 if a part is not."""
+    stack = _stack()
+    _show(stack)
+    if any(process.pid is None for process in stack.processes):
+        raise typer.Exit(1)
+
+
+def _stack() -> LocalStack:
+    return LocalStack(jars.ROOT / "var", Settings())
+
+
+def _show(stack: LocalStack) -> None:
+    table = Table("part", "process", "address", "log")
+    addresses = [stack.broker.bootstrap_servers, stack.pipeline.url, *(api.url for api in stack.apis)]
+    for process, address in zip(stack.processes, addresses, strict=True):
+        state = "[red]not running" if process.pid is None else str(process.pid)
+        table.add_row(process.name, state, address, str(process.log_file.relative_to(jars.ROOT)))
+    console.print(table)
+
+
+def _interrupt(_signal_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    # A terminated command cleans up like an interrupted one.
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        app()
+    except (PortTakenError, ProcessFailedError, TopicMismatchError, ValidationError, ValueError) as error:
+        sys.exit(f"local stack: {error}")
+
+
+main()

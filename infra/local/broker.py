@@ -1,0 +1,95 @@
+"""One Kafka broker of this machine: a KRaft node started from jars, without Docker."""
+
+import subprocess
+import uuid
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from infra.local import jars
+from infra.local.java import find_java_home
+from infra.local.ports import HOST, free_port
+from infra.local.processes import ManagedProcess, ProcessFailedError
+
+_CONFIGURATION = jars.ROOT / "infra" / "kafka"
+# It starts in half the time with the first compiler alone, and is small enough to stand beside Spark.
+_JVM_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_START_TIMEOUT = 120.0
+
+
+class LocalBroker:
+    """A broker whose data lives in a directory; started again on the same directory, it has all it had.
+
+    Attributes:
+        port: where clients connect; stays the same over restarts of this object.
+        process: the broker's process, for tests that kill it.
+    """
+
+    def __init__(self, directory: Path, port: int | None = None, process: ManagedProcess | None = None) -> None:
+        self.port = port or free_port()
+        self.process = process or ManagedProcess("kafka", directory / "run", directory / "log")
+        self._directory = directory.resolve() / "kafka"
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def start(self) -> None:
+        """Start it and wait until it answers; raises ProcessFailedError."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        properties = self._write_properties()
+        if not self._meta_properties.exists():
+            self._format(properties)
+        logging = f"-Dlog4j2.configurationFile={_CONFIGURATION / 'log4j2.xml'}"
+        command = [*_java(), *_JVM_OPTIONS, logging, "kafka.Kafka", str(properties)]
+        # It answers nobody at first; that is no news, so the client's own log lines about it are left out.
+        quick_and_quiet = {"reconnect.backoff.max.ms": 200, "log_level": 0}
+        client = AdminClient({"bootstrap.servers": self.bootstrap_servers, **quick_and_quiet})
+        self.process.start(command, {}, self._directory, lambda: self._answers(client), _START_TIMEOUT)
+
+    def stop(self) -> None:
+        """Let it close its logs, so that the next start need not check them."""
+        self.process.stop()
+
+    @property
+    def _data(self) -> Path:
+        return self._directory / "data"
+
+    @property
+    def _meta_properties(self) -> Path:
+        return self._data / "meta.properties"
+
+    def _answers(self, client: AdminClient) -> bool:
+        try:
+            metadata = client.list_topics(timeout=1)
+        except KafkaException:
+            return False
+        # Where another broker has the port, that one answers until this one has found out.
+        own = f"cluster.id={metadata.cluster_id}" in self._meta_properties.read_text(encoding="utf-8").split()
+        return own and len(metadata.brokers) == 1
+
+    def _write_properties(self) -> Path:
+        controller = free_port()
+        addresses = {
+            "listeners": f"PLAINTEXT://{self.bootstrap_servers},CONTROLLER://{HOST}:{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap_servers}",
+            "controller.quorum.voters": f"1@{HOST}:{controller}",
+            "log.dirs": str(self._data),
+        }
+        common = (_CONFIGURATION / "server.properties").read_text(encoding="utf-8")
+        properties = self._directory / "server.properties"
+        lines = "".join(f"{key}={value}\n" for key, value in addresses.items())
+        properties.write_text(common + lines, encoding="utf-8")
+        return properties
+
+    def _format(self, properties: Path) -> None:
+        command = [*_java(), "-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", "format", "--ignore-formatted"]
+        command += ["--cluster-id", uuid.uuid4().hex[:22], "--config", str(properties)]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        if run.returncode != 0:
+            raise ProcessFailedError(f"Kafka could not format {self._data}:\n{run.stdout}{run.stderr}".rstrip())
+
+
+def _java() -> list[str]:
+    return [str(find_java_home() / "bin" / "java"), "-cp", jars.class_path("kafka")]

@@ -1,0 +1,176 @@
+"""Child processes that outlive the command that started them: pid file, log file, orderly end."""
+
+import contextlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+_LOG_LINES = 20
+_LOG_BYTES = 64 * 1024
+_KILL_TIMEOUT = 10.0
+_CLOCK_TOLERANCE = 2.0
+"""Seconds by which a process's start time may seem to move when the machine's clock is set."""
+
+
+class ProcessFailedError(RuntimeError):
+    """A process ended or was not ready in time; the message has the last lines of its log."""
+
+
+@dataclass
+class ManagedProcess:
+    """One program, at most once in its run folder.
+
+    Attributes:
+        name: of its pid file and its log file.
+        run_dir: where ``{name}.pid`` is while it runs.
+        log_dir: where ``{name}.log`` takes its standard output and error.
+        stop_timeout: seconds from SIGTERM to SIGKILL.
+    """
+
+    name: str
+    run_dir: Path
+    log_dir: Path
+    stop_timeout: float = 30.0
+    _process: psutil.Process | None = field(default=None, init=False, repr=False)
+
+    @property
+    def log_file(self) -> Path:
+        return self.log_dir / f"{self.name}.log"
+
+    @property
+    def pid_file(self) -> Path:
+        return self.run_dir / f"{self.name}.pid"
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, or None when it does not run."""
+        process = self._running()
+        return process.pid if process else None
+
+    def start(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        working_dir: Path,
+        ready: Callable[[], bool],
+        timeout: float,
+    ) -> None:
+        """Start it and ask until it is ready; whatever goes wrong, Ctrl-C included, nothing stays behind.
+
+        Raises ProcessFailedError if it ends before it is ready, or is not ready after so many seconds.
+        """
+        if self.pid is not None:
+            raise ProcessFailedError(f"{self.name} runs already, pid {self.pid}")
+        try:
+            self._launch(command, environment, working_dir)
+            self._wait_until(ready, timeout)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _launch(self, command: Sequence[str], environment: Mapping[str, str], working_dir: Path) -> None:
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        self.log_dir.mkdir(parents=True, exist_ok=True)
+        with self.log_file.open("ab") as log:
+            self._process = psutil.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=working_dir,
+                # Ctrl-C must reach only the one who decides what ends when.
+                start_new_session=True,
+            )
+        identity = {"pid": self._process.pid, "started": self._process.create_time()}
+        self.pid_file.write_text(json.dumps(identity), encoding="utf-8")
+
+    def _wait_until(self, ready: Callable[[], bool], timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while not ready():
+            if self.pid is None:
+                raise ProcessFailedError(f"{self.name} ended before it was ready. {self.last_lines()}")
+            if time.monotonic() > deadline:
+                raise ProcessFailedError(f"{self.name} was not ready after {timeout:.0f} s. {self.last_lines()}")
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """SIGTERM, and after the time-out SIGKILL; nothing happens if it does not run."""
+        if process := self._running():
+            # To the leader alone: a Spark driver must end its batches before the JVM under it goes.
+            process.terminate()
+            deadline = time.monotonic() + self.stop_timeout
+            while _is_alive(process) and time.monotonic() < deadline:
+                time.sleep(0.05)
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL to it and to everything it started, as when a machine loses its power."""
+        if process := self._process or self._running():
+            members = _session_of(process)
+            for member in members:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    member.kill()
+            deadline = time.monotonic() + _KILL_TIMEOUT
+            while any(_is_alive(member) for member in members) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            if isinstance(process, psutil.Popen):
+                process.wait()
+        self._process = None
+        self.pid_file.unlink(missing_ok=True)
+
+    def last_lines(self) -> str:
+        """The end of its log, for an error message."""
+        lines = []
+        with contextlib.suppress(FileNotFoundError), self.log_file.open("rb") as log:
+            log.seek(max(0, self.log_file.stat().st_size - _LOG_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()[-_LOG_LINES:]
+        return "\n  ".join([f"The end of {self.log_file}:", *lines])
+
+    def _running(self) -> psutil.Process | None:
+        """The live process: the one started here, or the one whose pid file another command left."""
+        if self._process and _is_alive(self._process):
+            return self._process
+        found = self._recorded()
+        if found and _is_alive(found):
+            self._process = found
+            return found
+        return None
+
+    def _recorded(self) -> psutil.Process | None:
+        """The process of the pid file, unless its id belongs to a stranger by now."""
+        try:
+            identity = json.loads(self.pid_file.read_text(encoding="utf-8"))
+            process = psutil.Process(identity["pid"])
+            is_it = abs(process.create_time() - identity["started"]) <= _CLOCK_TOLERANCE
+        except (FileNotFoundError, ValueError, LookupError, TypeError, psutil.Error):
+            return None
+        return process if is_it else None
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _session_of(leader: psutil.Process) -> list[psutil.Process]:
+    """The leader and whatever it started, found by session: Spark's Python workers leave its process group.
+
+    An id cannot be given to another process while a session carries it; if it was, the session is a stranger's.
+    """
+    if psutil.pid_exists(leader.pid) and not leader.is_running():
+        return []
+    members = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError, psutil.Error):
+            if os.getsid(process.pid) == leader.pid:
+                members.append(process)
+    return members

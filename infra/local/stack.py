@@ -1,0 +1,199 @@
+"""The whole stack on one machine: Kafka, the pipeline and API instances, as processes of their own."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import httpx
+
+from infra.local import jars
+from infra.local.broker import LocalBroker
+from infra.local.java import find_java_home
+from infra.local.ports import HOST, free_port, is_taken
+from infra.local.processes import ManagedProcess
+from services.messaging.administration import create_topics
+from services.settings import Settings
+
+_START_TIMEOUT = 240.0
+_STOP_MARGIN = 30.0
+"""Seconds that a pipeline gets beyond ``stop_timeout``, for Spark itself to end."""
+
+
+class PortTakenError(RuntimeError):
+    """Something else listens where a part of the stack should; the message says which setting moves it."""
+
+
+def private_settings(directory: Path, **changes: object) -> Settings:
+    """Settings of a stack that shares nothing with another: free ports, and all data under a directory."""
+    private = {
+        "kafka_bootstrap_servers": f"{HOST}:{free_port()}",
+        "metrics_port": free_port(),
+        "api_port": free_port(),
+        "checkpoint_dir": str(directory / "checkpoints"),
+        "export_dir": str(directory / "parquet"),
+        "state_dir": directory / "state",
+    }
+    return Settings(**{**private, **changes})  # type: ignore[arg-type]
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    """The environment that gives a child process the same settings, Java included."""
+    values = settings.model_dump(mode="json", exclude_none=True)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LOYALTY_")}
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
+    own = {f"LOYALTY_{name.upper()}": text for name, text in texts.items()}
+    return inherited | own | {"JAVA_HOME": str(find_java_home()), "PYTHONUNBUFFERED": "1"}
+
+
+@dataclass(frozen=True)
+class Service:
+    """A part of the stack that is one Python module, with the question that tells whether it is ready.
+
+    Attributes:
+        url: what it serves over HTTP.
+    """
+
+    module: str
+    settings: Settings
+    process: ManagedProcess
+    url: str
+    is_ready: Callable[[], bool]
+
+    def start(self) -> None:
+        """Start it and wait until it is ready; raises ProcessFailedError."""
+        command = [sys.executable, "-m", self.module]
+        self.process.start(command, environment_of(self.settings), jars.ROOT, self.is_ready, _START_TIMEOUT)
+
+    def stop(self) -> None:
+        self.process.stop()
+
+    def kill(self) -> None:
+        """End it without warning, as a test of what survives."""
+        self.process.kill()
+
+
+class LocalStack:
+    """Kafka, the pipeline and API instances; started again on the same directory, the stack goes on where it was.
+
+    Attributes:
+        directory: pid files, logs and Kafka's data are below it; the rest lies where the settings say.
+        settings: of the pipeline and of the first API instance; further instances differ in port and state folder.
+    """
+
+    def __init__(self, directory: Path, settings: Settings, api_instances: int = 1) -> None:
+        self.directory = directory.resolve()
+        self.settings = settings.model_copy(update={"spark_jars_dir": settings.spark_jars_dir or jars.folder("spark")})
+        self.broker = LocalBroker(self.directory, _local_port(settings), self._process("kafka"))
+        self.pipeline = self._pipeline()
+        self.apis = [self._api(number) for number in range(1, api_instances + 1)]
+
+    @property
+    def processes(self) -> list[ManagedProcess]:
+        """All parts, in the order of their start."""
+        return [self.broker.process, self.pipeline.process, *(api.process for api in self.apis)]
+
+    def start(self, on_part: Callable[[str], None] = lambda name: None) -> None:
+        """Start what is not running, each part when those it needs are ready; ``on_part`` is told which comes next.
+
+        If a part fails, what this call started is stopped again; what ran before goes on.
+        Raises PortTakenError before anything is started, ProcessFailedError with the end of the log of what failed.
+        """
+        self._check_ports()
+        started: list[ManagedProcess] = []
+        try:
+            for process, start in self._steps():
+                if process.pid is None:
+                    on_part(process.name)
+                    started.append(process)
+                    start()
+        except BaseException:
+            for process in reversed(started):
+                process.stop()
+            raise
+
+    def stop(self, on_part: Callable[[str], None] = lambda name: None) -> None:
+        """Stop what is running, readers before what they read, API instances of other commands included."""
+        others = {file.stem for file in (self.directory / "run").glob("api-*.pid")} - {p.name for p in self.processes}
+        for process in [*map(self._process, sorted(others)), *reversed(self.processes)]:
+            if process.pid is not None:
+                on_part(process.name)
+            process.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def add_api(self) -> Service:
+        """One more API instance, not yet started."""
+        self.apis.append(self._api(len(self.apis) + 1))
+        return self.apis[-1]
+
+    def _steps(self) -> Iterator[tuple[ManagedProcess, Callable[[], None]]]:
+        yield self.broker.process, self._start_broker
+        for service in (self.pipeline, *self.apis):
+            yield service.process, service.start
+
+    def _start_broker(self) -> None:
+        self.broker.start()
+        create_topics(self.settings)
+
+    def _pipeline(self) -> Service:
+        url = f"http://{HOST}:{self.settings.metrics_port}/metrics"
+        timeout = self.settings.stop_timeout.total_seconds() + _STOP_MARGIN
+        return Service("pipelines", self.settings, self._process("pipeline", timeout), url, lambda: _says_ready(url))
+
+    def _api(self, number: int) -> Service:
+        # One process a folder: RocksDB allows no second one.
+        folder = self.settings.state_dir.resolve() / f"api-{number}"
+        port = self.settings.api_port if number == 1 else free_port()
+        settings = self.settings.model_copy(update={"state_dir": folder, "api_port": port})
+        url = f"http://{HOST}:{settings.api_port}"
+        return Service("api", settings, self._process(f"api-{number}"), url, lambda: _is_ok(f"{url}/readyz"))
+
+    def _process(self, name: str, stop_timeout: float = 30.0) -> ManagedProcess:
+        return ManagedProcess(name, self.directory / "run", self.directory / "log", stop_timeout)
+
+    def _check_ports(self) -> None:
+        needed = [
+            (self.broker.process, self.broker.port, "LOYALTY_KAFKA_BOOTSTRAP_SERVERS"),
+            (self.pipeline.process, self.settings.metrics_port, "LOYALTY_METRICS_PORT"),
+            *((api.process, api.settings.api_port, "LOYALTY_API_PORT") for api in self.apis),
+        ]
+        for process, port, setting in needed:
+            if process.pid is None and is_taken(port):
+                raise PortTakenError(f"port {port} for {process.name} is taken by another program: set {setting}")
+
+
+def _local_port(settings: Settings) -> int:
+    host, _, port = settings.kafka_bootstrap_servers.rpartition(":")
+    if host not in (HOST, "localhost") or not port.isdigit():
+        raise ValueError(
+            f"the local stack starts its own Kafka: LOYALTY_KAFKA_BOOTSTRAP_SERVERS must be {HOST}:port, "
+            f"not {settings.kafka_bootstrap_servers}"
+        )
+    return int(port)
+
+
+def _get(url: str) -> httpx.Response | None:
+    try:
+        # A proxy of the environment has no business between two processes of one machine.
+        return httpx.get(url, timeout=5, trust_env=False)
+    except httpx.HTTPError:
+        return None
+
+
+def _is_ok(url: str) -> bool:
+    response = _get(url)
+    return response is not None and response.status_code == httpx.codes.OK
+
+
+def _says_ready(url: str) -> bool:
+    response = _get(url)
+    return response is not None and "\nloyalty_pipeline_ready 1" in f"\n{response.text}"

@@ -1,0 +1,154 @@
+"""``make setup``: everything the project needs, from pinned and checked sources; does nothing when it is all there.
+
+Standard library only. Runs under any Python 3.11+, the one in .venv included.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from infra.local import jars
+from infra.local.java import SUPPORTED, JavaNotFoundError, find_java_home
+
+ROOT = jars.ROOT
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+REQUIREMENTS = ROOT / "requirements"
+# pip must neither build with unpinned tools nor say that it is old: requirements/build.txt has the tools.
+PIP = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-build-isolation"]
+
+
+class SetupError(RuntimeError):
+    """The set-up cannot go on; the message is one line that says what to do."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Set up; with ``lock-jars`` also accept today's jars as the right ones."""
+    try:
+        create_environment()
+        install_packages()
+        java = java_home() / "bin" / "java"
+        if "lock-jars" in arguments:
+            jars.resolve(java, ivy_jar())
+            jars.write_lock()
+        elif jars.differences(jars.read_lock()):
+            say("Resolving the jars of Spark's connectors and of Kafka")
+            jars.ensure(java, ivy_jar())
+    except (SetupError, JavaNotFoundError, jars.JarsError) as error:
+        print(f"set-up: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def create_environment() -> None:
+    """A virtual environment in .venv; one that works is kept, whoever made it: others may be running from it.
+
+    Only PYTHON=… of another version replaces a working one, as that is what was asked for.
+    """
+    this = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if works(this if os.environ.get("PYTHON") else None):
+        return
+    say(f"Creating .venv with Python {this}")
+    # In a half-made .venv this very interpreter is about to be cleared away.
+    base = getattr(sys, "_base_executable", sys.executable)
+    if not succeeds([base, "-c", "import ensurepip, venv"]):
+        apt_install([f"python{this}-venv"], otherwise=f"install the venv module of Python {this} (python{this}-venv)")
+    run([base, "-m", "venv", "--clear", str(VENV)])
+
+
+def works(version: str | None) -> bool:
+    """Whether .venv has a pip, and a Python that is new enough and, if given, of that version."""
+    if not PYTHON.exists() or not any(VENV.glob("lib/python*/site-packages/pip/__init__.py")):
+        return False
+    asked = subprocess.run(
+        [str(PYTHON), "-c", "import sys; print(*sys.version_info[:2], sep='.')"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = asked.stdout.strip()
+    return asked.returncode == 0 and found == (version or found) and tuple(map(int, found.split("."))) >= (3, 11)
+
+
+def install_packages() -> None:
+    """The packages of requirements/all.txt, with their hashes checked, and the project itself, editable."""
+    locked = REQUIREMENTS / "all.txt"
+    once("packages", locked.read_bytes(), lambda: install_locked(locked))
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)
+    identity = repr([ROOT, project["project"], project["build-system"], project["tool"]["hatch"]]).encode()
+    once("project", identity, lambda: run([*PIP, "--no-deps", "--no-index", "--editable", str(ROOT)]))
+
+
+def install_locked(locked: Path) -> None:
+    say(f"Installing {locked.relative_to(ROOT)}")
+    # pyspark comes as source only, so what builds it must be there before it.
+    for file in (REQUIREMENTS / "build.txt", locked):
+        run([*PIP, "--use-pep517", "--require-hashes", "-r", str(file)])
+
+
+def once(name: str, content: bytes, action: Callable[[], None]) -> None:
+    """Do it unless it was done to its end for the same content."""
+    stamp = VENV / f".{name}"
+    fingerprint = hashlib.sha256(content).hexdigest()
+    if stamp.exists() and stamp.read_text() == fingerprint:
+        return
+    stamp.unlink(missing_ok=True)
+    action()
+    stamp.write_text(fingerprint)
+
+
+def java_home() -> Path:
+    try:
+        return find_java_home()
+    except JavaNotFoundError as error:
+        apt_install([f"openjdk-{version}-jre-headless" for version in SUPPORTED], otherwise=str(error))
+        return find_java_home()
+
+
+def ivy_jar() -> Path:
+    """The Ivy that the PySpark wheel carries."""
+    found = sorted(VENV.glob("lib/python*/site-packages/pyspark/jars/ivy-*.jar"))
+    if not found:
+        raise SetupError("the installed pyspark carries no Ivy: delete .venv and run make setup again")
+    return found[-1]
+
+
+def apt_install(packages: Sequence[str], otherwise: str) -> None:
+    """Install the first of the packages that this Debian or Ubuntu knows; elsewhere stop and say what to do."""
+    root = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    if not shutil.which("apt-get") or (root and not succeeds([*root, "true"])):
+        raise SetupError(otherwise)
+    apt_get = [*root, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]
+    run([*apt_get, "update"])
+    for package in packages:
+        if succeeds(["apt-cache", "show", package]):
+            say(f"Installing {package}")
+            run([*apt_get, "install", "--no-install-recommends", "-y", package])
+            return
+    raise SetupError(otherwise)
+
+
+def succeeds(command: Sequence[str]) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def run(command: Sequence[str]) -> None:
+    if (status := subprocess.run(command, check=False, stdout=sys.stderr).returncode) != 0:
+        raise SetupError(f"failed with status {status}: {' '.join(command)}")
+
+
+def say(message: str) -> None:
+    print(f"{message} …", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,101 @@
+"""What all tests share: one broker and one Spark session for the whole run; topics are each test's own."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from services.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("retail-loyalty")
+    group.addoption("--kafka-bootstrap-servers", help="Test against this Kafka instead of a broker of the run's own.")
+    group.addoption("--containers", action="store_true", help="Take Kafka from a container (LOYALTY_KAFKA_IMAGE).")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_settings_from_outside() -> None:
+    """A developer's own LOYALTY_… settings change no test."""
+    for name in [name for name in os.environ if name.startswith("LOYALTY_") and name != "LOYALTY_KAFKA_IMAGE"]:
+        del os.environ[name]
+
+
+@pytest.fixture(scope="session")
+def kafka(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Bootstrap servers of a real broker: the given one, a container, or a process of this run."""
+    if given := pytestconfig.getoption("--kafka-bootstrap-servers"):
+        yield given
+    elif pytestconfig.getoption("--containers"):
+        yield from _broker_in_container()
+    else:
+        yield from _broker_of_this_run(tmp_path_factory.mktemp("broker"))
+
+
+def _broker_of_this_run(directory: Path) -> Iterator[str]:
+    from infra.local.broker import LocalBroker
+
+    broker = LocalBroker(directory)
+    broker.start()
+    yield broker.bootstrap_servers
+    broker.stop()
+
+
+def _broker_in_container() -> Iterator[str]:
+    from testcontainers.kafka import KafkaContainer
+
+    with KafkaContainer(os.environ["LOYALTY_KAFKA_IMAGE"]).with_kraft() as container:
+        yield container.get_bootstrap_server()
+
+
+@pytest.fixture
+def settings(kafka: str, tmp_path: Path) -> Settings:
+    """Settings of this test alone: topics under a prefix of its own, folders in its temporary directory."""
+    return Settings(
+        kafka_bootstrap_servers=kafka,
+        topic_prefix=f"test-{uuid.uuid4().hex[:12]}-",
+        checkpoint_dir=str(tmp_path / "checkpoints"),
+        export_dir=str(tmp_path / "parquet"),
+        state_dir=tmp_path / "state",
+    )
+
+
+@pytest.fixture
+def topics_created(settings: Settings) -> Iterator[list[str]]:
+    """The topics of the catalogue, on the broker under this test's prefix; gone after the test."""
+    from services.messaging.administration import create_topics
+    from services.messaging.clients import admin
+
+    names = create_topics(settings)
+    yield names
+    client = admin(settings)  # held by a name: its futures fail when it is collected before they are done
+    for future in client.delete_topics(names).values():
+        future.result()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    """The one Spark session of the run, on two local cores, with the connectors on its class path."""
+    from infra.local import jars
+    from infra.local.java import find_java_home
+    from pipelines.session import spark_session
+
+    os.environ["JAVA_HOME"] = str(find_java_home())
+    warehouse = tmp_path_factory.mktemp("spark")
+    session = spark_session(
+        Settings(
+            spark_master="local[2]",
+            spark_jars_dir=jars.folder("spark"),
+            spark_java_options=f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dderby.system.home={warehouse}",
+            checkpoint_dir=str(warehouse / "checkpoints"),
+        ),
+        "tests",
+    )
+    yield session
+    session.stop()

@@ -1,0 +1,57 @@
+"""A broker of this machine over its own restarts: infra.local.broker."""
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from infra.local.broker import LocalBroker
+from infra.local.processes import ProcessFailedError
+from schemas.topics import LOYALTY_BALANCES, POS_INVOICES
+from services.messaging import clients
+from services.messaging.administration import create_topics
+from services.settings import Settings
+
+
+def send(settings: Settings, value: bytes) -> None:
+    producer: Producer = clients.producer(settings, "test")
+    producer.produce(POS_INVOICES.name, key=b"STR1", value=value)
+    assert producer.flush(60) == 0
+
+
+def values(settings: Settings, count: int) -> list[bytes | None]:
+    consumer: Consumer = clients.consumer(settings, "test", **{"enable.partition.eof": False})
+    try:
+        # Assigned, not subscribed: no group needs to form on a broker that has just come back.
+        consumer.assign([TopicPartition(POS_INVOICES.name, number, 0) for number in range(POS_INVOICES.partitions)])
+        return [message.value() for message in consumer.consume(count, timeout=60)]
+    finally:
+        consumer.close()
+
+
+def test_records_survive_a_stop_and_a_kill(tmp_path: Path) -> None:
+    """What was acknowledged is there after an orderly stop, and after a kill, on the same port."""
+    broker = LocalBroker(tmp_path)
+    settings = Settings(kafka_bootstrap_servers=broker.bootstrap_servers)
+    try:
+        broker.start()
+        create_topics(settings)
+        send(settings, b"first")
+        broker.stop()
+        broker.start()
+        send(settings, b"second")
+        broker.process.kill()
+        broker.start()
+        assert [b"first", b"second"] == values(settings, 2)
+        assert LOYALTY_BALANCES.name in clients.admin(settings).list_topics(timeout=60).topics
+    finally:
+        broker.stop()
+
+
+def test_a_broker_that_cannot_start_says_why(kafka: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """A port that is taken fails the start with the broker's own words."""
+    if request.config.getoption("--kafka-bootstrap-servers") or request.config.getoption("--containers"):
+        pytest.skip("the run's broker is not on this machine's loopback")
+    broker = LocalBroker(tmp_path, port=int(kafka.rpartition(":")[2]))
+    with pytest.raises(ProcessFailedError, match=r"(?s)kafka ended before it was ready.*Address already in use"):
+        broker.start()

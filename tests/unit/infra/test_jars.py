@@ -1,0 +1,61 @@
+"""The lock file of the jars: infra.local.jars."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from infra.local import jars
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    for name, content in {"spark/connector-1.jar": b"connector", "kafka/broker-1.jar": b"broker"}.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
+@pytest.fixture
+def lock(directory: Path) -> Path:
+    path = directory / "jars.sha256"
+    jars.write_lock(path, directory)
+    return path
+
+
+def test_the_lock_file_is_what_sha256sum_reads(lock: Path) -> None:
+    """One line a jar, sorted: checksum, two spaces, path."""
+    broker, connector = (hashlib.sha256(content).hexdigest() for content in (b"broker", b"connector"))
+    assert f"{broker}  kafka/broker-1.jar\n{connector}  spark/connector-1.jar\n" == lock.read_text(encoding="utf-8")
+
+
+def test_locked_jars_do_not_differ(lock: Path, directory: Path) -> None:
+    """What was locked and not touched is accepted."""
+    assert [] == jars.differences(jars.read_lock(lock), directory)
+
+
+def test_a_changed_jar_is_noticed(lock: Path, directory: Path) -> None:
+    """One changed byte is a difference, named with both checksums."""
+    (directory / "spark" / "connector-1.jar").write_bytes(b"Connector")
+    (difference,) = jars.differences(jars.read_lock(lock), directory)
+    assert difference.startswith("spark/connector-1.jar: sha256 ")
+    assert hashlib.sha256(b"connector").hexdigest() in difference
+
+
+def test_a_missing_jar_is_noticed(lock: Path, directory: Path) -> None:
+    """A deleted jar is a difference."""
+    (directory / "kafka" / "broker-1.jar").unlink()
+    assert ["kafka/broker-1.jar: missing"] == jars.differences(jars.read_lock(lock), directory)
+
+
+def test_a_jar_too_many_is_noticed(lock: Path, directory: Path) -> None:
+    """A jar nobody locked would be on the class path, so it is a difference."""
+    (directory / "kafka" / "extra.jar").write_bytes(b"extra")
+    assert ["kafka/extra.jar: not in the lock file"] == jars.differences(jars.read_lock(lock), directory)
+
+
+def test_the_lock_file_of_the_project_covers_both_class_paths() -> None:
+    """The committed lock file has jars of both configurations, the connector and the broker among them."""
+    names = jars.read_lock()
+    assert set(jars.CONFIGURATIONS) == {name.partition("/")[0] for name in names}
+    assert {"spark/spark-sql-kafka-0-10_2.13-4.2.0.jar", "kafka/kafka_2.13-4.2.0.jar"} <= set(names)

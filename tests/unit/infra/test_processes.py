@@ -1,0 +1,120 @@
+"""Starting, finding and ending processes: infra.local.processes."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from infra.local.processes import ManagedProcess, ProcessFailedError
+
+# Says that it is ready, then waits for the end of its standard input, which never comes by itself.
+WAITS = "import signal, pathlib; pathlib.Path('ready').touch(); signal.pause()"
+WAITS_FOR_EVER = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + WAITS
+LEAVES_A_CHILD = (
+    "import subprocess, sys, pathlib;"
+    "child = subprocess.Popen([sys.executable, '-c', 'import os, signal; os.setpgid(0, 0); signal.pause()']);"
+    "pathlib.Path('child').write_text(str(child.pid));" + WAITS
+)
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[ManagedProcess]:
+    managed = ManagedProcess("part", tmp_path / "run", tmp_path / "log", stop_timeout=20)
+    yield managed
+    managed.kill()
+
+
+def start(process: ManagedProcess, tmp_path: Path, program: str, timeout: float = 60) -> None:
+    ready = tmp_path / "ready"
+    process.start([sys.executable, "-c", program], os.environ, tmp_path, ready.exists, timeout)
+
+
+def test_another_command_finds_and_stops_it(process: ManagedProcess, tmp_path: Path) -> None:
+    """Whoever reads the pid file sees the same process, and can end it."""
+    start(process, tmp_path, WAITS)
+    other_command = ManagedProcess("part", tmp_path / "run", tmp_path / "log")
+    assert process.pid == other_command.pid
+    other_command.stop()
+    assert (None, None) == (process.pid, other_command.pid)
+
+
+def test_stopping_twice_is_no_error(process: ManagedProcess, tmp_path: Path) -> None:
+    """A second stop finds nothing to do, and no pid file stays behind."""
+    start(process, tmp_path, WAITS)
+    process.stop()
+    process.stop()
+    assert not process.pid_file.exists()
+
+
+def test_it_starts_again_after_its_end(process: ManagedProcess, tmp_path: Path) -> None:
+    """A killed process can be started again under the same name."""
+    start(process, tmp_path, WAITS)
+    first = process.pid
+    process.kill()
+    start(process, tmp_path, WAITS)
+    assert process.pid not in (None, first)
+
+
+def test_it_runs_at_most_once(process: ManagedProcess, tmp_path: Path) -> None:
+    """Starting what runs is refused, and the running one stays."""
+    start(process, tmp_path, WAITS)
+    pid = process.pid
+    with pytest.raises(ProcessFailedError, match=f"runs already, pid {pid}"):
+        start(process, tmp_path, WAITS)
+    assert pid == process.pid
+
+
+def test_a_stale_pid_file_kills_no_stranger(process: ManagedProcess) -> None:
+    """A process that got the recorded id later is a stranger: neither seen as running nor stopped."""
+    with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True) as stranger:
+        started = psutil.Process(stranger.pid).create_time()
+        process.run_dir.mkdir()
+        process.pid_file.write_text(json.dumps({"pid": stranger.pid, "started": started - 60}), encoding="utf-8")
+        seen = process.pid
+        process.stop()
+        alive = stranger.poll() is None
+        stranger.kill()
+    assert (None, True) == (seen, alive)
+    assert not process.pid_file.exists()
+
+
+@pytest.mark.parametrize("content", ["", "no json", "[]", "{}", '{"pid": "x", "started": 1}', "17"])
+def test_a_broken_pid_file_counts_as_none(process: ManagedProcess, content: str) -> None:
+    """Whatever a crash left in the pid file, the part is seen as not running."""
+    process.run_dir.mkdir()
+    process.pid_file.write_text(content, encoding="utf-8")
+    assert process.pid is None
+
+
+def test_an_early_end_shows_the_log(process: ManagedProcess, tmp_path: Path) -> None:
+    """A part that ends before it is ready fails the start at once, with the last lines that it wrote."""
+    with pytest.raises(ProcessFailedError, match=r"(?s)part ended before it was ready.*the reason why"):
+        start(process, tmp_path, "raise SystemExit('the reason why')")
+
+
+def test_a_part_that_is_not_ready_in_time_is_stopped(process: ManagedProcess, tmp_path: Path) -> None:
+    """A failed start leaves no process behind."""
+    with pytest.raises(ProcessFailedError, match="was not ready after 0 s"):
+        start(process, tmp_path, "import signal; signal.pause()", timeout=0.3)
+    assert process.pid is None
+
+
+def test_a_deaf_process_is_killed_after_the_time_out(process: ManagedProcess, tmp_path: Path) -> None:
+    """SIGTERM is a request; SIGKILL follows it."""
+    process.stop_timeout = 0.3
+    start(process, tmp_path, WAITS_FOR_EVER)
+    process.stop()
+    assert process.pid is None
+
+
+def test_what_it_started_ends_with_it(process: ManagedProcess, tmp_path: Path) -> None:
+    """A child in a process group of its own, as Spark's Python workers are, does not survive a kill."""
+    start(process, tmp_path, LEAVES_A_CHILD)
+    child = psutil.Process(int((tmp_path / "child").read_text(encoding="utf-8")))
+    process.kill()
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE

@@ -1,0 +1,44 @@
+"""Settings and ports of the local stack, before anything is started: infra.local.stack."""
+
+import socket
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from infra.local.ports import HOST
+from infra.local.stack import LocalStack, PortTakenError, environment_of, private_settings
+from services.settings import Settings
+
+
+def test_a_child_reads_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes through the environment comes out as it went in, times, decimals and folders included."""
+    settings = private_settings(tmp_path, loyalty_factor=Decimal("0.035"), stop_timeout=timedelta(seconds=7.5))
+    for name, value in environment_of(settings).items():
+        if name.startswith("LOYALTY_"):
+            monkeypatch.setenv(name, value)
+    assert settings == Settings()
+
+
+def test_a_taken_port_is_named_with_its_setting(tmp_path: Path) -> None:
+    """Nothing is started when a port is taken, and the message says which setting moves the part."""
+    with socket.create_server((HOST, 0)) as server:
+        port = server.getsockname()[1]
+        stack = LocalStack(tmp_path, private_settings(tmp_path, api_port=port))
+        with pytest.raises(PortTakenError, match=f"port {port} for api-1 .*LOYALTY_API_PORT"):
+            stack.start()
+    assert [None, None, None] == [process.pid for process in stack.processes]
+
+
+def test_instances_share_neither_port_nor_folder(tmp_path: Path) -> None:
+    """Each API instance has a port and a state folder of its own: RocksDB allows one process a folder."""
+    apis = LocalStack(tmp_path, private_settings(tmp_path), api_instances=3).apis
+    assert 3 == len({api.settings.api_port for api in apis}) == len({api.settings.state_dir for api in apis})
+
+
+@pytest.mark.parametrize("servers", ["kafka.example:9092", "127.0.0.1:9092,127.0.0.1:9093", "127.0.0.1"])
+def test_the_local_stack_has_a_kafka_of_its_own(tmp_path: Path, servers: str) -> None:
+    """Settings of a Kafka elsewhere are refused rather than silently replaced."""
+    with pytest.raises(ValueError, match="LOYALTY_KAFKA_BOOTSTRAP_SERVERS must be"):
+        LocalStack(tmp_path, Settings(kafka_bootstrap_servers=servers))
