@@ -1,0 +1,94 @@
+"""The pipeline process: all queries in one driver, or the ones that are named."""
+
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated
+
+import structlog
+import typer
+from prometheus_client import start_http_server
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from pipelines.checkpoints import CheckpointMismatchError
+from pipelines.progress import READY, ProgressMetrics
+from pipelines.queries import QUERIES, RepeatHorizonError
+from pipelines.session import spark_session
+from services.logging import configure_logging
+from services.messaging.schema_ids import schema_ids
+from services.settings import Settings
+
+log = structlog.get_logger()
+
+
+def main(
+    query: Annotated[list[str] | None, typer.Option(help="Run only this query; can be repeated.")] = None,
+    *,
+    available_now: Annotated[bool, typer.Option(help="End once everything there is has been read.")] = False,
+    to: Annotated[str | None, typer.Option(help="Where the export writes; any Hadoop URI.")] = None,
+) -> None:
+    """Run the streaming queries until SIGTERM, which lets running micro-batches end."""
+    settings = Settings(export_dir=to) if to else Settings()
+    configure_logging(settings)
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs every call between Python and the JVM
+    names = query or list(QUERIES)
+    unknown = sorted(set(names) - set(QUERIES))
+    if unknown:
+        raise typer.BadParameter(f"no such query: {', '.join(unknown)}; there are {', '.join(QUERIES)}")
+    sys.exit(run(settings, names, available_now=available_now))
+
+
+def run(settings: Settings, names: Sequence[str], *, available_now: bool) -> int:
+    """Start the queries and watch them; the exit status is 0 unless one failed."""
+    if not available_now:
+        start_http_server(settings.metrics_port, settings.metrics_host)
+    spark = spark_session(settings)
+    spark.streams.addListener(ProgressMetrics())
+    stopping = threading.Event()
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, lambda *_: stopping.set())
+    ids = schema_ids(settings)
+    queries: list[StreamingQuery] = []
+    try:
+        for name in names:  # one by one, so that whatever has started is stopped when the next is refused
+            queries += [QUERIES[name].start(spark, ids, settings, available_now=available_now)]
+        READY.set(1)
+        log.info("pipeline ready", queries=list(names))
+        return _watch(queries, stopping)
+    except (CheckpointMismatchError, RepeatHorizonError) as error:
+        log.error("refused to start", reason=str(error))  # noqa: TRY400  # the reason says it all
+        return 2
+    finally:
+        READY.set(0)
+        _stop_between_batches(queries, settings.stop_timeout)
+        spark.stop()
+
+
+def _watch(queries: Sequence[StreamingQuery], stopping: threading.Event) -> int:
+    """Wait until told to stop, or all have ended, or one has failed: then the others end too, and a restart goes on."""
+    while not stopping.wait(0.5):
+        for failed in (query for query in queries if not query.isActive and query.exception()):
+            error: StreamingQueryException | None = failed.exception()
+            log.error("query failed", query=failed.name, reason=str(error))
+            return 1
+        if not any(query.isActive for query in queries):
+            return 0
+    return 0
+
+
+def _stop_between_batches(queries: Sequence[StreamingQuery], timeout: timedelta) -> None:
+    """Stop each query between two batches; a batch that does not end in time is broken off, and replayed later."""
+    deadline = time.monotonic() + timeout.total_seconds()
+    for query in queries:
+        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+            time.sleep(0.02)
+        query.stop()
+
+
+if __name__ == "__main__":
+    typer.run(main)

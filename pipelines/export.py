@@ -1,0 +1,67 @@
+"""The export query: hadoop records to Parquet, one folder a date, each record once."""
+
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+import schemas
+from pipelines import wire
+from pipelines.branches import DEAD_LETTERS
+from pipelines.fan_out import through
+from pipelines.sinks import write_to_kafka
+from schemas.topics import HADOOP
+from services.messaging.schema_ids import SchemaIds
+from services.settings import Settings
+
+ROWS_PER_FILE = 5_000_000
+"""Keeps a file of this topic's rows near 128 MiB of zstd Parquet, the size that readers split work by."""
+
+
+def decoded(records: DataFrame, ids: SchemaIds, settings: Settings) -> DataFrame:
+    """Records of the hadoop topic in; each once out, with ``record`` (struct HadoopRecord) and ``reason``.
+
+    The fan-out's sink repeats records after a crash, and their CloudEvents id tells. ``reason`` is null unless somebody
+    else wrote to the topic what is no HadoopRecord.
+    """
+    event_id = F.filter("headers", lambda header: header.getField("key") == "ce_id")[0].getField("value").cast("string")
+    offset = F.concat_ws("/", "topic", "partition", "offset")
+    record, unknown = wire.decode(F.col("value"), HADOOP, ids)
+    corrupt = F.when(F.col("record").getField(wire.MARKER).isNull(), F.lit("not an Avro HadoopRecord"))
+    return (
+        records.withColumns({"record": record, "unknown": unknown})
+        .withColumn("reason", F.coalesce("unknown", corrupt))
+        .withColumn("identity", F.when(F.col("reason").isNull(), F.coalesce(event_id, offset)).otherwise(offset))
+        .withWatermark("timestamp", f"{int(settings.repeat_horizon.total_seconds())} seconds")
+        .dropDuplicatesWithinWatermark(["identity"])
+    )
+
+
+def write_batch(directory: str, ids: SchemaIds, settings: Settings) -> Callable[[DataFrame, int], None]:
+    """A function for foreachBatch: rows to ``date=…/batch=…/`` under the directory, what is no row to the dead letters.
+
+    A replayed batch holds the same rows and overwrites exactly the folders that its first attempt wrote, so readers
+    need no metadata of Spark's to see each record once.
+    """
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        batch.persist()
+        write_to_kafka(through([DEAD_LETTERS], batch.where(F.col("reason").isNotNull()), ids, settings), settings)
+        rows = batch.where(F.col("reason").isNull()).select(
+            *(F.col(f"record.{name}") for name in schemas.field_names("HadoopRecord")),
+            F.to_date(F.timestamp_millis("record.CreatedTime")).alias("date"),
+            F.lit(batch_id).alias("batch"),
+        )
+        (
+            rows.repartition("date")
+            .sortWithinPartitions("date", "StoreID", "CreatedTime")
+            .write.mode("overwrite")
+            .option("partitionOverwriteMode", "dynamic")
+            .option("compression", "zstd")
+            .option("maxRecordsPerFile", ROWS_PER_FILE)
+            .partitionBy("date", "batch")
+            .parquet(directory)
+        )
+        batch.unpersist()
+
+    return write

@@ -1,0 +1,28 @@
+"""The Kafka sink, configured in one place."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from services.settings import Settings
+
+
+def kafka_options(settings: Settings) -> dict[str, str]:
+    """Spark's sink is at-least-once whatever these say; they only keep the producer from adding losses or repeats."""
+    return {
+        "kafka.bootstrap.servers": settings.kafka_bootstrap_servers,
+        "kafka.acks": "all",
+        "kafka.enable.idempotence": "true",
+        "kafka.compression.type": "lz4",
+        "kafka.linger.ms": "5",
+        "includeHeaders": "true",
+    }
+
+
+def stream_to_kafka(records: DataFrame, settings: Settings) -> DataStreamWriter:
+    """A stream writer to the topics named in the column ``topic``."""
+    return records.writeStream.format("kafka").options(**kafka_options(settings))
+
+
+def write_to_kafka(records: DataFrame, settings: Settings) -> None:
+    """Write a batch to the topics named in the column ``topic``."""
+    records.write.format("kafka").options(**kafka_options(settings)).save()

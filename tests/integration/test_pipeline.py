@@ -1,0 +1,243 @@
+"""The queries of the pipeline on a real broker: what goes in comes out once in effect, whatever happens between."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from decimal import ROUND_HALF_UP, Decimal
+from pathlib import Path
+
+import pyarrow.dataset
+import pytest
+
+from pipelines.checkpoints import CheckpointMismatchError
+from pipelines.queries import EXPORT, FAN_OUT, LOYALTY, Query, RepeatHorizonError
+from schemas import topics
+from services.messaging.wire import encoder
+from tests.kafka_topics import IDS, balances_of, effects_of, headers_of, publish, read_all, records_of
+
+SAMPLE = Path(__file__).parents[3] / "shared" / "data" / "pos-invoices"
+
+
+def invoice(number, card, amount, **changes):
+    return {
+        "InvoiceNumber": f"I{number}",
+        "CreatedTime": 1_595_688_900_000 + number * 600_000,
+        "StoreID": f"STR{number % 5}",
+        "TotalAmount": amount,
+        "CustomerType": "PRIME",
+        "CustomerCardNo": card,
+        "DeliveryType": "HOME-DELIVERY" if number % 2 else "TAKEAWAY",
+        "DeliveryAddress": {"AddressLine": "1 High Street", "City": "Gonda", "ContactNumber": "7243866404"},
+        "InvoiceLineItems": [
+            {"ItemCode": str(line), "ItemPrice": amount, "ItemQty": 1} for line in range(1 + number % 3)
+        ],
+        **changes,
+    }
+
+
+def invoices(first, count):
+    return [invoice(number, f"C{number % 7}", number + 0.25) for number in range(first, first + count)]
+
+
+def publish_invoices(settings, batch):
+    encode = encoder(topics.POS_INVOICES, IDS)
+    publish(settings, topics.POS_INVOICES, ((each["StoreID"].encode(), encode(each)) for each in batch))
+
+
+def run(spark, settings, *queries: Query):
+    """Run the queries until they have read all there is."""
+    started = [query.start(spark, IDS, settings, available_now=True) for query in queries]
+    for query in started:
+        query.awaitTermination()
+
+
+def points(batch):
+    """Card to points, straight from the rule: 2 % of each amount, half up, each invoice once."""
+    total = defaultdict(Decimal)
+    for each in {each["InvoiceNumber"]: each for each in batch}.values():
+        if each["CustomerType"] == "PRIME":
+            earned = (Decimal(str(each["TotalAmount"])) * 2).quantize(Decimal(1), ROUND_HALF_UP) / 100
+            total[each["CustomerCardNo"]] += earned
+    return dict(total)
+
+
+def served(settings):
+    return {card: balance["TotalLoyaltyPoints"] for card, balance in balances_of(settings).items()}
+
+
+def assert_running_totals(settings):
+    """Each customer's notifications count 1, 2, 3 … and each total is the one before plus what was earned."""
+    by_card = defaultdict(dict)
+    for record in effects_of(settings, topics.LOYALTY).values():
+        by_card[record["CustomerCardNo"]][record["Sequence"]] = record
+    for notifications in by_card.values():
+        total = Decimal(0)
+        for sequence in range(1, len(notifications) + 1):
+            total += notifications[sequence]["EarnedLoyaltyPoints"]
+            assert total == notifications[sequence]["TotalLoyaltyPoints"]
+    return by_card
+
+
+def rows(settings):
+    return pyarrow.dataset.dataset(settings.export_dir, format="parquet", partitioning="hive").to_table().to_pylist()
+
+
+def replay_newest_batch(checkpoint):
+    """Take away the newest commit: Spark replays that batch, as after a crash between the sink and the commit."""
+    commits = [path for path in Path(checkpoint, "commits").iterdir() if path.name.isdigit()]
+    newest = max(commits, key=lambda path: int(path.name))
+    newest.unlink()
+    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_every_invoice_reaches_its_outputs_once_over_batches_repeats_and_replays(spark, settings):
+    """Repeats hours later, dead letters, a replay of the newest batch of every query: all outputs are still exact."""
+    first, second = invoices(1, 60), invoices(61, 40)
+    publish_invoices(settings, first + first[:3])
+    publish(settings, topics.POS_INVOICES, [(b"STR1", b"nonsense"), (None, None)])
+    run(spark, settings, FAN_OUT, LOYALTY)
+    run(spark, settings, EXPORT)
+    for query in (FAN_OUT, LOYALTY, EXPORT):
+        replay_newest_batch(query.checkpoint(settings))
+    publish_invoices(settings, second + first[10:20] + second[:5])
+    run(spark, settings, FAN_OUT, LOYALTY)
+    run(spark, settings, EXPORT)
+
+    everything = first + second
+    assert points(everything) == served(settings)
+    assert 100 == sum(map(len, assert_running_totals(settings).values()))
+    shipped = effects_of(settings, topics.SHIPMENT)
+    assert {each["InvoiceNumber"] for each in everything if each["DeliveryType"] == "HOME-DELIVERY"} == set(shipped)
+    lines = {
+        f"{each['InvoiceNumber']}#{line + 1}" for each in everything for line in range(len(each["InvoiceLineItems"]))
+    }
+    assert lines == set(effects_of(settings, topics.HADOOP))
+    assert len(lines) < len(read_all(settings, topics.HADOOP)), "no batch was replayed, so nothing was proven"
+    found = rows(settings)
+    assert sorted(lines) == sorted(f"{row['InvoiceNumber']}#{int(row['ItemCode']) + 1}" for row in found)
+    assert {"date", "batch", "InvoiceNumber"} <= set(found[0])
+    assert {b"nonsense", None} == {message.value() for message in read_all(settings, topics.DEAD_LETTERS)}
+
+
+@pytest.mark.skipif(not SAMPLE.exists(), reason="the sample invoices are not beside this checkout")
+@pytest.mark.usefixtures("topics_created")
+def test_recorded_invoices_give_the_known_totals(spark, settings):
+    """The two files of real invoices give what was computed of them independently (DESIGN.md, the input)."""
+    texts = [line for file in sorted(SAMPLE.glob("*.jsonl")) for line in file.read_bytes().splitlines()]
+    publish(settings, topics.POS_INVOICES, ((json.loads(text)["StoreID"].encode(), text) for text in texts))
+
+    run(spark, settings, FAN_OUT, LOYALTY)
+
+    recorded = [json.loads(text) for text in texts]
+    assert (1000, 998) == (len(recorded), len({each["InvoiceNumber"] for each in recorded}))
+    assert points(recorded) == served(settings)
+    assert Decimal("43509.58") == sum(served(settings).values())
+    assert 430 - 1 == len(effects_of(settings, topics.LOYALTY))
+    assert 575 == len(effects_of(settings, topics.SHIPMENT))
+    assert 2 == 1000 - len({key.partition("#")[0] for key in effects_of(settings, topics.HADOOP)})
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_what_is_no_hadoop_record_becomes_a_dead_letter_of_the_export(spark, settings):
+    """Somebody else's bytes on the hadoop topic stop neither the export nor the rows around them."""
+    publish_invoices(settings, invoices(1, 3))
+    run(spark, settings, FAN_OUT)
+    publish(settings, topics.HADOOP, [(b"k", b"not a record")])
+
+    run(spark, settings, EXPORT)
+
+    assert len(effects_of_hadoop_without(settings, b"not a record")) == len(rows(settings))
+    (letter,) = read_all(settings, topics.DEAD_LETTERS)
+    assert settings.name_of(topics.HADOOP).encode() == headers_of(letter)["dead_letter_topic"]
+    assert b"not a record" == letter.value()
+
+
+def effects_of_hadoop_without(settings, value):
+    return {headers_of(message)["ce_id"] for message in read_all(settings, topics.HADOOP) if message.value() != value}
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_settings_that_do_not_fit_the_checkpoint_are_refused(spark, settings):
+    """A checkpoint says what it was made with, and which setting it cannot bear."""
+    publish_invoices(settings, invoices(1, 1))
+    run(spark, settings, FAN_OUT)
+
+    with pytest.raises(CheckpointMismatchError, match="shuffle_partitions: '3' before, '4' now"):
+        run(spark, settings.model_copy(update={"shuffle_partitions": 4}), FAN_OUT)
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_a_horizon_shorter_than_the_retention_is_refused(spark, settings):
+    """Records older than the horizon would be dropped as late, so none may be in the topic."""
+    from datetime import timedelta
+
+    with pytest.raises(RepeatHorizonError, match="8 days"):
+        run(spark, settings.model_copy(update={"repeat_horizon": timedelta(days=7)}), FAN_OUT)
+
+
+def start_pipeline(settings, log):
+    """The pipeline as a user starts it, in a session of its own so that it can be killed whole."""
+    from infra.local import jars
+    from infra.local.java import find_java_home
+    from infra.local.ports import free_port
+
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(find_java_home()),
+        "LOYALTY_KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers,
+        "LOYALTY_TOPIC_PREFIX": settings.topic_prefix,
+        "LOYALTY_CHECKPOINT_DIR": settings.checkpoint_dir,
+        "LOYALTY_EXPORT_DIR": settings.export_dir,
+        "LOYALTY_EXPORT_INTERVAL": "PT1S",
+        "LOYALTY_MAX_OFFSETS_PER_TRIGGER": "90",
+        "LOYALTY_METRICS_PORT": str(free_port()),
+        "LOYALTY_SPARK_MASTER": "local[2]",
+        "LOYALTY_SPARK_JAVA_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "LOYALTY_SPARK_JARS_DIR": str(jars.folder("spark")),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipelines"], env=environment, stdout=log, stderr=log, start_new_session=True
+    )
+
+
+def wait_until(condition, process, log, seconds=240):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, Path(log.name).read_text(encoding="utf-8")[-4000:]
+        assert time.monotonic() < deadline, Path(log.name).read_text(encoding="utf-8")[-4000:]
+
+
+@pytest.mark.usefixtures("topics_created")
+@pytest.mark.timeout(600)
+def test_totals_are_right_after_kill_9_of_the_pipeline(settings, tmp_path):
+    """SIGKILL in the middle of the run, then a start on the same checkpoints: nothing lost, nothing counted twice."""
+    batch = invoices(1, 450)
+    publish_invoices(settings, batch + batch[100:130])
+    lines = sum(len(each["InvoiceLineItems"]) for each in batch)
+    with (tmp_path / "pipeline.log").open("a", encoding="utf-8") as log:
+        doomed = start_pipeline(settings, log)
+        wait_until(lambda: 0 < len(records_of(settings, topics.LOYALTY)), doomed, log)
+        os.killpg(doomed.pid, signal.SIGKILL)
+        doomed.wait()
+        counted = len(effects_of(settings, topics.LOYALTY))
+        assert counted < 450, "it was killed too late to prove anything"
+
+        survivor = start_pipeline(settings, log)
+        try:
+            wait_until(lambda: len(effects_of(settings, topics.LOYALTY)) >= 450, survivor, log)
+            wait_until(lambda: len(effects_of(settings, topics.HADOOP)) >= lines, survivor, log)
+            wait_until(lambda: len(rows(settings)) >= lines, survivor, log)
+        finally:
+            survivor.send_signal(signal.SIGTERM)
+            assert 0 == survivor.wait(120)
+
+    assert points(batch) == served(settings)
+    assert 450 == sum(map(len, assert_running_totals(settings).values()))
+    shipped = effects_of(settings, topics.SHIPMENT)
+    assert {each["InvoiceNumber"] for each in batch if each["DeliveryType"] == "HOME-DELIVERY"} == set(shipped)
+    assert lines == len(effects_of(settings, topics.HADOOP)) == len(rows(settings))

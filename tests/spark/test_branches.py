@@ -1,0 +1,94 @@
+"""The branches of the fan-out, each on its own."""
+
+import pytest
+
+from pipelines import invoices
+from pipelines.branches import BRANCHES, dead_letters, hadoop, shipment
+from pipelines.fan_out import through
+from schemas import topics
+from services.messaging.schema_ids import FolderSchemaIds
+from services.messaging.wire import decoder, encoder
+from services.settings import Settings
+from tests.spark.test_parity import as_records
+
+IDS = FolderSchemaIds()
+DELIVERED = {
+    "InvoiceNumber": "D1",
+    "StoreID": "STR1",
+    "TotalAmount": 10.0,
+    "CashierID": "OAS1",
+    "CustomerType": "PRIME",
+    "CustomerCardNo": "4629185211",
+    "DeliveryType": "Home-Delivery",
+    "DeliveryAddress": {"AddressLine": "1 High Street", "City": "Gonda", "ContactNumber": "7243866404"},
+    "InvoiceLineItems": [{"ItemCode": "a", "ItemQty": 1}, {"ItemCode": "b", "ItemQty": 2}],
+}
+TAKEN_AWAY = {**DELIVERED, "InvoiceNumber": "T1", "DeliveryType": "TAKEAWAY", "DeliveryAddress": None}
+
+
+@pytest.fixture(scope="module")
+def checked(spark):
+    """A home delivery, a takeaway, and a value that is nothing."""
+    encode = encoder(topics.POS_INVOICES, IDS)
+    return invoices.checked(as_records(spark, [encode(DELIVERED), encode(TAKEN_AWAY), b"nothing"]), IDS).cache()
+
+
+def records(branch, checked):
+    return {row.offset: row.records for row in branch(checked).select("offset", "records").collect() if row.records}
+
+
+def test_shipment_takes_home_deliveries_whole(checked):
+    """Only the home delivery goes to shipment, with the address it must be delivered to."""
+    found = records(shipment, checked)
+
+    assert [0] == list(found)
+    assert DELIVERED["DeliveryAddress"]["AddressLine"] == found[0][0].value.DeliveryAddress.AddressLine
+    assert "D1" == found[0][0].id
+
+
+def test_hadoop_takes_every_valid_invoice_by_line_item(checked):
+    """Two line items are two records with ids of their own."""
+    found = records(hadoop, checked)
+
+    assert ["D1#1", "D1#2"] == [record.id for record in found[0]]
+    assert ["T1#1", "T1#2"] == [record.id for record in found[1]]
+    assert 2 not in found
+
+
+def test_dead_letters_keep_what_came(checked):
+    """A dead letter has the key and value that came, and headers that say whence and why."""
+    (record,) = records(dead_letters, checked)[2]
+
+    assert (b"STR1", b"nothing") == (record.key, record.value)
+    assert {
+        "dead_letter_topic": b"pos-invoices",
+        "dead_letter_partition": b"0",
+        "dead_letter_offset": b"2",
+        "dead_letter_reason": b"not in the Confluent framing: no magic byte 0 and schema id",
+    } == {header.key: bytes(header.value) for header in record.headers}
+
+
+def test_all_branches_leave_in_one_frame(checked):
+    """One pass gives the records of all branches, each for its topic, in its schema, with its CloudEvents id."""
+    rows = through(BRANCHES, checked, IDS, Settings(topic_prefix="x-")).collect()
+
+    assert {"x-shipment": 1, "x-hadoop": 4, "x-dead-letters": 1} == {
+        topic: sum(row.topic == topic for row in rows) for topic in {row.topic for row in rows}
+    }
+    (shipped,) = (row for row in rows if row.topic == "x-shipment")
+    assert DELIVERED.items() <= {**decoder(topics.SHIPMENT, IDS)(bytes(shipped.value)), **_address()}.items()
+    headers = {header.key: bytes(header.value) for header in shipped.headers}
+    assert (b"D1", b"retail.loyalty.PosInvoice") == (headers["ce_id"], headers["ce_type"])
+
+
+def test_no_personal_data_reaches_hadoop(checked):
+    """No byte of a hadoop record comes from a card, a cashier, an address line or a contact."""
+    rows = [row for row in through(BRANCHES, checked, IDS, Settings()).collect() if row.topic == "hadoop"]
+
+    assert len(rows) == 4
+    for secret in (b"4629185211", b"OAS1", b"1 High Street", b"7243866404"):
+        assert not any(secret in bytes(row.value) for row in rows)
+
+
+def _address():
+    return {"DeliveryAddress": DELIVERED["DeliveryAddress"], "InvoiceLineItems": DELIVERED["InvoiceLineItems"]}

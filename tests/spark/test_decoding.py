@@ -1,0 +1,72 @@
+"""Reading values: every known schema, plain JSON, and what is neither."""
+
+import io
+import json
+
+import fastavro
+import pytest
+
+import schemas
+from pipelines import invoices
+from schemas import topics
+from services.messaging.schema_ids import FolderSchemaIds
+from services.messaging.wire import decoder, encoder, header
+from tests.spark.test_parity import as_records
+
+IDS = FolderSchemaIds()
+INVOICE = {
+    "InvoiceNumber": "1",
+    "StoreID": "STR1",
+    "TotalAmount": 2.5,
+    "CustomerType": "NONPRIME",
+    "InvoiceLineItems": [{"ItemCode": "458", "ItemPrice": 2.5}],
+}
+
+
+def in_schema(schema_id, record):
+    body = io.BytesIO()
+    writer = json.loads(schemas.schema_text(schemas.ids()[schema_id]))
+    complete = {field["name"]: record.get(field["name"]) for field in writer["fields"]}
+    fastavro.schemaless_writer(body, writer, complete)
+    return header(schema_id) + body.getvalue()
+
+
+@pytest.mark.parametrize("schema_id", sorted(IDS.known(topics.POS_INVOICES)))
+def test_old_writers_are_still_read(spark, schema_id):
+    """An invoice in any schema of the history is read by Spark as by the Python decoder."""
+    value = in_schema(schema_id, INVOICE)
+
+    (row,) = invoices.checked(as_records(spark, [value]), IDS).collect()
+
+    assert row.reason is None
+    assert decoder(topics.POS_INVOICES, IDS)(value) == row.invoice.asDict(recursive=True)
+
+
+def test_what_cannot_be_read_says_why(spark):
+    """Every kind of unreadable value has its own reason, and none stops the others."""
+    good = encoder(topics.POS_INVOICES, IDS)(INVOICE)
+    values = {
+        good: None,
+        b"": "not in the Confluent framing: no magic byte 0 and schema id",
+        b"\x00\x00\x00": "not in the Confluent framing: no magic byte 0 and schema id",
+        b"hello": "not in the Confluent framing: no magic byte 0 and schema id",
+        header(4_000_000_000) + good[5:]: "unknown schema id 4000000000",
+        good[:-3]: "not an Avro PosInvoice of its schema id",
+        header(2): "not an Avro PosInvoice of its schema id",
+        b'{"InvoiceNumber": "1", "StoreID"': "not a JSON PosInvoice",
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": "much"}': "not a JSON PosInvoice",
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1, "New": 1}': None,
+        b"{}": "InvoiceNumber is missing",
+        None: "no value",
+    }
+
+    rows = invoices.checked(as_records(spark, values), IDS).orderBy("offset").collect()
+
+    assert list(values.values()) == [row.reason for row in rows]
+
+
+def test_topic_without_brace_reads_as_avro_only(spark):
+    """A JSON text that is no object is not taken for an invoice."""
+    (row,) = invoices.checked(as_records(spark, [b'["InvoiceNumber"]']), IDS).collect()
+
+    assert "not in the Confluent framing: no magic byte 0 and schema id" == row.reason

@@ -1,0 +1,98 @@
+"""The pipeline's columns and the domain's Python say the same of every invoice."""
+
+import json
+
+from hypothesis import HealthCheck, Phase, given, seed
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from pyspark.sql import functions as F
+
+import schemas
+from pipelines import invoices, validation, wire
+from pipelines.branches import hadoop
+from schemas import topics
+from services.domain.masking import flatten
+from services.domain.validation import RULES, first_violation
+from services.messaging.schema_ids import FolderSchemaIds
+from services.messaging.wire import encoder
+from tests.strategies import ANY_INVOICES, FLAWED_INVOICES, VALID_INVOICES
+
+IDS = FolderSchemaIds()
+RECORD_COLUMNS = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp"
+
+
+def generated(strategy, count):
+    """That many examples of a strategy, the same in every run."""
+    found = []
+
+    @seed(20261121)
+    @hypothesis_settings(
+        max_examples=count,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        deadline=None,
+    )
+    @given(strategy)
+    def collect(example):
+        found.append(example)
+
+    collect()
+    return found
+
+
+def as_records(spark, values):
+    """Values as Spark reads them from pos-invoices."""
+    rows = [(b"STR1", value, "pos-invoices", 0, offset, None) for offset, value in enumerate(values)]
+    records = spark.createDataFrame(rows, RECORD_COLUMNS)
+    return records.withColumn("headers", F.lit(None).cast(wire.HEADERS_TYPE))
+
+
+def test_validation_is_the_same(spark):
+    """Spark gives every record the reason that the domain gives, for hundreds of good and bad records."""
+    examples = generated(ANY_INVOICES, 150) + generated(VALID_INVOICES, 50) + generated(FLAWED_INVOICES, 300)
+    encode = encoder(topics.POS_INVOICES, IDS)
+
+    checked = invoices.checked(as_records(spark, map(encode, examples)), IDS)
+
+    found = [row.reason for row in checked.orderBy("offset").select("reason").collect()]
+    assert [first_violation(invoice) for invoice in examples] == found
+    assert {None, *(rule.reason for rule in RULES)} == set(found)
+
+
+def test_flattening_is_the_same(spark):
+    """The hadoop branch makes of every valid invoice the records that the domain makes of the masked one."""
+    examples = generated(VALID_INVOICES, 150)
+    checked = invoices.checked(as_records(spark, map(encoder(topics.POS_INVOICES, IDS), examples)), IDS)
+
+    rows = hadoop(checked).orderBy("offset").select("records.value").collect()
+
+    assert [repr(flatten(invoice)) for invoice in examples] == [
+        repr([record.asDict() for record in row.value or []]) for row in rows
+    ]
+
+
+def test_json_and_avro_are_read_alike(spark):
+    """An invoice is the same invoice, whether its till speaks JSON or Avro."""
+    examples = [invoice for invoice in generated(VALID_INVOICES, 150) if "nan" not in repr(invoice)]
+    avro = invoices.checked(as_records(spark, map(encoder(topics.POS_INVOICES, IDS), examples)), IDS)
+    as_json = invoices.checked(as_records(spark, (json.dumps(invoice).encode() for invoice in examples)), IDS)
+
+    from_avro, from_json = (
+        [row.invoice for row in checked.orderBy("offset").select("invoice").collect()] for checked in (avro, as_json)
+    )
+
+    assert from_avro == from_json
+
+
+def test_the_first_broken_rule_is_the_reason(spark):
+    """Rules are tried in the order of the table, in Spark as in the domain."""
+    strategy = st.fixed_dictionaries({"InvoiceNumber": st.none(), "StoreID": st.none(), "TotalAmount": st.none()})
+    (example,) = generated(strategy, 1)
+    frame = spark.createDataFrame(
+        [(example,)], f"invoice {wire.spark_type(schemas.current('PosInvoice')).simpleString()}"
+    )
+
+    (row,) = frame.select(validation.first_violation(F.col("invoice")).alias("reason")).collect()
+
+    assert "InvoiceNumber is missing" == row.reason == first_violation(example)
