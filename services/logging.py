@@ -19,11 +19,7 @@ def configure_logging(settings: Settings) -> None:
     for_machines = settings.log_format == "json"
     if for_machines:
         shared.append(structlog.processors.format_exc_info)
-    renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer()
-        if for_machines
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    )
+    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer() if for_machines else _for_people()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -43,3 +39,8 @@ def configure_logging(settings: Settings) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+
+
+def _for_people() -> structlog.dev.ConsoleRenderer:
+    # Plain tracebacks: the default ones print local variables, and those hold card numbers.
+    return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)

@@ -59,15 +59,21 @@ def record_decoder(name: str, writer_schema: Callable[[int], str]) -> Callable[[
     """A function that reads framed records of that name into their newest schema; it raises as ``decoder`` says."""
     reader = _parsed(json.dumps(schemas.current(name)))
 
+    @cache
+    def writer_and_reader(schema_id: int) -> tuple[Any, Any]:
+        writer = _parsed(writer_schema(schema_id))
+        # Without a reader's schema fastavro need not resolve the two for every record.
+        return writer, None if writer == reader else reader
+
     def decode(value: bytes) -> Record:
         if len(value) < _HEADER.size or value[0] != MAGIC_BYTE:
             raise UndecodableError("not in the Confluent framing: no magic byte 0 and schema id")
         _, schema_id = _HEADER.unpack_from(value)
-        writer = _parsed(writer_schema(schema_id))
+        writer, resolve_into = writer_and_reader(schema_id)
         body = io.BytesIO(value)
         body.seek(_HEADER.size)
         try:
-            record = fastavro.schemaless_reader(body, writer, None if writer == reader else reader)
+            record = fastavro.schemaless_reader(body, writer, resolve_into)
         # fastavro documents no set of errors for corrupt bytes; it has raised at least these.
         except (
             EOFError,

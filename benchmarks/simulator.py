@@ -1,0 +1,122 @@
+"""How fast the POS simulator is: ``python -m benchmarks.simulator [--count N]`` (a broker as LOYALTY_… settings say).
+
+Prints one JSON object: invoices per second for each stage (median of the rounds), CPU seconds per 1,000 invoices on the
+way to the broker, and two ratios that hold on any machine: to the plain encoder, and to one constant invoice encoded
+by it and published, which is as fast as a simulator without simulation could be with the library alone.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from schemas import topics
+from services.messaging import wire
+from services.messaging.administration import create_topics
+from services.messaging.publishing import connected_producer, publish, require_broker
+from services.messaging.schema_ids import FolderSchemaIds
+from services.pos_simulator import Kind, Message, Options, Simulation
+from services.pos_simulator.chain import Chain
+from services.pos_simulator.invoicing import Invoicing
+from services.settings import Settings
+
+PREFIX = "benchmark-simulator-"
+
+
+def cpu_model() -> str:
+    """The processor as Linux names it, or what Python knows elsewhere."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
+
+
+def invoicing(options: Options) -> Invoicing:
+    chain = Chain(options.stores, options.customers)
+    return Invoicing(options.seed, chain, options.customers, options.prime, options.home_delivery, options.day)
+
+
+def generate(options: Options) -> None:
+    write = invoicing(options)
+    for number in range(options.count):
+        write.next_invoice(number / options.count)
+
+
+def generate_and_encode(options: Options) -> None:
+    for _ in Simulation(options).messages():
+        pass
+
+
+def generate_and_encode_plainly(options: Options) -> None:
+    """What the simulator would be without its encoder of shared parts."""
+    write, encode = invoicing(options), wire.encoder(topics.POS_INVOICES, FolderSchemaIds())
+    for number in range(options.count):
+        encode(write.next_invoice(number / options.count))
+
+
+def constant(options: Options) -> Iterator[Message]:
+    """The first invoice of the day again and again, encoded by the library each time."""
+    encode = wire.encoder(topics.POS_INVOICES, FolderSchemaIds())
+    first = next(Simulation(options).messages())
+    assert first.invoice is not None  # noqa: S101 - narrows the type; repeats and broken ones are off
+    for _ in range(options.count):
+        yield Message(first.key, encode(first.invoice), Kind.INVOICE, first.invoice)
+
+
+def measured(rounds: int, count: int, run: Callable[[], Any]) -> tuple[float, float]:
+    """Invoices per second and CPU seconds per 1,000 invoices, medians of the rounds."""
+    walls, cpus = [], []
+    for _ in range(rounds):
+        wall, cpu = time.perf_counter(), time.process_time()
+        run()
+        walls.append(time.perf_counter() - wall)
+        cpus.append(time.process_time() - cpu)
+    return count / median(walls), 1_000 * median(cpus) / count
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=50_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    settings = Settings(topic_prefix=PREFIX)
+    require_broker(settings)
+    create_topics(settings)
+    topic = settings.name_of(topics.POS_INVOICES)
+    options = Options(count=arguments.count)
+    smooth = Options(count=arguments.count, repeats=0, broken=0)
+
+    def to_broker(messages: Iterator[Message]) -> None:
+        publish(messages, connected_producer(settings, "loyalty-benchmark", [topic]), topic)
+
+    def measure(run: Callable[[], Any]) -> tuple[float, float]:
+        return measured(arguments.rounds, arguments.count, run)
+
+    generated, _ = measure(lambda: generate(options))
+    encoded, _ = measure(lambda: generate_and_encode(options))
+    plain, _ = measure(lambda: generate_and_encode_plainly(options))
+    published, cpu_seconds = measure(lambda: to_broker(Simulation(options).messages()))
+    floor, _ = measure(lambda: to_broker(constant(smooth)))
+    figures = {
+        "generate_per_second": round(generated),
+        "generate_and_encode_per_second": round(encoded),
+        "generate_and_encode_plainly_per_second": round(plain),
+        "to_broker_per_second": round(published),
+        "to_broker_cpu_seconds_per_1000": round(cpu_seconds, 4),
+        "constant_invoice_to_broker_per_second": round(floor),
+        "ratio_to_plain_encoder": round(encoded / plain, 2),
+        "ratio_to_constant_invoice": round(published / floor, 2),
+        "count": arguments.count,
+        "rounds": arguments.rounds,
+        "machine": f"{cpu_model()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+    }
+    sys.stdout.write(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

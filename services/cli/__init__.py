@@ -1,0 +1,20 @@
+"""The command `loyalty`."""
+
+import typer
+
+from services.cli import dead_letters, deployment, processes, publish
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="From a till's invoice to a customer's reward balance.",
+)
+
+app.command("simulate")(publish.simulate)
+app.command("replay")(publish.replay)
+app.add_typer(deployment.topics, name="topics")
+app.command("settings")(deployment.show_settings)
+app.add_typer(dead_letters.app, name="dead-letters")
+app.command("pipeline", context_settings=processes.PASS_ON, add_help_option=False)(processes.pipeline)
+app.command("api", context_settings=processes.PASS_ON, add_help_option=False)(processes.api)
+app.command("export", context_settings=processes.PASS_ON)(processes.export)

@@ -1,0 +1,119 @@
+"""`loyalty dead-letters`: show what was set aside, and publish it again."""
+
+import base64
+import heapq
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from services.cli.output import MISUSED, AsJson, clear_errors, console, print_json, read_settings, stop
+from services.messaging import dead_letters
+from services.messaging.dead_letters import DeadLetter, Place, Selection
+
+app = typer.Typer(no_args_is_help=True, help="Messages that could not be read or are not valid.")
+
+Reason = Annotated[str | None, typer.Option(help="Only those with this text in their reason, in any case.")]
+
+
+@app.command("list")
+def list_letters(
+    *,
+    reason: Reason = None,
+    limit: Annotated[int, typer.Option(min=1, help="Show so many at most, the latest ones.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Show dead letters; with --json their keys and values too."""
+    reasons: Counter[str] = Counter()
+    settings = read_settings()
+    with clear_errors():
+        letters = _counted(dead_letters.read(settings, Selection(reason)), reasons)
+        latest = heapq.nlargest(limit, letters, key=lambda letter: (letter.time, letter.place))[::-1]
+    if as_json:
+        print_json(
+            {
+                "total": reasons.total(),
+                "reasons": dict(reasons.most_common()),
+                "dead_letters": [_json(letter) for letter in latest],
+            }
+        )
+        return
+    table = Table("place", "set aside", "from", "bytes", "reason", title=f"{len(latest)} of {reasons.total()}")
+    for letter in latest:
+        origin = f"{letter.topic or '?'} {_text(letter.origin)}"
+        table.add_row(_text(letter.place), _time(letter), origin, str(len(letter.value or b"")), escape(letter.reason))
+    console().print(table)
+
+
+@app.command("replay")
+def replay(
+    *,
+    reason: Reason = None,
+    offset: Annotated[
+        list[str] | None, typer.Option(metavar="PARTITION:OFFSET", help="Only the one in this place; repeatable.")
+    ] = None,
+    all_of_them: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be published, and publish nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Publish the original keys and values again, to the topics they came from.
+
+    They stay in the list as well. An invoice that was counted meanwhile is not counted again.
+    """
+    places = [_place(text) for text in offset or ()]
+    if all_of_them == bool(reason is not None or places):
+        stop("say which: --reason and --offset, or --all", MISUSED)
+    settings = read_settings()
+    selection = Selection(reason, frozenset(places))
+    with clear_errors():
+        # The whole selection is read first: what the replay itself sets aside again must not be replayed once more.
+        letters = list(dead_letters.read(settings, selection))
+        if missing := sorted(set(places) - {letter.place for letter in letters}):
+            stop(f"no such dead letter: {', '.join(map(_text, missing))}; nothing was published")
+        published = 0 if dry_run else dead_letters.replay(settings, letters)
+    found = Counter(letter.topic or "?" for letter in letters)
+    if as_json:
+        print_json({"selected": len(letters), "published": published, "topics": dict(found), "dry_run": dry_run})
+        return
+    verb = "would publish" if dry_run else "published"
+    to = ", ".join(f"{count:,} to {topic}" for topic, count in found.items()) or "nothing"
+    console().print(f"{verb} {to}", highlight=False, markup=False)
+
+
+def _counted(letters: Iterable[DeadLetter], reasons: Counter[str]) -> Iterable[DeadLetter]:
+    for letter in letters:
+        reasons[letter.reason] += 1
+        yield letter
+
+
+def _place(text: str) -> Place:
+    partition, _, offset = text.partition(":")
+    if not (partition.isdecimal() and offset.isdecimal()):
+        stop(f"--offset is PARTITION:OFFSET, for example 0:42, not {text!r}", MISUSED)
+    return int(partition), int(offset)
+
+
+def _text(place: Place | None) -> str:
+    return f"{place[0]}:{place[1]}" if place else "?"
+
+
+def _time(letter: DeadLetter) -> str:
+    return datetime.fromtimestamp(letter.time / 1000, UTC).isoformat(timespec="seconds")
+
+
+def _json(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "place": _text(letter.place),
+        "time": _time(letter),
+        "topic": letter.topic,
+        "origin": _text(letter.origin) if letter.origin else None,
+        "reason": letter.reason,
+        "key": None if letter.key is None else letter.key.decode("utf-8", "replace"),
+        "value_base64": None if letter.value is None else base64.b64encode(letter.value).decode(),
+    }

@@ -1,0 +1,76 @@
+"""What every command shares: settings, one-line errors, JSON for scripts, progress for people."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, NoReturn
+
+import orjson
+import typer
+from confluent_kafka import KafkaException
+from pydantic import ValidationError
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from services.messaging.administration import TopicMismatchError
+from services.messaging.dead_letters import DeadLettersError
+from services.messaging.publishing import PublishError
+from services.settings import Settings
+
+FAILED = 1
+MISUSED = 2
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout and nothing else there.")]
+
+
+def stop(message: str, code: int = FAILED) -> NoReturn:
+    """End the command with one line on stderr."""
+    line = escape(" ".join(message.split()))
+    Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {line}", highlight=False)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Turn what a user can do something about into one line; anything else is a defect and keeps its traceback."""
+    try:
+        yield
+    except (PublishError, DeadLettersError, TopicMismatchError) as error:
+        stop(str(error))
+    except KafkaException as error:
+        stop(f"Kafka: {error.args[0].str()}")
+    except OSError as error:
+        stop(f"{error.filename or 'I/O'}: {error.strerror or error}")
+
+
+def console() -> Console:
+    """Where results go: as wide as the terminal, or wide enough to cut nothing when another program reads them."""
+    return Console(width=None if sys.stdout.isatty() else 200)
+
+
+def variable(setting: str) -> str:
+    """The environment variable of a setting."""
+    return f"{Settings.model_config['env_prefix']}{setting.upper()}"
+
+
+def read_settings() -> Settings:
+    """The settings of the environment, or one line that names the variables that are wrong."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        stop("; ".join(f"{variable(str(item['loc'][0]))}: {item['msg']}" for item in error.errors()), MISUSED)
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(orjson.dumps(value, default=str).decode() + "\n")
+
+
+@contextmanager
+def progress(title: str, total: int | None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr, for people only; gives the function that takes how much is done."""
+    stderr = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TaskProgressColumn(show_speed=True))
+    with Progress(*columns, TimeElapsedColumn(), console=stderr, disable=quiet or not stderr.is_terminal) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda done: bar.update(task, completed=done)

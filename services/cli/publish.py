@@ -1,0 +1,129 @@
+"""`loyalty simulate` and `loyalty replay`: both publish to pos-invoices."""
+
+import secrets
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from schemas import topics
+from services.cli.output import MISUSED, AsJson, clear_errors, console, print_json, progress, read_settings, stop
+from services.messaging.publishing import Record, connected_producer, publish
+from services.messaging.schema_ids import schema_ids
+from services.pos_simulator import Message, Options, Simulation
+from services.pos_simulator.replay import Format, Recorded, lines_of, recorded
+from services.settings import Settings
+
+DEFAULT = Options()
+LARGEST_CHOSEN_SEED = 10**6
+STDIN = "-"
+
+
+def simulate(  # noqa: PLR0913 - one parameter an option
+    *,
+    count: Annotated[
+        int, typer.Option(min=1, help="Messages in all, repeats and broken ones among them.")
+    ] = DEFAULT.count,
+    rate: Annotated[float, typer.Option(min=0, help="Messages per second; 0: as fast as possible.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="The same seed, the same invoices. Without one: new ones each time.")
+    ] = None,
+    prime: Annotated[float, typer.Option(min=0, max=1, help="Share of PRIME invoices.")] = DEFAULT.prime,
+    home_delivery: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of HOME-DELIVERY invoices.")
+    ] = DEFAULT.home_delivery,
+    repeats: Annotated[float, typer.Option(min=0, max=1, help="Share of messages that are repeats.")] = DEFAULT.repeats,
+    broken: Annotated[float, typer.Option(min=0, max=1, help="Share of messages that are broken.")] = DEFAULT.broken,
+    customers: Annotated[int, typer.Option(help="Shoppers of the chain.")] = DEFAULT.customers,
+    stores: Annotated[int, typer.Option(help="Stores of the chain.")] = DEFAULT.stores,
+    day: Annotated[datetime, typer.Option(formats=["%Y-%m-%d"], help="The day that is simulated.")] = f"{DEFAULT.day}",  # type: ignore[assignment]
+    as_json: AsJson = False,
+) -> None:
+    """Publish a simulated trading day to pos-invoices."""
+    seed = secrets.randbelow(LARGEST_CHOSEN_SEED) if seed is None else seed
+    try:
+        options = Options(
+            count, seed, prime, home_delivery, repeats, broken, customers=customers, stores=stores, day=day.date()
+        )
+    except ValueError as error:
+        stop(str(error), MISUSED)
+    settings = read_settings()
+    kinds: Counter[str] = Counter()
+
+    def counted() -> Iterator[Message]:
+        for message in Simulation(options, schema_ids(settings)).messages():
+            kinds[message.kind] += 1
+            yield message
+
+    with clear_errors():
+        published = _publish(counted(), settings, count, rate, quiet=as_json)
+    _report({**published, "seed": seed, "day": str(options.day), **_by_kind(kinds)}, as_json=as_json)
+
+
+def replay(
+    *,
+    files: Annotated[list[str], typer.Argument(help="Files of JSON lines, one invoice a line; - reads stdin.")],
+    as_format: Annotated[Format, typer.Option("--as", help="How the values are written.")] = Format.AVRO,
+    rate: Annotated[float, typer.Option(min=0, help="Messages per second; 0: as fast as possible.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Publish recorded invoices to pos-invoices.
+
+    A line that is no JSON object is published as it is; the pipeline sets it aside with a reason.
+    """
+    settings = read_settings()
+    written: Counter[str] = Counter()
+
+    def counted(lines: Iterable[bytes]) -> Iterator[Recorded]:
+        for message in recorded(lines, as_format, schema_ids(settings)):
+            written[message.written] += 1
+            yield message
+
+    with clear_errors(), ExitStack() as opened:
+        # All of them are opened before the first line is published: a name with a typing error publishes nothing.
+        inputs = [_open(name, opened) for name in files]
+        published = _publish(counted(lines_of(inputs)), settings, None, rate, quiet=as_json)
+    _report({**published, **{form: written[form] for form in ("avro", "json", "raw")}}, as_json=as_json)
+
+
+def _open(name: str, opened: ExitStack) -> IO[bytes]:
+    return sys.stdin.buffer if name == STDIN else opened.enter_context(Path(name).open("rb"))
+
+
+def _publish(
+    records: Iterable[Record], settings: Settings, total: int | None, rate: float, *, quiet: bool
+) -> dict[str, Any]:
+    topic = settings.name_of(topics.POS_INVOICES)
+    producer = connected_producer(settings, "loyalty-till", [topic])
+    started = time.monotonic()
+    with progress(topic, total, quiet=quiet) as on_progress:
+        number = publish(records, producer, topic, rate, on_progress)
+    seconds = time.monotonic() - started
+    return {
+        "topic": topic,
+        "published": number,
+        "seconds": round(seconds, 3),
+        "per_second": round(number / seconds) if seconds else number,
+    }
+
+
+def _by_kind(kinds: Counter[str]) -> dict[str, int]:
+    return {"invoices": kinds["invoice"], "repeats": kinds["repeat"], "broken": kinds["broken"]}
+
+
+def _report(figures: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(figures)
+        return
+    table = Table("", "", show_header=False)
+    for name, figure in figures.items():
+        counted = isinstance(figure, int) and name != "seed"
+        table.add_row(name.replace("_", " "), f"{figure:,}" if counted else str(figure))
+    console().print(table)

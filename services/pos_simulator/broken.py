@@ -1,0 +1,103 @@
+"""The ways in which a till's message can be broken, and what a reader must make of each."""
+
+import random
+from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple
+
+import orjson
+
+from services.domain.invoice import HOME_DELIVERY, PRIME, PosInvoice
+from services.domain.validation import first_violation
+from services.messaging import wire
+
+Encode = Callable[[PosInvoice], bytes]
+
+UNKNOWN_SCHEMA_ID = 0x7FFF_FFFF
+"""Registries count up from 1; none has come this far."""
+
+
+class Fault(StrEnum):
+    """What a reader must say of a broken message."""
+
+    UNDECODABLE = "undecodable"
+    UNKNOWN_SCHEMA_ID = "unknown schema id"
+    INVALID = "invalid"
+
+
+class Breakage(StrEnum):
+    """A kind of broken message."""
+
+    NOT_AVRO = "not-avro"
+    CUT_AVRO = "cut-avro"
+    CUT_JSON = "cut-json"
+    UNKNOWN_SCHEMA = "unknown-schema-id"
+    NO_INVOICE_NUMBER = "no-invoice-number"
+    NO_STORE = "no-store"
+    NAN_AMOUNT = "nan-amount"
+    INFINITE_AMOUNT = "infinite-amount"
+    PRIME_WITHOUT_CARD = "prime-without-card"
+    DELIVERY_WITHOUT_ADDRESS = "delivery-without-address"
+    DELIVERY_WITHOUT_CONTACT = "delivery-without-contact"
+
+    @property
+    def fault(self) -> Fault:
+        match self:
+            case Breakage.NOT_AVRO | Breakage.CUT_AVRO | Breakage.CUT_JSON:
+                return Fault.UNDECODABLE
+            case Breakage.UNKNOWN_SCHEMA:
+                return Fault.UNKNOWN_SCHEMA_ID
+            case _:
+                return Fault.INVALID
+
+
+class Broken(NamedTuple):
+    """A broken message.
+
+    Attributes:
+        key: None where the store is not known.
+        violation: the broken rule's reason, where the fault is that the invoice is invalid.
+    """
+
+    key: bytes | None
+    value: bytes
+    violation: str | None
+
+
+BREAKAGES = tuple(Breakage)
+
+
+def break_invoice(breakage: Breakage, invoice: PosInvoice, encode: Encode, rng: random.Random) -> Broken:
+    """A message of that kind made from a valid invoice, which stays as it is."""
+    key = (invoice.get("StoreID") or "").encode()
+    match breakage:
+        case Breakage.NOT_AVRO:
+            return Broken(key, b"\x15PRINTER " + rng.randbytes(24), None)
+        case Breakage.CUT_AVRO:
+            value = encode(invoice)
+            return Broken(key, value[: len(value) // 2], None)
+        case Breakage.CUT_JSON:
+            value = orjson.dumps(invoice)
+            return Broken(key, value[: len(value) // 2], None)
+        case Breakage.UNKNOWN_SCHEMA:
+            return Broken(key, wire.header(UNKNOWN_SCHEMA_ID) + encode(invoice)[len(wire.header(0)) :], None)
+    invalid = _invalid(breakage, invoice)
+    key_left = key if invalid.get("StoreID") else None
+    return Broken(key_left, encode(invalid), first_violation(invalid))
+
+
+def _invalid(breakage: Breakage, invoice: PosInvoice) -> PosInvoice:
+    address = invoice.get("DeliveryAddress")
+    changes: dict[Breakage, PosInvoice] = {
+        Breakage.NO_INVOICE_NUMBER: {"InvoiceNumber": None},
+        Breakage.NO_STORE: {"StoreID": None},
+        Breakage.NAN_AMOUNT: {"TotalAmount": float("nan")},
+        Breakage.INFINITE_AMOUNT: {"TotalAmount": float("inf")},
+        Breakage.PRIME_WITHOUT_CARD: {"CustomerType": PRIME, "CustomerCardNo": None},
+        Breakage.DELIVERY_WITHOUT_ADDRESS: {"DeliveryType": HOME_DELIVERY, "DeliveryAddress": None},
+        Breakage.DELIVERY_WITHOUT_CONTACT: {
+            "DeliveryType": HOME_DELIVERY,
+            "DeliveryAddress": {**(address or {"AddressLine": "Counter 1"}), "ContactNumber": None},
+        },
+    }
+    return {**invoice, **changes[breakage]}

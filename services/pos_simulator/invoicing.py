@@ -1,0 +1,102 @@
+"""What is bought, by whom, at which till: one valid invoice after the other."""
+
+import random
+from datetime import date
+
+from services.domain.invoice import HOME_DELIVERY, PRIME, LineItem, PosInvoice
+from services.pos_simulator import rhythm
+from services.pos_simulator.catalogue import departments
+from services.pos_simulator.chain import Chain, Shopper
+
+NONPRIME = "NONPRIME"
+TAKEAWAY = "TAKEAWAY"
+
+# How shoppers behave: round figures chosen by eye, no survey stands behind them.
+_ANOTHER_LINE = 0.6
+_SAME_DEPARTMENT = 0.7
+_MOST_LINES = 8
+_PAID_BY_CARD = 0.417  # as on the recorded invoices
+
+
+def tax(cents: int, per_hundred_thousand: int) -> int:
+    """Cents of tax on an amount in cents, rounded half up."""
+    return (cents * per_hundred_thousand + 50_000) // 100_000
+
+
+class Invoicing:
+    """Writes the invoices of one day. The same seed, chain, shares and times give the same invoices.
+
+    Args:
+        seed: named in each invoice number, so that two seeds never share one.
+        prime, home_delivery: shares of the invoices, 0 to 1.
+        customers: how many shoppers the chain has, 2 or more.
+    """
+
+    def __init__(self, seed: int, chain: Chain, customers: int, prime: float, home_delivery: float, day: date) -> None:
+        self._seed = seed
+        self._chain = chain
+        self._prime, self._home_delivery = prime, home_delivery
+        self._prime_customers = min(max(round(customers * prime), 1), customers - 1)
+        self._other_customers = customers - self._prime_customers
+        self._opening = rhythm.opening(day)
+        self._departments = departments()
+        self._chance = random.Random(f"{seed}/invoices").random
+        self._written = 0
+
+    def next_invoice(self, part_of_trade: float) -> PosInvoice:
+        """The next invoice, written when that part (0 to below 1) of the day's trade is done."""
+        chance = self._chance
+        prime = chance() < self._prime
+        shopper = self._shopper(prime=prime)
+        store = shopper.stores[int(chance() * len(shopper.stores))]
+        items, cents = self._basket()
+        self._written += 1
+        delivered = chance() < self._home_delivery
+        total, half_gst = cents / 100, tax(cents, 2_500) / 100
+        return {
+            "InvoiceNumber": f"{self._seed}-{self._written:07d}",
+            "CreatedTime": self._opening + rhythm.since_opening(part_of_trade),
+            "CustomerCardNo": shopper.card,
+            "TotalAmount": total,
+            "NumberOfItems": len(items),
+            "PaymentMethod": "CARD" if chance() < _PAID_BY_CARD else "CASH",
+            "TaxableAmount": total,
+            "CGST": half_gst,
+            "SGST": half_gst,
+            "CESS": tax(cents, 125) / 100,
+            "StoreID": store.store_id,
+            "PosID": store.tills[int(chance() * len(store.tills))],
+            "CashierID": store.cashiers[int(chance() * len(store.cashiers))],
+            "CustomerType": PRIME if prime else NONPRIME,
+            "DeliveryType": HOME_DELIVERY if delivered else TAKEAWAY,
+            "DeliveryAddress": shopper.address if delivered else None,
+            "InvoiceLineItems": items,
+        }
+
+    def _shopper(self, *, prime: bool) -> Shopper:
+        # The square of an even chance favours the regulars: the n-th shopper comes about 1/sqrt(n) times as often.
+        favoured = self._chance() ** 2
+        if prime:
+            return self._chain.shopper(int(self._prime_customers * favoured))
+        return self._chain.shopper(self._prime_customers + int(self._other_customers * favoured))
+
+    def _basket(self) -> tuple[list[LineItem], int]:
+        """The lines of a basket, no article twice, and what they cost together in cents."""
+        chance = self._chance
+        # One size for the whole basket: who buys six chairs buys twelve plates.
+        household = chance()
+        items: list[LineItem] = []
+        codes: set[str] = set()
+        cents = 0
+        department = self._departments[int(chance() * len(self._departments))]
+        while True:
+            article = department[int(chance() ** 2 * len(department))]
+            if article.code not in codes:
+                codes.add(article.code)
+                line = article.lines[int(household * len(article.lines))]
+                items.append(line.record)
+                cents += line.cents
+            if len(items) == _MOST_LINES or chance() >= _ANOTHER_LINE:
+                return items, cents
+            if chance() >= _SAME_DEPARTMENT:
+                department = self._departments[int(chance() * len(self._departments))]

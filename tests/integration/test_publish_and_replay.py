@@ -1,0 +1,206 @@
+"""What the CLI puts on a real broker, and what comes back."""
+
+import base64
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Message, TopicPartition, murmur2
+from typer.testing import CliRunner, Result
+
+from schemas import topics
+from services.cli import app
+from services.messaging import clients, headers
+from services.messaging.publishing import PublishError, connected_producer, publish
+from services.pos_simulator import Options, Simulation
+from services.pos_simulator.replay import Recorded, Written
+from services.settings import Settings
+
+pytestmark = pytest.mark.usefixtures("topics_created")
+
+Loyalty = Callable[..., Result]
+
+
+@pytest.fixture
+def loyalty(settings: Settings) -> Loyalty:
+    """The command, against this test's topics."""
+    environment = {
+        "LOYALTY_KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers,
+        "LOYALTY_TOPIC_PREFIX": settings.topic_prefix,
+    }
+
+    def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
+        return CliRunner().invoke(app, arguments, env=environment, input=stdin)
+
+    return run
+
+
+def read_all(settings: Settings, topic: topics.Topic) -> list[Message]:
+    """Every record of the topic, partition by partition."""
+    name = settings.name_of(topic)
+    consumer = clients.consumer(settings, "test")
+    consumer.assign([TopicPartition(name, partition, OFFSET_BEGINNING) for partition in range(topic.partitions)])
+    found: list[Message] = []
+    ended = 0
+    while ended < topic.partitions:
+        [message] = consumer.consume(1, timeout=30)
+        if message.error() is None:
+            found.append(message)
+        else:
+            ended += 1
+    consumer.close()
+    return found
+
+
+def json_of(result: Result) -> Any:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def contents(messages: list[Message]) -> Counter[tuple[bytes | None, bytes | None]]:
+    return Counter((message.key(), message.value()) for message in messages)
+
+
+def test_simulated_invoices_arrive_where_java_looks_for_them(settings: Settings, loyalty: Loyalty) -> None:
+    """All of the messages of the seed, each in the partition of its key's murmur2 hash, in their order."""
+    figures = json_of(loyalty("simulate", "--count", "1000", "--seed", "5", "--broken", "0.1", "--json"))
+    told = list(Simulation(Options(count=1000, seed=5, broken=0.1)).messages())
+
+    assert 1000 == figures["published"] == figures["invoices"] + figures["repeats"] + figures["broken"]
+    arrived = read_all(settings, topics.POS_INVOICES)
+    assert contents(arrived) == Counter((message.key, message.value) for message in told)
+    for message in arrived:
+        if message.key() is not None:
+            assert message.partition() == murmur2(message.key(), topics.POS_INVOICES.partitions)
+    first_key = told[0].key
+    in_order = [message.value for message in told if message.key == first_key]
+    assert in_order == [message.value() for message in arrived if message.key() == first_key]
+
+
+def test_replay_publishes_every_line(settings: Settings, loyalty: Loyalty, tmp_path: Path) -> None:
+    """Files and stdin, whatever they hold: as many messages as lines, and the report says how they were written."""
+    file = tmp_path / "day.jsonl"
+    file.write_bytes(b'{"InvoiceNumber": "1", "StoreID": "STR1"}\n{"StoreID": "STR1", "TotalAmount": "x"}\n')
+
+    figures = json_of(loyalty("replay", str(file), "-", "--json", stdin=b'{"torn": \n\n'))
+
+    assert {"published": 3, "avro": 1, "json": 1, "raw": 1}.items() <= figures.items()
+    arrived = read_all(settings, topics.POS_INVOICES)
+    assert [b'{"torn": '] == [message.value() for message in arrived if message.key() is None]
+    assert 3 == len(arrived)
+
+
+def test_a_missing_topic_is_said_before_anything_is_sent(settings: Settings) -> None:
+    """With the command that makes it."""
+    with pytest.raises(PublishError, match="loyalty topics create"):
+        connected_producer(settings, "test", [f"{settings.topic_prefix}nothing"])
+
+
+def test_a_record_that_the_broker_refuses_is_an_error(settings: Settings) -> None:
+    """A value larger than a record may be: no count, but an error that names the topic."""
+    topic = settings.name_of(topics.POS_INVOICES)
+    too_large = Recorded(None, bytes(2_000_000), Written.RAW)
+
+    with pytest.raises(PublishError, match=topic):
+        publish([too_large], connected_producer(settings, "test", [topic]), topic)
+
+
+def test_the_rate_is_kept(settings: Settings) -> None:
+    """40 messages at 100 a second take no less than 0.39 s; all of them arrive."""
+    topic = settings.name_of(topics.POS_INVOICES)
+    done: list[int] = []
+    producer = connected_producer(settings, "test", [topic])
+
+    started = time.monotonic()
+    number = publish(Simulation(Options(count=40)).messages(), producer, topic, 100, done.append)
+
+    assert time.monotonic() - started >= 0.39
+    assert (40, 40) == (number, done[-1])
+
+
+DEAD = [
+    (b"STR1", b"\x15 no avro", "undecodable: not in the Confluent framing", "3"),
+    (None, b'{"InvoiceNumber":"1"}', "StoreID is missing", "4"),
+    (b"STR2", None, "undecodable: no value", "5"),
+]
+
+
+@pytest.fixture
+def dead(settings: Settings, topics_created: list[str]) -> None:
+    """Three dead letters, as the pipeline writes them."""
+    assert settings.name_of(topics.DEAD_LETTERS) in topics_created
+    producer = clients.producer(settings, "test")
+    undelivered: list[object] = []
+    for key, value, reason, offset in DEAD:
+        producer.produce(
+            settings.name_of(topics.DEAD_LETTERS),
+            value,
+            key,
+            on_delivery=lambda error, _: undelivered.append(error) if error else None,
+            headers=[
+                (headers.DEAD_LETTER_TOPIC, settings.name_of(topics.POS_INVOICES)),
+                (headers.DEAD_LETTER_PARTITION, "1"),
+                (headers.DEAD_LETTER_OFFSET, offset),
+                (headers.DEAD_LETTER_REASON, reason),
+            ],
+        )
+    assert (0, []) == (producer.flush(30), undelivered)
+
+
+@pytest.mark.usefixtures("dead")
+def test_dead_letters_are_listed_with_where_they_came_from(settings: Settings, loyalty: Loyalty) -> None:
+    """Reasons counted over all, the letters themselves with key and value untouched."""
+    shown = json_of(loyalty("dead-letters", "list", "--json"))
+
+    assert (3, {reason: 1 for _, _, reason, _ in DEAD}) == (shown["total"], shown["reasons"])
+    expected = {
+        (key and key.decode(), value, reason, settings.name_of(topics.POS_INVOICES), f"1:{offset}")
+        for key, value, reason, offset in DEAD
+    }
+    assert expected == {
+        (
+            letter["key"],
+            None if letter["value_base64"] is None else base64.b64decode(letter["value_base64"]),
+            letter["reason"],
+            letter["topic"],
+            letter["origin"],
+        )
+        for letter in shown["dead_letters"]
+    }
+    assert 1 == len(json_of(loyalty("dead-letters", "list", "--limit", "1", "--json"))["dead_letters"])
+    assert "StoreID is missing" in loyalty("dead-letters", "list").stdout
+
+
+@pytest.mark.usefixtures("dead")
+def test_dead_letters_are_published_again_untouched(settings: Settings, loyalty: Loyalty) -> None:
+    """--reason picks some, --offset one, --all all of them; --dry-run publishes nothing."""
+    dry = json_of(loyalty("dead-letters", "replay", "--all", "--dry-run", "--json"))
+    assert (3, 0) == (dry["selected"], dry["published"])
+    assert [] == read_all(settings, topics.POS_INVOICES)
+
+    assert 2 == json_of(loyalty("dead-letters", "replay", "--reason", "UNDECODABLE", "--json"))["published"]
+    undecodable = Counter((key, value) for key, value, reason, _ in DEAD if "undecodable" in reason)
+    assert undecodable == contents(read_all(settings, topics.POS_INVOICES))
+
+    letters = json_of(loyalty("dead-letters", "list", "--reason", "storeid", "--json"))["dead_letters"]
+    assert 1 == json_of(loyalty("dead-letters", "replay", "--offset", letters[0]["place"], "--json"))["published"]
+    assert Counter((key, value) for key, value, _, _ in DEAD) == contents(read_all(settings, topics.POS_INVOICES))
+
+    assert 3 == json_of(loyalty("dead-letters", "replay", "--all", "--json"))["published"]
+    assert 6 == len(read_all(settings, topics.POS_INVOICES))
+
+
+@pytest.mark.usefixtures("dead")
+def test_a_place_without_a_dead_letter_stops_the_replay(settings: Settings, loyalty: Loyalty) -> None:
+    """Nothing is published, not even the ones that are there."""
+    there = json_of(loyalty("dead-letters", "list", "--json"))["dead_letters"][0]["place"]
+
+    result = loyalty("dead-letters", "replay", "--offset", there, "--offset", "0:999")
+
+    assert 1 == result.exit_code
+    assert "no such dead letter: 0:999" in result.stderr
+    assert [] == read_all(settings, topics.POS_INVOICES)

@@ -1,0 +1,141 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from services.cli import app, processes
+from services.settings import Settings
+
+NOBODY = "127.0.0.1:1"
+
+
+def loyalty(*arguments: str, **environment: str) -> Result:
+    variables = {"LOYALTY_KAFKA_BOOTSTRAP_SERVERS": NOBODY, **environment}
+    return CliRunner().invoke(app, arguments, env=variables)
+
+
+@pytest.fixture
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker's time-out, shorter: nobody listens on the port, waiting longer proves nothing more."""
+    monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 0.5)
+    monkeypatch.setattr("services.messaging.dead_letters.BROKER_TIMEOUT", 0.5)
+
+
+@pytest.mark.usefixtures("short_patience")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["simulate"],
+        ["replay", "-"],
+        ["topics", "create"],
+        ["dead-letters", "list"],
+        ["dead-letters", "replay", "--all"],
+    ],
+)
+def test_no_broker_is_one_clear_line(command: list[str]) -> None:
+    """Exit code 1, nothing on stdout, and the address that was tried on stderr."""
+    result = loyalty(*command)
+
+    assert (1, "") == (result.exit_code, result.stdout)
+    assert f"error: no Kafka broker answers at {NOBODY}\n" == result.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["simulate", "--repeats", "0.6", "--broken", "0.6"], "repeats and broken together are more than 1"),
+        (["simulate", "--stores", "0"], "stores must be 1 to"),
+        (["dead-letters", "replay"], "say which: --reason and --offset, or --all"),
+        (["dead-letters", "replay", "--all", "--reason", "x"], "say which"),
+        (["dead-letters", "replay", "--offset", "7"], "--offset is PARTITION:OFFSET, for example 0:42, not '7'"),
+    ],
+)
+def test_wrong_options_are_one_clear_line(command: list[str], says: str) -> None:
+    """Exit code 2 before any broker is asked."""
+    result = loyalty(*command)
+
+    assert (2, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
+    assert says in result.stderr
+
+
+@pytest.mark.parametrize("command", [["simulate", "--prime", "1.5"], ["replay"], ["replay", "x", "--as", "xml"]])
+def test_wrong_usage_shows_no_traceback(command: list[str]) -> None:
+    """What typer itself refuses ends with 2 as well."""
+    result = loyalty(*command)
+
+    assert (2, "") == (result.exit_code, result.stdout)
+    assert "Traceback" not in result.stderr
+
+
+def test_a_wrong_setting_names_its_variable() -> None:
+    """Exit code 2 and the variable's own name."""
+    result = loyalty("settings", LOYALTY_API_PORT="many")
+
+    assert 2 == result.exit_code
+    assert result.stderr.startswith("error: LOYALTY_API_PORT: ")
+
+
+def test_a_missing_file_stops_the_replay_before_it_begins(tmp_path: Path) -> None:
+    """Also when it is not the first one; nobody even asks for a broker."""
+    good = tmp_path / "good.jsonl"
+    good.write_text('{"InvoiceNumber": "1"}\n')
+
+    result = loyalty("replay", str(good), str(tmp_path / "gone.jsonl"))
+
+    assert (1, "") == (result.exit_code, result.stdout)
+    assert f"error: {tmp_path / 'gone.jsonl'}: No such file or directory\n" == result.stderr
+
+
+def test_settings_shows_every_setting() -> None:
+    """With its variable, its value now, and what it is for."""
+    shown = json.loads(loyalty("settings", "--json", LOYALTY_API_PORT="8123").stdout)
+
+    assert {f"LOYALTY_{name.upper()}" for name in Settings.model_fields} == set(shown)
+    assert 8123 == shown["LOYALTY_API_PORT"]["value"]
+    assert all(entry["description"] for entry in shown.values())
+
+
+def test_settings_keeps_passwords_to_itself() -> None:
+    """The output ends in tickets and logs."""
+    shown = loyalty("settings", "--json", LOYALTY_SCHEMA_REGISTRY_URL="http://me:secret@registry:8081")
+
+    assert "secret" not in shown.stdout
+    assert "http://me:…@registry:8081" in shown.stdout
+
+
+def test_topics_list_is_the_catalogue() -> None:
+    """Under the names that the topics have on the broker."""
+    shown = json.loads(loyalty("topics", "list", "--json", LOYALTY_TOPIC_PREFIX="t-").stdout)["topics"]
+
+    assert {"name": "t-pos-invoices", "key": "StoreID", "value": "PosInvoice"}.items() <= shown[0].items()
+    assert {"loyalty-balances": "compact"}.items() <= {
+        row["name"].removeprefix("t-"): row["cleanup_policy"] for row in shown
+    }.items()
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        (["pipeline", "--query", "loyalty", "--help"], ["pipelines", "--query", "loyalty", "--help"]),
+        (["api", "--state-dir", "x y", "z"], ["api", "--state-dir", "x y", "z"]),
+        (["export", "--to", "d"], ["pipelines", "--query", "export", "--to", "d", "--available-now"]),
+        (["export", "--to", "d", "--continuous"], ["pipelines", "--query", "export", "--to", "d"]),
+        (["export"], ["pipelines", "--query", "export", "--to", "var/here", "--available-now"]),
+    ],
+)
+def test_processes_are_started_with_their_own_options(
+    command: list[str], program: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`python -m …` in place of the CLI, every other option passed on as it is."""
+    started: list[list[str]] = []
+
+    def execv(path: str, arguments: list[str]) -> None:
+        started.append([path, *arguments])
+        raise SystemExit
+
+    monkeypatch.setattr(processes.os, "execv", execv)
+    loyalty(*command, LOYALTY_EXPORT_DIR="var/here")
+
+    assert [[sys.executable, sys.executable, "-m", *program]] == started

@@ -1,0 +1,71 @@
+import pytest
+
+from schemas import topics
+from services.messaging import wire
+from services.messaging.schema_ids import FolderSchemaIds
+from services.pos_simulator.replay import Format, Recorded, Written, recorded
+
+IDS = FolderSchemaIds()
+INVOICE = b'{"InvoiceNumber": "7", "StoreID": "STR1", "TotalAmount": 5}'
+
+
+def replayed(*lines: bytes, wanted: Format = Format.AVRO) -> list[Recorded]:
+    return list(recorded(lines, wanted, IDS))
+
+
+def test_an_invoice_becomes_avro_under_its_store() -> None:
+    """Fields that the line does not have are null."""
+    [message] = replayed(INVOICE + b"\n")
+
+    assert (b"STR1", Written.AVRO) == (message.key, message.written)
+    read = wire.decoder(topics.POS_INVOICES, IDS)(message.value)
+    assert {"InvoiceNumber": "7", "StoreID": "STR1", "TotalAmount": 5.0} == {
+        k: v for k, v in read.items() if v is not None
+    }
+
+
+def test_json_stays_as_it_was_written() -> None:
+    """No field is touched, not even the spaces between them."""
+    assert [(b"STR1", INVOICE, Written.JSON)] == replayed(INVOICE + b"\r\n", wanted=Format.JSON)
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"StoreID": "STR1", "TotalAm', b"[1]", b"null", b"\xff\xfe", b"\x00\x00\x00\x00\x02"]
+)
+def test_a_line_that_is_no_object_passes_as_it_is(line: bytes) -> None:
+    """Without a key: the pipeline sets it aside, and the count stays honest."""
+    assert [(None, line, Written.RAW)] == replayed(line)
+
+
+def test_raw_bytes_keep_their_spaces() -> None:
+    """Only the end of the line goes, which is the file's and not the message's."""
+    assert [(None, b"  torn line \t", Written.RAW)] == replayed(b"  torn line \t\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"StoreID": "STR1", "TotalAmount": "5"}',
+        b'{"StoreID": "STR1", "NumberOfItems": 1099511627776}',
+        b'{"StoreID": "STR1", "InvoiceLineItems": [1]}',
+        b'{"StoreID": "STR1", "DeliveryAddress": "at home"}',
+        b'{"StoreID": "STR1", "TotalAmount": 1' + b"0" * 400 + b"}",
+    ],
+)
+def test_an_object_that_is_no_invoice_stays_json(line: bytes) -> None:
+    """It cannot be written as Avro, and stops nobody."""
+    messages = replayed(line, INVOICE)
+
+    assert line == messages[0].value
+    assert [Written.AVRO] == [message.written for message in messages[1:]]
+
+
+@pytest.mark.parametrize("store", [b"", b'"StoreID": null', b'"StoreID": ""', b'"StoreID": 7'])
+def test_without_a_store_there_is_no_key(store: bytes) -> None:
+    """A null key, not an empty one: the record may lie in any partition."""
+    assert [None] == [message.key for message in replayed(b"{" + store + b"}")]
+
+
+def test_blank_lines_are_no_messages() -> None:
+    """A file may end in some."""
+    assert [] == replayed(b"\n", b"  \r\n", b"")

@@ -1,0 +1,241 @@
+import hashlib
+from collections import Counter
+from datetime import date, datetime
+from decimal import Decimal
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas import topics
+from services.domain.invoice import PosInvoice, is_home_delivery, is_prime
+from services.domain.validation import first_violation
+from services.messaging import wire
+from services.messaging.schema_ids import FolderSchemaIds, UnknownSchemaIdError
+from services.pos_simulator import Breakage, Fault, Kind, Message, Options, Simulation, rhythm
+from services.pos_simulator.encoding import encoder
+
+IDS = FolderSchemaIds()
+DECODE = wire.decoder(topics.POS_INVOICES, IDS)
+
+
+def tell(**options: object) -> list[Message]:
+    return list(Simulation(Options(**options)).messages())  # type: ignore[arg-type]
+
+
+def invoices(messages: list[Message]) -> list[PosInvoice]:
+    return [message.invoice for message in messages if message.kind is Kind.INVOICE and message.invoice]
+
+
+@pytest.fixture(scope="module")
+def day() -> list[Message]:
+    """A day with plenty of everything."""
+    return tell(count=6_000, prime=0.4, home_delivery=0.3, repeats=0.1, broken=0.2, seed=7)
+
+
+@given(seed=st.integers(0, 2**40), repeats=st.floats(0, 0.5), broken=st.floats(0, 0.5), customers=st.integers(2, 50))
+@settings(max_examples=15, deadline=None)
+def test_same_seed_gives_same_bytes(seed: int, repeats: float, broken: float, customers: int) -> None:
+    """The same options give the same keys and values, in the same order, also from another Simulation."""
+    options = {"count": 60, "seed": seed, "repeats": repeats, "broken": broken, "customers": customers}
+
+    assert [(m.key, m.value) for m in tell(**options)] == [(m.key, m.value) for m in tell(**options)]
+
+
+def test_bytes_are_the_same_on_every_machine() -> None:
+    """A digest written down once: neither Python's hash seed nor its version may change a day."""
+    digest = hashlib.sha256(
+        b"".join((m.key or b"") + m.value for m in tell(count=500, seed=42, broken=0.1, repeats=0.1))
+    )
+
+    assert digest.hexdigest()[:16] == "c21bc9aa84d546b2"
+
+
+def test_other_seeds_share_no_invoice_number() -> None:
+    """Seeds that start with the same digits stay apart too."""
+    numbers = [invoice["InvoiceNumber"] for seed in (1, 11, 111) for invoice in invoices(tell(count=300, seed=seed))]
+
+    assert len(numbers) == len(set(numbers))
+
+
+def test_invoice_numbers_never_collide(day: list[Message]) -> None:
+    """Within a run no two invoices that are no repeats have one number."""
+    numbers = [invoice["InvoiceNumber"] for invoice in invoices(day)]
+
+    assert len(numbers) == len(set(numbers))
+
+
+def test_count_is_messages_in_all(day: list[Message]) -> None:
+    """Repeats and broken messages are counted in."""
+    assert 6_000 == len(day)
+
+
+def test_shares_are_near_what_was_asked(day: list[Message]) -> None:
+    """Within four standard deviations of a fair draw (at most 0.03 at these sizes)."""
+    kinds = Counter(message.kind for message in day)
+    valid = invoices(day)
+
+    assert 0.1 == pytest.approx(kinds[Kind.REPEAT] / len(day), abs=0.03)
+    assert 0.2 == pytest.approx(kinds[Kind.BROKEN] / len(day), abs=0.03)
+    assert 0.4 == pytest.approx(sum(map(is_prime, valid)) / len(valid), abs=0.03)
+    assert 0.3 == pytest.approx(sum(map(is_home_delivery, valid)) / len(valid), abs=0.03)
+
+
+@pytest.mark.parametrize("share", [0, 1])
+def test_shares_of_none_and_all_are_exact(share: int) -> None:
+    """Share 0 gives none, share 1 gives only such invoices."""
+    valid = invoices(tell(count=300, prime=share, home_delivery=share, repeats=0, broken=0))
+
+    assert [bool(share)] * 300 == [is_prime(invoice) for invoice in valid]
+    assert [bool(share)] * 300 == [is_home_delivery(invoice) for invoice in valid]
+
+
+def test_a_repeat_is_an_earlier_message_once_more(day: list[Message]) -> None:
+    """Same key and bytes as an invoice before it; some follow at once, some much later."""
+    first_at: dict[tuple[bytes | None, bytes], int] = {}
+    distances = []
+    for position, message in enumerate(day):
+        if message.kind is Kind.INVOICE:
+            first_at[message.key, message.value] = position
+        elif message.kind is Kind.REPEAT:
+            distances.append(position - first_at[message.key, message.value])
+
+    assert 1 == min(distances)
+    assert len(day) / 2 < max(distances)
+
+
+def test_every_invoice_is_valid_and_decodes_to_itself(day: list[Message]) -> None:
+    """What the message says of its invoice is what a reader of its bytes finds."""
+    for message in day:
+        if message.invoice is not None:
+            assert message.invoice == DECODE(message.value)
+            assert first_violation(message.invoice) is None
+            assert message.key == str(message.invoice["StoreID"]).encode()
+
+
+def test_amounts_add_up_exactly(day: list[Message]) -> None:
+    """As decimals: price x quantity, the sum of lines, and taxes rounded half up to whole cents."""
+    exact = lambda amount: Decimal(repr(amount))  # noqa: E731
+    for invoice in invoices(day):
+        items = invoice["InvoiceLineItems"] or []
+        for item in items:
+            assert exact(item["TotalValue"]) == exact(item["ItemPrice"]) * (item["ItemQty"] or 0)
+        total = exact(invoice["TotalAmount"])
+        assert total == sum(exact(item["TotalValue"]) for item in items)
+        assert total == exact(invoice["TaxableAmount"])
+        half_gst = (total * Decimal("0.025")).quantize(Decimal("0.01"), "ROUND_HALF_UP")
+        assert half_gst == exact(invoice["CGST"]) == exact(invoice["SGST"])
+        assert (total * Decimal("0.00125")).quantize(Decimal("0.01"), "ROUND_HALF_UP") == exact(invoice["CESS"])
+        assert len(items) == invoice["NumberOfItems"] == len({item["ItemCode"] for item in items})
+
+
+def test_invoices_are_written_in_shop_hours_and_in_order() -> None:
+    """All on the day asked for, from 09:00 to 22:00 in the stores' time zone, never going back, evening the busiest."""
+    messages = tell(count=3_000, repeats=0, broken=0, day=date(2026, 11, 8))
+    times = [datetime.fromtimestamp((i["CreatedTime"] or 0) / 1000, rhythm.TIME_ZONE) for i in invoices(messages)]
+
+    assert {date(2026, 11, 8)} == {time.date() for time in times}
+    assert set(range(9, 22)) == {time.hour for time in times}
+    assert times == sorted(times)
+    assert 18 == Counter(time.hour for time in times).most_common(1)[0][0]
+
+
+def test_customers_come_back_and_shop_in_several_stores() -> None:
+    """Regulars come far more often than others, and not always to the same store; a card keeps its type."""
+    valid = invoices(tell(count=5_000, customers=1_000, repeats=0, broken=0))
+    visits = Counter(invoice["CustomerCardNo"] for invoice in valid)
+    regular = visits.most_common(1)[0][0]
+
+    assert 4 * len(valid) / len(visits) < visits[regular]
+    assert 3 == len({invoice["StoreID"] for invoice in valid if invoice["CustomerCardNo"] == regular})
+    types = {(invoice["CustomerCardNo"], invoice["CustomerType"]) for invoice in valid}
+    assert len(types) == len(visits)
+
+
+def test_trouble_changes_no_basket() -> None:
+    """Broken messages on and off: the n-th invoice has the same number, card, and lines."""
+    smooth = invoices(tell(count=200, repeats=0, broken=0))
+    rough = {i["InvoiceNumber"]: i for i in invoices(tell(count=200, repeats=0, broken=0.3))}
+
+    assert 0 < len(rough) < 200
+    assert [i for i in smooth if i["InvoiceNumber"] in rough] == list(rough.values())
+
+
+def test_every_breakage_comes_up(day: list[Message]) -> None:
+    """All kinds, about as often as each other."""
+    counts = Counter(message.breakage for message in day if message.breakage)
+
+    assert set(Breakage) == set(counts)
+    assert max(counts.values()) < 2 * min(counts.values())
+
+
+@pytest.mark.parametrize("breakage", list(Breakage))
+def test_broken_messages_are_what_they_say(breakage: Breakage, day: list[Message]) -> None:
+    """A reader comes to the very fault, and for an invalid invoice to the very reason, that the message names."""
+    broken = [message for message in day if message.breakage is breakage]
+
+    assert broken
+    for message in broken:
+        assert Kind.BROKEN is message.kind
+        assert message.invoice is None
+        assert (breakage.fault, message.violation) == fault_of(message.value)
+        assert (message.key is None) == (breakage is Breakage.NO_STORE)
+
+
+def fault_of(value: bytes) -> tuple[Fault | None, str | None]:
+    """What the rules of the topic say of a value: plain JSON if it starts with a brace, Avro otherwise."""
+    try:
+        invoice = orjson.loads(value) if value.startswith(b"{") else DECODE(value)
+    except (orjson.JSONDecodeError, wire.UndecodableError):
+        return Fault.UNDECODABLE, None
+    except UnknownSchemaIdError:
+        return Fault.UNKNOWN_SCHEMA_ID, None
+    violation = first_violation(invoice)
+    return (Fault.INVALID, violation) if violation else (None, None)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"count": -1}, {"seed": -1}, {"prime": 1.1}, {"repeats": 0.6, "broken": 0.6}, {"customers": 1}, {"stores": 0}],
+)
+def test_impossible_options_are_refused(wrong: dict[str, float]) -> None:
+    """With an error that names the option."""
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Options(**wrong)  # type: ignore[arg-type]
+
+
+texts = st.text(max_size=20)
+amounts = st.floats(allow_nan=False)
+items = st.fixed_dictionaries(
+    {
+        "ItemCode": st.none() | texts,
+        "ItemDescription": texts,
+        "ItemPrice": amounts,
+        "ItemQty": st.integers(-(2**31), 2**31 - 1),
+        "TotalValue": st.none() | amounts,
+    }
+)
+addresses = st.fixed_dictionaries(dict.fromkeys(("AddressLine", "City", "State", "PinCode", "ContactNumber"), texts))
+
+
+@given(
+    invoice=st.fixed_dictionaries(
+        {
+            **dict.fromkeys(("InvoiceNumber", "CustomerCardNo", "StoreID", "PosID", "CashierID"), st.none() | texts),
+            **dict.fromkeys(("PaymentMethod", "CustomerType", "DeliveryType"), st.none() | texts),
+            **dict.fromkeys(("TotalAmount", "TaxableAmount", "CGST", "SGST", "CESS"), st.none() | amounts),
+            "CreatedTime": st.none() | st.integers(-(2**63), 2**63 - 1),
+            "NumberOfItems": st.none() | st.integers(-(2**31), 2**31 - 1),
+            "DeliveryAddress": st.none() | addresses,
+            "InvoiceLineItems": st.none() | st.lists(items, max_size=70),
+        }
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_shared_parts_give_the_bytes_of_the_library(invoice: PosInvoice) -> None:
+    """Whatever an invoice holds, the fast encoder and the plain one write the same, the first time and the second."""
+    assert wire.encoder(topics.POS_INVOICES, IDS)(invoice) == FAST(invoice) == FAST(invoice)
+
+
+FAST = encoder(IDS)
