@@ -1,0 +1,124 @@
+"""What OpenAPI says beyond the routes' signatures. Models here describe answers; no request passes through them."""
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from api.problems import MEDIA_TYPE, ProblemError
+
+DESCRIPTION = """
+Loyalty balances, read from a local store that follows the changelog `loyalty-balances`.
+
+Every error is `application/problem+json` (RFC 9457); tell them apart by `type`.
+A 503 with `Retry-After` passes by itself.
+"""
+
+
+_CAMEL_CASE = ConfigDict(alias_generator=to_camel)
+
+
+class Balance(BaseModel):
+    """A customer's points now."""
+
+    CustomerCardNo: str = Field(examples=["9265846829"])
+    TotalLoyaltyPoints: str = Field(
+        pattern=r"^-?\d+\.\d{2}$",
+        description="Exact, two places; a string, as a JSON number becomes a binary fraction in most clients.",
+        examples=["417.04"],
+    )
+    Sequence: int = Field(ge=1, description="Grows with every invoice counted; also the ETag.", examples=[3])
+    UpdatedTime: str = Field(
+        json_schema_extra={"format": "date-time"},
+        description="When the broker took the newest invoice counted here; UTC.",
+        examples=["2026-01-31T09:30:00.000Z"],
+    )
+
+
+class Problem(BaseModel):
+    """An error, after RFC 9457. Some types have further members."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(description="Names the kind of problem.", examples=["urn:problem-type:loyalty:unknown-customer"])
+    title: str
+    status: int = Field(ge=400, le=599)
+    detail: str
+
+
+class StorePartitionReport(BaseModel):
+    """How far one store partition of this instance is. Offsets are those of the changelog."""
+
+    model_config = _CAMEL_CASE
+
+    store: str = Field(examples=["customer-balances"])
+    partition: int
+    restored: bool = Field(description="Whether it has once reached the end that the changelog had at the start.")
+    restored_share: float = Field(ge=0, le=1)
+    resumed_from: int | None = Field(
+        description="Offset of the local checkpoint at the start; null: began with nothing."
+    )
+    position: int = Field(description="The next offset to apply.")
+    end_offset: int = Field(description="One past the newest record known.")
+    lag: int = Field(ge=0, description="endOffset - position.")
+    entries: int | None = Field(description="Keys in the store; null while it closes.")
+    applied: int = Field(description="Records applied since the start.")
+    undecodable: int = Field(description="Records skipped because they cannot be read.")
+    ignored: int = Field(description="Records skipped because their sequence is not greater than the stored one.")
+    rebuilt_because: str | None = Field(description="Why local data was thrown away at the start, if it was.")
+
+
+class Readiness(BaseModel):
+    """Whether this instance answers, and how far its stores are."""
+
+    model_config = _CAMEL_CASE
+
+    ready: bool
+    kafka_error: str | None = Field(description="What keeps the instance from following Kafka now; null: nothing.")
+    partitions: list[StorePartitionReport]
+
+
+class Liveness(BaseModel):
+    alive: bool
+
+
+def problem_responses(*problems: ProblemError) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI responses for these problems, with an example each."""
+    responses: dict[int | str, dict[str, Any]] = {}
+    for problem in problems:
+        response = responses.setdefault(
+            problem.status.value,
+            {
+                "description": HTTPStatus(problem.status).phrase,
+                "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "examples": {}}},
+            },
+        )
+        response["content"][MEDIA_TYPE]["examples"][problem.name] = {"summary": problem.title, "value": problem.body()}
+        if problem.retry_after is not None:
+            response["headers"] = {
+                "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}
+            }
+    return responses
+
+
+def install(app: FastAPI) -> None:
+    """Let ``app.openapi`` know the shape of problems, which no route returns by its signature."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = get_openapi(
+                title=app.title,
+                version=app.version,
+                summary=app.summary,
+                description=app.description,
+                routes=app.routes,
+                tags=app.openapi_tags,
+            )
+            document.setdefault("components", {}).setdefault("schemas", {})["Problem"] = Problem.model_json_schema()
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]

@@ -1,0 +1,134 @@
+"""Prometheus metrics of one app. Labels come from route templates and the table of stores, never from requests."""
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from services.state_stores.contract import StoreClosedError
+from services.state_stores.local import LocalStores
+from services.state_stores.task import StoreTask
+
+# A local read takes well under a millisecond, a long poll up to 30 s.
+_REQUEST_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+# From an invoice on the broker to its balance in the store: micro-batches take tenths of seconds to minutes.
+_FRESHNESS_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 30, 60, 300, 3600)
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class Metrics:
+    """The registry of one app."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.requests = Counter(
+            "loyalty_http_requests", "Requests answered.", ["method", "route", "status"], registry=self.registry
+        )
+        self.request_seconds = Histogram(
+            "loyalty_http_request_duration_seconds",
+            "From the request's head to the last byte of the answer; long polls included.",
+            ["method", "route"],
+            buckets=_REQUEST_BUCKETS,
+            registry=self.registry,
+        )
+        self._freshness = Histogram(
+            "loyalty_balance_freshness_seconds",
+            "From the broker's append of the newest invoice counted to its balance in the store; after the restore.",
+            buckets=_FRESHNESS_BUCKETS,
+            registry=self.registry,
+        )
+
+    def observe_freshness(self, seconds: float) -> None:
+        self._freshness.observe(seconds)
+
+    def watch(self, stores: LocalStores) -> None:
+        """Show these stores' progress at every scrape."""
+        self.registry.register(_StoresCollector(stores))
+
+    def exposition(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class _StoresCollector(Collector):
+    """Reads the progress when asked, so that nothing has to be kept up to date."""
+
+    def __init__(self, stores: LocalStores) -> None:
+        self._stores = stores
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ["store", "partition"]
+        gauges = {
+            "restored": GaugeMetricFamily("loyalty_store_restored", "1 once restored.", labels=labels),
+            "share": GaugeMetricFamily(
+                "loyalty_store_restored_ratio", "Share of the restore that is done.", labels=labels
+            ),
+            "lag": GaugeMetricFamily("loyalty_store_lag_records", "Changelog records not yet applied.", labels=labels),
+            "position": GaugeMetricFamily("loyalty_store_position_offset", "Next offset to apply.", labels=labels),
+            "entries": GaugeMetricFamily("loyalty_store_entries", "Keys in the store.", labels=labels),
+        }
+        counters = {
+            "applied": CounterMetricFamily("loyalty_store_applied_records", "Records applied.", labels=labels),
+            "undecodable": CounterMetricFamily(
+                "loyalty_store_undecodable_records", "Unreadable records.", labels=labels
+            ),
+            "ignored": CounterMetricFamily("loyalty_store_ignored_records", "Records already seen.", labels=labels),
+        }
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {**gauges, **counters}
+        for name, store in self._stores.by_name.items():
+            for partition, task in store.tasks.items():
+                for key, value in _sample(task).items():
+                    families[key].add_metric([name, str(partition)], value)
+        yield from families.values()
+        alive = GaugeMetricFamily("loyalty_materialiser_alive", "1 while the thread lives and turns.")
+        alive.add_metric([], float(self._stores.feed.alive))
+        yield alive
+
+
+def _sample(task: StoreTask) -> dict[str, float]:
+    progress = task.progress
+    sample = {
+        "restored": float(progress.restored),
+        "share": progress.restored_share,
+        "lag": progress.lag,
+        "position": progress.position,
+        "applied": progress.applied,
+        "undecodable": progress.undecodable,
+        "ignored": progress.ignored,
+    }
+    with suppress(StoreClosedError):  # no figure rather than a wrong one
+        sample["entries"] = task.store.count()
+    return sample
+
+
+class MetricsMiddleware:
+    """Counts and times requests; plain ASGI, as Starlette's base class costs a task a request."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = "500"
+
+        async def note_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = str(message["status"])
+            await send(message)
+
+        started = time.perf_counter()
+        try:
+            await self._app(scope, receive, note_status)
+        finally:
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            route = getattr(scope.get("route"), "path", "unmatched")
+            self._metrics.requests.labels(method, route, status).inc()
+            self._metrics.request_seconds.labels(method, route).observe(time.perf_counter() - started)

@@ -1,0 +1,155 @@
+"""Errors that an integrator can act on: every one is application/problem+json (RFC 9457)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+MEDIA_TYPE = "application/problem+json"
+TYPE_PREFIX = "urn:problem-type:loyalty:"
+"""Problem types are names, not addresses: a deployment has no documentation server that they could point to."""
+
+
+@dataclass(eq=False)  # not frozen: whoever raises or passes on an exception sets its traceback
+class ProblemError(Exception):
+    """A problem on its way to the caller.
+
+    Attributes:
+        name: the last part of the type; what programs tell problems apart by.
+        retry_after: seconds after which the same request is worth repeating.
+        extensions: members beside those of the RFC.
+    """
+
+    status: HTTPStatus
+    name: str
+    title: str
+    detail: str
+    retry_after: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    extensions: Mapping[str, Any] = field(default_factory=dict)
+
+    def response(self) -> Response:
+        headers = dict(self.headers)
+        if self.retry_after is not None:
+            headers["Retry-After"] = str(self.retry_after)
+        return Response(orjson.dumps(self.body()), self.status, headers, MEDIA_TYPE)
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "type": TYPE_PREFIX + self.name,
+            "title": self.title,
+            "status": self.status.value,
+            "detail": self.detail,
+            **self.extensions,
+        }
+
+
+def unknown_customer() -> ProblemError:
+    return ProblemError(
+        HTTPStatus.NOT_FOUND,
+        "unknown-customer",
+        "No such customer",
+        "No balance is known for this card. A balance appears with the first PRIME invoice.",
+    )
+
+
+def restoring(partition: int, restored_share: float) -> ProblemError:
+    return ProblemError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "restoring",
+        "The store is being restored",
+        f"Partition {partition} is being read from its changelog; nothing is served from it before it is complete.",
+        retry_after=1,
+        extensions={"partition": partition, "restoredShare": round(restored_share, 4)},
+    )
+
+
+def starting(partition: int) -> ProblemError:
+    return ProblemError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "starting",
+        "The instance is starting",
+        f"Partition {partition} has not been opened yet; /readyz says what it waits for.",
+        retry_after=1,
+        extensions={"partition": partition},
+    )
+
+
+def stopping() -> ProblemError:
+    return ProblemError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "stopping",
+        "The store is closed",
+        "This instance is stopping or has given the partition up.",
+        retry_after=1,
+    )
+
+
+def sequence_not_reached(wanted: int, current: int) -> ProblemError:
+    return ProblemError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "sequence-not-reached",
+        "The balance is older than asked for",
+        f"The customer's sequence is {current} (0: no balance yet), {wanted} was asked for, and the timeout is over.",
+        retry_after=1,
+        extensions={"minSequence": wanted, "currentSequence": current},
+    )
+
+
+def not_ready(report: Mapping[str, Any]) -> ProblemError:
+    return ProblemError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "not-ready",
+        "Not ready",
+        "Not every partition has reached the end that its changelog had at the start.",
+        retry_after=1,
+        extensions=report,
+    )
+
+
+def not_alive() -> ProblemError:
+    return ProblemError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "not-alive",
+        "The instance must be restarted",
+        "The materialiser has died or does not turn; the log says why.",
+    )
+
+
+def invalid_parameters(errors: list[dict[str, Any]]) -> ProblemError:
+    return ProblemError(
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        "invalid-parameters",
+        "Invalid parameters",
+        "; ".join(f"{each['in'][-1]}: {each['reason']}" for each in errors),
+        extensions={"errors": errors},
+    )
+
+
+def install(app: FastAPI) -> None:
+    """Turn every error of the app, the framework's own included, into a problem."""
+
+    @app.exception_handler(ProblemError)
+    async def own(_: Request, error: ProblemError) -> Response:
+        return error.response()
+
+    @app.exception_handler(HTTPException)
+    async def of_framework(_: Request, error: HTTPException) -> Response:
+        status = HTTPStatus(error.status_code)
+        name = {404: "unknown-route", 405: "method-not-allowed"}.get(status, "http-error")
+        return ProblemError(status, name, status.phrase, str(error.detail), headers=error.headers or {}).response()
+
+    @app.exception_handler(RequestValidationError)
+    async def of_validation(_: Request, error: RequestValidationError) -> Response:
+        errors = [{"in": list(map(str, each["loc"])), "reason": each["msg"]} for each in error.errors()]
+        return invalid_parameters(errors).response()
+
+    @app.exception_handler(Exception)
+    async def unexpected(_: Request, __: Exception) -> Response:
+        status = HTTPStatus.INTERNAL_SERVER_ERROR
+        return ProblemError(status, "internal-error", status.phrase, "The server's log has the cause.").response()

@@ -1,0 +1,64 @@
+"""A state store in memory: rebuilt from the changelog at every start."""
+
+import bisect
+import threading
+from collections.abc import Mapping
+
+from services.state_stores.contract import Checkpoint, StoreClosedError, StorePartition
+
+
+class MemoryStorePartition(StorePartition):
+    """A dictionary that keeps the contract."""
+
+    def __init__(self) -> None:
+        self._values: dict[bytes, bytes] = {}
+        self._ordered_keys: list[bytes] | None = []
+        self._checkpoint: Checkpoint | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        self._check_open()
+        return self._checkpoint
+
+    def get(self, key: bytes) -> bytes | None:
+        self._check_open()
+        return self._values.get(key)
+
+    def apply(self, writes: Mapping[bytes, bytes | None], checkpoint: Checkpoint) -> None:
+        self._check_open()
+        with self._lock:
+            for key, value in writes.items():
+                if value is None:
+                    self._values.pop(key, None)
+                else:
+                    self._values[key] = value
+            self._ordered_keys = None
+            self._checkpoint = checkpoint
+
+    def scan(self, start: bytes, end: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:
+        self._check_open()
+        with self._lock:
+            if self._ordered_keys is None:
+                self._ordered_keys = sorted(self._values)
+            keys = self._ordered_keys
+            first = bisect.bisect_left(keys, start)
+            last = len(keys) if end is None else bisect.bisect_left(keys, end)
+            return [(key, self._values[key]) for key in keys[first : min(last, first + limit)]]
+
+    def count(self) -> int:
+        self._check_open()
+        return len(self._values)
+
+    def close(self) -> None:
+        self._closed = True
+        self._values = {}
+        self._ordered_keys = []
+
+    def destroy(self) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError("the store is closed")

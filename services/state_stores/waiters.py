@@ -1,0 +1,60 @@
+"""Long polls: requests that wait until a store has a sequence."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Collection
+
+from services.state_stores.entry import Entry
+
+
+class SequenceWaiters:
+    """Wakes the event loop's waiters when the materialiser's thread has written their keys; nobody polls."""
+
+    def __init__(self) -> None:
+        self._waiting: defaultdict[bytes, set[asyncio.Event]] = defaultdict(set)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Name the loop whose tasks wait; before any of them does."""
+        self._loop = loop
+
+    async def wait(self, key: bytes, sequence: int, seconds: float, read: Callable[[], Entry | None]) -> Entry | None:
+        """Read until the key's sequence is at least ``sequence`` or the time is over; the last read either way.
+
+        Raises what ``read`` raises.
+        """
+        entry = read()
+        if _reached(entry, sequence) or seconds <= 0:
+            return entry
+        written = asyncio.Event()
+        self._waiting[key].add(written)
+        try:
+            async with asyncio.timeout(seconds):
+                # Registered before read again: a write in between is either seen here or wakes this waiter.
+                while not _reached(entry := read(), sequence):
+                    await written.wait()
+                    written.clear()
+        except TimeoutError:
+            return read()
+        finally:
+            self._waiting[key].discard(written)
+            if not self._waiting[key]:
+                del self._waiting[key]
+        return entry
+
+    def notify(self, keys: Collection[bytes]) -> None:
+        """Tell the waiters of these keys to read again; called from any thread, after the write."""
+        if self._loop is None or not self._waiting:
+            return
+        awaited = [key for key in keys if key in self._waiting]
+        if awaited:
+            self._loop.call_soon_threadsafe(self._wake, awaited)
+
+    def _wake(self, keys: list[bytes]) -> None:
+        for key in keys:
+            for written in self._waiting.get(key, ()):
+                written.set()
+
+
+def _reached(entry: Entry | None, sequence: int) -> bool:
+    return entry is not None and entry.sequence >= sequence

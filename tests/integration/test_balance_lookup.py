@@ -1,0 +1,202 @@
+"""The balance look-up as its users meet it: a real process, a real broker."""
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.local.broker import LocalBroker
+from services.messaging.administration import create_topics
+from services.messaging.clients import admin
+from services.settings import Settings
+from tests.api_process import ApiProcess, Changelog
+
+CARDS = [f"CARD{number}" for number in range(60)]
+
+
+@pytest.fixture
+def changelog(settings: Settings, topics_created: list[str]) -> Changelog:  # noqa: ARG001  # there when it writes
+    return Changelog(settings)
+
+
+@pytest.fixture
+def api(settings: Settings, tmp_path: Path) -> Iterator[ApiProcess]:
+    with ApiProcess(settings, tmp_path / "api.log") as process:
+        yield process
+
+
+def write_a_rough_day(changelog: Changelog) -> dict[str, str]:
+    """Rising sequences with repeats, late lower ones, tombstones and garbage between; returns the truth."""
+    chance = random.Random(3)
+    truth: dict[str, tuple[int, str]] = {}
+    for step in range(2_000):
+        card = chance.choice(CARDS)
+        sequence, points = truth.get(card, (0, "0.00"))
+        match chance.randrange(10):
+            case 0:
+                changelog.raw(card, chance.choice([b"", b"garbage", b"\x00\x00\x00\x00\x63garbage", b"{}"]))
+            case 1 if sequence > 1:
+                changelog.balance(card, "99999.99", sequence - 1)  # a writer that was thought dead
+            case 2 if sequence:
+                changelog.balance(card, points, sequence)  # a replayed batch
+            case 3 if step % 7 == 0:
+                changelog.raw(card, None)
+                truth.pop(card, None)
+            case _:
+                truth[card] = (sequence + 1, f"{step}.{step % 100:02}")
+                changelog.balance(card, truth[card][1], sequence + 1)
+    changelog.flush()
+    return {card: points for card, (_, points) in truth.items()}
+
+
+def test_serves_the_highest_sequences_and_nothing_else(changelog: Changelog, api: ApiProcess) -> None:
+    """Written before or after the start, amid repeats, old records, tombstones and garbage: answers are the truth."""
+    before = write_a_rough_day(changelog)
+    report = api.ready()
+
+    assert before == api.points(CARDS)
+    assert len(before) == sum(partition["entries"] for partition in report["partitions"])
+    assert sum(partition["undecodable"] for partition in report["partitions"]) > 100
+    assert sum(partition["ignored"] for partition in report["partitions"]) > 100
+    assert [None] * 3 == [partition["resumedFrom"] for partition in report["partitions"]]
+    assert api.http.get("/livez").status_code == 200
+
+    changelog.balance("later", "12.34", 1)
+    changelog.flush()
+    assert api.http.get("/v1/customers/later/balance?minSequence=1&timeout=30").json()["TotalLoyaltyPoints"] == "12.34"
+    changelog.raw("later", None)
+    changelog.balance("marker", "0.01", 1)
+    changelog.flush()
+    api.ready()
+    deadline = time.monotonic() + 30
+    while api.balance("later").status_code == 200 and time.monotonic() < deadline:
+        pass
+    assert api.balance("later").status_code == 404
+
+
+def test_freshness_is_measured_for_new_balances(changelog: Changelog, api: ApiProcess) -> None:
+    """A balance that is applied after the restore adds one observation of its age, those of the restore add none."""
+    changelog.balance("old", "1.00", 1)
+    changelog.flush()
+    api.ready()
+    assert "loyalty_balance_freshness_seconds_count 0.0" in api.http.get("/metrics").text
+    changelog.balance("new", "1.00", 1, updated=int(time.time() * 1000) - 2_000)
+    changelog.flush()
+    assert api.http.get("/v1/customers/new/balance?minSequence=1&timeout=30").status_code == 200
+
+    lines = dict(line.rsplit(" ", 1) for line in api.http.get("/metrics").text.splitlines() if line[0] != "#")
+
+    assert lines["loyalty_balance_freshness_seconds_count"] == "1.0"
+    assert 2.0 <= float(lines["loyalty_balance_freshness_seconds_sum"]) < 60
+
+
+def test_sigterm_ends_it_with_status_0(
+    changelog: Changelog, api: ApiProcess, settings: Settings, tmp_path: Path
+) -> None:
+    """SIGTERM ends with 0, and a new process on the same directory resumes at the end of the changelog."""
+    for card in CARDS:
+        changelog.balance(card, "1.00", 1)
+    changelog.flush()
+    ends = [partition["endOffset"] for partition in api.ready()["partitions"]]
+
+    assert api.terminate() == 0
+    with ApiProcess(settings, tmp_path / "again.log") as again:
+        assert ends == [partition["resumedFrom"] for partition in again.ready()["partitions"]]
+
+
+@pytest.mark.usefixtures("changelog")
+def test_a_state_directory_in_use_gives_one_clear_line(api: ApiProcess, settings: Settings, tmp_path: Path) -> None:
+    """A second process on the directory ends with status 1 and one line; the first goes on."""
+    api.ready()
+
+    second = ApiProcess(settings, tmp_path / "second.log")
+
+    assert second.wait() == 1
+    lines = (tmp_path / "second.log").read_text().splitlines()
+    assert len(lines) == 1
+    assert str(settings.state_dir) in lines[0]
+    assert api.http.get("/readyz").status_code == 200
+
+
+def test_a_changelog_that_was_created_anew_is_read_anew(
+    changelog: Changelog, api: ApiProcess, settings: Settings, tmp_path: Path
+) -> None:
+    """After the topic was deleted and created again, longer than before, nothing of the old one is served."""
+    for card in ["old", *CARDS]:
+        changelog.balance(card, "1.00", 1)
+    changelog.flush()
+    api.ready()
+    assert api.balance("old").status_code == 200
+    assert api.terminate() == 0
+    recreate_topics(settings)
+    fresh = Changelog(settings)
+    for number in range(200):
+        fresh.balance(f"new{number}", "2.00", 1)
+    fresh.flush()
+
+    with ApiProcess(settings, tmp_path / "again.log") as again:
+        report = again.ready()
+
+        assert again.balance("old").status_code == 404
+        assert {"2.00"} == set(again.points([f"new{number}" for number in range(200)]).values())
+        rebuilt = [partition for partition in report["partitions"] if partition["rebuiltBecause"]]
+        assert len(rebuilt) == 3
+        assert all("made of" in partition["rebuiltBecause"] for partition in rebuilt)
+
+
+def recreate_topics(settings: Settings) -> None:
+    client = admin(settings)
+    names = [name for name in client.list_topics(timeout=30).topics if name.startswith(settings.topic_prefix)]
+    for future in client.delete_topics(names).values():
+        future.result()
+    deadline = time.monotonic() + 60
+    while set(names) & set(client.list_topics(timeout=30).topics) and time.monotonic() < deadline:
+        pass
+    create_topics(settings)
+
+
+def test_goes_on_serving_while_kafka_is_away(tmp_path: Path) -> None:
+    """With the broker dead it stays alive and ready, serves, and says so; with the broker back it follows again."""
+    broker = LocalBroker(tmp_path / "broker")
+    broker.start()
+    settings = Settings(kafka_bootstrap_servers=broker.bootstrap_servers, state_dir=tmp_path / "state")
+    try:
+        create_topics(settings)
+        changelog = Changelog(settings)
+        changelog.balance("A", "1.00", 1)
+        changelog.flush()
+        with ApiProcess(settings, tmp_path / "api.log") as api:
+            api.ready()
+            broker.stop()
+            api.wait_until(lambda report: report["ready"] and report["kafkaError"] is not None)
+            assert api.points(["A"]) == {"A": "1.00"}
+            assert api.http.get("/livez").status_code == 200
+
+            broker.start()
+            api.wait_until(lambda report: report["ready"] and report["kafkaError"] is None)
+            changelog = Changelog(settings)
+            changelog.balance("A", "2.00", 2)
+            changelog.flush()
+            answer = api.http.get("/v1/customers/A/balance?minSequence=2&timeout=30")
+            assert answer.json()["TotalLoyaltyPoints"] == "2.00"
+    finally:
+        broker.stop()
+
+
+def test_starts_before_kafka_does(tmp_path: Path) -> None:
+    """Without a broker and without topics it is alive, answers 503, and becomes ready by itself when they come."""
+    broker = LocalBroker(tmp_path / "broker")
+    settings = Settings(kafka_bootstrap_servers=broker.bootstrap_servers, state_dir=tmp_path / "state")
+    with ApiProcess(settings, tmp_path / "api.log") as api:
+        api.wait_until(lambda report: not report["ready"] and report["kafkaError"] is not None)
+        assert api.http.get("/livez").status_code == 200
+        assert api.balance("A").status_code == 503
+        broker.start()
+        try:
+            create_topics(settings)
+            api.ready()
+            assert api.balance("A").status_code == 404
+        finally:
+            broker.stop()

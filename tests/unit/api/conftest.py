@@ -1,0 +1,83 @@
+"""The app over real memory stores, fed by the test instead of by Kafka."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+import pytest
+from fastapi.testclient import TestClient
+
+from api.app import create_app
+from api.metrics import Metrics
+from schemas.topics import LOYALTY_BALANCES
+from services.messaging.schema_ids import FolderSchemaIds
+from services.messaging.wire import encoder
+from services.state_stores import catalogue
+from services.state_stores.local import LocalStores
+from services.state_stores.memory import MemoryStorePartition
+from services.state_stores.store import StateStore
+from services.state_stores.task import ChangelogRecord, Progress, StoreTask
+from services.state_stores.waiters import SequenceWaiters
+
+IDS = FolderSchemaIds()
+
+
+@dataclass
+class TestFeed:
+    """Feeds stores by hand."""
+
+    __test__ = False
+
+    store: StateStore
+    waiters: SequenceWaiters
+    alive: bool = True
+    kafka_error: str | None = None
+    events: list[str] = field(default_factory=list)
+
+    @property
+    def restored(self) -> bool:
+        tasks = self.store.tasks.values()
+        return bool(tasks) and all(task.progress.restored for task in tasks)
+
+    def start(self) -> None:
+        self.events.append("start")
+
+    def stop(self) -> None:
+        self.events.append("stop")
+
+    def open(self, target: int = 0) -> None:
+        """Open all partitions, each restored once it has this many records."""
+        for partition in range(self.store.definition.changelog.partitions):
+            progress = Progress(None, 0, 0, target, target)
+            self.store.add(StoreTask(self.store.definition, partition, MemoryStorePartition(), "test", progress))
+
+    def write(self, card: str, points: str, sequence: int) -> None:
+        """Apply one Balance record to the partition where Kafka would put it, and wake who waits for it."""
+        key = card.encode()
+        task = self.store.tasks[self.store.partition_of(key)]
+        balance = {
+            "CustomerCardNo": card,
+            "TotalLoyaltyPoints": Decimal(points),
+            "Sequence": sequence,
+            "UpdatedTime": 1_700_000_000_000,
+        }
+        value = encoder(LOYALTY_BALANCES, IDS)(balance)
+        self.waiters.notify(task.apply([ChangelogRecord(task.progress.position, 1, key, value)]))
+
+
+@pytest.fixture
+def feed() -> TestFeed:
+    return TestFeed(StateStore(catalogue.stores(IDS)[0]), SequenceWaiters())
+
+
+@pytest.fixture
+def client(feed: TestFeed) -> Iterator[TestClient]:
+    stores = LocalStores({catalogue.BALANCES: feed.store}, feed, feed.waiters)
+    with TestClient(create_app(stores, Metrics()), raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.fixture
+def write(feed: TestFeed) -> Callable[[str, str, int], None]:
+    feed.open()
+    return feed.write

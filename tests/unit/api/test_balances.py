@@ -1,0 +1,167 @@
+"""GET /v1/customers/{card}/balance."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from fastapi.testclient import TestClient
+
+Write = Callable[[str, str, int], None]
+
+
+def problem(response: Any, status: int) -> dict[str, Any]:
+    """The body of a problem, after a check of what all of them have in common."""
+    assert status == response.status_code
+    assert response.headers["content-type"] == "application/problem+json"
+    body: dict[str, Any] = response.json()
+    assert body["status"] == status
+    assert {"type", "title", "detail"} <= body.keys()
+    return body
+
+
+def kind(response: Any, status: int) -> str:
+    return str(problem(response, status)["type"]).removeprefix("urn:problem-type:loyalty:")
+
+
+def test_answers_with_the_balance(client: TestClient, write: Write) -> None:
+    """200 with exact points, sequence and time; the ETag is the sequence."""
+    write("9265846829", "417.04", 3)
+
+    answer = client.get("/v1/customers/9265846829/balance")
+
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["etag"] == '"3"'
+    assert answer.json() == {
+        "CustomerCardNo": "9265846829",
+        "TotalLoyaltyPoints": "417.04",
+        "Sequence": 3,
+        "UpdatedTime": "2023-11-14T22:13:20Z",
+    }
+
+
+@pytest.mark.parametrize("card", ["a b", "é☕", "100%", 'q"\\', "a+b", "..."])
+def test_takes_any_card_that_fits_in_a_path_segment(client: TestClient, write: Write, card: str) -> None:
+    """Percent-encoded cards are found under their own spelling."""
+    write(card, "1.00", 1)
+
+    answer = client.get(f"/v1/customers/{quote(card, safe='')}/balance")
+
+    assert answer.status_code == 200
+    assert answer.json()["CustomerCardNo"] == card
+
+
+@pytest.mark.usefixtures("write")
+def test_unknown_customer(client: TestClient) -> None:
+    """404 of the type unknown-customer, which an unknown route is not."""
+    assert kind(client.get("/v1/customers/nobody/balance"), 404) == "unknown-customer"
+    assert kind(client.get("/v1/customers/nobody"), 404) == "unknown-route"
+
+
+@pytest.mark.parametrize(
+    ("if_none_match", "status"),
+    [('"3"', 304), ('W/"3"', 304), ('"1", "3"', 304), ("*", 304), ('"2"', 200), ("3", 200), ("", 200)],
+)
+def test_if_none_match(client: TestClient, write: Write, if_none_match: str, status: int) -> None:
+    """304 without a body exactly where one of the tags is the current sequence."""
+    write("A", "1.00", 3)
+
+    answer = client.get("/v1/customers/A/balance", headers={"If-None-Match": if_none_match})
+
+    assert answer.status_code == status
+    assert (answer.content == b"") == (status == 304)
+    assert answer.headers["etag"] == '"3"'
+
+
+def test_long_poll_ends_with_the_write(client: TestClient, write: Write) -> None:
+    """MinSequence waits for a write that comes later, and no longer."""
+    write("A", "1.00", 1)
+    later = threading.Timer(0.2, write, ["A", "2.50", 2])
+    later.start()
+    started = time.monotonic()
+
+    answer = client.get("/v1/customers/A/balance?minSequence=2&timeout=30")
+
+    later.join()
+    assert (answer.status_code, answer.json()["TotalLoyaltyPoints"]) == (200, "2.50")
+    assert 0.1 < time.monotonic() - started < 15
+
+
+def test_long_poll_waits_for_a_new_customer(client: TestClient, write: Write) -> None:
+    """minSequence=1 waits for a customer's first balance."""
+    later = threading.Timer(0.1, write, ["new", "0.10", 1])
+    later.start()
+
+    assert client.get("/v1/customers/new/balance?minSequence=1&timeout=30").status_code == 200
+    later.join()
+
+
+@pytest.mark.parametrize(("card", "current"), [("A", 1), ("nobody", 0)])
+def test_sequence_not_reached(client: TestClient, write: Write, card: str, current: int) -> None:
+    """503 with the current sequence past the timeout, never an older balance."""
+    write("A", "1.00", 1)
+
+    answer = client.get(f"/v1/customers/{card}/balance?minSequence=2&timeout=0.05")
+
+    body = problem(answer, 503)
+    assert body["type"] == "urn:problem-type:loyalty:sequence-not-reached"
+    assert (body["minSequence"], body["currentSequence"]) == (2, current)
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+@pytest.mark.usefixtures("write")
+@pytest.mark.parametrize(
+    "query",
+    [
+        "minSequence=-1",
+        "minSequence=x",
+        "minSequence=1.5",
+        f"minSequence={2**63}",
+        "timeout=-1",
+        "timeout=31",
+        "timeout=nan",
+        "timeout=inf",
+    ],
+)
+def test_bad_parameters(client: TestClient, query: str) -> None:
+    """422 that names the parameter."""
+    body = problem(client.get(f"/v1/customers/A/balance?{query}"), 422)
+
+    assert body["type"] == "urn:problem-type:loyalty:invalid-parameters"
+    assert body["errors"][0]["in"] == ["query", query.partition("=")[0]]
+
+
+def test_nothing_is_served_before_the_partition_is_open(client: TestClient) -> None:
+    """503 starting, with Retry-After."""
+    answer = client.get("/v1/customers/A/balance")
+
+    assert kind(answer, 503) == "starting"
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+def test_nothing_is_served_while_restoring(client: TestClient, feed: Any) -> None:
+    """503 restoring with the progress, although the balance is there already; 200 at the target."""
+    feed.open(target=2)
+    feed.write("A", "1.00", 1)
+
+    answer = client.get("/v1/customers/A/balance")
+
+    body = problem(answer, 503)
+    assert body["type"] == "urn:problem-type:loyalty:restoring"
+    assert body["restoredShare"] == 0.5
+    assert int(answer.headers["retry-after"]) >= 1
+    feed.write("A", "2.00", 2)
+    assert client.get("/v1/customers/A/balance").json()["TotalLoyaltyPoints"] == "2.00"
+
+
+def test_nothing_is_served_from_a_closed_store(client: TestClient, feed: Any, write: Write) -> None:
+    """503 stopping, also for who waits."""
+    write("A", "1.00", 1)
+    for task in feed.store.tasks.values():
+        task.store.close()
+
+    assert kind(client.get("/v1/customers/A/balance"), 503) == "stopping"
+    assert kind(client.get("/v1/customers/A/balance?minSequence=2&timeout=1"), 503) == "stopping"

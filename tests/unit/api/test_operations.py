@@ -1,0 +1,153 @@
+"""Health, metrics, problems of the framework, and the OpenAPI document."""
+
+from typing import Any
+
+import pytest
+import schemathesis
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+
+PROBLEM = "application/problem+json"
+
+
+def test_livez_follows_the_feed(client: TestClient, feed: Any) -> None:
+    """200 while the feed lives, 503 when it is dead."""
+    assert client.get("/livez").json() == {"alive": True}
+    feed.alive = False
+
+    assert client.get("/livez").status_code == 503
+
+
+def test_readyz_tells_the_progress(client: TestClient, feed: Any) -> None:
+    """503 with each partition's progress until all are restored, then 200; a dead feed is not ready."""
+    assert client.get("/readyz").status_code == 503
+    feed.open(target=1)
+    feed.write("A", "1.00", 1)
+
+    answer = client.get("/readyz")
+
+    assert answer.status_code == 503
+    assert answer.headers["content-type"] == PROBLEM
+    assert [True, False, False] == sorted((each["restored"] for each in answer.json()["partitions"]), reverse=True)
+    for task in feed.store.tasks.values():
+        task.advance(1)
+    body = client.get("/readyz").json()
+    assert body["ready"] is True
+    assert sum(each["entries"] for each in body["partitions"]) == 1
+    assert all(each["lag"] == 0 for each in body["partitions"])
+    feed.alive = False
+    assert client.get("/readyz").status_code == 503
+
+
+def test_readyz_stays_ready_without_kafka_and_says_so(client: TestClient, feed: Any) -> None:
+    """A lost broker shows in the details; balances are still served."""
+    feed.open()
+    feed.kafka_error = "all brokers down"
+
+    answer = client.get("/readyz")
+
+    assert (answer.status_code, answer.json()["kafkaError"]) == (200, "all brokers down")
+
+
+def test_metrics_have_templates_never_cards(client: TestClient, feed: Any) -> None:
+    """Requests are counted by route template and status; no card, no raw path, no invented method in any label."""
+    feed.open()
+    feed.write("9265846829", "1.00", 1)
+    client.get("/v1/customers/9265846829/balance")
+    client.get("/v1/customers/4444/balance")
+    client.get("/no/such/9265846829")
+    client.request("BREW", "/livez")
+
+    text = client.get("/metrics").text
+
+    route = 'route="/v1/customers/{card}/balance"'
+    assert f'loyalty_http_requests_total{{method="GET",{route},status="200"}} 1.0' in text
+    assert f'loyalty_http_requests_total{{method="GET",{route},status="404"}} 1.0' in text
+    assert 'loyalty_http_requests_total{method="GET",route="unmatched",status="404"} 1.0' in text
+    assert f'loyalty_http_request_duration_seconds_count{{method="GET",{route}}} 2.0' in text
+    assert 'loyalty_store_entries{partition="' in text
+    assert "loyalty_materialiser_alive 1.0" in text
+    assert "loyalty_balance_freshness_seconds_bucket" in text
+    assert not [word for word in ("9265846829", "4444", "BREW") if word in text]
+
+
+def test_each_app_has_metrics_of_its_own(client: TestClient) -> None:
+    """A new app has counted nothing."""
+    assert "loyalty_http_requests_total{" not in client.get("/metrics").text
+
+
+def test_errors_of_the_framework_are_problems(client: TestClient) -> None:
+    """404, 405 (with Allow) and 500 are problem+json; a 500 gives nothing away."""
+    app = client.app
+    assert isinstance(app, FastAPI)
+
+    @app.get("/fails")
+    async def fails() -> None:
+        raise ZeroDivisionError("secret")
+
+    unknown, wrong_method, failed = client.get("/nowhere"), client.post("/livez"), client.get("/fails")
+
+    assert [404, 405, 500] == [each.status_code for each in (unknown, wrong_method, failed)]
+    assert {PROBLEM} == {each.headers["content-type"] for each in (unknown, wrong_method, failed)}
+    assert wrong_method.headers["allow"] == "GET"
+    assert failed.json()["type"] == "urn:problem-type:loyalty:internal-error"
+    assert "secret" not in failed.text
+
+
+def test_the_feed_runs_as_long_as_the_app(feed: Any, client: TestClient) -> None:
+    """The app starts its feed and stops it at the end."""
+    assert feed.events == ["start"]
+    client.__exit__()
+
+    assert feed.events == ["start", "stop"]
+    client.__enter__()
+
+
+def test_openapi_documents_every_error_with_an_example(client: TestClient) -> None:
+    """Every route has a summary, a description and tags; every error is a Problem with an example of its type."""
+    document = client.get("/openapi.json").json()
+    operations = {path: item["get"] for path, item in document["paths"].items()}
+
+    assert {"/v1/customers/{card}/balance", "/livez", "/readyz", "/metrics"} == operations.keys()
+    for operation in operations.values():
+        assert operation["summary"]
+        assert operation["description"]
+        assert operation["tags"]
+        for status, response in operation["responses"].items():
+            if status >= "400":
+                examples = response["content"][PROBLEM]["examples"]
+                assert examples
+                assert all(example["value"]["type"].endswith(name) for name, example in examples.items())
+    assert {"200", "304", "404", "422", "503"} == operations["/v1/customers/{card}/balance"]["responses"].keys()
+    assert set(document["components"]["schemas"]) >= {"Balance", "Problem", "Readiness"}
+
+
+def would_wait(query: Any) -> bool:
+    """Whether the server would take this timeout at its word; refused ones are part of the test."""
+    try:
+        return 0 < float(query["timeout"]) <= 30
+    except (KeyError, TypeError, ValueError):
+        return False
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+def test_answers_keep_to_the_openapi_document(client: TestClient, feed: Any, mode: GenerationMode) -> None:
+    """Schemathesis finds no answer that the document does not describe, for valid and for invalid requests."""
+    feed.open()
+    feed.write("0", "1.00", 1)
+    operation = schemathesis.openapi.from_asgi("/openapi.json", client.app)["/v1/customers/{card}/balance"]["GET"]
+
+    @settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def check(case: Any) -> None:
+        if would_wait(case.query):
+            del case.query["timeout"]
+        response = case.call()
+        assert response.status_code != 500
+        # A documented 503 (the sequence is not there yet) is an answer, not a failure.
+        case.validate_response(response, excluded_checks=[not_a_server_error])
+
+    check()

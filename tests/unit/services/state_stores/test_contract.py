@@ -1,0 +1,139 @@
+"""The contract of a store partition, checked on both backends."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from services.state_stores.contract import Checkpoint, StoreClosedError, StorePartition, end_of_prefix
+from services.state_stores.memory import MemoryStorePartition
+from services.state_stores.rocksdb import RocksDbStorePartition, RocksDbTuning
+
+NOTHING = Checkpoint("test", 0, 0)
+
+
+@pytest.fixture(params=["memory", "rocksdb"])
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], StorePartition]:
+    tuning = RocksDbTuning()
+    directories = (tmp_path / "store" / str(number) for number in range(1_000_000))
+    if request.param == "memory":
+        return MemoryStorePartition
+    return lambda: RocksDbStorePartition(next(directories), tuning)
+
+
+@pytest.fixture
+def store(open_store: Callable[[], StorePartition]) -> StorePartition:
+    return open_store()
+
+
+class TestStorePartition:
+    def test_holds_nothing_at_first(self, store: StorePartition) -> None:
+        """A new store has no checkpoint, no keys and no values."""
+        assert store.checkpoint is None
+        assert store.count() == 0
+        assert store.get(b"a") is None
+        assert store.scan(b"", None, 10) == []
+
+    def test_applies_writes_and_checkpoint_together(self, store: StorePartition) -> None:
+        """After apply, the values and the checkpoint are those given."""
+        checkpoint = Checkpoint("format 1 of topic x", 7, 1_700_000_000_000)
+        store.apply({b"a": b"1", b"b": b"2"}, checkpoint)
+
+        assert store.checkpoint == checkpoint
+        assert (store.get(b"a"), store.get(b"b")) == (b"1", b"2")
+
+    def test_deletes(self, store: StorePartition) -> None:
+        """None deletes a key, and deleting an unknown key changes nothing."""
+        store.apply({b"a": b"1", b"b": b"2"}, NOTHING)
+        store.apply({b"a": None, b"c": None}, NOTHING)
+
+        assert store.get(b"a") is None
+        assert store.scan(b"", None, 10) == [(b"b", b"2")]
+        assert store.count() == 1
+
+    def test_counts_each_key_once(self, store: StorePartition) -> None:
+        """An overwritten key counts once."""
+        store.apply({b"a": b"1"}, NOTHING)
+        store.apply({b"a": b"2", b"b": b"2"}, NOTHING)
+
+        assert store.count() == 2
+
+    def test_scans_in_the_order_of_bytes(self, store: StorePartition) -> None:
+        """The start is included, the end is not, the limit holds, and bytes above 127 come last."""
+        keys = [b"\xff", b"b", b"a\x00", b"a", b"\xc3\xa9", b""]
+        store.apply({key: b"v" + key for key in keys}, NOTHING)
+
+        assert store.scan(b"", None, 10) == [(key, b"v" + key) for key in sorted(keys)]
+        assert [key for key, _ in store.scan(b"a", b"b", 10)] == [b"a", b"a\x00"]
+        assert [key for key, _ in store.scan(b"a", None, 2)] == [b"a", b"a\x00"]
+        assert store.scan(b"b", b"a", 10) == []
+        assert store.scan(b"", None, 0) == []
+
+    def test_scans_a_prefix(self, store: StorePartition) -> None:
+        """Only keys with the prefix are found, also where the prefix ends in the highest byte."""
+        store.apply(dict.fromkeys([b"a", b"ab", b"ab\xff", b"ac", b"\xff", b"\xff\xff1"], b"v"), NOTHING)
+
+        assert [key for key, _ in store.scan_prefix(b"ab", 10)] == [b"ab", b"ab\xff"]
+        assert [key for key, _ in store.scan_prefix(b"\xff", 10)] == [b"\xff", b"\xff\xff1"]
+
+    def test_refuses_everything_after_close(self, store: StorePartition) -> None:
+        """A closed store raises StoreClosedError; closing twice is allowed."""
+        store.apply({b"a": b"1"}, NOTHING)
+        store.close()
+        store.close()
+
+        for operation in (
+            lambda: store.get(b"a"),
+            lambda: store.apply({}, NOTHING),
+            lambda: store.scan(b"", None, 1),
+            store.count,
+            lambda: store.checkpoint,
+        ):
+            with pytest.raises(StoreClosedError):
+                operation()
+
+    def test_is_empty_after_destroy(self, open_store: Callable[[], StorePartition]) -> None:
+        """A destroyed store is closed."""
+        store = open_store()
+        store.apply({b"a": b"1"}, NOTHING)
+        store.destroy()
+
+        with pytest.raises(StoreClosedError):
+            store.get(b"a")
+
+    @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(
+        batches=st.lists(
+            st.dictionaries(st.binary(max_size=3), st.none() | st.binary(max_size=3), max_size=6), max_size=6
+        ),
+        start=st.binary(max_size=2),
+        prefix=st.binary(max_size=2),
+    )
+    def test_behaves_like_a_sorted_dictionary(
+        self,
+        open_store: Callable[[], StorePartition],
+        batches: list[dict[bytes, bytes | None]],
+        start: bytes,
+        prefix: bytes,
+    ) -> None:
+        """Whatever is written, reads, scans and count are those of a sorted dictionary."""
+        store, model = open_store(), {}
+        for batch in batches:
+            store.apply(batch, NOTHING)
+            model = {key: value for key, value in {**model, **batch}.items() if value is not None}
+
+        assert store.scan(b"", None, 1_000) == sorted(model.items())
+        assert store.scan(start, None, 3) == sorted(item for item in model.items() if item[0] >= start)[:3]
+        assert store.scan_prefix(prefix, 99) == sorted(item for item in model.items() if item[0].startswith(prefix))
+        assert store.count() == len(model)
+        store.destroy()
+
+
+@pytest.mark.parametrize(
+    ("prefix", "end"), [(b"a", b"b"), (b"a\xff", b"b"), (b"\xff\xff", None), (b"", None), (b"a\x00", b"a\x01")]
+)
+def test_end_of_prefix(prefix: bytes, end: bytes | None) -> None:
+    """The end is the first key after all with the prefix."""
+    assert end_of_prefix(prefix) == end

@@ -1,0 +1,159 @@
+"""What only a store on disk can do: outlive its process, be damaged, be locked."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from services.state_stores.contract import Checkpoint, StoreClosedError, StoreCorruptError, StoreError
+from services.state_stores.directory import StateDirectory, StateDirectoryInUseError
+from services.state_stores.rocksdb import RocksDbStorePartition, RocksDbTuning
+
+WRITE_FOR_EVER = """
+import sys
+from pathlib import Path
+from services.state_stores.contract import Checkpoint
+from services.state_stores.rocksdb import RocksDbStorePartition, RocksDbTuning
+
+store = RocksDbStorePartition(Path(sys.argv[1]), RocksDbTuning())
+for number in range(1, 1_000_000_000):
+    value = str(number).encode()
+    store.apply({b"first": value, b"last": value, b"only %d" % number: b""}, Checkpoint("test", number, 0))
+    if number == 500:
+        print("going", flush=True)
+"""
+
+
+def test_reopens_where_it_was(tmp_path: Path) -> None:
+    """Values, count and checkpoint are there again after close and open."""
+    store = RocksDbStorePartition(tmp_path / "0", RocksDbTuning())
+    store.apply({b"a": b"1", b"b": b"2"}, Checkpoint("café", 2, 99))
+    store.close()
+
+    again = RocksDbStorePartition(tmp_path / "0", RocksDbTuning())
+
+    assert again.checkpoint == Checkpoint("café", 2, 99)
+    assert again.scan(b"", None, 9) == [(b"a", b"1"), (b"b", b"2")]
+    assert again.count() == 2
+    again.close()
+
+
+def test_kill_leaves_data_and_checkpoint_of_one_moment(tmp_path: Path) -> None:
+    """After kill -9 amid writes, all keys, the count and the offset are those of the same batch."""
+    writer = subprocess.Popen([sys.executable, "-c", WRITE_FOR_EVER, str(tmp_path / "0")], stdout=subprocess.PIPE)
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == b"going\n"
+    os.kill(writer.pid, signal.SIGKILL)
+    assert writer.wait(60) == -signal.SIGKILL
+    writer.stdout.close()
+
+    store = RocksDbStorePartition(tmp_path / "0", RocksDbTuning())
+    checkpoint = store.checkpoint
+
+    assert checkpoint is not None
+    assert checkpoint.offset >= 500
+    assert store.get(b"first") == store.get(b"last") == str(checkpoint.offset).encode()
+    assert store.count() == checkpoint.offset + 2
+    assert len(store.scan_prefix(b"only ", 10_000_000)) == checkpoint.offset
+    store.close()
+
+
+def test_destroy_leaves_nothing(tmp_path: Path) -> None:
+    """A store opened where another was destroyed is empty."""
+    store = RocksDbStorePartition(tmp_path / "0", RocksDbTuning())
+    store.apply({b"a": b"1"}, Checkpoint("test", 1, 0))
+    store.destroy()
+    assert not (tmp_path / "0").exists()
+
+    again = RocksDbStorePartition(tmp_path / "0", RocksDbTuning())
+
+    assert again.checkpoint is None
+    assert again.count() == 0
+    again.close()
+
+
+def test_damage_is_told_and_wiped(tmp_path: Path) -> None:
+    """A damaged store raises StoreCorruptError once, and the next open finds an empty one."""
+    state = StateDirectory(tmp_path)
+    open_partition = state.open_rocksdb(RocksDbTuning())
+    store = open_partition("balances", 0)
+    store.apply({b"a": b"1"}, Checkpoint("test", 1, 0))
+    store.close()
+    (tmp_path / "balances" / "0" / "CURRENT").write_bytes(b"damaged\n")
+
+    with pytest.raises(StoreCorruptError):
+        open_partition("balances", 0)
+    again = open_partition("balances", 0)
+
+    assert again.checkpoint is None
+    again.close()
+    state.release()
+
+
+def test_a_second_handle_is_refused_without_harm(tmp_path: Path) -> None:
+    """A partition that is open elsewhere raises StoreError, not StoreCorruptError: nothing may be wiped."""
+    store = RocksDbStorePartition(tmp_path / "0", RocksDbTuning())
+    store.apply({b"a": b"1"}, Checkpoint("test", 1, 0))
+
+    with pytest.raises(StoreError) as raised:
+        RocksDbStorePartition(tmp_path / "0", RocksDbTuning())
+
+    assert not isinstance(raised.value, StoreCorruptError)
+    assert store.get(b"a") == b"1"
+    store.close()
+
+
+@pytest.mark.parametrize("attempt", range(10))
+def test_readers_of_a_closing_store_are_told_so(tmp_path: Path, attempt: int) -> None:
+    """A read that meets a close raises StoreClosedError and nothing else, and the close succeeds."""
+    store = RocksDbStorePartition(tmp_path / str(attempt), RocksDbTuning())
+    store.apply({str(key).encode(): b"v" for key in range(500)}, Checkpoint("test", 1, 0))
+    reading = threading.Barrier(4)
+    met: list[Exception] = []
+
+    def read() -> None:
+        reading.wait()
+        try:
+            while True:
+                store.get(b"7")
+                store.scan(b"1", None, 100)
+        except Exception as error:  # noqa: BLE001  # which one it is, is the test
+            met.append(error)
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    reading.wait()
+    store.close()
+    for reader in readers:
+        reader.join(60)
+
+    assert [StoreClosedError] * 3 == [type(error) for error in met]
+
+
+def test_a_state_directory_lets_one_process_in(tmp_path: Path) -> None:
+    """A second process gets one line that names the directory and the holder; after the release it gets in."""
+    enter = (
+        "import sys; from pathlib import Path; from services.state_stores.directory import StateDirectory\n"
+        "try: StateDirectory(Path(sys.argv[1]))\n"
+        "except RuntimeError as error: print(error)\n"
+    )
+
+    def second() -> str:
+        return subprocess.run(
+            [sys.executable, "-c", enter, str(tmp_path)], capture_output=True, text=True, check=True
+        ).stdout
+
+    state = StateDirectory(tmp_path)
+
+    told = second()
+    assert str(tmp_path) in told
+    assert f"pid {os.getpid()}" in told
+    with pytest.raises(StateDirectoryInUseError):
+        StateDirectory(tmp_path)
+    state.release()
+    assert second() == ""

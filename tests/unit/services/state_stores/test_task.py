@@ -1,0 +1,168 @@
+"""What a changelog does to a store."""
+
+import random
+from decimal import Decimal
+
+import orjson
+import pytest
+
+from schemas.topics import LOYALTY_BALANCES
+from services.messaging.schema_ids import FolderSchemaIds
+from services.messaging.wire import encoder
+from services.state_stores import catalogue
+from services.state_stores.contract import Checkpoint
+from services.state_stores.entry import Entry
+from services.state_stores.memory import MemoryStorePartition
+from services.state_stores.task import ChangelogRecord, Progress, StoreTask
+
+IDS = FolderSchemaIds()
+DEFINITION = catalogue.stores(IDS)[0]
+ENCODE = encoder(LOYALTY_BALANCES, IDS)
+
+
+def value(card: str, sequence: int, points: str = "1.00", updated: int = 1_700_000_000_123) -> bytes:
+    return ENCODE(
+        {"CustomerCardNo": card, "TotalLoyaltyPoints": Decimal(points), "Sequence": sequence, "UpdatedTime": updated}
+    )
+
+
+def record(offset: int, card: str, content: bytes | None) -> ChangelogRecord:
+    return ChangelogRecord(offset, 1_700_000_000_999, card.encode(), content)
+
+
+def new_task(target: int = 0, freshness: list[float] | None = None) -> StoreTask:
+    observed = [] if freshness is None else freshness
+    progress = Progress(None, 0, 0, target, target)
+    return StoreTask(DEFINITION, 0, MemoryStorePartition(), "here", progress, observed.append)
+
+
+def entry(task: StoreTask, card: str) -> Entry | None:
+    stored = task.store.get(card.encode())
+    return None if stored is None else Entry.unpack(stored)
+
+
+def test_keeps_what_is_ready_to_send() -> None:
+    """An entry has the record's sequence, offset and append time, and the JSON of its balance with exact points."""
+    task = new_task()
+    assert list(task.apply([record(5, "CARD1", value("CARD1", 3, "90071992547409.93"))])) == [b"CARD1"]
+
+    kept = entry(task, "CARD1")
+
+    assert kept is not None
+    assert (kept.sequence, kept.offset, kept.append_time) == (3, 5, 1_700_000_000_999)
+    assert orjson.loads(kept.body) == {
+        "CustomerCardNo": "CARD1",
+        "TotalLoyaltyPoints": "90071992547409.93",
+        "Sequence": 3,
+        "UpdatedTime": "2023-11-14T22:13:20.123000Z",
+    }
+
+
+def test_ignores_what_is_not_newer() -> None:
+    """Repeats and lower sequences change nothing, in the same batch and in a later one."""
+    task = new_task()
+    task.apply([record(0, "A", value("A", 5, "5.00")), record(1, "A", value("A", 4)), record(2, "A", value("A", 5))])
+    task.apply([record(3, "A", value("A", 1)), record(4, "A", value("A", 5))])
+
+    kept = entry(task, "A")
+
+    assert kept is not None
+    assert (kept.sequence, kept.offset, task.progress.ignored) == (5, 0, 4)
+
+
+def test_tombstone_deletes() -> None:
+    """A null value deletes the key; a record after it counts afresh."""
+    task = new_task()
+    task.apply([record(0, "A", value("A", 5)), record(1, "A", None)])
+    assert entry(task, "A") is None
+    task.apply([record(2, "A", value("A", 1))])
+
+    kept = entry(task, "A")
+
+    assert kept is not None
+    assert kept.sequence == 1
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"",
+        b"garbage",
+        b"\x00\x00\x00\x00\x63rest",  # an id that nobody registered
+        value("A", 9)[:-3],
+        value("B", 9),  # another customer's
+        value("A", 9, updated=2**62),  # a time that no calendar has
+    ],
+)
+def test_skips_what_cannot_be_read(bad: bytes) -> None:
+    """An unreadable value is counted, the stored balance stays, and what follows is applied."""
+    task = new_task()
+    task.apply([record(0, "A", value("A", 1)), record(1, "A", bad), record(2, "C", value("C", 1))])
+
+    kept = entry(task, "A")
+
+    assert kept is not None
+    assert (kept.sequence, task.progress.undecodable, task.progress.position) == (1, 1, 3)
+    assert entry(task, "C") is not None
+
+
+def test_skips_a_record_without_key() -> None:
+    """A record without a key is counted as unreadable."""
+    task = new_task()
+    task.apply([ChangelogRecord(0, 0, None, value("A", 1))])
+
+    assert (task.progress.undecodable, task.store.count()) == (1, 0)
+
+
+def test_keeps_the_offset_with_the_data() -> None:
+    """The checkpoint is one past the last record, also where a batch changed nothing; offsets seen are skipped."""
+    task = new_task()
+    task.apply([record(0, "A", value("A", 1)), record(7, "A", b"garbage")])
+    checkpoint = task.store.checkpoint
+    assert isinstance(checkpoint, Checkpoint)
+    assert ("here", 8) == (checkpoint.origin, checkpoint.offset)
+
+    assert task.apply([record(7, "A", value("A", 9))]) == ()
+    assert task.progress.position == 8
+
+
+def test_is_restored_once_its_target_is_reached() -> None:
+    """Restored at the end offset of the start, by a record or by the broker's word; later records only make lag."""
+    task = new_task(target=3)
+    task.apply([record(0, "A", value("A", 1))])
+    assert not task.progress.restored
+    assert (task.progress.lag, round(task.progress.restored_share, 2)) == (2, 0.33)
+
+    task.advance(3)  # offset 2 was compacted away
+    task.progress.end_offset = 10
+
+    assert task.progress.restored
+    assert (task.progress.lag, task.progress.restored_share) == (7, 1.0)
+
+
+def test_freshness_is_measured_after_the_restore() -> None:
+    """Records of the restore are not observed, later ones are, once each."""
+    freshness: list[float] = []
+    task = new_task(target=1, freshness=freshness)
+    task.apply([record(0, "A", value("A", 1))])
+    assert freshness == []
+    task.apply([record(1, "A", value("A", 2)), record(2, "A", value("A", 2))])
+
+    assert len(freshness) == 1
+    assert freshness[0] > 0
+
+
+def test_any_cut_into_batches_with_repeats_gives_the_same_store() -> None:
+    """However a changelog is cut and re-read, the store ends as the highest sequence of each customer says."""
+    chance = random.Random(7)
+    log = [record(n, card, value(card, n + 1, f"{n}.00")) for n in range(200) for card in [f"C{chance.randrange(9)}"]]
+    whole = new_task()
+    whole.apply(log)
+    pieces, position = new_task(), 0
+    while position < len(log):
+        start = max(0, position - chance.randrange(20))
+        position = min(len(log), position + chance.randrange(1, 30))
+        pieces.apply(log[start:position])
+
+    assert pieces.store.scan(b"", None, 99) == whole.store.scan(b"", None, 99)
+    assert whole.store.count() == 9

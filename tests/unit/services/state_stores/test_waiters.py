@@ -1,0 +1,68 @@
+"""Long polls: no wake-up is lost, none comes late."""
+
+import asyncio
+import threading
+import time
+
+from services.state_stores.entry import Entry
+from services.state_stores.waiters import SequenceWaiters
+
+LONG = 60.0
+
+
+def test_an_entry_that_is_there_is_returned_at_once() -> None:
+    """No wait where the sequence is reached, none without a timeout."""
+
+    async def scenario() -> None:
+        waiters = SequenceWaiters()
+        waiters.bind(asyncio.get_running_loop())
+        newest = Entry(5, 0, 0, b"")
+
+        assert await waiters.wait(b"A", 5, LONG, lambda: newest) is newest
+        assert await waiters.wait(b"A", 6, 0, lambda: newest) is newest
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_past_the_timeout_the_last_read_is_returned() -> None:
+    """A sequence that never comes costs the timeout, and no longer."""
+
+    async def scenario() -> Entry | None:
+        waiters = SequenceWaiters()
+        waiters.bind(asyncio.get_running_loop())
+        return await waiters.wait(b"A", 6, 0.05, lambda: None)
+
+    started = time.monotonic()
+
+    assert asyncio.run(asyncio.wait_for(scenario(), 10)) is None
+    assert 0.05 <= time.monotonic() - started < 5
+
+
+def test_every_waiter_of_a_key_wakes_whenever_the_write_comes() -> None:
+    """A thread writes sequences as fast as it can; 50 waiters per key, started at any moment, all get theirs."""
+    store = {key: Entry(0, 0, 0, b"") for key in (b"A", b"B")}
+
+    async def scenario() -> list[Entry | None]:
+        waiters = SequenceWaiters()
+        waiters.bind(asyncio.get_running_loop())
+
+        def write() -> None:
+            for sequence in range(1, 2_001):
+                for key in store:
+                    store[key] = Entry(sequence, 0, 0, b"")
+                    waiters.notify([key])
+
+        async def wait(key: bytes, sequence: int) -> Entry | None:
+            return await waiters.wait(key, sequence, LONG, lambda: store[key])
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        waits = [wait(key, sequence) for sequence in range(40, 2_001, 40) for key in store]
+        found = await asyncio.gather(*waits)
+        writer.join()
+        return found
+
+    found = asyncio.run(asyncio.wait_for(scenario(), 30))
+    wanted = [sequence for sequence in range(40, 2_001, 40) for _ in store]
+
+    assert all(entry and entry.sequence >= sequence for entry, sequence in zip(found, wanted, strict=True))
