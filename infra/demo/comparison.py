@@ -1,0 +1,119 @@
+"""Compares what came out with what had to: every difference is one mismatch, told in one line."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from infra.demo import oracle
+from infra.demo.oracle import Expected, Record
+
+NOT_FOUND = 404
+
+
+class DeadLetter(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    reason: str
+
+
+class Balance(NamedTuple):
+    """A balance as served over HTTP: points, and how many changes of them are in it."""
+
+    points: Decimal
+    sequence: int
+
+
+@dataclass
+class Outputs:
+    """What was found behind the pipeline, repeats by CloudEvents id left out.
+
+    Attributes:
+        repeats: how many the pipeline says it has dropped.
+        parquet: rows of the files, without the columns that come from their folders' names.
+        balances: what the API answers for each customer; None if it answers no balance.
+        unknown: the HTTP status for each customer that must have no balance.
+        changed: records that came again under their id with another content, one line each.
+    """
+
+    shipment: Sequence[Record] = ()
+    hadoop: Sequence[Record] = ()
+    notifications: Sequence[Record] = ()
+    dead_letters: Sequence[DeadLetter] = ()
+    repeats: int = 0
+    parquet: Sequence[Record] = ()
+    balances: Mapping[str, Balance | None] = field(default_factory=dict)
+    unknown: Mapping[str, int] = field(default_factory=dict)
+    changed: Sequence[str] = ()
+
+    @property
+    def points(self) -> Decimal:
+        return sum((balance.points for balance in self.balances.values() if balance), Decimal(0))
+
+
+def mismatches(expected: Expected, found: Outputs) -> list[str]:
+    """Every difference; empty if all agree."""
+    hadoop = Counter(oracle.row(record) for record in found.hadoop)
+    parquet = Counter(oracle.row(record) for record in found.parquet)
+    dead_letters = Counter((letter.key, letter.value) for letter in found.dead_letters)
+    return [
+        *(f"changed on replay: {line}" for line in found.changed),
+        *_values("repeats", {"dropped": expected.repeats}, {"dropped": found.repeats}),
+        *_shipment(expected, found),
+        *_counts("hadoop", expected.hadoop, hadoop),
+        *_counts("parquet", expected.hadoop, parquet),
+        *_counts("dead letter", expected.dead_letters, dead_letters),
+        *(f"dead letter: no reason with {letter.value!r}" for letter in found.dead_letters if not letter.reason),
+        *_notifications(expected, found.notifications),
+        *_values("balance", _balances(expected), found.balances),
+        *_values("unknown customer", dict.fromkeys(found.unknown, NOT_FOUND), found.unknown),
+    ]
+
+
+def _counts(name: str, expected: Counter[Any], found: Counter[Any]) -> Iterator[str]:
+    for item in (expected - found).elements():
+        yield f"{name}: missing {item}"
+    for item in (found - expected).elements():
+        yield f"{name}: not expected, or once too often {item}"
+
+
+def _values(name: str, expected: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+    for key in sorted({*expected, *found}):
+        if expected.get(key) != found.get(key):
+            yield f"{name} {key}: expected {expected.get(key)}, found {found.get(key)}"
+
+
+def _shipment(expected: Expected, found: Outputs) -> Iterator[str]:
+    numbers = Counter(str(record.get("InvoiceNumber")) for record in found.shipment)
+    yield from _counts("shipment", Counter(expected.shipment.keys()), numbers)
+    # Whoever ships needs all of the invoice; where it lies open what is missing, the line above has said so.
+    contents = {str(record.get("InvoiceNumber")): oracle.whole(record) for record in found.shipment}
+    wanted = {number: invoice for number, invoice in expected.shipment.items() if number in contents}
+    yield from _values("shipment", wanted, {number: contents[number] for number in wanted})
+
+
+def _notifications(expected: Expected, found: Sequence[Record]) -> Iterator[str]:
+    by_customer = defaultdict(list)
+    for notification in found:
+        by_customer[notification["CustomerCardNo"]].append(notification)
+    for card in sorted({*expected.earned, *by_customer}):
+        of_customer = sorted(by_customer[card], key=lambda notification: notification["Sequence"])
+        earned = Counter((n["InvoiceNumber"], n["EarnedLoyaltyPoints"]) for n in of_customer)
+        yield from _counts(f"notification of {card}", Counter(expected.earned.get(card, {}).items()), earned)
+        yield from _running_totals(card, of_customer)
+
+
+def _running_totals(card: str, notifications: Iterable[Record]) -> Iterator[str]:
+    before = Balance(Decimal(0), 0)
+    for notification in notifications:
+        due = Balance(before.points + notification["EarnedLoyaltyPoints"], before.sequence + 1)
+        stated = Balance(notification["TotalLoyaltyPoints"], notification["Sequence"])
+        if stated != due:
+            yield f"running total of {card}: expected {due}, found {stated}"
+        # One wrong total is one difference; the next is judged by what this one says.
+        before = stated
+
+
+def _balances(expected: Expected) -> dict[str, Balance]:
+    return {card: Balance(sum(earned.values(), Decimal(0)), len(earned)) for card, earned in expected.earned.items()}

@@ -1,0 +1,239 @@
+"""One demo: a stack of its own, a trading day through it, everything that came out read back."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from infra.demo.comparison import Outputs, mismatches
+from infra.demo.oracle import Expected, Record, Sent
+from infra.demo.probes import BalanceReader, PipelineProgress, reached
+from infra.demo.topic_reader import OUTPUTS, TopicReader
+from infra.local.stack import LocalStack
+from schemas import topics
+from services.messaging.publishing import Publisher, connected_producer
+from services.messaging.schema_ids import schema_ids
+
+QUERIES = FAN_OUT, LOYALTY, EXPORT = "fan-out", "loyalty", "export"
+"""The pipeline's queries, as its metrics name them."""
+
+PATIENCE_SECONDS = 180.0
+"""How long nothing may move: several times what the first batches of a starved machine take."""
+
+WATCHED = 200
+"""How many invoices are followed from the till to the balance, spread evenly over the day."""
+
+_STEP_SECONDS = 0.1
+_LOOK_SECONDS = 0.5
+_STRANGERS = 20
+_NOBODY = "nobody-has-this-card"
+_FOLDER_TYPES: dict[str, pa.DataType] = {"date": pa.string(), "batch": pa.int64()}
+_FOLDERS = pa.schema(_FOLDER_TYPES)
+"""Typed here: nothing could be inferred from a day on which no invoice has a date."""
+
+
+class DemoFailedError(RuntimeError):
+    """The demo could not come to an end; the message says what it waited for, and what the logs say last."""
+
+
+@dataclass
+class Result:
+    """What came out.
+
+    Attributes:
+        mismatches: every difference from what had to come out, one line each.
+        seconds: from the first invoice published until the last output was there.
+        latencies: seconds from publishing to the balance over HTTP of each followed invoice, ascending.
+        phases: seconds that each part of the demo took, by name.
+    """
+
+    expected: Expected
+    found: Outputs = field(default_factory=Outputs)
+    mismatches: list[str] = field(default_factory=list)
+    seconds: float = 0
+    latencies: list[float] = field(default_factory=list)
+    phases: dict[str, float] = field(default_factory=dict)
+
+
+@contextmanager
+def timed(phases: dict[str, float], name: str) -> Iterator[None]:
+    """Note how many seconds a part of the demo takes."""
+    started = time.monotonic()
+    yield
+    phases[name] = round(time.monotonic() - started, 1)
+
+
+class Demo:
+    """A trading day on its way through a running stack."""
+
+    def __init__(self, stack: LocalStack, expected: Expected, progress: Progress, resources: ExitStack) -> None:
+        self._stack = stack
+        self._settings = stack.settings
+        self._ids = schema_ids(stack.settings)
+        self._expected = expected
+        self._topics = resources.enter_context(closing(TopicReader(stack.settings)))
+        self._pipeline = resources.enter_context(closing(PipelineProgress(stack.pipeline.url)))
+        self._watched = _evenly(expected.readings, WATCHED)
+        self._api = resources.enter_context(closing(BalanceReader(stack.apis[0].url, len(self._watched))))
+        self._progress = progress
+        self._looked = 0.0
+        self._api_positions: dict[int, int] = {}
+        rows = expected.hadoop.total()
+        totals = {
+            "published": expected.messages,
+            topics.SHIPMENT.name: len(expected.shipment),
+            topics.HADOOP.name: rows,
+            topics.LOYALTY.name: expected.notifications,
+            topics.DEAD_LETTERS.name: expected.dead_letters.total(),
+            "balances": len(expected.earned),
+            "parquet rows": rows,
+        }
+        self._bars = {name: progress.add_task(name, total=total) for name, total in totals.items()}
+
+    def publish(self, sent: Sequence[Sent], rate: float) -> None:
+        """Publish everything, so many a second (0: as fast as possible), and follow some of it to the balance."""
+        topic = self._settings.name_of(topics.POS_INVOICES)
+        producer = connected_producer(self._settings, "loyalty-demo", [topic])
+        started = time.monotonic()
+        with Publisher(producer) as publisher:
+            for number, message in enumerate(sent):
+                while rate and (left := started + number / rate - time.monotonic()) > 0:
+                    publisher.serve(0)
+                    self._step(min(left, _STEP_SECONDS))
+                publisher.publish(topic, message.key, message.value)
+                if number in self._watched:
+                    self._api.watch(*self._watched[number])
+                self._show("published", number + 1)
+
+    def wait(self) -> None:
+        """Wait until every reader has passed the end of what it reads, each in turn behind the one that writes it."""
+        invoices = self._topics.ends(topics.POS_INVOICES)
+        for query in (FAN_OUT, LOYALTY):
+            self._until(f"the {query} query", partial(self._has_passed, query, invoices))
+        rows = self._topics.ends(topics.HADOOP)
+        self._until(f"the {EXPORT} query", partial(self._has_passed, EXPORT, rows))
+        outputs = {topic: self._topics.ends(topic) for topic in OUTPUTS}
+        self._until("the output topics", lambda: self._topics.has_read(outputs))
+        balances = self._topics.ends(topics.LOYALTY_BALANCES)
+        self._until("the API", lambda: reached(self._api_positions, balances))
+        self._look()
+
+    def latencies(self) -> list[float]:
+        """Seconds from publishing to the balance of each followed invoice, ascending."""
+        return self._api.seconds()
+
+    def outputs(self) -> Outputs:
+        """Everything that came out, read to its end."""
+        self._pipeline.read()
+        strangers = [_NOBODY, *sorted(self._expected.strangers)[:_STRANGERS]]
+        return Outputs(
+            shipment=self._topics.records(topics.SHIPMENT, self._ids),
+            hadoop=self._topics.records(topics.HADOOP, self._ids),
+            notifications=self._topics.records(topics.LOYALTY, self._ids),
+            dead_letters=self._topics.dead_letters(),
+            repeats=self._pipeline.repeats(FAN_OUT),
+            parquet=parquet_rows(Path(self._settings.export_dir)),
+            balances=self._api.balances(self._expected.earned),
+            unknown=self._api.statuses(strangers),
+            changed=self._topics.changed,
+        )
+
+    def _has_passed(self, query: str, ends: dict[int, int]) -> bool:
+        return reached(self._pipeline.positions(query), ends)
+
+    def _until(self, awaited: str, is_there: Callable[[], bool]) -> None:
+        state, moved = self._state(), time.monotonic()
+        while not is_there():
+            self._step(_STEP_SECONDS)
+            if self._state() != state:
+                state, moved = self._state(), time.monotonic()
+            elif time.monotonic() - moved > PATIENCE_SECONDS:
+                logs = "\n".join(process.last_lines() for process in self._stack.processes[1:])
+                raise DemoFailedError(f"nothing has moved for {PATIENCE_SECONDS:.0f} s, waiting for {awaited}.\n{logs}")
+
+    def _state(self) -> tuple[object, ...]:
+        """Changes with everything that moves."""
+        bars = tuple(task.completed for task in self._progress.tasks)
+        positions = [dict(self._pipeline.positions(query)) for query in QUERIES]
+        return bars, positions, dict(self._api_positions), self._api.watched
+
+    def _step(self, seconds: float) -> None:
+        self._topics.read(seconds)
+        if time.monotonic() - self._looked > _LOOK_SECONDS:
+            self._look()
+
+    def _look(self) -> None:
+        """See where everything is, and that everything still runs."""
+        for process in self._stack.processes:
+            if process.pid is None:
+                raise DemoFailedError(f"{process.name} has ended. {process.last_lines()}")
+        self._pipeline.read()
+        customers, self._api_positions = self._api.customers()
+        for topic in OUTPUTS:
+            self._show(topic.name, self._topics.count(topic))
+        self._show("balances", customers)
+        self._show("parquet rows", count_parquet_rows(Path(self._settings.export_dir)))
+        self._looked = time.monotonic()
+
+    def _show(self, bar: str, done: int) -> None:
+        self._progress.update(self._bars[bar], completed=done)
+
+
+def run(stack: LocalStack, sent: Sequence[Sent], expected: Expected, rate: float, progress: Progress) -> Result:
+    """Send a trading day through a running stack and compare all that comes out with what had to.
+
+    Raises DemoFailedError if a part of the stack ends, or nothing moves any more.
+    """
+    result = Result(expected)
+    with ExitStack() as resources:
+        demo = Demo(stack, expected, resources.enter_context(progress), resources)
+        started = time.monotonic()
+        with timed(result.phases, "publish"):
+            demo.publish(sent, rate)
+        with timed(result.phases, "wait for the outputs"):
+            demo.wait()
+        result.seconds = time.monotonic() - started
+        with timed(result.phases, "read and compare"):
+            result.latencies = demo.latencies()
+            result.found = demo.outputs()
+            result.mismatches = mismatches(expected, result.found)
+    return result
+
+
+def progress_bars(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TaskProgressColumn())
+    return Progress(*columns, TimeElapsedColumn(), console=console)
+
+
+def _evenly(readings: dict[int, tuple[str, int]], at_most: int) -> dict[int, tuple[str, int]]:
+    """So many of them at most, spread over the day."""
+    numbers, chosen = list(readings), min(at_most, len(readings))
+    picked = (numbers[place * len(numbers) // chosen] for place in range(chosen))
+    return {number: readings[number] for number in picked}
+
+
+def _parquet(directory: Path) -> ds.Dataset:
+    return ds.dataset(directory, format="parquet", partitioning=ds.partitioning(_FOLDERS, flavor="hive"))
+
+
+def count_parquet_rows(directory: Path) -> int:
+    """Rows there now; while files are put in place it can fail, and the next look will tell."""
+    try:
+        return int(_parquet(directory).count_rows())
+    except (OSError, pa.ArrowInvalid):
+        return 0
+
+
+def parquet_rows(directory: Path) -> list[Record]:
+    """The rows of all files that readers of Parquet see, without what the names of their folders add."""
+    if not directory.exists():
+        return []
+    table = _parquet(directory).to_table()
+    return list(table.drop_columns(_FOLDERS.names).to_pylist())

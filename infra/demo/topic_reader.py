@@ -1,0 +1,106 @@
+"""Reads what the pipeline has written, each record in effect once."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Message as KafkaMessage
+
+from infra.demo.comparison import DeadLetter
+from infra.demo.oracle import Record
+from schemas import topics
+from schemas.topics import Topic
+from services.messaging import clients, headers, wire
+from services.messaging.schema_ids import SchemaIds
+from services.settings import Settings
+
+OUTPUTS = (topics.SHIPMENT, topics.HADOOP, topics.LOYALTY, topics.DEAD_LETTERS)
+
+_BROKER_TIMEOUT = 10.0
+_AT_ONCE = 2_000
+
+Positions = dict[int, int]
+"""An offset by partition: of the next record."""
+
+
+class TopicReader:
+    """Follows the output topics from their beginning.
+
+    Attributes:
+        changed: records that came again under their id with another content, one line each.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._consumer = clients.consumer(settings, "loyalty-demo", log_level=0)
+        self._topics = {settings.name_of(topic): topic for topic in OUTPUTS}
+        self._found: dict[Topic, dict[str, KafkaMessage]] = {topic: {} for topic in OUTPUTS}
+        self._read: Counter[tuple[Topic, int]] = Counter()
+        self.changed: list[str] = []
+        partitions = [(settings.name_of(topic), number) for topic in OUTPUTS for number in range(topic.partitions)]
+        self._consumer.assign([TopicPartition(name, number, OFFSET_BEGINNING) for name, number in partitions])
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def read(self, seconds: float) -> None:
+        """Take in what arrives within that time. Raises KafkaException if the broker cannot be read."""
+        for message in self._consumer.consume(_AT_ONCE, timeout=seconds):
+            error = message.error()
+            if error is None:
+                self._take(message)
+            elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 (librdkafka's own codes have no other name)
+                raise KafkaException(error)
+
+    def count(self, topic: Topic) -> int:
+        """Records found in the topic so far."""
+        return len(self._found[topic])
+
+    def ends(self, topic: Topic) -> Positions:
+        """Where each partition of any topic ends now."""
+        name = self._settings.name_of(topic)
+        partitions = (TopicPartition(name, number) for number in range(topic.partitions))
+        watermarks = {p.partition: self._consumer.get_watermark_offsets(p, timeout=_BROKER_TIMEOUT) for p in partitions}
+        return {partition: high for partition, (_, high) in watermarks.items()}
+
+    def has_read(self, ends: Mapping[Topic, Positions]) -> bool:
+        """Whether everything before these offsets has been taken in."""
+        return all(
+            self._read[topic, number] >= end for topic, positions in ends.items() for number, end in positions.items()
+        )
+
+    def records(self, topic: Topic, ids: SchemaIds) -> list[Record]:
+        """The values found. Raises UndecodableError or UnknownSchemaIdError for what is none of this topic's."""
+        decode = wire.decoder(topic, ids)
+        return [decode(message.value() or b"") for message in self._found[topic].values()]
+
+    def dead_letters(self) -> list[DeadLetter]:
+        found = self._found[topics.DEAD_LETTERS].values()
+        return [DeadLetter(m.key(), m.value(), _texts(m).get(headers.DEAD_LETTER_REASON, "")) for m in found]
+
+    def _take(self, message: KafkaMessage) -> None:
+        topic, partition, offset = (
+            self._topics[str(message.topic())],
+            int(message.partition() or 0),
+            int(message.offset() or 0),
+        )
+        self._read[topic, partition] = offset + 1
+        identity = _identity(topic, message) or f"offset {partition}/{offset}"
+        first = self._found[topic].setdefault(identity, message)
+        if (first.key(), first.value()) != (message.key(), message.value()):
+            self.changed.append(f"{topic.name} {identity}")
+
+
+def _identity(topic: Topic, message: KafkaMessage) -> str:
+    """What a repeat of the record has in common with it; empty if it says nothing of the kind."""
+    texts = _texts(message)
+    if topic is topics.DEAD_LETTERS:
+        # Its CloudEvents headers, if any, are those of the message that was set aside.
+        origin: Sequence[str] = (headers.DEAD_LETTER_TOPIC, headers.DEAD_LETTER_PARTITION, headers.DEAD_LETTER_OFFSET)
+        return "/".join(texts[name] for name in origin) if texts.keys() >= set(origin) else ""
+    return texts.get("ce_id", "")
+
+
+def _texts(message: KafkaMessage) -> dict[str, str]:
+    found = dict(message.headers() or [])
+    return {name: value.decode("utf-8", "replace") for name, value in found.items() if isinstance(value, bytes)}

@@ -1,0 +1,95 @@
+"""`make demo` as a user runs it, with a short day."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from infra.local import jars
+
+_PATIENCE_SECONDS = 240
+
+
+@contextmanager
+def _demo(var: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "infra.demo", "--var", str(var), *arguments]
+    # A signal for the demo must not reach this test run.
+    demo = subprocess.Popen(command, cwd=jars.ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    with demo:
+        try:
+            yield demo
+        finally:
+            if demo.poll() is None:
+                demo.terminate()
+
+
+def _of(var: Path) -> list[int]:
+    """Processes that were started with something below that folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            texts = [*process.cmdline(), *process.environ().values()]
+        except psutil.Error:
+            continue
+        if process.pid != os.getpid() and any(str(var) in text for text in texts):
+            found.append(process.pid)
+    return found
+
+
+def test_every_result_of_recorded_invoices_agrees(tmp_path: Path) -> None:
+    """Five lines give one repeat, one dead letter, one shipment, and 3.01 points; nothing stays running."""
+    common = {
+        "StoreID": "STR1",
+        "CustomerCardNo": "4629185211",
+        "TotalAmount": 100.25,
+        "CreatedTime": 1_595_688_900_348,
+    }
+    delivery = {"DeliveryType": "HOME-DELIVERY", "DeliveryAddress": {"AddressLine": "1 Rd.", "ContactNumber": "266"}}
+    items = {"InvoiceLineItems": [{"ItemCode": "1", "ItemPrice": 100.25, "ItemQty": 1, "TotalValue": 100.25}] * 2}
+    lines = [
+        {**common, **items, "InvoiceNumber": "1", "CustomerType": "PRIME"},
+        {**common, **delivery, "InvoiceNumber": "2", "CustomerType": "PRIME", "TotalAmount": 50},
+        {**common, **items, "InvoiceNumber": "1", "CustomerType": "PRIME"},
+        {**common, **items, "InvoiceNumber": "3", "CustomerType": "NONPRIME", "CustomerCardNo": "7051101351"},
+    ]
+    file = tmp_path / "day.jsonl"
+    file.write_text("\n".join([*map(json.dumps, lines), "no JSON"]), encoding="utf-8")
+    with _demo(tmp_path / "var", str(file)) as demo:
+        output, _ = demo.communicate(timeout=_PATIENCE_SECONDS)
+    assert demo.returncode == 0, output
+    report = json.loads((tmp_path / "var/reports/demo.json").read_text(encoding="utf-8"))
+    expected = {
+        "invoices": 5,
+        "repeats": 1,
+        "shipment": 1,
+        "hadoop": 4,
+        "parquet_rows": 4,
+        "notifications": 2,
+        "dead_letters": 1,
+        "points": 3.01,
+        "mismatches": 0,
+    }
+    assert expected == {name: report[name] for name in expected}
+    assert report["latency_p50_ms"] > 0
+    assert _of(tmp_path / "var") == []
+
+
+def test_interrupted_demo_leaves_nothing_running(tmp_path: Path) -> None:
+    """SIGTERM while the stack starts ends every process of it, and the status says interrupted."""
+    with _demo(tmp_path / "var") as demo:
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not (tmp_path / "var/demo/run/pipeline.pid").exists():
+            assert demo.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        demo.send_signal(signal.SIGTERM)
+        demo.communicate(timeout=_PATIENCE_SECONDS)
+    assert demo.returncode == 130
+    assert _of(tmp_path / "var") == []

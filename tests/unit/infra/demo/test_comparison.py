@@ -1,0 +1,133 @@
+"""The demo can fail: outputs that are right have no mismatch, and each way of being wrong has."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from infra.demo.comparison import Balance, DeadLetter, Outputs, mismatches
+from infra.demo.oracle import Expected, Sent, expect
+from services.messaging.schema_ids import FolderSchemaIds
+from services.pos_simulator import Options, Simulation
+
+
+@pytest.fixture(scope="module")
+def expected() -> Expected:
+    messages = Simulation(Options(count=400, repeats=0.05, broken=0.05, customers=60), FolderSchemaIds()).messages()
+    return expect([Sent(m.key, m.value, m.invoice) for m in messages], Decimal("0.02"))
+
+
+@pytest.fixture
+def right(expected: Expected) -> Outputs:
+    """Outputs with which everything agrees."""
+    notifications: list[dict[str, Any]] = []
+    balances: dict[str, Balance | None] = {}
+    for card, earned in expected.earned.items():
+        total = Decimal(0)
+        for sequence, (number, points) in enumerate(earned.items(), start=1):
+            total += points
+            notifications.append(
+                {
+                    "CustomerCardNo": card,
+                    "InvoiceNumber": number,
+                    "EarnedLoyaltyPoints": points,
+                    "TotalLoyaltyPoints": total,
+                    "Sequence": sequence,
+                }
+            )
+        balances[card] = Balance(total, len(earned))
+    rows = [dict(row) for row in expected.hadoop.elements()]
+    return Outputs(
+        shipment=list(expected.shipment.values()),
+        hadoop=rows,
+        notifications=notifications,
+        dead_letters=[DeadLetter(key, value, "why") for key, value in expected.dead_letters.elements()],
+        repeats=expected.repeats,
+        parquet=rows,
+        balances=balances,
+        unknown=dict.fromkeys(expected.strangers, 404),
+    )
+
+
+def test_right_outputs_have_no_mismatch(expected: Expected, right: Outputs) -> None:
+    """Nothing differs, in whatever order it was found."""
+    assert mismatches(expected, right) == []
+    turned = replace(
+        right,
+        shipment=right.shipment[::-1],
+        hadoop=right.hadoop[::-1],
+        notifications=right.notifications[::-1],
+        dead_letters=right.dead_letters[::-1],
+        parquet=right.parquet[::-1],
+    )
+    assert mismatches(expected, turned) == []
+
+
+LISTS = ("shipment", "hadoop", "notifications", "dead_letters", "parquet")
+
+
+@pytest.mark.parametrize("output", LISTS)
+def test_lost_record_is_a_mismatch(output: str, expected: Expected, right: Outputs) -> None:
+    """A single record that is missing anywhere is found."""
+    assert mismatches(expected, replace(right, **{output: getattr(right, output)[1:]}))
+
+
+@pytest.mark.parametrize("output", LISTS)
+def test_doubled_record_is_a_mismatch(output: str, expected: Expected, right: Outputs) -> None:
+    """A single record that is there twice, under two ids, is found."""
+    records = getattr(right, output)
+    assert mismatches(expected, replace(right, **{output: [*records, records[0]]}))
+
+
+def first(records: Any, **changes: Any) -> list[dict[str, Any]]:
+    return [{**records[0], **changes}, *records[1:]]
+
+
+def balance(found: Outputs, doctored: Callable[[Balance], Balance | None]) -> Outputs:
+    card, right_one = next((card, one) for card, one in found.balances.items() if one)
+    return replace(found, balances={**found.balances, card: doctored(right_one)})
+
+
+def delivered(found: Outputs, **changes: Any) -> Outputs:
+    address = {**found.shipment[0]["DeliveryAddress"], **changes}
+    return replace(found, shipment=first(found.shipment, DeliveryAddress=address))
+
+
+DOCTORED: dict[str, Callable[[Outputs], Outputs]] = {
+    "a wrong running total": lambda o: replace(o, notifications=first(o.notifications, TotalLoyaltyPoints=Decimal(1))),
+    "wrong points": lambda o: replace(o, notifications=first(o.notifications, EarnedLoyaltyPoints=Decimal(1))),
+    "a gap in the sequence": lambda o: replace(o, notifications=first(o.notifications, Sequence=99)),
+    "another customer": lambda o: replace(o, notifications=first(o.notifications, CustomerCardNo="other")),
+    "a balance off by a hundredth": lambda o: balance(o, lambda b: b._replace(points=b.points + Decimal("0.01"))),
+    "a balance of another sequence": lambda o: balance(o, lambda b: b._replace(sequence=b.sequence + 1)),
+    "no balance": lambda o: balance(o, lambda _: None),
+    "a card number in a row": lambda o: replace(o, hadoop=first(o.hadoop, PinCode="4629185211")),
+    "a column of card numbers": lambda o: replace(o, parquet=[{**r, "CustomerCardNo": None} for r in o.parquet]),
+    "a wrong price in a file": lambda o: replace(o, parquet=first(o.parquet, ItemPrice=0.01)),
+    "a masked shipment": lambda o: delivered(o, ContactNumber=None),
+    "a dead letter that was changed": lambda o: replace(
+        o, dead_letters=[o.dead_letters[0]._replace(value=b"?"), *o.dead_letters[1:]]
+    ),
+    "a dead letter without a reason": lambda o: replace(
+        o, dead_letters=[o.dead_letters[0]._replace(reason=""), *o.dead_letters[1:]]
+    ),
+    "a repeat that was not dropped": lambda o: replace(o, repeats=o.repeats - 1),
+    "a balance for a stranger": lambda o: replace(o, unknown={**o.unknown, "nobody": 200}),
+    "a record that changed on replay": lambda o: replace(o, changed=["loyalty 1"]),
+}
+
+
+@pytest.mark.parametrize("doctor", DOCTORED.values(), ids=DOCTORED.keys())
+def test_doctored_output_is_a_mismatch(
+    doctor: Callable[[Outputs], Outputs], expected: Expected, right: Outputs
+) -> None:
+    """Whatever is wrong with a single record is found."""
+    assert mismatches(expected, doctor(right))
+
+
+def test_one_wrong_total_is_one_mismatch(expected: Expected, right: Outputs) -> None:
+    """The customer's last total is wrong, and nothing else is held against the pipeline."""
+    wrong = {**right.notifications[-1], "TotalLoyaltyPoints": Decimal(-1)}
+    assert len(mismatches(expected, replace(right, notifications=[*right.notifications[:-1], wrong]))) == 1

@@ -1,0 +1,131 @@
+from collections import Counter
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from infra.demo.oracle import Sent, expect, row
+from services.domain.account import Account, Programme, Purchase
+from services.domain.invoice import is_home_delivery, is_prime
+from services.domain.masking import flatten
+from services.domain.validation import first_violation
+from services.messaging.schema_ids import FolderSchemaIds
+from services.pos_simulator import Kind, Options, Simulation
+
+FACTOR = Decimal("0.02")
+
+
+def invoice(number: str = "1", **changes: Any) -> dict[str, Any]:
+    """A valid PRIME invoice to be delivered, with two line items."""
+    return {
+        "InvoiceNumber": number,
+        "CreatedTime": 1_595_688_900_348,
+        "CustomerCardNo": "4629185211",
+        "TotalAmount": 100.25,
+        "StoreID": "STR7188",
+        "PosID": "POS956",
+        "CashierID": "OAS134",
+        "CustomerType": "PRIME",
+        "DeliveryType": "HOME-DELIVERY",
+        "DeliveryAddress": {"AddressLine": "1 Rd.", "City": "Dehri", "PinCode": "637308", "ContactNumber": "266"},
+        "InvoiceLineItems": [
+            {"ItemCode": "458", "ItemDescription": "Wine glass", "ItemPrice": 50.0, "ItemQty": 2, "TotalValue": 100.0},
+            {"ItemCode": "283", "ItemPrice": 0.25, "ItemQty": 1, "TotalValue": 0.25},
+        ],
+        **changes,
+    }
+
+
+def sent(invoice: dict[str, Any] | None) -> Sent:
+    return Sent(b"STR7188", repr(invoice).encode(), invoice)
+
+
+class TestOneInvoice:
+    def test_points_are_rounded_half_up_to_two_places(self) -> None:
+        """100.25 x 0.02 is 2.005, which rounds to 2.01."""
+        assert Decimal("2.01") == expect([sent(invoice())], FACTOR).points
+
+    def test_rows_have_no_personal_field(self) -> None:
+        """Each line item is one row, and none has a card, cashier, address line or contact number."""
+        rows = expect([sent(invoice())], FACTOR).hadoop
+        assert rows.total() == 2
+        fields = {name for found in rows for name, _ in found}
+        assert not fields & {"CustomerCardNo", "CashierID", "AddressLine", "ContactNumber"}
+        assert {"City", "State", "PinCode", "ItemDescription"} <= fields
+
+    def test_shipment_is_whole(self) -> None:
+        """Whoever ships sees the address as it was sent."""
+        assert expect([sent(invoice())], FACTOR).shipment["1"]["DeliveryAddress"]["AddressLine"] == "1 Rd."
+
+    def test_customer_without_points_is_a_stranger(self) -> None:
+        """A NONPRIME customer earns nothing and must have no balance."""
+        expected = expect([sent(invoice(CustomerType="NONPRIME"))], FACTOR)
+        assert (expected.strangers, expected.notifications) == ({"4629185211"}, 0)
+
+
+class TestSeveralInvoices:
+    def test_repeat_counts_once(self) -> None:
+        """A second invoice of the same number is a repeat, whatever lies between them."""
+        expected = expect([sent(invoice("1")), sent(invoice("2")), sent(invoice("1"))], FACTOR)
+        assert (expected.messages, expected.repeats, expected.notifications, len(expected.shipment)) == (3, 1, 2, 2)
+
+    def test_readings_count_the_invoices_of_each_customer(self) -> None:
+        """The k-th distinct PRIME invoice of a customer makes the sequence k; repeats and others have no reading."""
+        day = [
+            invoice("1"),
+            invoice("2", CustomerCardNo="7"),
+            invoice("1"),
+            invoice("3"),
+            invoice("4", CustomerType=""),
+        ]
+        expected = expect(map(sent, day), FACTOR)
+        assert expected.readings == {0: ("4629185211", 1), 1: ("7", 1), 3: ("4629185211", 2)}
+
+
+BROKEN = {
+    "no invoice": None,
+    "no InvoiceNumber": invoice(InvoiceNumber=None),
+    "blank StoreID": invoice(StoreID=" "),
+    "no amount": invoice(TotalAmount=None),
+    "amount not finite": invoice(TotalAmount=float("nan")),
+    "tax too large": invoice(CGST=1e13),
+    "item price not finite": invoice(InvoiceLineItems=[{"ItemPrice": float("inf")}]),
+    "PRIME without card": invoice(CustomerCardNo=None),
+    "PRIME in small letters without card": invoice(CustomerType="prime", CustomerCardNo=""),
+    "delivery without address": invoice(DeliveryAddress=None),
+    "delivery without contact": invoice(DeliveryAddress={"AddressLine": "1 Rd."}),
+    "amount is text": invoice(TotalAmount="100.25"),
+    "address is text": invoice(DeliveryAddress="1 Rd."),
+    "items are no list": invoice(InvoiceLineItems={}),
+    "quantity too large": invoice(InvoiceLineItems=[{"ItemQty": 2**31}]),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
+def test_broken_message_is_a_dead_letter_and_nothing_else(broken: dict[str, Any] | None) -> None:
+    """What cannot be accepted is set aside with key and value, and counts nowhere."""
+    message = sent(broken)
+    expected = expect([message], FACTOR)
+    assert expected.dead_letters == {(message.key, message.value): 1}
+    assert not expected.hadoop
+    assert not expected.shipment
+    assert expected.points == 0
+
+
+def test_agrees_with_the_domain_on_a_simulated_day() -> None:
+    """Two implementations that share no code say the same of a day with repeats and broken messages of every kind."""
+    messages = list(Simulation(Options(count=3_000, repeats=0.05, broken=0.05), FolderSchemaIds()).messages())
+    expected = expect([Sent(m.key, m.value, m.invoice) for m in messages], FACTOR)
+    kinds = [message.kind for message in messages]
+    invoices = [m.invoice for m in messages if m.kind is Kind.INVOICE and m.invoice]
+    assert all(first_violation(one) is None for one in invoices)
+    assert expected.repeats == kinds.count(Kind.REPEAT) > 0
+    assert expected.dead_letters.total() == kinds.count(Kind.BROKEN) > 0
+    assert expected.shipment.keys() == {one.get("InvoiceNumber") for one in invoices if is_home_delivery(one)}
+    assert expected.hadoop == Counter(row(line) for one in invoices for line in flatten(one))
+    purchases = [
+        Purchase(0, str(i.get("InvoiceNumber")), float(i["TotalAmount"] or 0)) for i in invoices if is_prime(i)
+    ]
+    account, notifications = Account().count(purchases, Programme())
+    assert expected.points == Decimal(account.total).scaleb(-2)
+    assert expected.notifications == len(notifications)

@@ -1,0 +1,32 @@
+import json
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from infra.demo import report
+from infra.demo.comparison import Balance, Outputs
+from infra.demo.oracle import Expected
+from infra.demo.run import Result
+
+
+@pytest.mark.parametrize(
+    ("value", "ascending", "share"),
+    [(None, [], 0.5), (7.0, [7.0], 0.99), (2.0, [1.0, 2.0, 3.0], 0.5), (99.0, [float(n) for n in range(1, 101)], 0.99)],
+)
+def test_percentile_is_a_value_that_was_measured(value: float | None, ascending: list[float], share: float) -> None:
+    """Nearest rank: no figure between two measurements is made up."""
+    assert value == report.percentile(ascending, share)
+
+
+def test_report_has_the_promised_keys(tmp_path: Path) -> None:
+    """Scripts find the figures under the names of the issue; points keep their two places."""
+    found = Outputs(balances={"1": Balance(Decimal("43509.58"), 2), "2": None})
+    result = Result(Expected(messages=1_000), found, ["lost"], seconds=4, latencies=[0.1, 0.2])
+    report.write(tmp_path / "reports" / "demo.json", report.figures(result))
+    text = (tmp_path / "reports" / "demo.json").read_text(encoding="utf-8")
+    promised = {"invoices", "repeats", "shipment", "hadoop", "notifications", "dead_letters", "points", "mismatches"}
+    assert json.loads(text).keys() >= promised | {"invoices_per_second", "latency_p50_ms", "latency_p99_ms"}
+    assert '"points": 43509.58' in text
+    assert '"mismatches": 1' in text
+    assert '"invoices_per_second": 250.0' in text
