@@ -21,7 +21,7 @@ from pipelines.queries import QUERIES, RepeatHorizonError
 from pipelines.session import spark_session
 from services.logging import configure_logging
 from services.messaging.schema_ids import schema_ids
-from services.settings import Settings
+from services.settings import Settings, SettingsError, read_settings
 
 log = structlog.get_logger()
 
@@ -33,7 +33,11 @@ def main(
     to: Annotated[str | None, typer.Option(help="Where the export writes; any Hadoop URI.")] = None,
 ) -> None:
     """Run the streaming queries until SIGTERM, which lets running micro-batches end."""
-    settings = Settings(export_dir=to) if to else Settings()
+    try:
+        settings = read_settings(export_dir=to)
+    except SettingsError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
     configure_logging(settings)
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs every call between Python and the JVM
     names = query or list(QUERIES)

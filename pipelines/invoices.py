@@ -33,7 +33,10 @@ def checked(records: DataFrame, ids: SchemaIds) -> DataFrame:
     from_avro, unknown = wire.decode(value, POS_INVOICES, ids)
     is_json = F.col("is_json")
     marker = F.col("parsed").getField(wire.MARKER)
-    unreadable = F.when(is_json, marker.isNotNull()).otherwise(marker.isNull())
+    # JSON may have null among the line items, the contract has no word for it.
+    items = F.col("parsed").getField("InvoiceLineItems")
+    has_null_item = F.coalesce(F.exists(items, lambda item: item.isNull()), F.lit(False))
+    unreadable = F.when(is_json, marker.isNotNull() | has_null_item).otherwise(marker.isNull())
     undecodable = (
         F.when(value.isNull(), F.lit("no value"))
         .when(~is_json & F.col("unknown").isNotNull(), F.col("unknown"))

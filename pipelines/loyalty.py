@@ -5,7 +5,6 @@ CustomerCardNo. The rules are the domain's; the operator only carries state in a
 """
 
 from collections.abc import Iterator
-from decimal import Decimal
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
@@ -14,6 +13,7 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from pipelines import wire
+from pipelines.fan_out import first_of_each
 from schemas.topics import LOYALTY, LOYALTY_BALANCES, Topic
 from services import account_state
 from services.domain.account import Account, Notification, Programme, Purchase
@@ -40,19 +40,28 @@ NOTIFICATION_TYPE = T.StructType(
 """A Notification, and whether it is the customer's last of this batch: the one whose total becomes the balance."""
 
 
-def purchases(invoices: DataFrame) -> DataFrame:
-    """Checked invoices in; of the valid PRIME ones, what an account needs to know."""
-    is_prime = F.upper("invoice.CustomerType") == PRIME
-    return invoices.where(F.col("reason").isNull() & is_prime).select(
+def purchases(invoices: DataFrame, settings: Settings) -> DataFrame:
+    """Checked invoices in; of the valid PRIME ones, each number once, what an account needs to know."""
+    earns = F.col("reason").isNull() & (F.upper("invoice.CustomerType") == PRIME)
+    purchase = F.struct(
         F.col("invoice.CustomerCardNo").alias("CustomerCardNo"),
         F.unix_millis("timestamp").alias("append_time"),
         F.col("invoice.InvoiceNumber").alias("invoice_number"),
         F.col("invoice.TotalAmount").alias("total_amount"),
     )
+    once = first_of_each(
+        invoices.select(
+            *("topic", "partition", "offset", "timestamp", "reason"),
+            F.struct("invoice.InvoiceNumber").alias("invoice"),
+            F.when(earns, F.array(purchase)).alias("purchases"),
+        ),
+        settings,
+    )
+    return once.select(F.explode("purchases").alias("purchase")).select("purchase.*")
 
 
 class CustomerAccounts(StatefulProcessor):
-    """Keeps one account a customer: one read and at most one write of state a customer and batch."""
+    """Keeps one account a customer: one read and one write of state a customer and batch."""
 
     def __init__(self, programme: Programme) -> None:
         self._programme = programme
@@ -65,8 +74,7 @@ class CustomerAccounts(StatefulProcessor):
         account = account_state.load(bytes(state[0])) if state else Account()
         new_purchases = (Purchase(row.append_time, row.invoice_number, row.total_amount) for row in rows)
         counted, notifications = account.count(new_purchases, self._programme)
-        if counted != account:
-            self._state.update((account_state.dump(counted),))
+        self._state.update((account_state.dump(counted),))
         yield from notification_rows(key[0], notifications)
 
     def close(self) -> None:
@@ -90,7 +98,7 @@ def notification_rows(card: str, notifications: list[Notification]) -> Iterator[
 
 def running_totals(purchases_of_batch: DataFrame, settings: Settings) -> DataFrame:
     """Purchases in; notifications out, rows of NOTIFICATION_TYPE."""
-    programme = Programme(Decimal(settings.loyalty_factor), settings.repeat_horizon)
+    programme = Programme(settings.loyalty_factor)
     return purchases_of_batch.groupBy("CustomerCardNo").transformWithState(
         statefulProcessor=CustomerAccounts(programme),
         outputStructType=NOTIFICATION_TYPE,
@@ -121,4 +129,4 @@ def notifications_and_balances(notifications: DataFrame, ids: SchemaIds, setting
 
 def loyalty(invoices: DataFrame, ids: SchemaIds, settings: Settings) -> DataFrame:
     """Checked invoices in, records for the Kafka sink out: topic, key, value, headers."""
-    return notifications_and_balances(running_totals(purchases(invoices), settings), ids, settings)
+    return notifications_and_balances(running_totals(purchases(invoices, settings), settings), ids, settings)

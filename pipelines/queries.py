@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from pipelines import export, fan_out, invoices, loyalty
+from pipelines import export, fan_out, invoices, loyalty, sales
 from pipelines.checkpoints import claim
 from pipelines.sinks import stream_to_kafka
 from schemas.topics import HADOOP, POS_INVOICES, Topic
@@ -80,6 +80,10 @@ def _loyalty(records: DataFrame, ids: SchemaIds, settings: Settings) -> DataStre
     return stream_to_kafka(loyalty.loyalty(invoices.checked(records, ids), ids, settings), settings)
 
 
+def _sales(records: DataFrame, ids: SchemaIds, settings: Settings) -> DataStreamWriter:
+    return stream_to_kafka(sales.sales(invoices.checked(records, ids), ids, settings), settings).outputMode("update")
+
+
 def _export(records: DataFrame, ids: SchemaIds, settings: Settings) -> DataStreamWriter:
     write = export.write_batch(settings.export_dir, ids, settings)
     return export.decoded(records, ids, settings).writeStream.foreachBatch(write)
@@ -87,7 +91,8 @@ def _export(records: DataFrame, ids: SchemaIds, settings: Settings) -> DataStrea
 
 FAN_OUT = Query("fan-out", POS_INVOICES, _fan_out, lambda settings: f"{settings.checkpoint_dir}/fan-out")
 LOYALTY = Query("loyalty", POS_INVOICES, _loyalty, lambda settings: f"{settings.checkpoint_dir}/loyalty")
+SALES = Query("sales", POS_INVOICES, _sales, lambda settings: f"{settings.checkpoint_dir}/sales")
 # Beside its files (and unseen by readers of Parquet, as the underscore says): neither is of use without the other.
 EXPORT = Query("export", HADOOP, _export, lambda settings: f"{settings.export_dir}/_checkpoint")
 
-QUERIES = {query.name: query for query in (FAN_OUT, LOYALTY, EXPORT)}
+QUERIES = {query.name: query for query in (FAN_OUT, LOYALTY, SALES, EXPORT)}

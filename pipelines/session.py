@@ -50,17 +50,15 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
     options = {**_SHARED, **_PATIENCE, "spark.sql.shuffle.partitions": str(settings.shuffle_partitions)}
-    if "SPARK_ENV_LOADED" not in os.environ:  # set by spark-submit's scripts, not by a session started from Python
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit sets it for the Python programs that it runs
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         options |= _LOCAL | {
             "spark.master": settings.spark_master,
             "spark.driver.memory": settings.spark_driver_memory,
             "spark.driver.extraJavaOptions": f"{_LOG4J} {settings.spark_java_options}",
         }
-        if settings.spark_jars_dir:
-            options["spark.jars"] = ",".join(
-                str(jar) for jar in sorted(settings.spark_jars_dir.resolve().glob("*.jar"))
-            )
+        jars = sorted(settings.spark_jars_dir.resolve().glob("*.jar"))
+        options["spark.jars"] = ",".join(map(str, jars))
     for option, value in options.items():
         builder = builder.config(option, value)
     return builder.getOrCreate()

@@ -87,7 +87,8 @@ def marked_type(topic: Topic) -> T.StructType:
 def decode_json(value: Column, topic: Topic) -> Column:
     """Read JSON objects into the newest schema of a topic, as a struct with one more field, MARKER.
 
-    MARKER is null where the object could be read; a field of the wrong type makes the whole object unreadable.
+    MARKER is null where the object could be read; a field of the wrong type makes the whole object unreadable. For a
+    text any JSON value will do, and is read as it is written: simple tills send their InvoiceNumber as a number.
     """
     return F.from_json(value.cast("string"), marked_type(topic), {"columnNameOfCorruptRecord": MARKER})
 

@@ -16,6 +16,7 @@ class Topic:
         value: the Avro record of its values (a file of this folder); None where values are another topic's, untouched.
         partitions: fixed for the life of the topic; more would send a key elsewhere.
         retention: how long a record can be read; None keeps the latest record of each key for ever (compaction).
+        compacted: keeps only the latest record of each key meanwhile; without a retention always so.
     """
 
     name: str
@@ -23,10 +24,13 @@ class Topic:
     value: str | None
     partitions: int = 3
     retention: timedelta | None = timedelta(days=7)
+    compacted: bool = False
 
     @property
     def cleanup_policy(self) -> str:
-        return "delete" if self.retention else "compact"
+        if not self.retention:
+            return "compact"
+        return "compact,delete" if self.compacted else "delete"
 
     @property
     def config(self) -> dict[str, str]:
@@ -48,6 +52,10 @@ SHIPMENT = Topic("shipment", key="StoreID", value="PosInvoice")
 HADOOP = Topic("hadoop", key="StoreID", value="HadoopRecord")
 LOYALTY = Topic("loyalty", key="CustomerCardNo", value="Notification")
 LOYALTY_BALANCES = Topic("loyalty-balances", key="CustomerCardNo", value="Balance", retention=None)
+# A window ends with its retention as any other fact; until then only its latest figures matter. Its key names store and
+# minute, as compaction keeps one record a key, so the windows of one store are spread over all partitions.
+STORE_SALES = Topic("store-sales", key="StoreID@WindowStart", value="StoreSales", compacted=True)
+STORES = Topic("stores", key="StoreID", value="Store", partitions=1, retention=None)
 DEAD_LETTERS = Topic("dead-letters", key="the original key", value=None, retention=timedelta(days=30))
 
-ALL = (POS_INVOICES, SHIPMENT, HADOOP, LOYALTY, LOYALTY_BALANCES, DEAD_LETTERS)
+ALL = (POS_INVOICES, SHIPMENT, HADOOP, LOYALTY, LOYALTY_BALANCES, STORE_SALES, STORES, DEAD_LETTERS)

@@ -19,7 +19,6 @@ def dump(account: Account) -> bytes:
             "TotalLoyaltyPoints": account.total,
             "Sequence": account.sequence,
             "UpdatedTime": account.updated_time,
-            "RecentInvoices": account.recent_invoices,
         }
     )
 
@@ -27,9 +26,4 @@ def dump(account: Account) -> bytes:
 def load(state: bytes) -> Account:
     """Raises UndecodableError or UnknownSchemaIdError where the bytes are no account this version can read."""
     record = _decode(state)
-    return Account(
-        total=record["TotalLoyaltyPoints"],
-        sequence=record["Sequence"],
-        updated_time=record["UpdatedTime"],
-        recent_invoices=record["RecentInvoices"],
-    )
+    return Account(record["TotalLoyaltyPoints"], record["Sequence"], record["UpdatedTime"])

@@ -14,7 +14,7 @@ import pyarrow.dataset
 import pytest
 
 from pipelines.checkpoints import CheckpointMismatchError
-from pipelines.queries import EXPORT, FAN_OUT, LOYALTY, Query, RepeatHorizonError
+from pipelines.queries import EXPORT, FAN_OUT, LOYALTY, SALES, Query, RepeatHorizonError
 from schemas import topics
 from services.messaging.wire import encoder
 from tests.kafka_topics import IDS, balances_of, effects_of, headers_of, publish, read_all, records_of
@@ -124,6 +124,18 @@ def test_every_invoice_reaches_its_outputs_once_over_batches_repeats_and_replays
     assert {b"nonsense", None} == {message.value() for message in read_all(settings, topics.DEAD_LETTERS)}
 
 
+@pytest.mark.usefixtures("topics_created")
+def test_a_number_is_an_invoice_once_whatever_it_says_the_second_time(spark, settings):
+    """A number that comes again under another card, amount or type earns nothing more and ships nothing more."""
+    publish_invoices(settings, [invoice(1, "A", 100.0), invoice(3, "B", 50.0, CustomerType="NONPRIME")])
+    run(spark, settings, FAN_OUT, LOYALTY)
+    publish_invoices(settings, [invoice(1, "C", 900.0), invoice(3, "B", 50.0), invoice(5, "B", 10.0)])
+    run(spark, settings, FAN_OUT, LOYALTY)
+
+    assert {"A": Decimal("2.00"), "B": Decimal("0.20")} == served(settings)
+    assert {"I1", "I3", "I5"} == set(effects_of(settings, topics.SHIPMENT))
+
+
 @pytest.mark.skipif(not SAMPLE.exists(), reason="the sample invoices are not beside this checkout")
 @pytest.mark.usefixtures("topics_created")
 def test_recorded_invoices_give_the_known_totals(spark, settings):
@@ -178,6 +190,31 @@ def test_a_horizon_shorter_than_the_retention_is_refused(spark, settings):
 
     with pytest.raises(RepeatHorizonError, match="8 days"):
         run(spark, settings.model_copy(update={"repeat_horizon": timedelta(days=7)}), FAN_OUT)
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_sales_by_minute_add_up_over_batches_repeats_and_replays(spark, settings):
+    """The last record of every window has the figures of its invoices, each once; its sequence only grows."""
+    first, second = invoices(1, 20), invoices(21, 10)
+    publish_invoices(settings, first + first[:5])
+    run(spark, settings, SALES)
+    replay_newest_batch(SALES.checkpoint(settings))
+    publish_invoices(settings, second + first[:5])
+    run(spark, settings, SALES)
+
+    windows = {}
+    for record in effects_of(settings, topics.STORE_SALES).values():
+        window = (record["StoreID"], record["WindowStart"])
+        windows[window] = max(windows.get(window, record), record, key=lambda each: each["Sequence"])
+    amounts = {
+        store: [Decimal(str(e["TotalAmount"])) for e in first + second if e["StoreID"] == store] for store, _ in windows
+    }
+    for store, sold in amounts.items():
+        of_store = [record for (name, _), record in windows.items() if name == store]
+        assert len(sold) == sum(record["Count"] for record in of_store)
+        assert sum(sold) == sum(record["Sum"] for record in of_store)
+        assert (min(sold), max(sold)) == (min(r["Minimum"] for r in of_store), max(r["Maximum"] for r in of_store))
+    assert 5 == len(amounts)
 
 
 def start_pipeline(settings, log):

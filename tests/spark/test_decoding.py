@@ -56,6 +56,8 @@ def test_what_cannot_be_read_says_why(spark):
         b'{"InvoiceNumber": "1", "StoreID"': "not a JSON PosInvoice",
         b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": "much"}': "not a JSON PosInvoice",
         b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1, "New": 1}': None,
+        b'{"InvoiceNumber": "1", "StoreID": "S", "InvoiceLineItems": [{}, null]}': "not a JSON PosInvoice",
+        b'{"InvoiceNumber": 1, "StoreID": "S", "TotalAmount": 1}': None,
         b"{}": "InvoiceNumber is missing",
         None: "no value",
     }
