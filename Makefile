@@ -1,6 +1,6 @@
 # retail-loyalty: every target sets up what it needs first. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down status test test-unit lint format bench lock clean
+.PHONY: help setup demo up down status test test-unit lint format bench bench-operators bench-simulator lock clean
 
 N ?=
 FILES ?=
@@ -14,7 +14,7 @@ FIND_PYTHON = for python in $(or $(PYTHON),$(BIN)/python python3 python3.13 pyth
 	test -n "$$python" || { echo "set-up: Python 3.11 or newer is needed: install it, or give PYTHON=path" >&2; exit 1; }
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## environment, Java and jars; does nothing when they are there (PYTHON=path)
 	@$(FIND_PYTHON); PYTHON="$(PYTHON)" "$$python" -m infra.setup
@@ -47,8 +47,14 @@ format: setup ## let ruff format and fix the code
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: setup ## measure throughput, latency and memory
-	$(BIN)/python -m infra.bench
+bench: setup ## measure throughput, cost, latency and memory of the pipeline
+	$(BIN)/python -m benchmarks.pipeline
+
+bench-operators: setup ## measure Spark's Python operators for keyed state against each other
+	$(BIN)/python -m benchmarks.operators
+
+bench-simulator: setup ## measure the POS simulator (needs a broker: make up)
+	$(BIN)/python -m benchmarks.simulator
 
 lock: setup ## pin the packages of pyproject.toml and the jars of infra/ivy.xml (UPGRADE=--upgrade for newer ones)
 	$(LOCK) $(UPGRADE) pyproject.toml --all-extras --group dev -o requirements/all.txt

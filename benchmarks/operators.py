@@ -18,7 +18,6 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from infra.local import jars
 from pipelines.loyalty import NOTIFICATION_TYPE, notification_rows, running_totals
 from pipelines.session import spark_session
 from services import account_state
@@ -91,7 +90,7 @@ OPERATORS: dict[str, Callable[[DataFrame], DataFrame]] = {
 
 
 def main() -> None:
-    spark = spark_session(Settings(spark_jars_dir=jars.folder("spark")))
+    spark = spark_session(Settings())
     rates: dict[tuple[str, str], list[float]] = {}
     with tempfile.TemporaryDirectory() as directory:
         for run in range(RUNS):

@@ -1,0 +1,194 @@
+"""Throughput, cost, latency and memory of the fan-out and of the loyalty query: ``make bench``.
+
+Throughput: a topic is loaded first, then one query at a time reads it to its end, as a process of its own; the first
+micro-batch is warm-up. Latency: both queries run, invoices come at a fixed rate, and the broker's own append times of
+input and output are compared, so that no clock but one takes part. Writes var/reports/pipeline.json.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median, quantiles
+
+import psutil
+
+from benchmarks.machine import machine
+from infra.local.stack import LocalStack, environment_of, private_settings
+from schemas import topics
+from schemas.topics import Topic
+from services.domain.invoice import is_home_delivery, is_prime
+from services.messaging.administration import create_topics
+from services.messaging.publishing import connected_producer, publish
+from services.messaging.schema_ids import FolderSchemaIds
+from services.messaging.wire import decoder
+from services.pos_simulator import Options, Simulation
+from services.settings import Settings
+from tests.kafka_topics import read_all
+
+REPORT = Path("var/reports/pipeline.json")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--invoices", type=int, default=30_000, help="to load before throughput is measured")
+    parser.add_argument("--customers", type=int, default=5_000)
+    parser.add_argument("--batch", type=int, default=5_000, help="invoices a micro-batch")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rate", type=int, default=50, help="invoices a second while latency is measured")
+    parser.add_argument(
+        "--seconds", type=int, default=60, help="for which latency is measured, after as many to warm up"
+    )
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        report = {
+            "machine": machine(),
+            "options": vars(options),
+            "throughput": throughput(Path(directory, "throughput"), options),
+            "latency": latency(Path(directory, "latency"), options),
+        }
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    REPORT.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(report, indent=2))
+
+
+def throughput(directory: Path, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Each query alone, over the whole of a loaded topic, in alternation."""
+    settings = private_settings(
+        directory, max_offsets_per_trigger=options.batch, spark_master="local[2]", log_format="json"
+    )
+    stack = LocalStack(directory, settings)
+    stack.broker.start()
+    runs: dict[str, list[dict[str, float]]] = {"fan-out": [], "loyalty": []}
+    try:
+        create_topics(settings)
+        load(settings, Options(count=options.invoices, customers=options.customers, repeats=0.01, broken=0.005))
+        for number in range(options.rounds):
+            for query, results in runs.items():
+                own = stack.settings.model_copy(update={"checkpoint_dir": str(directory / f"{query}-{number}")})
+                results.append(run_to_the_end(query, own, directory / f"{query}-{number}.log"))
+                print(query, results[-1], flush=True)
+    finally:
+        stack.broker.stop()
+    return {query: {key: median(run[key] for run in results) for key in results[0]} for query, results in runs.items()}
+
+
+def load(settings: Settings, options: Options, rate: float = 0) -> None:
+    name = settings.name_of(topics.POS_INVOICES)
+    publish(Simulation(options).messages(), connected_producer(settings, "benchmark", [name]), name, rate)
+
+
+@dataclass
+class Watch:
+    """Processor time and resident memory of a process and all its descendants, seen twice a second."""
+
+    process: psutil.Process
+    cpu_seconds: dict[int, float] = field(default_factory=dict)
+    peak_bytes: int = 0
+
+    def look(self) -> None:
+        resident = 0
+        for member in [self.process, *_descendants(self.process)]:
+            try:
+                times = member.cpu_times()
+                resident += member.memory_info().rss
+            except psutil.Error:
+                continue
+            self.cpu_seconds[member.pid] = times.user + times.system
+        self.peak_bytes = max(self.peak_bytes, resident)
+
+    def until(self, ended: threading.Event) -> None:
+        while not ended.wait(0.5):
+            self.look()
+
+
+def _descendants(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def run_to_the_end(query: str, settings: Settings, log_file: Path) -> dict[str, float]:
+    """One query over all there is; figures over all its micro-batches but the first, memory and start over all."""
+    command = [sys.executable, "-m", "pipelines", "--query", query, "--available-now"]
+    with log_file.open("wb") as log:
+        process = psutil.Popen(command, env=environment_of(settings), stdout=log, stderr=subprocess.STDOUT)
+        watch, ended = Watch(process), threading.Event()
+        watcher = threading.Thread(target=watch.until, args=(ended,))
+        watcher.start()
+        status = process.wait()
+        ended.set()
+        watcher.join()
+    if status:
+        raise RuntimeError(f"{query} ended with status {status}: {log_file.read_text(encoding='utf-8')[-2000:]}")
+    batches = list(_batches(log_file))
+    measured = batches[1:]
+    rows, everything = sum(batch["rows"] for batch in measured), sum(batch["rows"] for batch in batches)
+    return {
+        "invoices_per_second": round(rows / (sum(batch["ms"] for batch in measured) / 1000), 1),
+        "first_batch_ms": batches[0]["ms"],
+        "cpu_seconds_per_1000_invoices_with_start": round(sum(watch.cpu_seconds.values()) / everything * 1000, 3),
+        "peak_memory_mib": round(watch.peak_bytes / 2**20),
+    }
+
+
+def _batches(log_file: Path) -> Iterator[dict[str, float]]:
+    for line in log_file.read_text(encoding="utf-8").splitlines():
+        if line.startswith("{") and '"event": "batch"' in line:
+            yield json.loads(line)
+
+
+def latency(directory: Path, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """From an invoice's append to the append of what each query makes of it, at a steady rate, in milliseconds."""
+    settings = private_settings(directory, spark_master="local[2]")
+    count = options.rate * options.seconds
+    warm_up, measured = (
+        Options(count=count, customers=options.customers, repeats=0, broken=0, seed=seed) for seed in (1, 2)
+    )
+    with LocalStack(directory, settings, api_instances=0):
+        for day in (warm_up, measured):
+            load(settings, day, options.rate)
+        invoices = [message.invoice or {} for day in (warm_up, measured) for message in Simulation(day).messages()]
+        _wait_for(settings, topics.LOYALTY, sum(map(is_prime, invoices)))
+        _wait_for(settings, topics.SHIPMENT, sum(map(is_home_delivery, invoices)))
+        numbers = {str(invoice["InvoiceNumber"]) for invoice in invoices[count:]}
+        arrived = _append_times(settings, topics.POS_INVOICES, numbers)
+        return {
+            query: _spread(arrived, _append_times(settings, topic, numbers))
+            for query, topic in {"fan-out": topics.SHIPMENT, "loyalty": topics.LOYALTY}.items()
+        }
+
+
+def _wait_for(settings: Settings, topic: Topic, records: int) -> None:
+    deadline = time.monotonic() + 600
+    while len(read_all(settings, topic)) < records:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{settings.name_of(topic)} did not reach {records} records")
+        time.sleep(1)
+
+
+def _append_times(settings: Settings, topic: Topic, numbers: set[str]) -> dict[str, int]:
+    """Invoice number to the broker's append time of its first record on the topic, milliseconds."""
+    decode = decoder(topic, FolderSchemaIds())
+    times: dict[str, int] = {}
+    for message in read_all(settings, topic):
+        number = decode(message.value() or b"")["InvoiceNumber"]
+        if number in numbers:
+            times.setdefault(number, message.timestamp()[1])
+    return times
+
+
+def _spread(begun: dict[str, int], ended: dict[str, int]) -> dict[str, float]:
+    cuts = quantiles((ended[number] - begun[number] for number in ended), n=100)
+    return {"invoices": len(ended), "p50_ms": round(cuts[49]), "p99_ms": round(cuts[98])}
+
+
+if __name__ == "__main__":
+    main()
