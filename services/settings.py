@@ -5,10 +5,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from schemas.topics import Topic
+
+TOP_CUSTOMERS_THRESHOLD = Decimal(1000)
+"""Points; at the loyalty factor of 0.02, purchases of 50,000."""
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 
@@ -42,8 +45,8 @@ class Settings(BaseSettings):
     spark_java_options: str = Field(
         "-XX:+UseSerialGC", description="Java options of a session started without spark-submit."
     )
-    spark_jars_dir: Path | None = Field(
-        None,
+    spark_jars_dir: Path = Field(
+        Path("var/jars/spark"),
         description="Folder of jars put on Spark's class path when the session is started locally; "
         "spark-submit brings its own.",
     )
@@ -69,10 +72,48 @@ class Settings(BaseSettings):
     api_port: Port = Field(8080, description="Port the API listens on.")
     state_dir: Path = Field(Path("var/state"), description="The API's local stores; one process a folder.")
     state_store: str = Field("rocksdb", pattern="^(rocksdb|memory)$", description="Kind of local store.")
+    application_server: str | None = Field(
+        None,
+        pattern=r"^https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$",
+        description="URL under which the other instances reach this one; unset: http://, api_host and api_port.",
+    )
+    standby_replicas: NonNegativeInt = Field(
+        1, description="Instances that keep a warm copy of each partition beside its owner."
+    )
+    session_timeout: timedelta = Field(
+        timedelta(seconds=8),
+        ge=timedelta(seconds=1),
+        description="After this long without a heartbeat an instance's partitions go to others (ISO 8601); "
+        "not below the broker's group.min.session.timeout.ms.",
+    )
+    top_customers_threshold: Decimal = Field(
+        TOP_CUSTOMERS_THRESHOLD,
+        allow_inf_nan=False,
+        description="Points from which on a customer is in the store top-customers; another figure rebuilds it.",
+    )
 
     log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="Lowest level that is logged.")
     log_format: str = Field("console", pattern="^(console|json)$", description="Log lines for people or for machines.")
 
+    @property
+    def advertised_url(self) -> str:
+        """Where the other instances find this one."""
+        return self.application_server or f"http://{self.api_host}:{self.api_port}"
+
     def name_of(self, topic: Topic) -> str:
         """The topic's name on the broker."""
         return self.topic_prefix + topic.name
+
+
+class SettingsError(ValueError):
+    """Settings that cannot be; the message names the environment variables, in one line."""
+
+
+def read_settings(**given: object) -> Settings:
+    """The settings of the environment, with those that are given (not None) in their place; raises SettingsError."""
+    prefix = Settings.model_config["env_prefix"]
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    except ValidationError as error:
+        wrong = (f"{prefix}{str(item['loc'][0]).upper()}: {item['msg']}" for item in error.errors())
+        raise SettingsError("; ".join(wrong)) from error

@@ -86,7 +86,7 @@ class LocalStack:
 
     def __init__(self, directory: Path, settings: Settings, api_instances: int = 1) -> None:
         self.directory = directory.resolve()
-        self.settings = settings.model_copy(update={"spark_jars_dir": settings.spark_jars_dir or jars.folder("spark")})
+        self.settings = settings
         self.broker = LocalBroker(self.directory, _local_port(settings), self._process("kafka"))
         self.pipeline = self._pipeline()
         self.apis = [self._api(number) for number in range(1, api_instances + 1)]

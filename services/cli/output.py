@@ -8,11 +8,11 @@ from typing import Annotated, Any, NoReturn
 import orjson
 import typer
 from confluent_kafka import KafkaException
-from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from services import settings
 from services.messaging.administration import TopicMismatchError
 from services.messaging.dead_letters import DeadLettersError
 from services.messaging.publishing import PublishError
@@ -57,9 +57,9 @@ def variable(setting: str) -> str:
 def read_settings() -> Settings:
     """The settings of the environment, or one line that names the variables that are wrong."""
     try:
-        return Settings()
-    except ValidationError as error:
-        stop("; ".join(f"{variable(str(item['loc'][0]))}: {item['msg']}" for item in error.errors()), MISUSED)
+        return settings.read_settings()
+    except settings.SettingsError as error:
+        stop(str(error), MISUSED)
 
 
 def print_json(value: Any) -> None:
