@@ -1,6 +1,6 @@
 # retail-loyalty: every target sets up what it needs first. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down status test test-unit lint format bench bench-operators bench-simulator lock clean
+.PHONY: help setup demo up down status test test-unit lint format bench bench-queries bench-operators bench-simulator lock clean
 
 N ?=
 FILES ?=
@@ -49,6 +49,9 @@ format: setup ## let ruff format and fix the code
 
 bench: setup ## measure throughput, cost, latency and memory of the pipeline
 	$(BIN)/python -m benchmarks.pipeline
+
+bench-queries: setup ## measure restore, reads and an owner's death of the interactive queries
+	$(BIN)/python -m benchmarks.queries
 
 bench-operators: setup ## measure Spark's Python operators for keyed state against each other
 	$(BIN)/python -m benchmarks.operators

@@ -8,10 +8,15 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from api import headers
 from api.problems import MEDIA_TYPE, ProblemError
+from services.interactive_queries.reports import HeldPartition
 
 DESCRIPTION = """
 Loyalty balances, read from a local store that follows the changelog `loyalty-balances`.
+
+Start as many instances as you like and ask any of them anything: each has a share of the customers, and passes on
+what is about the others. Every answer says in its headers whose copy was read, and how fresh it is.
 
 Every error is `application/problem+json` (RFC 9457); tell them apart by `type`.
 A 503 with `Retry-After` passes by itself.
@@ -81,8 +86,61 @@ class Readiness(BaseModel):
     partitions: list[StorePartitionReport]
 
 
+class Instance(BaseModel):
+    """An instance of the group."""
+
+    url: str = Field(examples=["http://127.0.0.1:8080"])
+    is_self: bool = Field(alias="self", description="Whether it is the one that answers.")
+    reachable: bool = Field(description="Whether it answered when it was last asked.")
+    partitions: list[HeldPartition] = Field(description="By its own account, a second old.")
+
+
+class InstanceList(BaseModel):
+    instances: list[Instance]
+
+
+class StoreDescription(BaseModel):
+    name: str = Field(examples=["customer-balances"])
+    kind: str = Field(examples=["keyed", "derived", "windowed", "global"])
+    changelog: str = Field(description="The topic that it follows, without the deployment's prefix.")
+    partitions: int
+
+
+class StoreList(BaseModel):
+    stores: list[StoreDescription]
+
+
+class StoreHolder(BaseModel):
+    """An instance with partitions of a store, by its own account."""
+
+    url: str
+    active: list[int]
+    standby: list[int]
+
+
+class StoreMetadata(BaseModel):
+    store: str
+    instances: list[StoreHolder]
+
+
+class KeyMetadata(BaseModel):
+    """Where a key is; as KeyQueryMetadata of Kafka Streams."""
+
+    store: str
+    partition: int
+    active: str = Field(description="URL of the owner.")
+    standbys: list[str] = Field(description="URLs, the nearest to the changelog's end first.")
+
+
 class Liveness(BaseModel):
     alive: bool
+
+
+FRESHNESS_HEADERS: dict[str, Any] = {
+    "ETag": {"description": "The sequence, quoted.", "schema": {"type": "string"}},
+    **{name: {"description": text, "schema": {"type": "string"}} for name, text in headers.FRESHNESS.items()},
+}
+"""What an answer about one key says of itself."""
 
 
 def problem_responses(*problems: ProblemError) -> dict[int | str, dict[str, Any]]:

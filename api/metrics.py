@@ -36,6 +36,15 @@ class Metrics:
             buckets=_REQUEST_BUCKETS,
             registry=self.registry,
         )
+        self.forwarded = Counter(
+            "loyalty_forwarded_requests",
+            "Requests sent to other instances: answered, refused (not the owner, restoring …), unreachable, timeout.",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.stale_answers = Counter(
+            "loyalty_stale_answers", "Answers of this instance from a standby copy.", registry=self.registry
+        )
         self._freshness = Histogram(
             "loyalty_balance_freshness_seconds",
             "From the broker's append of the newest invoice counted to its balance in the store; after the restore.",

@@ -1,6 +1,6 @@
 """Errors that an integrator can act on: every one is application/problem+json (RFC 9457)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -10,9 +10,16 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from services.state_stores.store import NotServingError
+
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:problem-type:loyalty:"
 """Problem types are names, not addresses: a deployment has no documentation server that they could point to."""
+
+
+NOT_THE_OWNER = "not-the-owner"
+ANOTHER_MAY_ANSWER = frozenset({NOT_THE_OWNER, "starting", "restoring", "stopping", "too-stale"})
+"""Of these an instance says no more than that it is not the one to ask."""
 
 
 @dataclass(eq=False)  # not frozen: whoever raises or passes on an exception sets its traceback
@@ -32,6 +39,11 @@ class ProblemError(Exception):
     retry_after: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     extensions: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def another_may_answer(self) -> bool:
+        """Whether it is worth asking another instance."""
+        return self.name in ANOTHER_MAY_ANSWER
 
     def response(self) -> Response:
         headers = dict(self.headers)
@@ -55,6 +67,45 @@ def unknown_customer() -> ProblemError:
         "unknown-customer",
         "No such customer",
         "No balance is known for this card. A balance appears with the first PRIME invoice.",
+    )
+
+
+def unknown_store(stores: Sequence[str]) -> ProblemError:
+    return ProblemError(
+        HTTPStatus.NOT_FOUND,
+        "unknown-store",
+        "No such store",
+        f"The stores are {', '.join(stores)}.",
+        extensions={"stores": stores},
+    )
+
+
+def unknown_key() -> ProblemError:
+    return ProblemError(
+        HTTPStatus.NOT_FOUND, "unknown-key", "No such key", "The store exists and has no such key at this time."
+    )
+
+
+def unreadable_body() -> ProblemError:
+    return ProblemError(HTTPStatus.BAD_REQUEST, "unreadable-body", "Bad Request", "There was an error parsing the body")
+
+
+def not_windowed(store: str) -> ProblemError:
+    return ProblemError(
+        HTTPStatus.BAD_REQUEST,
+        "not-windowed",
+        "The store has no windows",
+        f"{store} has one entry a key: ask for keys.",
+    )
+
+
+def not_here(partition: int) -> ProblemError:
+    return ProblemError(
+        HTTPStatus.MISDIRECTED_REQUEST,
+        "not-here",
+        "The partition is on another instance",
+        f"Partition {partition} is not on this instance; the path without /local finds the one that has it.",
+        extensions={"partition": partition},
     )
 
 
@@ -87,6 +138,57 @@ def stopping() -> ProblemError:
         "The store is closed",
         "This instance is stopping or has given the partition up.",
         retry_after=1,
+    )
+
+
+def not_serving(error: NotServingError) -> ProblemError:
+    if error.task is None:
+        return starting(error.partition)
+    return restoring(error.partition, error.task.progress.restored_share)
+
+
+def rebalancing(partition: int) -> ProblemError:
+    return ProblemError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "rebalancing",
+        "The partition is on its way",
+        f"The group is deciding who serves partition {partition}, and no instance has a copy of it to read from.",
+        retry_after=1,
+        extensions={"partition": partition},
+    )
+
+
+def not_the_owner(partition: int) -> ProblemError:
+    return ProblemError(
+        HTTPStatus.MISDIRECTED_REQUEST,
+        NOT_THE_OWNER,
+        "The partition has moved",
+        f"Partition {partition} was asked of its owner, and this instance is not that: it must be discovered again.",
+        extensions={"partition": partition},
+    )
+
+
+def owner_unreachable(partition: int, tried: Sequence[str], *, timed_out: bool) -> ProblemError:
+    return ProblemError(
+        HTTPStatus.GATEWAY_TIMEOUT if timed_out else HTTPStatus.BAD_GATEWAY,
+        "owner-timeout" if timed_out else "owner-unreachable",
+        "No instance with the partition answers",
+        f"Partition {partition} is held by {', '.join(tried)}; "
+        f"{'there was no answer in time' if timed_out else 'the connection failed'}.",
+        retry_after=1,
+        extensions={"partition": partition, "tried": tried},
+    )
+
+
+def too_stale(max_lag: int, lag: int | None) -> ProblemError:
+    known = "is not known now" if lag is None else f"is {lag} records"
+    return ProblemError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "too-stale",
+        "No copy is as fresh as asked for",
+        f"The owner does not answer, and how far the best copy lags {known}; maxLag is {max_lag}.",
+        retry_after=1,
+        extensions={"maxLag": max_lag, "lag": lag},
     )
 
 
@@ -141,7 +243,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def of_framework(_: Request, error: HTTPException) -> Response:
         status = HTTPStatus(error.status_code)
-        name = {404: "unknown-route", 405: "method-not-allowed"}.get(status, "http-error")
+        name = {400: "unreadable-body", 404: "unknown-route", 405: "method-not-allowed"}.get(status, "http-error")
         return ProblemError(status, name, status.phrase, str(error.detail), headers=error.headers or {}).response()
 
     @app.exception_handler(RequestValidationError)

@@ -40,7 +40,12 @@ class ApiProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        self.http = httpx.Client(base_url=f"http://{HOST}:{port}", timeout=40, trust_env=False)
+        self.url = f"http://{HOST}:{port}"
+        self.http = httpx.Client(base_url=self.url, timeout=40, trust_env=False)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def wait_until(self, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Ask /readyz until its report is as wanted; returns the report."""
@@ -66,6 +71,17 @@ class ApiProcess:
         assert {each.status_code for each in answers.values()} <= {200, 404}
         return {card: each.json()["TotalLoyaltyPoints"] for card, each in answers.items() if each.status_code == 200}
 
+    def pause(self) -> None:
+        """SIGSTOP: it holds its connections, and knows nothing of the time that passes."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def log_lines(self, *parts: str) -> list[str]:
+        """The lines of its log that hold all of these."""
+        return [line for line in self._log.read_text().splitlines() if all(part in line for part in parts)]
+
     def kill(self) -> None:
         self._process.kill()
         self._process.wait(DEADLINE_SECONDS)
@@ -89,6 +105,11 @@ class ApiProcess:
         if self._process.poll() is None:
             self.kill()
         self.http.close()
+
+
+def balances_of(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """The partitions of the balances in a report of /readyz, in their order."""
+    return [each for each in report["partitions"] if each["store"] == "customer-balances"]
 
 
 class Changelog:

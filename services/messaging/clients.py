@@ -1,5 +1,8 @@
 """Kafka clients, each configured in one place."""
 
+from collections.abc import Callable
+from typing import Any
+
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
@@ -9,11 +12,15 @@ from services.settings import Settings
 _PARTITIONER = "murmur2_random"
 
 
-def _common(settings: Settings, client_id: str) -> dict[str, str | int | float | bool]:
+Option = str | int | float | bool | Callable[..., Any]
+"""A setting of librdkafka, or what it is to call back."""
+
+
+def _common(settings: Settings, client_id: str) -> dict[str, Any]:
     return {"bootstrap.servers": settings.kafka_bootstrap_servers, "client.id": client_id}
 
 
-def producer(settings: Settings, client_id: str, **overrides: str | int | float | bool) -> Producer:
+def producer(settings: Settings, client_id: str, **overrides: Option) -> Producer:
     """A producer that loses and repeats nothing on its way to the broker (idempotent, all replicas acknowledge)."""
     return Producer(
         {
@@ -28,7 +35,7 @@ def producer(settings: Settings, client_id: str, **overrides: str | int | float 
     )
 
 
-def consumer(settings: Settings, client_id: str, **overrides: str | int | float | bool) -> Consumer:
+def consumer(settings: Settings, client_id: str, **overrides: Option) -> Consumer:
     """A consumer that starts at the beginning and commits nothing: offsets are kept with what records became."""
     return Consumer(
         {

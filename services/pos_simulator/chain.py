@@ -44,6 +44,9 @@ class Store:
     key: bytes
     tills: tuple[str, ...]
     cashiers: tuple[str, ...]
+    name: str
+    city: str
+    state: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,8 @@ def _store(number: int) -> Store:
     cashiers = tuple(
         f"OAS{100 + (number * CASHIERS_PER_STORE + cashier) % 900}" for cashier in range(CASHIERS_PER_STORE)
     )
-    return Store(store_id, store_id.encode(), tills, cashiers)
+    city, state, _ = _PLACES[number % len(_PLACES)]
+    return Store(store_id, store_id.encode(), tills, cashiers, f"{city} {number // len(_PLACES) + 1}", city, state)
 
 
 def _address(scattered: int, store: int) -> DeliveryAddress:

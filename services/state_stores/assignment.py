@@ -1,31 +1,36 @@
-"""Which partitions an instance takes. The materialiser asks nobody else, so sharing them out is one more class here."""
+"""Which partitions an instance holds, and in which role. The materialiser asks nobody else."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
+from enum import StrEnum
 from typing import Protocol
 
-from confluent_kafka import Consumer, TopicPartition
+Place = tuple[str, int]
+"""A partition: the topic's name on the broker, and its number."""
 
 
-class PartitionOwner(Protocol):
-    """What an assignment drives: in the materialiser's thread, possibly from inside the consumer's callbacks."""
+class Role(StrEnum):
+    """What a local copy of a partition is."""
 
-    def take(self, consumer: Consumer, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Open the stores of these partitions; returns them with the offsets to read from."""
-
-    def give_up(self, partitions: Iterable[TopicPartition]) -> None:
-        """Close the stores of these partitions; their data stays on disk for a return."""
+    ACTIVE = "active"
+    STANDBY = "standby"
 
 
 class Assignment(Protocol):
-    """Decides the partitions of this instance."""
+    """Decides the partitions of this instance. Called from the materialiser's thread."""
 
-    def attach(self, consumer: Consumer, topics: dict[str, int], owner: PartitionOwner) -> None:
-        """Make the consumer read this instance's partitions of the topics (name to number of partitions)."""
+    def attach(self, topics: Mapping[str, int]) -> None:
+        """Begin to share these topics (name to number of partitions); called again it does nothing."""
 
+    @property
+    def alive(self) -> bool:
+        """Whether it still follows who holds what."""
 
-class AllPartitions:
-    """Every partition of every topic: a single instance."""
+    @property
+    def settled(self) -> bool:
+        """Whether this instance has what it is due: perhaps nothing."""
 
-    def attach(self, consumer: Consumer, topics: dict[str, int], owner: PartitionOwner) -> None:
-        everything = [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
-        consumer.assign(owner.take(consumer, everything))
+    def holdings(self, held: Collection[Place]) -> Mapping[Place, Role]:
+        """What this instance is to hold now, given what it holds."""
+
+    def leave(self) -> None:
+        """Give everything back; returns when the others may take it."""

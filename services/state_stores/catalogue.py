@@ -1,22 +1,37 @@
 """The table of stores."""
 
 from datetime import UTC, datetime, timedelta
+from decimal import ROUND_HALF_UP, Context, Decimal
 
 import orjson
 
 from schemas import topics
 from services.messaging.schema_ids import SchemaIds
 from services.messaging.wire import Record, UndecodableError, decoder
-from services.state_stores.definition import StoreDefinition, View
+from services.settings import TOP_CUSTOMERS_THRESHOLD
+from services.state_stores.definition import Filter, StoreDefinition, View, Viewer, window_key
 
 BALANCES = "customer-balances"
+TOP_CUSTOMERS = "top-customers"
+STORE_SALES = "store-sales"
+STORES = "stores"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MINUTE = timedelta(minutes=1)
+# A sum has up to 28 digits: the default context would round the average of a large one twice.
+_EXACT = Context(prec=60, rounding=ROUND_HALF_UP)
+_HUNDREDTH = Decimal("0.01")
 
 
-def stores(ids: SchemaIds) -> tuple[StoreDefinition, ...]:
-    """Every store an instance keeps."""
-    return (_balances(ids),)
+def stores(ids: SchemaIds, threshold: Decimal = TOP_CUSTOMERS_THRESHOLD) -> tuple[StoreDefinition, ...]:
+    """Every store an instance keeps; ``threshold`` is that of the top customers."""
+    balances = _balances(ids)
+    return (
+        balances,
+        StoreDefinition(TOP_CUSTOMERS, topics.LOYALTY_BALANCES, balances.view, derived=_from(threshold)),
+        StoreDefinition(STORE_SALES, topics.STORE_SALES, _sales_view(ids), window=_MINUTE),
+        StoreDefinition(STORES, topics.STORES, _store_view(ids), is_global=True),
+    )
 
 
 def _balances(ids: SchemaIds) -> StoreDefinition:
@@ -24,11 +39,39 @@ def _balances(ids: SchemaIds) -> StoreDefinition:
 
     def view(key: bytes, value: bytes) -> View:
         balance = decode(value)
-        if balance["CustomerCardNo"].encode() != key:
-            raise UndecodableError("the key is not the CustomerCardNo of the value")
-        return View(balance["Sequence"], balance["UpdatedTime"], balance_body(balance))
+        _check_key(key, balance["CustomerCardNo"].encode())
+        return View(balance["Sequence"], balance_body(balance), balance["UpdatedTime"])
 
     return StoreDefinition(BALANCES, topics.LOYALTY_BALANCES, view)
+
+
+def _from(threshold: Decimal) -> Filter:
+    def keeps(body: bytes) -> bool:
+        return Decimal(orjson.loads(body)["TotalLoyaltyPoints"]) >= threshold
+
+    return Filter(BALANCES, keeps, f"{threshold.normalize():f} points or more")
+
+
+def _sales_view(ids: SchemaIds) -> Viewer:
+    decode = decoder(topics.STORE_SALES, ids)
+
+    def view(key: bytes, value: bytes) -> View:
+        sales = decode(value)
+        _check_key(key, window_key(sales["StoreID"], sales["WindowStart"]))
+        return View(sales["Sequence"], sales_body(sales))
+
+    return view
+
+
+def _store_view(ids: SchemaIds) -> Viewer:
+    decode = decoder(topics.STORES, ids)
+
+    def view(key: bytes, value: bytes) -> View:
+        store = decode(value)
+        _check_key(key, store["StoreID"].encode())
+        return View(None, orjson.dumps(store))
+
+    return view
 
 
 def balance_body(balance: Record) -> bytes:
@@ -37,9 +80,43 @@ def balance_body(balance: Record) -> bytes:
     Points are a string with two places: exact in every client, where a JSON number becomes a binary fraction in most.
     The time is ISO 8601 in UTC. Raises UndecodableError for a time outside of the years 1 to 9999.
     """
-    try:
-        updated = _EPOCH + timedelta(milliseconds=balance["UpdatedTime"])
-    except OverflowError as error:
-        raise UndecodableError(f"{balance['UpdatedTime']} ms is no time of the calendar") from error
-    shown = {**balance, "TotalLoyaltyPoints": str(balance["TotalLoyaltyPoints"]), "UpdatedTime": updated}
+    shown = {
+        **balance,
+        "TotalLoyaltyPoints": str(balance["TotalLoyaltyPoints"]),
+        "UpdatedTime": _time(balance["UpdatedTime"]),
+    }
     return orjson.dumps(shown, option=orjson.OPT_UTC_Z)
+
+
+def sales_body(sales: Record) -> bytes:
+    """The JSON that answers for StoreSales: amounts and times as in ``balance_body``, and the average amount.
+
+    The average has two places, rounded half up (away from zero). Raises UndecodableError for a time that no calendar
+    has and for a window without invoices.
+    """
+    if sales["Count"] < 1:
+        raise UndecodableError(f"a window of {sales['Count']} invoices has no average")
+    # "plus" makes the minus zero of a small loss a zero.
+    average = _EXACT.plus(_EXACT.quantize(_EXACT.divide(sales["Sum"], Decimal(sales["Count"])), _HUNDREDTH))
+    shown = {
+        "StoreID": sales["StoreID"],
+        **{name: _time(sales[name]) for name in ("WindowStart", "WindowEnd")},
+        "Count": sales["Count"],
+        **{name: str(sales[name]) for name in ("Sum", "Minimum", "Maximum")},
+        "Average": str(average),
+        "Sequence": sales["Sequence"],
+        "UpdatedTime": _time(sales["UpdatedTime"]),
+    }
+    return orjson.dumps(shown, option=orjson.OPT_UTC_Z)
+
+
+def _check_key(key: bytes, of_value: bytes) -> None:
+    if key != of_value:
+        raise UndecodableError("the key is not that of the value")
+
+
+def _time(milliseconds: int) -> datetime:
+    try:
+        return _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError as error:
+        raise UndecodableError(f"{milliseconds} ms is no time of the calendar") from error

@@ -24,13 +24,14 @@ class Checkpoint:
     Attributes:
         origin: names the changelog and the format of the values; data of another origin must not be served.
         offset: the next changelog offset to read.
-        written_time: when this was written by this machine's clock, milliseconds since the epoch. A store older than
-            the changelog's tombstone retention may have missed a deletion.
+        caught_up_time: when the store last was where its changelog ended or, if it never was, when it began with
+            nothing; by this machine's clock, milliseconds since the epoch. A store that was left alone, or lagged, for
+            longer than the changelog's tombstone retention may have missed a deletion.
     """
 
     origin: str
     offset: int
-    written_time: int
+    caught_up_time: int
 
 
 class StorePartition(ABC):

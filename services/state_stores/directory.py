@@ -35,6 +35,15 @@ class StateDirectory:
     def release(self) -> None:
         os.close(self._lock)
 
+    def partitions_of(self, store: str) -> frozenset[int]:
+        """The partitions of a store of which there is something on disk."""
+        folder = self.path / store
+        return (
+            frozenset(int(each.name) for each in folder.iterdir() if each.name.isdigit())
+            if folder.is_dir()
+            else frozenset()
+        )
+
     def open_rocksdb(self, tuning: RocksDbTuning) -> Opener:
         """Opens store partitions in RocksDB; one that is corrupt is wiped before StoreCorruptError is raised."""
 

@@ -3,24 +3,27 @@
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from datetime import timedelta
 from typing import cast
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from services.messaging import clients
 from services.settings import Settings
-from services.state_stores.assignment import Assignment
-from services.state_stores.contract import StoreCorruptError, StorePartition
-from services.state_stores.entry import FORMAT
+from services.state_stores.assignment import Assignment, Place, Role
+from services.state_stores.changelog import Changelog, EndOffsets, describe_changelogs
+from services.state_stores.contract import StoreCorruptError, StoreError
+from services.state_stores.opening import TaskOpener, has_missed_deletions
 from services.state_stores.store import Opener, StateStore
-from services.state_stores.task import ChangelogRecord, Progress, StoreTask
+from services.state_stores.task import ChangelogRecord, StoreTask
 from services.state_stores.waiters import SequenceWaiters
 
 log = structlog.get_logger(__name__)
 
-CLIENT_ID = "loyalty-api"
+CLIENT_ID = "loyalty-api-stores"
 
 # Enough for the cost of a write to vanish beside the records, few enough that /readyz moves several times a second.
 _BATCH_RECORDS = 10_000
@@ -31,6 +34,7 @@ _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 5.0
 # Longer than any turn of the loop: a broker that does not answer costs a few times _BROKER_SECONDS.
 _STALLED_SECONDS = 120.0
+_LONGEST_TOUCH_INTERVAL = timedelta(seconds=30)
 
 
 class ChangelogMismatchError(RuntimeError):
@@ -38,7 +42,10 @@ class ChangelogMismatchError(RuntimeError):
 
 
 class Materialiser:
-    """Feeds stores from their changelogs; opens and closes their partitions. Everything here runs in its own thread."""
+    """Feeds stores from their changelogs; opens and closes their partitions. Everything here runs in its own thread.
+
+    It reads every partition by itself, outside of any group: whoever owns a partition, its copy here goes on as it is.
+    """
 
     def __init__(
         self,
@@ -54,13 +61,15 @@ class Materialiser:
         for store in stores:
             self._stores[settings.name_of(store.definition.changelog)].append(store)
         self._settings = settings
-        self._open_partition = open_partition
         self._assignment = assignment
         self._waiters = waiters
-        self._observe_freshness = observe_freshness
-        self._origins: dict[str, str] = {}
+        self._opener = TaskOpener(open_partition, observe_freshness)
+        self._changelogs: dict[str, Changelog] = {}
+        self._held: dict[Place, Role] = {}
         self._attached = False
-        self._assigned: frozenset[tuple[str, int]] | None = None
+        self._settled = False
+        self._ready = False
+        self._next_touch = 0.0
         self._stopping = threading.Event()
         self._last_turn = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="materialiser", daemon=True)
@@ -71,27 +80,38 @@ class Materialiser:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish the batch in hand, close the stores, leave Kafka; returns when that is done."""
+        """Leave the group, finish the batch in hand, close the stores, leave Kafka; returns when that is done."""
+        self._assignment.leave()
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
 
     @property
     def alive(self) -> bool:
-        """Whether the thread lives and turns."""
-        return self._thread.is_alive() and time.monotonic() - self._last_turn < _STALLED_SECONDS
+        """Whether the thread lives and turns, and what decides on its partitions lives."""
+        turns = self._thread.is_alive() and time.monotonic() - self._last_turn < _STALLED_SECONDS
+        return turns and self._assignment.alive
 
     @property
     def restored(self) -> bool:
-        """Whether every assigned partition has once reached the end that its changelog had when it was taken."""
-        assigned = self._assigned
-        if assigned is None:
-            return False
-        tasks = [store.tasks.get(number) for topic, number in assigned for store in self._stores[topic]]
-        return all(task is not None and task.progress.restored for task in tasks)
+        """Whether every partition of this instance has once reached the end that its changelog had when it was taken.
+
+        Once true it stays so: what is taken over later is restored beside the answering.
+        """
+        self._ready = self._ready or (self._settled and all(task.progress.restored for task in self._own_tasks()))
+        return self._ready
+
+    def _own_tasks(self) -> list[StoreTask]:
+        own = [place for place, role in list(self._held.items()) if role is Role.ACTIVE]
+        return [task for place in own for task in self._tasks(place)]
+
+    def _tasks(self, place: Place) -> list[StoreTask]:
+        topic, number = place
+        return [task for store in self._stores[topic] if (task := store.tasks.get(number))]
 
     def _run(self) -> None:
         consumer = self._consumer()
+        ends = EndOffsets(clients.admin(self._settings, CLIENT_ID))
         pause = _FIRST_PAUSE_SECONDS
         try:
             while not self._stopping.is_set():
@@ -99,6 +119,8 @@ class Materialiser:
                 try:
                     if not self._attached:
                         self._attach(consumer)
+                    self._reconcile(consumer)
+                    self._tend(ends)
                     self._turn(consumer)
                     pause = _FIRST_PAUSE_SECONDS
                 except (KafkaException, StoreCorruptError) as error:
@@ -111,7 +133,7 @@ class Materialiser:
         except Exception:
             log.exception("the materialiser died")
         finally:
-            self._close_all()
+            self._give_up(list(self._held))
             consumer.close()
 
     def _consumer(self) -> Consumer:
@@ -119,76 +141,96 @@ class Materialiser:
             self.kafka_error = error.str()
 
         # An offset that the broker does not have must surface: librdkafka's jump to the start would keep deleted keys.
-        overrides = {"auto.offset.reset": "error", "error_cb": note}
-        return clients.consumer(self._settings, CLIENT_ID, **overrides)  # type: ignore[arg-type]  # its types lack callbacks
+        overrides: dict[str, clients.Option] = {"auto.offset.reset": "error", "error_cb": note}
+        return clients.consumer(self._settings, CLIENT_ID, **overrides)
 
     def _attach(self, consumer: Consumer) -> None:
-        admin = clients.admin(self._settings, CLIENT_ID)
-        descriptions = admin.describe_topics(TopicCollection(list(self._stores)), request_timeout=_BROKER_SECONDS)
-        counts = {}
-        for topic, future in descriptions.items():
-            description = future.result()
-            counts[topic] = len(description.partitions)
-            for store in self._stores[topic]:
-                if counts[topic] != store.definition.changelog.partitions:
-                    raise ChangelogMismatchError(
-                        f"topic {topic} has {counts[topic]} partitions, "
-                        f"the catalogue says {store.definition.changelog.partitions}"
-                    )
-            self._origins[topic] = f"format {FORMAT} of topic {description.topic_id}"
-        self._assignment.attach(consumer, counts, self)
+        self._changelogs = describe_changelogs(clients.admin(self._settings, CLIENT_ID), self._stores)
+        for topic, stores in self._stores.items():
+            found, expected = self._changelogs[topic].partitions, stores[0].definition.changelog.partitions
+            if found != expected:
+                raise ChangelogMismatchError(f"topic {topic} has {found} partitions, the catalogue says {expected}")
+        consumer.assign(self._take(consumer, self._held))
+        self._assignment.attach(
+            {topic: log.partitions for topic, log in self._changelogs.items() if not self._is_global(topic)}
+        )
         self._attached = True
         self.kafka_error = None
 
-    def take(self, consumer: Consumer, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Open (or re-check) the stores of these partitions; see ``PartitionOwner``."""
-        partitions = list(partitions)
-        # Before the first is opened: an instance that has opened one of three is not ready.
-        self._assigned = (self._assigned or frozenset()) | _places(partitions)
+    def _is_global(self, topic: str) -> bool:
+        return any(store.definition.is_global for store in self._stores[topic])
+
+    def _reconcile(self, consumer: Consumer) -> None:
+        """Open what this instance is to hold by now, close what it is not, and note who owns it."""
+        settled = self._assignment.settled
+        wanted = dict(self._assignment.holdings(self._held))
+        for topic in filter(self._is_global, self._stores):
+            wanted |= {(topic, number): Role.ACTIVE for number in range(self._changelogs[topic].partitions)}
+        if gone := [place for place in self._held if place not in wanted]:
+            consumer.incremental_unassign([TopicPartition(*place) for place in gone])
+            self._give_up(gone)
+        if new := {place: role for place, role in wanted.items() if place not in self._held}:
+            consumer.incremental_assign(self._take(consumer, new))
+        for place, role in wanted.items():
+            if self._held[place] is not role:
+                self._change_role(consumer, place, role)
+        self._settled = self._settled or settled
+
+    def _take(self, consumer: Consumer, places: dict[Place, Role]) -> list[TopicPartition]:
+        """Open (or re-check) the stores of these partitions; returns them with the offsets to read from."""
+        # Before the first is opened: an instance that has opened one of three is not ready, and must close that one.
+        self._held |= places
         starts = []
-        for partition in partitions:
-            low, high = consumer.get_watermark_offsets(partition, timeout=_BROKER_SECONDS)
-            tasks = [self._open_task(store, partition, low, high) for store in self._stores[partition.topic]]
+        for (topic, number), role in places.items():
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_BROKER_SECONDS)
+            tasks = [
+                self._opener.open(store, number, self._changelogs[topic], low, high) for store in self._stores[topic]
+            ]
+            for task in tasks:
+                task.progress.active_target = high if role is Role.ACTIVE else None
             # Stores of one changelog may be at different places: each skips what it has seen.
-            start = min(task.progress.position for task in tasks)
-            starts.append(TopicPartition(partition.topic, partition.partition, start))
+            starts.append(TopicPartition(topic, number, min(task.progress.position for task in tasks)))
         return starts
 
-    def give_up(self, partitions: Iterable[TopicPartition]) -> None:
-        """Close the stores of these partitions; see ``PartitionOwner``."""
-        partitions = list(partitions)
-        self._assigned = (self._assigned or frozenset()) - _places(partitions)
-        for partition in partitions:
-            for store in self._stores[partition.topic]:
-                if task := store.remove(partition.partition):
+    def _change_role(self, consumer: Consumer, place: Place, role: Role) -> None:
+        """The open store becomes what it is by now: nothing is closed, nothing is read again."""
+        target = None
+        if role is Role.ACTIVE:
+            _, target = consumer.get_watermark_offsets(TopicPartition(*place), timeout=_BROKER_SECONDS)
+        for task in self._tasks(place):
+            task.progress.active_target = target
+        self._held[place] = role
+        log.info("role changed", topic=place[0], partition=place[1], role=role)
+
+    def _give_up(self, places: Collection[Place]) -> None:
+        """Close the stores of these partitions; their data stays on disk for a return."""
+        for topic, number in places:
+            self._held.pop((topic, number), None)
+            for store in self._stores[topic]:
+                if task := store.remove(number):
+                    with suppress(StoreError):
+                        task.touch()
                     task.store.close()
+        self._waiters.notify_all()
 
-    def _open_task(self, store: StateStore, partition: TopicPartition, low: int, high: int) -> StoreTask:
-        number, origin = partition.partition, self._origins[partition.topic]
-        task = store.tasks.get(number)
-        if task and _why_rebuild(task.store, origin, low, high) is None:
-            task.progress.end_offset = high
-            return task
-        store.remove(number)
-        opened, reason = (task.store, None) if task else self._open_store(store, number)
-        reason = reason or _why_rebuild(opened, origin, low, high)
-        if reason:
-            log.warning("store rebuilt from the start", store=store.definition.name, partition=number, reason=reason)
-            opened.destroy()
-            opened, _ = self._open_store(store, number)
-        checkpoint = opened.checkpoint
-        position = checkpoint.offset if checkpoint else low
-        resumed_from = checkpoint.offset if checkpoint else None
-        progress = Progress(resumed_from, position, position, high, high, rebuilt_because=reason)
-        task = StoreTask(store.definition, number, opened, origin, progress, self._observe_freshness)
-        store.add(task)
-        return task
-
-    def _open_store(self, store: StateStore, number: int) -> tuple[StorePartition, str | None]:
-        try:
-            return self._open_partition(store.definition.name, number), None
-        except StoreCorruptError as error:
-            return self._open_partition(store.definition.name, number), str(error)
+    def _tend(self, ends: EndOffsets) -> None:
+        """Note where the changelogs end, and keep the stores from growing old, or from being kept when they have."""
+        for end in ends.poll(self._held):
+            for task in self._tasks(end.place):
+                task.note_end(end.offset, end.asked_at, end.asked_time)
+        for place in self._held:
+            retention = self._changelogs[place[0]].tombstone_retention
+            for task in self._tasks(place):
+                if task.store.checkpoint and has_missed_deletions(task.caught_up_time, retention):
+                    raise StoreCorruptError(f"{task.definition.name} {place[1]} has lagged for too long")
+        if time.monotonic() >= self._next_touch:
+            for place in self._held:
+                for task in self._tasks(place):
+                    task.touch()
+            interval = min(
+                [_LONGEST_TOUCH_INTERVAL, *(log.tombstone_retention / 10 for log in self._changelogs.values())]
+            )
+            self._next_touch = time.monotonic() + interval.total_seconds()
 
     def _turn(self, consumer: Consumer) -> None:
         first = consumer.poll(_POLL_SECONDS)
@@ -197,21 +239,22 @@ class Materialiser:
             return
         # No waiting for more: what has arrived meanwhile is taken along, a lone record is applied at once.
         messages = [first, *consumer.consume(_BATCH_RECORDS - 1, 0)]
-        records: defaultdict[tuple[str, int], list[ChangelogRecord]] = defaultdict(list)
-        events: list[tuple[tuple[str, int], int, KafkaError]] = []
+        records: defaultdict[Place, list[ChangelogRecord]] = defaultdict(list)
+        events: list[tuple[Place, int, KafkaError]] = []
         for message in messages:
             # The types allow None for what only a message that is not from a consumer lacks.
-            place, offset = cast(tuple[str, int], (message.topic(), message.partition())), cast(int, message.offset())
+            place, offset = cast(Place, (message.topic(), message.partition())), cast(int, message.offset())
             if error := message.error():
                 events.append((place, offset, error))
             else:
                 records[place].append(ChangelogRecord(offset, message.timestamp()[1], message.key(), message.value()))
-        for (topic, number), batch in records.items():
-            self._apply(topic, number, batch)
+        for place, batch in records.items():
+            self._apply(*place, batch)
         for place, offset, error in events:
             if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
                 raise KafkaException(error)
-            self._reached_end(*place, offset)
+            for task in self._tasks(place):
+                task.advance(offset)
         self.kafka_error = None
         self._note_end_offsets(consumer)
 
@@ -226,11 +269,6 @@ class Materialiser:
                     raise
                 self._waiters.notify(written)
 
-    def _reached_end(self, topic: str, number: int, offset: int) -> None:
-        for store in self._stores[topic]:
-            if task := store.tasks.get(number):
-                task.advance(offset)
-
     def _idle(self, consumer: Consumer) -> None:
         if self.kafka_error:
             # librdkafka reconnects by itself but says nothing when it has.
@@ -240,31 +278,7 @@ class Materialiser:
         self._note_end_offsets(consumer)
 
     def _note_end_offsets(self, consumer: Consumer) -> None:
-        for topic, stores in self._stores.items():
-            for store in stores:
-                for number, task in store.tasks.items():
-                    _, high = consumer.get_watermark_offsets(TopicPartition(topic, number), cached=True)
-                    task.progress.end_offset = max(task.progress.end_offset, high)
-
-    def _close_all(self) -> None:
-        for stores in self._stores.values():
-            for store in stores:
-                for number in store.tasks:
-                    if task := store.remove(number):
-                        task.store.close()
-
-
-def _places(partitions: Iterable[TopicPartition]) -> frozenset[tuple[str, int]]:
-    return frozenset((partition.topic, partition.partition) for partition in partitions)
-
-
-def _why_rebuild(store: StorePartition, origin: str, low: int, high: int) -> str | None:
-    """Why a store's data cannot be continued from its changelog, or None if it can."""
-    checkpoint = store.checkpoint
-    if checkpoint is None:
-        return None
-    if checkpoint.origin != origin:
-        return f"it was made of {checkpoint.origin}, the changelog is {origin}"
-    if not low <= checkpoint.offset <= high:
-        return f"its offset {checkpoint.offset} is outside of the changelog's {low} to {high}"
-    return None
+        for place in self._held:
+            _, high = consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
+            for task in self._tasks(place):
+                task.progress.end_offset = max(task.progress.end_offset, high)

@@ -33,7 +33,7 @@ from services.state_stores.contract import (
 _DATA = b"k"
 _END_OF_DATA = b"l"
 _CHECKPOINT = b"c"
-_CHECKPOINT_HEADER = struct.Struct(">qqq")  # offset, written time, count; the origin follows
+_CHECKPOINT_HEADER = struct.Struct(">qqq")  # offset, caught-up time, count; the origin follows
 
 _CLOSE_DEADLINE_SECONDS = 5.0
 
@@ -120,7 +120,7 @@ class RocksDbStorePartition(StorePartition):
                 elif existed:
                     batch.delete(stored_key)
                 count += (value is not None) - existed
-            header = _CHECKPOINT_HEADER.pack(checkpoint.offset, checkpoint.written_time, count)
+            header = _CHECKPOINT_HEADER.pack(checkpoint.offset, checkpoint.caught_up_time, count)
             batch.put(_CHECKPOINT, header + checkpoint.origin.encode())
             self._db.write(batch)
             self._checkpoint, self._count = checkpoint, count
@@ -197,5 +197,5 @@ def _kind_of(error: Exception) -> type[StoreError]:
 def _parse_checkpoint(stored: bytes | None) -> tuple[Checkpoint | None, int]:
     if stored is None:
         return None, 0
-    offset, written_time, count = _CHECKPOINT_HEADER.unpack_from(stored)
-    return Checkpoint(stored[_CHECKPOINT_HEADER.size :].decode(), offset, written_time), count
+    offset, caught_up_time, count = _CHECKPOINT_HEADER.unpack_from(stored)
+    return Checkpoint(stored[_CHECKPOINT_HEADER.size :].decode(), offset, caught_up_time), count

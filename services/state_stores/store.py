@@ -1,6 +1,6 @@
 """A store as its readers see it: the partitions that this instance holds, whatever feeds them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from confluent_kafka import murmur2
 
@@ -27,10 +27,16 @@ class NotServingError(LookupError):
 
 
 class StateStore:
-    """The local partitions of one store. Tasks are added and removed by the materialiser's thread only."""
+    """The local partitions of one store. Tasks are added and removed by the materialiser's thread only.
 
-    def __init__(self, definition: StoreDefinition) -> None:
+    A derived store needs its source, whose partitions are opened before its own.
+    """
+
+    def __init__(self, definition: StoreDefinition, source: "StateStore | None" = None) -> None:
+        if (definition.derived is None) != (source is None):
+            raise ValueError(f"{definition.name}: a derived store has a source, and only a derived one")
         self.definition = definition
+        self._source = source
         self._tasks: dict[int, StoreTask] = {}
 
     @property
@@ -54,8 +60,24 @@ class StateStore:
         stored = task.store.get(key)
         return None if stored is None else Entry.unpack(stored)
 
+    def read(self, partition: int, key: bytes) -> bytes | None:
+        """What is stored, restored or not."""
+        return self._tasks[partition].store.get(key)
+
     def add(self, task: StoreTask) -> None:
+        if source := self._source:
+            # Looked up each time: the source's partition may be rebuilt while this one stays.
+            task.source = lambda key: source.read(task.partition, key)
         self._tasks[task.partition] = task
 
     def remove(self, partition: int) -> StoreTask | None:
         return self._tasks.pop(partition, None)
+
+
+def state_stores(definitions: Iterable[StoreDefinition]) -> dict[str, StateStore]:
+    """Stores by name, each derived one with its source; in the order of the table."""
+    stores: dict[str, StateStore] = {}
+    for definition in definitions:
+        source = stores[definition.derived.source] if definition.derived else None
+        stores[definition.name] = StateStore(definition, source)
+    return stores

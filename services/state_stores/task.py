@@ -15,6 +15,10 @@ from services.state_stores.entry import Entry
 
 log = structlog.get_logger(__name__)
 
+# The broker too deletes what is past its retention now and then, a segment at a time.
+_EXPIRY_SECONDS = 600.0
+_EXPIRY_PAGE = 10_000
+
 
 class ChangelogRecord(NamedTuple):
     """A record of a changelog partition; ``append_time`` in milliseconds since the epoch."""
@@ -37,6 +41,8 @@ class Progress:
         undecodable: records skipped because they cannot be read.
         ignored: records skipped because their sequence is not greater than the stored one.
         rebuilt_because: why local data was thrown away at the start, if it was.
+        active_target: the end offset seen when this instance became the partition's owner; None for a standby.
+        end_asked_at: when the broker was asked for an end offset that is noted here, by ``boot_seconds``; 0 for never.
     """
 
     resumed_from: int | None
@@ -49,6 +55,13 @@ class Progress:
     applied: int = 0
     undecodable: int = 0
     ignored: int = 0
+    active_target: int | None = None
+    end_asked_at: float = 0.0
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether an owner has all that the changelog had when it became the owner: a promoted standby may lag."""
+        return self.active_target is not None and self.position >= self.active_target
 
     @property
     def lag(self) -> int:
@@ -64,7 +77,13 @@ class Progress:
 
 
 class StoreTask:
-    """Applies a changelog partition to a store partition, in the order of its offsets."""
+    """Applies a changelog partition to a store partition, in the order of its offsets.
+
+    Attributes:
+        source: for a derived store, reads the entries that it is derived from; set before the first record.
+        caught_up_time: see ``Checkpoint``. Not the time of a write: what a store that lags has just written says
+            nothing about what it has missed.
+    """
 
     def __init__(
         self,
@@ -80,7 +99,11 @@ class StoreTask:
         self.store = store
         self.progress = progress
         self.origin = origin
+        self.source: Callable[[bytes], bytes | None] | None = None
         self._observe_freshness = observe_freshness
+        self._next_expiry = 0.0
+        self.caught_up_time = _now()
+        self._end_ahead: tuple[int, int] | None = None
         self.advance(progress.position)
 
     def apply(self, records: Iterable[ChangelogRecord]) -> Collection[bytes]:
@@ -92,19 +115,20 @@ class StoreTask:
         writes: dict[bytes, bytes | None] = {}
         updated_times: list[int] = []
         position = self.progress.position
+        take = self._derive if self.definition.derived else self._take
         for record in records:
             if record.offset < position:
                 continue
             position = record.offset + 1
-            self._take(record, writes, updated_times)
+            take(record, writes, updated_times)
         if position == self.progress.position:
             return ()
-        now = time.time_ns() // 1_000_000
-        self.store.apply(writes, Checkpoint(self.origin, position, now))
+        now = _now()
+        self.store.apply(writes, self._checkpoint(position))
+        self._expire(position, now)
         if self.progress.restored:  # what was waiting while this instance was away says nothing about freshness
             for updated_time in updated_times:
                 self._observe_freshness((now - updated_time) / 1000)
-        self.progress.applied += len(updated_times)
         self.advance(position)
         return writes.keys()
 
@@ -113,6 +137,8 @@ class StoreTask:
         progress = self.progress
         progress.position = max(progress.position, position)
         progress.end_offset = max(progress.end_offset, progress.position)
+        if self._end_ahead and position >= self._end_ahead[0]:
+            self.caught_up_time, self._end_ahead = self._end_ahead[1], None
         if not progress.restored and progress.position >= progress.target:
             progress.restored = True
             log.info(
@@ -123,6 +149,30 @@ class StoreTask:
                 position=progress.position,
                 entries=self.store.count(),
             )
+
+    def note_end(self, end_offset: int, asked_at: float, asked_time: int) -> None:
+        """Note where the changelog ended when, or after, the broker was asked.
+
+        Args:
+            end_offset: one past the newest record.
+            asked_at: by ``boot_seconds``.
+            asked_time: by the clock on the wall, milliseconds since the epoch.
+        """
+        progress = self.progress
+        progress.end_offset = max(progress.end_offset, end_offset)
+        progress.end_asked_at = asked_at
+        if progress.position >= end_offset:
+            self.caught_up_time, self._end_ahead = asked_time, None
+        elif self._end_ahead is None:
+            self._end_ahead = (end_offset, asked_time)
+
+    def touch(self) -> None:
+        """Write down that it is still where its changelog ends: a quiet topic must not look like a missed one."""
+        if self.store.checkpoint != (checkpoint := self._checkpoint(self.progress.position)):
+            self.store.apply({}, checkpoint)
+
+    def _checkpoint(self, position: int) -> Checkpoint:
+        return Checkpoint(self.origin, position, self.caught_up_time)
 
     def _take(self, record: ChangelogRecord, writes: dict[bytes, bytes | None], updated_times: list[int]) -> None:
         if record.key is None:
@@ -136,12 +186,42 @@ class StoreTask:
         except (UndecodableError, UnknownSchemaIdError) as error:
             self._skip(record, str(error))
             return
+        sequence = record.offset + 1 if view.sequence is None else view.sequence
         known = writes[record.key] if record.key in writes else self.store.get(record.key)
-        if known is not None and view.sequence <= Entry.unpack(known).sequence:
+        if known is not None and sequence <= Entry.unpack(known).sequence:
             self.progress.ignored += 1
             return
-        writes[record.key] = Entry(view.sequence, record.offset, record.append_time, view.body).pack()
-        updated_times.append(view.updated_time)
+        writes[record.key] = Entry(sequence, record.offset, record.append_time, view.body).pack()
+        self.progress.applied += 1
+        if view.updated_time is not None:
+            updated_times.append(view.updated_time)
+
+    def _derive(self, record: ChangelogRecord, writes: dict[bytes, bytes | None], _: list[int]) -> None:
+        """Take over what the source has for the key by now, if it passes the filter.
+
+        The source has applied this record, or knows better: that way a record that it ignored cannot bring back what
+        was filtered out, and nothing need be remembered here about keys that are not here.
+        """
+        if record.key is None or record.key in writes or self.definition.derived is None or self.source is None:
+            return
+        entry = self.source(record.key)
+        passes = entry is not None and self.definition.derived.keeps(Entry.unpack(entry).body)
+        writes[record.key] = entry if passes else None
+        self.progress.applied += 1
+
+    def _expire(self, position: int, now: int) -> None:
+        """Delete what the broker deletes by age: a store that ran for weeks holds what one restored today does."""
+        retention = self.definition.changelog.retention
+        if retention is None or time.monotonic() < self._next_expiry:
+            return
+        oldest = now - int(retention.total_seconds() * 1000)
+        start = b""
+        while page := self.store.scan(start, None, _EXPIRY_PAGE):
+            expired = {key: None for key, stored in page if Entry.unpack(stored).append_time < oldest}
+            if expired:
+                self.store.apply(expired, self._checkpoint(position))
+            start = page[-1][0] + b"\0"
+        self._next_expiry = time.monotonic() + _EXPIRY_SECONDS
 
     def _skip(self, record: ChangelogRecord, reason: str) -> None:
         self.progress.undecodable += 1
@@ -153,3 +233,7 @@ class StoreTask:
             offset=record.offset,
             reason=reason,
         )
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

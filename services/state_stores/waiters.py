@@ -50,6 +50,11 @@ class SequenceWaiters:
         if awaited:
             self._loop.call_soon_threadsafe(self._wake, awaited)
 
+    def notify_all(self) -> None:
+        """Tell every waiter to read again: partitions have moved, and what was waited for may not come here."""
+        if self._loop is not None and self._waiting:
+            self._loop.call_soon_threadsafe(lambda: self._wake(list(self._waiting)))
+
     def _wake(self, keys: list[bytes]) -> None:
         for key in keys:
             for written in self._waiting.get(key, ()):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.settings import Settings
-from tests.api_process import ApiProcess, Changelog
+from tests.api_process import ApiProcess, Changelog, balances_of
 
 COUNT = 60_000
 SAMPLE = [f"CARD{number}" for number in range(0, COUNT, 211)]
@@ -25,7 +25,7 @@ def truth(settings: Settings, topics_created: list[str]) -> dict[str, str]:  # n
 def test_killed_in_the_middle_of_restoring(settings: Settings, truth: dict[str, str], tmp_path: Path) -> None:
     """The next start resumes at the offset that the data on disk stand for, not at 0, and restores the truth."""
     with ApiProcess(settings, tmp_path / "first.log") as first:
-        amid = first.wait_until(lambda report: any(0 < each["position"] for each in report["partitions"]))
+        amid = first.wait_until(lambda report: any(0 < each["position"] for each in balances_of(report)))
         first.kill()
     assert not amid["ready"]
 
@@ -33,17 +33,17 @@ def test_killed_in_the_middle_of_restoring(settings: Settings, truth: dict[str, 
         report = second.ready()
 
         assert truth == second.points(SAMPLE)
-        assert sum(each["entries"] for each in report["partitions"]) == COUNT
-        for before, after in zip(amid["partitions"], report["partitions"], strict=True):
+        assert sum(each["entries"] for each in balances_of(report)) == COUNT
+        for before, after in zip(balances_of(amid), balances_of(report), strict=True):
             assert (after["resumedFrom"] or 0) >= before["position"]
             assert after["applied"] == after["endOffset"] - (after["resumedFrom"] or 0)
-        assert 0 < sum(each["applied"] for each in report["partitions"]) < COUNT
+        assert 0 < sum(each["applied"] for each in balances_of(report)) < COUNT
 
 
 def test_killed_while_serving(settings: Settings, truth: dict[str, str], tmp_path: Path) -> None:
     """All that was served is there again without a record read twice; what came meanwhile is added."""
     with ApiProcess(settings, tmp_path / "first.log") as first:
-        ends = [each["endOffset"] for each in first.ready()["partitions"]]
+        ends = [each["endOffset"] for each in balances_of(first.ready())]
         assert truth == first.points(SAMPLE)
         first.kill()
     changelog = Changelog(settings)
@@ -54,8 +54,8 @@ def test_killed_while_serving(settings: Settings, truth: dict[str, str], tmp_pat
         report = second.ready()
 
         assert {**truth, SAMPLE[0]: "77.77"} == second.points(SAMPLE)
-        assert ends == [each["resumedFrom"] for each in report["partitions"]]
-        assert sum(each["applied"] for each in report["partitions"]) == 1
+        assert ends == [each["resumedFrom"] for each in balances_of(report)]
+        assert sum(each["applied"] for each in balances_of(report)) == 1
 
 
 def test_state_directory_lost(settings: Settings, truth: dict[str, str], tmp_path: Path) -> None:
@@ -69,8 +69,8 @@ def test_state_directory_lost(settings: Settings, truth: dict[str, str], tmp_pat
         report = second.ready()
 
         assert truth == second.points(SAMPLE)
-        assert [None] * 3 == [each["resumedFrom"] for each in report["partitions"]]
-        assert sum(each["applied"] for each in report["partitions"]) == COUNT
+        assert [None] * 3 == [each["resumedFrom"] for each in balances_of(report)]
+        assert sum(each["applied"] for each in balances_of(report)) == COUNT
 
 
 def test_state_directory_damaged(settings: Settings, truth: dict[str, str], tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_state_directory_damaged(settings: Settings, truth: dict[str, str], tmp_
         report = second.ready()
 
         assert truth == second.points(SAMPLE)
-        rebuilt = [each["partition"] for each in report["partitions"] if each["rebuiltBecause"]]
+        rebuilt = [each["partition"] for each in balances_of(report) if each["rebuiltBecause"]]
         assert rebuilt == [1]
-        assert report["partitions"][1]["resumedFrom"] is None
-        assert report["partitions"][0]["resumedFrom"] == report["partitions"][0]["endOffset"]
+        assert balances_of(report)[1]["resumedFrom"] is None
+        assert balances_of(report)[0]["resumedFrom"] == balances_of(report)[0]["endOffset"]

@@ -18,6 +18,7 @@ from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import StateStore
 from services.state_stores.task import ChangelogRecord, Progress, StoreTask
 from services.state_stores.waiters import SequenceWaiters
+from tests.group import alone
 
 IDS = FolderSchemaIds()
 
@@ -46,9 +47,9 @@ class TestFeed:
         self.events.append("stop")
 
     def open(self, target: int = 0) -> None:
-        """Open all partitions, each restored once it has this many records."""
+        """Open all partitions as their owner, each restored once it has this many records."""
         for partition in range(self.store.definition.changelog.partitions):
-            progress = Progress(None, 0, 0, target, target)
+            progress = Progress(None, 0, 0, target, target, active_target=target)
             self.store.add(StoreTask(self.store.definition, partition, MemoryStorePartition(), "test", progress))
 
     def write(self, card: str, points: str, sequence: int) -> None:
@@ -73,7 +74,7 @@ def feed() -> TestFeed:
 @pytest.fixture
 def client(feed: TestFeed) -> Iterator[TestClient]:
     stores = LocalStores({catalogue.BALANCES: feed.store}, feed, feed.waiters)
-    with TestClient(create_app(stores, Metrics()), raise_server_exceptions=False) as client:
+    with TestClient(create_app(alone(stores), Metrics()), raise_server_exceptions=False) as client:
         yield client
 
 

@@ -109,9 +109,13 @@ def test_the_feed_runs_as_long_as_the_app(feed: Any, client: TestClient) -> None
 def test_openapi_documents_every_error_with_an_example(client: TestClient) -> None:
     """Every route has a summary, a description and tags; every error is a Problem with an example of its type."""
     document = client.get("/openapi.json").json()
-    operations = {path: item["get"] for path, item in document["paths"].items()}
+    operations = {
+        (method, path): operation for path, item in document["paths"].items() for method, operation in item.items()
+    }
 
-    assert {"/v1/customers/{card}/balance", "/livez", "/readyz", "/metrics"} == operations.keys()
+    assert {"/v1/customers/{card}/balance", "/v1/instances", "/livez", "/readyz", "/metrics"} <= {
+        path for _, path in operations
+    }
     for operation in operations.values():
         assert operation["summary"]
         assert operation["description"]
@@ -121,7 +125,8 @@ def test_openapi_documents_every_error_with_an_example(client: TestClient) -> No
                 examples = response["content"][PROBLEM]["examples"]
                 assert examples
                 assert all(example["value"]["type"].endswith(name) for name, example in examples.items())
-    assert {"200", "304", "404", "422", "503"} == operations["/v1/customers/{card}/balance"]["responses"].keys()
+    look_up = operations["get", "/v1/customers/{card}/balance"]
+    assert {"200", "304", "404", "421", "422", "502", "503", "504"} == look_up["responses"].keys()
     assert set(document["components"]["schemas"]) >= {"Balance", "Problem", "Readiness"}
 
 

@@ -1,5 +1,8 @@
-"""Which partitions count for readiness, and what happens to local data; the broker's part is in tests/integration."""
+"""Which partitions are opened, closed and counted, and what happens to local data; the broker's part is elsewhere."""
 
+import time
+from collections.abc import Collection, Mapping
+from datetime import timedelta
 from typing import cast
 
 import pytest
@@ -8,77 +11,168 @@ from confluent_kafka import Consumer, TopicPartition
 from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
 from services.state_stores import catalogue
-from services.state_stores.assignment import AllPartitions
-from services.state_stores.contract import Checkpoint, StorePartition
+from services.state_stores.assignment import Place, Role
+from services.state_stores.changelog import Changelog, EndOffsets
+from services.state_stores.contract import Checkpoint, StoreCorruptError, StorePartition
 from services.state_stores.materialiser import Materialiser
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import StateStore
 from services.state_stores.waiters import SequenceWaiters
 
-PARTITIONS = [TopicPartition("loyalty-balances", number) for number in range(3)]
+TOPIC = "loyalty-balances"
+RETENTION = timedelta(hours=1)
 
 
 class Watermarks:
-    """The one thing of a consumer that taking partitions asks for; notes whether it was ready each time."""
+    """What opening partitions asks of a consumer; notes what is read, and whether all was ready each time."""
 
     def __init__(self, low: int, high: int) -> None:
-        self._answer = (low, high)
+        self.answer = (low, high)
         self.materialiser: Materialiser | None = None
         self.ready: list[bool] = []
+        self.reads: dict[int, int] = {}
 
     def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
         if self.materialiser:
             self.ready.append(self.materialiser.restored)
-        return self._answer
+        return self.answer
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        self.reads |= {each.partition: each.offset for each in partitions}
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        for each in partitions:
+            del self.reads[each.partition]
 
 
-def stored(offset: int, origin: str = "here") -> StorePartition:
+class ByHand:
+    """An assignment that is as the test says."""
+
+    def __init__(self) -> None:
+        self.roles: dict[Place, Role] = {}
+        self.settled = True
+        self.alive = True
+
+    def attach(self, topics: Mapping[str, int]) -> None: ...
+
+    def leave(self) -> None: ...
+
+    def holdings(self, held: Collection[Place]) -> Mapping[Place, Role]:
+        return dict(self.roles)
+
+    def give(self, *partitions: int, role: Role = Role.ACTIVE) -> None:
+        self.roles |= {(TOPIC, number): role for number in partitions}
+
+
+def stored(offset: int, origin: str = "here", age: timedelta = timedelta(0)) -> StorePartition:
     partition = MemoryStorePartition()
-    partition.apply({b"old": b"x"}, Checkpoint(origin, offset, 0))
+    caught_up_time = int((time.time() - age.total_seconds()) * 1000)
+    partition.apply({b"old": b"x"}, Checkpoint(origin, offset, caught_up_time))
     return partition
 
 
-def new_materialiser(opened: list[StorePartition]) -> tuple[Materialiser, StateStore]:
+class Scene:
     """A materialiser whose openings give these stores in turn; its changelog's origin is ``here``."""
-    store = StateStore(catalogue.stores(FolderSchemaIds())[0])
-    materialiser = Materialiser(
-        [store],
-        Settings(),
-        open_partition=lambda _, __: opened.pop(0),
-        assignment=AllPartitions(),
-        waiters=SequenceWaiters(),
-    )
-    materialiser._origins["loyalty-balances"] = "here"
-    return materialiser, store
 
+    def __init__(self, *opened: StorePartition, low: int = 0, high: int = 0) -> None:
+        left = list(opened)
+        self.store = StateStore(catalogue.stores(FolderSchemaIds())[0])
+        self.assignment = ByHand()
+        self.watermarks = Watermarks(low, high)
+        self.materialiser = Materialiser(
+            [self.store],
+            Settings(),
+            open_partition=lambda _, __: left.pop(0),
+            assignment=self.assignment,
+            waiters=SequenceWaiters(),
+        )
+        self.changelog_is("here")
 
-def take(materialiser: Materialiser, watermarks: Watermarks, partitions: list[TopicPartition]) -> list[int]:
-    starts = materialiser.take(cast(Consumer, watermarks), partitions)
-    return [start.offset for start in starts]
+    def changelog_is(self, origin: str) -> None:
+        self.materialiser._changelogs[TOPIC] = Changelog(origin, 3, RETENTION)
+
+    def reconcile(self) -> dict[int, int]:
+        self.materialiser._reconcile(cast(Consumer, self.watermarks))
+        return self.watermarks.reads
+
+    def take_again(self) -> list[int]:
+        starts = self.materialiser._take(cast(Consumer, self.watermarks), self.materialiser._held)
+        return [start.offset for start in starts]
 
 
 def test_is_not_ready_before_the_last_partition_is_open() -> None:
     """With empty changelogs each partition is restored when it is opened; all three must be."""
-    materialiser, _ = new_materialiser([MemoryStorePartition() for _ in PARTITIONS])
-    watermarks = Watermarks(0, 0)
-    watermarks.materialiser = materialiser
-    assert not materialiser.restored
+    scene = Scene(*[MemoryStorePartition() for _ in range(3)])
+    scene.watermarks.materialiser = scene.materialiser
+    scene.assignment.give(0, 1, 2)
+    assert not scene.materialiser.restored
 
-    assert [0, 0, 0] == take(materialiser, watermarks, PARTITIONS)
-    assert [False, False, False] == watermarks.ready
-    assert materialiser.restored
+    assert {0: 0, 1: 0, 2: 0} == scene.reconcile()
+    assert [False, False, False] == scene.watermarks.ready
+    assert scene.materialiser.restored
 
 
-def test_a_partition_given_up_counts_no_more() -> None:
-    """What moved away is closed, and the rest decides on readiness."""
-    materialiser, store = new_materialiser([stored(5), MemoryStorePartition()])
-    assert [5, 0] == take(materialiser, Watermarks(0, 5), PARTITIONS[:2])
-    assert not materialiser.restored
+def test_with_nothing_to_hold_it_is_ready_once_that_is_known() -> None:
+    """More instances than partitions: nothing is held, and ready; but not before the group has settled."""
+    scene = Scene()
+    scene.assignment.settled = False
+    assert {} == scene.reconcile()
+    assert not scene.materialiser.restored
 
-    materialiser.give_up(PARTITIONS[1:2])
+    scene.assignment.settled = True
+    scene.reconcile()
 
-    assert materialiser.restored
-    assert [0] == list(store.tasks)
+    assert scene.materialiser.restored
+
+
+def test_what_is_taken_over_later_makes_nobody_unready() -> None:
+    """Ready means that the first share was restored; the partition of a dead neighbour is restored beside it."""
+    scene = Scene(stored(5), MemoryStorePartition(), high=5)
+    scene.assignment.give(0)
+    scene.reconcile()
+    assert scene.materialiser.restored
+
+    scene.assignment.give(1)
+    scene.reconcile()
+
+    assert not scene.store.tasks[1].progress.restored
+    assert scene.materialiser.restored
+
+
+def test_a_partition_given_up_is_closed_and_read_no_more() -> None:
+    """What moved away is closed; the rest goes on as it is."""
+    kept, gone = stored(5), stored(4)
+    scene = Scene(kept, gone, high=5)
+    scene.assignment.give(0, 1)
+    assert {0: 5, 1: 4} == scene.reconcile()
+
+    del scene.assignment.roles[TOPIC, 1]
+
+    assert {0: 5} == scene.reconcile()
+    assert [0] == list(scene.store.tasks)
+    assert scene.store.tasks[0].store is kept
+
+
+def test_a_standby_that_becomes_the_owner_keeps_its_open_store() -> None:
+    """Nothing is opened or read again; it leads once it has what the changelog had at that moment."""
+    scene = Scene(stored(5), high=5)
+    scene.assignment.give(0, role=Role.STANDBY)
+    scene.reconcile()
+    task = scene.store.tasks[0]
+    assert (task.progress.restored, task.progress.caught_up) == (True, False)
+
+    scene.watermarks.answer = (0, 7)
+    scene.assignment.give(0, role=Role.ACTIVE)
+    scene.reconcile()
+
+    assert scene.store.tasks[0] is task
+    assert (task.progress.restored, task.progress.caught_up) == (True, False)
+    task.advance(7)
+    assert task.progress.caught_up
+    scene.assignment.give(0, role=Role.STANDBY)
+    scene.reconcile()
+    assert scene.store.tasks[0] is task
+    assert not task.progress.caught_up
 
 
 @pytest.mark.parametrize(
@@ -87,37 +181,85 @@ def test_a_partition_given_up_counts_no_more() -> None:
         (stored(5, "another topic"), 0, 9, "made of another topic"),
         (stored(10), 0, 9, "outside"),  # the topic lost its end
         (stored(5), 6, 9, "outside"),  # records between were deleted, tombstones perhaps
+        (stored(5, age=0.95 * RETENTION), 0, 9, "forgets deletions"),
     ],
 )
 def test_data_that_cannot_be_continued_are_thrown_away(local: StorePartition, low: int, high: int, why: str) -> None:
-    """Another origin, or an offset that the broker does not have: from the start, and /readyz can say why."""
+    """Another origin, an offset that the broker does not have, too old: from the start, and /readyz can say why."""
     empty = MemoryStorePartition()
-    materialiser, store = new_materialiser([local, empty])
+    scene = Scene(local, empty, low=low, high=high)
+    scene.assignment.give(0)
 
-    assert [low] == take(materialiser, Watermarks(low, high), PARTITIONS[:1])
-    task = store.tasks[0]
+    assert {0: low} == scene.reconcile()
+    task = scene.store.tasks[0]
     assert task.store is empty
     assert task.progress.resumed_from is None
     assert why in str(task.progress.rebuilt_because)
-    assert not materialiser.restored
+    assert not scene.materialiser.restored
+
+
+def test_data_younger_than_the_tombstones_are_continued() -> None:
+    """A store that was complete within the changelog's memory of deletions resumes at its checkpoint."""
+    scene = Scene(stored(5, age=0.8 * RETENTION), high=9)
+    scene.assignment.give(0)
+
+    assert {0: 5} == scene.reconcile()
+    assert scene.store.tasks[0].progress.rebuilt_because is None
 
 
 def test_taking_again_keeps_what_is_good() -> None:
     """After an interruption the store goes on where it is, restored as before, and learns the new end."""
-    materialiser, store = new_materialiser([stored(5)])
-    take(materialiser, Watermarks(0, 5), PARTITIONS[:1])
+    scene = Scene(stored(5), high=5)
+    scene.assignment.give(0)
+    scene.reconcile()
+    scene.watermarks.answer = (0, 9)
 
-    assert [5] == take(materialiser, Watermarks(0, 9), PARTITIONS[:1])
-    assert materialiser.restored
-    assert store.tasks[0].progress.lag == 4
+    assert [5] == scene.take_again()
+    assert scene.store.tasks[0].progress.restored
+    assert scene.store.tasks[0].progress.lag == 4
 
 
 def test_a_changelog_replaced_while_running_is_read_anew() -> None:
     """If the interruption was the topic's deletion, the open store is thrown away and no longer restored."""
-    materialiser, store = new_materialiser([stored(5), MemoryStorePartition()])
-    take(materialiser, Watermarks(0, 5), PARTITIONS[:1])
-    materialiser._origins["loyalty-balances"] = "there"
+    scene = Scene(stored(5), MemoryStorePartition(), high=5)
+    scene.assignment.give(0)
+    scene.reconcile()
+    scene.changelog_is("there")
+    scene.watermarks.answer = (0, 9)
 
-    assert [0] == take(materialiser, Watermarks(0, 9), PARTITIONS[:1])
-    assert not materialiser.restored
-    assert store.tasks[0].store.count() == 0
+    assert [0] == scene.take_again()
+    task = scene.store.tasks[0]
+    assert not task.progress.restored
+    assert task.store.count() == 0
+
+
+class NoEnds:
+    def poll(self, places: Collection[Place]) -> list[None]:
+        return []
+
+
+def test_a_store_that_has_slept_past_the_tombstones_is_rebuilt_while_running() -> None:
+    """A process that was suspended for days: before it reads on, the store is found too old, and built anew."""
+    scene = Scene(stored(5), MemoryStorePartition(), high=5)
+    scene.assignment.give(0)
+    scene.reconcile()
+    scene.store.tasks[0].caught_up_time -= int(RETENTION.total_seconds() * 1000)
+
+    with pytest.raises(StoreCorruptError):
+        scene.materialiser._tend(cast(EndOffsets, NoEnds()))
+
+    assert [0] == scene.take_again()
+    assert "forgets deletions" in str(scene.store.tasks[0].progress.rebuilt_because)
+
+
+def test_an_idle_store_does_not_grow_old() -> None:
+    """Being at the end when the broker was asked counts as complete at that time, and is written down."""
+    scene = Scene(stored(5, age=0.8 * RETENTION), high=5)
+    scene.assignment.give(0)
+    scene.reconcile()
+    task, now = scene.store.tasks[0], int(time.time() * 1000)
+
+    task.note_end(5, 1.0, now)
+    scene.materialiser._tend(cast(EndOffsets, NoEnds()))
+
+    assert task.store.checkpoint == Checkpoint("here", 5, now)

@@ -1,0 +1,63 @@
+"""Every header of our own, and which of others' cross between instances."""
+
+from services.interactive_queries.local import Standing
+
+# What an answer says of itself.
+SERVED_BY = "Loyalty-Served-By"
+ROLE = "Loyalty-Role"
+PARTITION = "Loyalty-Partition"
+OFFSET = "Loyalty-Offset"
+LAG = "Loyalty-Lag"
+SEQUENCE = "Loyalty-Sequence"
+STALE = "Loyalty-Stale"
+
+# What a forwarded request says: as what its receiver is asked, and how many seconds there are for the answer.
+FORWARDED_TO = "Loyalty-Forwarded-To"
+DEADLINE = "Loyalty-Deadline"
+
+FRESHNESS = {
+    SERVED_BY: "URL of the instance whose copy was read.",
+    ROLE: "active or standby.",
+    PARTITION: "The key's partition.",
+    OFFSET: "The next changelog offset to apply: all records below it are in the answer.",
+    LAG: "Changelog records between that and the end, as far as the instance knows.",
+    SEQUENCE: "The entry's sequence; 0: there is no entry.",
+    STALE: "true: from a standby, or from an owner that cannot prove that it still is one.",
+}
+
+REQUEST_HEADERS = (
+    "accept",
+    "authorization",
+    "content-type",
+    "idempotency-key",
+    "if-none-match",
+    "traceparent",
+    "tracestate",
+    "x-request-id",
+)
+"""What of a caller's request goes to another instance; all else stays here."""
+
+RESPONSE_HEADERS = (
+    "allow",
+    "cache-control",
+    "content-type",
+    "etag",
+    "retry-after",
+    "vary",
+    "x-request-id",
+    *(name.lower() for name in FRESHNESS),
+)
+"""What of its answer goes to the caller."""
+
+
+def freshness(served_by: str, standing: Standing, sequence: int) -> dict[str, str]:
+    """The headers of an answer from a local copy."""
+    return {
+        SERVED_BY: served_by,
+        ROLE: standing.role.value,
+        PARTITION: str(standing.partition),
+        OFFSET: str(standing.position),
+        LAG: str(standing.lag),
+        SEQUENCE: str(sequence),
+        STALE: "true" if standing.stale else "false",
+    }

@@ -1,0 +1,178 @@
+"""Queries on any store of the table: each from all instances and, under /local, from what this instance has alone."""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, NamedTuple
+
+from fastapi import APIRouter, Depends, Header, Request, Response
+from pydantic import BaseModel
+
+from api import problems, queries, store_queries
+from api.conditional import etag_of, matches
+from api.documentation import FRESHNESS_HEADERS, problem_responses
+from api.key_query import KeyQueries, KeyQuery
+from api.problems import ProblemError
+from api.queries import Key, Partitions
+from api.routers.balances import MaxLag, MinSequence, Timeout
+from api.scatter import StoreQueries
+from api.store_queries import Store, StoreQuery
+from services.state_stores.entry import Entry
+from services.state_stores.local import LocalStores
+from services.state_stores.store import StateStore
+
+router = APIRouter(prefix="/v1/stores/{store}", tags=["stores"])
+
+IfNoneMatch = Annotated[str | None, Header(description="ETag of an earlier answer.")]
+
+_ERRORS: tuple[ProblemError, ...] = (
+    problems.unknown_store(["customer-balances", "top-customers"]),
+    problems.invalid_parameters([{"in": ["query", "limit"], "reason": "Input should be greater than 0"}]),
+    problems.restoring(2, 0.4),
+    problems.starting(2),
+    problems.stopping(),
+    problems.too_stale(0, 7),
+)
+_OF_OTHERS = (
+    problems.rebalancing(2),
+    problems.owner_unreachable(2, ["http://10.0.0.7:8080"], timed_out=False),
+    problems.owner_unreachable(2, ["http://10.0.0.7:8080"], timed_out=True),
+)
+_ONE_KEY: dict[int | str, dict[str, Any]] = {
+    200: {"headers": FRESHNESS_HEADERS},
+    304: {"description": "The caller's copy (If-None-Match) is the current one.", "headers": FRESHNESS_HEADERS},
+}
+
+
+@router.get(
+    "/keys/{key:path}",
+    summary="One key",
+    response_model=queries.StoreEntry,
+    responses={
+        **_ONE_KEY,
+        **problem_responses(
+            problems.unknown_key(),
+            *_ERRORS,
+            problems.sequence_not_reached(7, 6),
+            problems.not_the_owner(2),
+            *_OF_OTHERS,
+        ),
+    },
+)
+async def one_key(  # noqa: PLR0913, PLR0917 - one parameter a parameter of the request
+    request: Request,
+    store: Store,
+    key: Key,
+    min_sequence: MinSequence = 0,
+    timeout_seconds: Timeout = 0,
+    max_lag: MaxLag = None,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """The entry of a key; any instance answers for every key, as it does for a customer's balance."""
+    key_queries: KeyQueries = request.app.state.key_queries
+    render = _renderer(store, key.encode(), if_none_match)
+    return await key_queries.answer(
+        request, KeyQuery(store, key.encode(), render, min_sequence, timeout_seconds, max_lag)
+    )
+
+
+@router.get(
+    "/local/keys/{key:path}",
+    summary="One key, here",
+    response_model=queries.StoreEntry,
+    responses={**_ONE_KEY, **problem_responses(problems.unknown_key(), problems.not_here(2), *_ERRORS)},
+)
+async def one_key_here(request: Request, store: Store, key: Key, if_none_match: IfNoneMatch = None) -> Response:
+    """The entry of a key from the copy that is here, the owner's or a standby's; the headers say which."""
+    stores: LocalStores = request.app.state.stores
+    partition = store.partition_of(key.encode())
+    if stores.feed.restored and partition not in store.tasks:
+        raise problems.not_here(partition)
+    key_queries: KeyQueries = request.app.state.key_queries
+    return await key_queries.answer_here(KeyQuery(store, key.encode(), _renderer(store, key.encode(), if_none_match)))
+
+
+def _renderer(store: StateStore, key: bytes, if_none_match: str | None) -> Callable[[Entry | None], Response]:
+    def render(entry: Entry | None) -> Response:
+        if entry is None:
+            raise problems.unknown_key()
+        etag = etag_of(entry.sequence)
+        if if_none_match is not None and matches(if_none_match, etag):
+            return Response(status_code=304, headers={"ETag": etag, **queries.CACHING})
+        return queries.json_response(queries.entry_body(key, store.partition_of(key), entry), ETag=etag)
+
+    return render
+
+
+class Operation(NamedTuple):
+    """A question about several keys, and the shape of its answer."""
+
+    method: str
+    path: str
+    summary: str
+    query: Callable[..., Awaitable[StoreQuery]]
+    model: type[BaseModel]
+    errors: tuple[ProblemError, ...] = ()
+
+
+OPERATIONS = (
+    Operation(
+        "POST", "/keys", "Several keys", store_queries.several_keys, queries.FoundKeys, (problems.unreadable_body(),)
+    ),
+    Operation("GET", "/range", "Keys from … to, or with a prefix", store_queries.key_range, queries.EntryPage),
+    Operation("GET", "/all", "Every entry", store_queries.everything, queries.EntryPage),
+    Operation("GET", "/count", "How many keys", store_queries.count_keys, queries.Count),
+    Operation(
+        "GET",
+        "/windows/{key:path}",
+        "The windows of a key",
+        store_queries.windows,
+        queries.Entries,
+        (problems.not_windowed("customer-balances"),),
+    ),
+)
+
+
+def _add(operation: Operation) -> None:
+    """Both routes of an operation: all instances, and this one."""
+
+    async def everywhere(
+        request: Request,
+        max_lag: MaxLag = None,
+        query: StoreQuery = Depends(operation.query),  # noqa: B008
+    ) -> Response:
+        asked: StoreQueries = request.app.state.store_queries
+        return await asked.everywhere(request, query, max_lag)
+
+    async def here(
+        request: Request,
+        partition: Partitions = None,
+        max_lag: MaxLag = None,
+        query: StoreQuery = Depends(operation.query),  # noqa: B008
+    ) -> Response:
+        asked: StoreQueries = request.app.state.store_queries
+        return await asked.here(query, queries.checked_partitions(partition, query.store), max_lag)
+
+    name, text = operation.query.__name__, operation.query.__doc__ or ""
+    for path, endpoint, summary, description, errors in (
+        (operation.path, everywhere, operation.summary, text, (*_ERRORS, *_OF_OTHERS)),
+        (
+            f"/local{operation.path}",
+            here,
+            f"{operation.summary}, here",
+            f"{text}\n\nOnly copies that are here.",
+            _ERRORS,
+        ),
+    ):
+        router.add_api_route(
+            path,
+            endpoint,
+            methods=[operation.method],
+            name=f"{name}_{endpoint.__name__}",
+            summary=summary,
+            description=description,
+            response_model=operation.model,
+            responses=problem_responses(*operation.errors, *errors),
+        )
+
+
+for each in OPERATIONS:
+    _add(each)

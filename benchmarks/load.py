@@ -1,0 +1,71 @@
+"""An HTTP load without coordinated omission: each request is timed from when it was due, whatever delayed it."""
+
+import asyncio
+import itertools
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import quantiles
+from urllib.parse import urlsplit
+
+import uvloop
+
+
+@dataclass
+class Measured:
+    """Latencies in milliseconds, from when a request was due to the last byte of its answer; answers by status."""
+
+    seconds: float = 0.0
+    latencies: list[float] = field(default_factory=list)
+    statuses: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def requests_per_second(self) -> float:
+        return len(self.latencies) / self.seconds
+
+    def percentile(self, percent: int) -> float:
+        return quantiles(self.latencies, n=100)[percent - 1]
+
+
+def run(url: str, paths: Sequence[str], *, rate: float | None, seconds: float, connections: int = 32) -> Measured:
+    """GET the paths in turn, so many a second for so long; with no rate, as fast as the connections allow."""
+    return uvloop.run(_run(url, paths, rate, seconds, connections))
+
+
+async def _run(url: str, paths: Sequence[str], rate: float | None, seconds: float, connections: int) -> Measured:
+    measured = Measured()
+    start = time.perf_counter() + 0.05
+    schedule = _schedule(start, rate, seconds)
+    target = itertools.cycle(paths)
+    await asyncio.gather(*(_connection(url, target, schedule, start + seconds, measured) for _ in range(connections)))
+    measured.seconds = time.perf_counter() - start
+    return measured
+
+
+def _schedule(start: float, rate: float | None, seconds: float) -> Iterator[float]:
+    """When each request is due; without a rate at once, again and again."""
+    if rate is None:
+        return itertools.repeat(0.0)
+    return iter([start + number / rate for number in range(int(rate * seconds))])
+
+
+async def _connection(
+    url: str, paths: Iterator[str], schedule: Iterator[float], end: float, measured: Measured
+) -> None:
+    parts = urlsplit(url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    for due in schedule:
+        now = time.perf_counter()
+        if due > now:
+            await asyncio.sleep(due - now)
+        elif not due and now > end:
+            break
+        begun = due or now
+        writer.write(f"GET {next(paths)} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+        await reader.readexactly(int(length or 0))
+        measured.latencies.append((time.perf_counter() - begun) * 1000)
+        measured.statuses[int(head[9:12])] += 1
+    writer.close()

@@ -1,0 +1,239 @@
+"""Interactive queries, measured: restore, reads, and an owner's death under load (``make bench-queries``).
+
+Everything is real: a broker, the API as processes, HTTP. The server's own processor time gives requests per core, so
+that a load generator on the same cores does not count; the bare server is measured in the same run, in alternation.
+Writes var/reports/queries.json.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import httpx
+import psutil
+
+from benchmarks import load
+from benchmarks.machine import machine
+from infra.local.broker import LocalBroker
+from infra.local.ports import HOST, free_port
+from infra.local.stack import private_settings
+from services.messaging.administration import create_topics
+from services.settings import Settings
+from tests.api_process import ApiProcess, Changelog
+from tests.read_load import Load, Writer, points_at
+
+REPORT = Path("var/reports/queries.json")
+STANDBY_CARDS = [f"CARD{number}" for number in range(45)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--balances", type=int, default=1_000_000, help="to restore")
+    parser.add_argument("--rate", type=int, default=400, help="requests a second while latency is measured")
+    parser.add_argument("--seconds", type=int, default=15, help="of each measurement of reads")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        directory = Path(name)
+        settings = private_settings(directory)
+        broker = LocalBroker(directory, int(settings.kafka_bootstrap_servers.rpartition(":")[2]))
+        broker.start()
+        stack.callback(broker.stop)
+        report = {
+            "machine": machine(),
+            "options": vars(options),
+            **death_of_an_owner(settings.model_copy(update={"topic_prefix": "death-"}), directory),
+            **restore_and_reads(settings, directory, options),
+        }
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    REPORT.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(report, indent=2))
+
+
+def death_of_an_owner(settings: Settings, directory: Path) -> dict[str, Any]:
+    """Three instances with one standby each, readers that check every answer; then SIGKILL to one that owns."""
+    create_topics(settings)
+    writer = Writer(Changelog(settings), STANDBY_CARDS)
+    with ExitStack() as stack:
+        instances = [
+            stack.enter_context(_instance(settings, directory, f"death-{number}", standbys=1)) for number in range(3)
+        ]
+        for instance in instances:
+            instance.ready()
+        _wait_until(lambda: all(_standbys(instance) == 3 for instance in instances))
+        alive = list(instances)
+        load_on_all = stack.enter_context(Load(writer, lambda: [each.url for each in alive]))
+        _wait_until(lambda: load_on_all.findings.answers > 200)
+        doomed = alive.pop()
+        doomed.kill()
+        answered = load_on_all.findings.answers
+        _wait_until(lambda: load_on_all.findings.answers > answered + 500)
+        _wait_until(lambda: all(_owners(instance) == 2 for instance in alive))
+        stack.pop_all().close()
+    findings = load_on_all.findings
+    return {
+        "wrong_answers": len(findings.wrong),
+        "unavailable_seconds": round(findings.longest_failure, 2),
+        "failed_requests": findings.failed,
+        "max_stale_records": findings.most_stale,
+        "checked_answers": findings.answers,
+    }
+
+
+def restore_and_reads(settings: Settings, directory: Path, options: argparse.Namespace) -> dict[str, Any]:
+    create_topics(settings)
+    changelog = Changelog(settings)
+    for number in range(options.balances):
+        changelog.balance(_card(number), points_at(1), 1)
+    changelog.flush()
+    with ExitStack() as stack:
+        restored = _restore(stack, settings, directory, options.balances)
+        first = restored.pop("instance")
+        paths = [f"/v1/customers/{_card(number * 7919 % options.balances)}/balance" for number in range(2_000)]
+        local = _against_bare_server(first, paths, options)
+        second = stack.enter_context(_instance(settings, directory, "second"))
+        _wait_until(lambda: _owners(first) == 2 and _owners(second) == 2)
+        second.ready()
+        elsewhere = [path for path in paths if _served_by(first, path) != first.url]
+        forwarded = load.run(first.url, elsewhere, rate=options.rate / 4, seconds=options.seconds)
+        return {
+            **restored,
+            **local,
+            "forwarded_p50_ms": round(forwarded.percentile(50), 2),
+            "forwarded_p99_ms": round(forwarded.percentile(99), 2),
+            "forwarded_statuses": dict(forwarded.statuses),
+        }
+
+
+def _restore(stack: ExitStack, settings: Settings, directory: Path, balances: int) -> dict[str, Any]:
+    """Records a second from the first to readiness, and memory of each key over that of an empty instance."""
+    empty = settings.model_copy(update={"topic_prefix": "empty-"})
+    create_topics(empty)
+    with _instance(empty, directory, "empty") as instance:
+        instance.ready()
+        resident_empty = _process(instance).memory_info().rss
+    first = stack.enter_context(_instance(settings, directory, "first"))
+    begun = None
+    while begun is None:  # its first record, so that the start of Python and of the web server is not counted
+        report = first.wait_until(lambda report: any(each["applied"] for each in report["partitions"]))
+        begun, before = time.monotonic(), sum(each["applied"] for each in _balances(report))
+    first.ready()
+    seconds = time.monotonic() - begun
+    process = _process(first)
+    return {
+        "instance": first,
+        "restore_records_per_second": round((balances - before) / seconds),
+        "restore_seconds": round(seconds, 1),
+        "restore_records_per_cpu_second": round(balances / sum(process.cpu_times()[:2])),
+        "bytes_per_key": round((process.memory_info().rss - resident_empty) / balances, 1),
+        "disk_bytes_per_key": round(_size(settings_dir(directory, "first")) / balances, 1),
+    }
+
+
+def _against_bare_server(instance: ApiProcess, paths: list[str], options: argparse.Namespace) -> dict[str, Any]:
+    port = free_port()
+    command = [sys.executable, "-m", "benchmarks.bare_server", str(port)]
+    bare = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        bare_url = f"http://{HOST}:{port}"
+        _wait_until(lambda: _answers(bare_url))
+        ours, theirs, rates = [], [], []
+        for _ in range(options.rounds):
+            ours.append(_per_core(_process(instance), instance.url, paths, options.seconds / 3, rates))
+            theirs.append(_per_core(bare, bare_url, paths, options.seconds / 3))
+        steady = load.run(instance.url, paths, rate=options.rate, seconds=options.seconds)
+        return {
+            "local_rps_per_core": round(median(ours)),
+            "bare_server_rps_per_core": round(median(theirs)),
+            "ratio_to_bare_server": round(median(ours) / median(theirs), 3),
+            "local_rps": round(median(rates)),
+            "local_p50_ms": round(steady.percentile(50), 2),
+            "local_p99_ms": round(steady.percentile(99), 2),
+            "local_statuses": dict(steady.statuses),
+        }
+    finally:
+        bare.terminate()
+        bare.wait(10)
+
+
+def _per_core(
+    process: psutil.Process, url: str, paths: list[str], seconds: float, rates: list[float] | None = None
+) -> float:
+    """Requests for each second of the server's own processor time, while it is kept busy."""
+    load.run(url, paths, rate=None, seconds=1)
+    before = sum(process.cpu_times()[:2])
+    measured = load.run(url, paths, rate=None, seconds=seconds)
+    if set(measured.statuses) != {200}:
+        raise RuntimeError(f"{url} answered {measured.statuses}")
+    if rates is not None:
+        rates.append(measured.requests_per_second)
+    return len(measured.latencies) / (sum(process.cpu_times()[:2]) - before)
+
+
+def _instance(settings: Settings, directory: Path, name: str, standbys: int = 0) -> ApiProcess:
+    own = {"state_dir": settings_dir(directory, name), "standby_replicas": standbys}
+    return ApiProcess(settings.model_copy(update=own), directory / f"{name}.log")
+
+
+def settings_dir(directory: Path, name: str) -> Path:
+    return directory / "instances" / name
+
+
+def _metadata(instance: ApiProcess) -> list[dict[str, Any]]:
+    instances: list[dict[str, Any]] = instance.http.get("/v1/stores/customer-balances/metadata").json()["instances"]
+    return instances
+
+
+def _owners(instance: ApiProcess) -> int:
+    return sum(bool(each["active"]) for each in _metadata(instance))
+
+
+def _standbys(instance: ApiProcess) -> int:
+    return sum(len(each["standby"]) for each in _metadata(instance))
+
+
+def _served_by(instance: ApiProcess, path: str) -> str:
+    return str(instance.http.get(path).headers["loyalty-served-by"])
+
+
+def _balances(report: dict[str, Any]) -> list[dict[str, Any]]:
+    return [each for each in report["partitions"] if each["store"] == "customer-balances"]
+
+
+def _process(instance: ApiProcess) -> psutil.Process:
+    return psutil.Process(instance.pid)
+
+
+def _card(number: int) -> str:
+    return f"{number:010}"
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, trust_env=False).is_success
+    except httpx.TransportError:
+        return False
+
+
+def _wait_until(is_so: Callable[[], bool], seconds: float = 180) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise TimeoutError("not in time")
+        time.sleep(0.05)
+
+
+def _size(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""`loyalty stores`: the shops, in the compacted reference topic stores."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+import schemas
+from schemas import topics
+from services.cli.output import MISUSED, AsJson, clear_errors, console, print_json, read_settings, stop
+from services.messaging import publishing
+from services.messaging.publishing import connected_producer
+from services.messaging.schema_ids import schema_ids
+from services.messaging.wire import Record, encoder
+from services.pos_simulator import Options
+from services.pos_simulator.chain import LARGEST_CHAIN, Chain
+
+app = typer.Typer(no_args_is_help=True, help="The shops, as every API instance knows them.")
+
+
+class Message(NamedTuple):
+    """A shop's key and value; no value removes it."""
+
+    key: bytes
+    value: bytes | None
+
+
+@app.command("publish")
+def publish(
+    *,
+    files: Annotated[list[Path] | None, typer.Argument(help="Files of JSON lines, one shop a line.")] = None,
+    stores: Annotated[
+        int, typer.Option(min=1, max=LARGEST_CHAIN, help="Without files: shops of the simulated chain.")
+    ] = Options().stores,
+    as_json: AsJson = False,
+) -> None:
+    """Publish shops: those of the files, or those of the simulated chain."""
+    with clear_errors():
+        shops = [shop for file in files for shop in _shops_of(file)] if files else list(_simulated(stores))
+        encode = encoder(topics.STORES, schema_ids(read_settings()))
+        _publish([Message(shop["StoreID"].encode(), encode(shop)) for shop in shops], as_json=as_json)
+
+
+@app.command("remove")
+def remove(
+    *, store_ids: Annotated[list[str], typer.Argument(help="The shops' StoreIDs.")], as_json: AsJson = False
+) -> None:
+    """Remove shops; one that is not there is no error."""
+    with clear_errors():
+        _publish([Message(store_id.encode(), None) for store_id in store_ids], as_json=as_json)
+
+
+def _simulated(stores: int) -> Iterator[Record]:
+    for store in Chain(stores, customers=1).stores:
+        yield {"StoreID": store.store_id, "Name": store.name, "City": store.city, "State": store.state}
+
+
+def _shops_of(file: Path) -> Iterator[Record]:
+    names = schemas.field_names("Store")
+    for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            shop = json.loads(line)
+        except ValueError as error:
+            stop(f"{file}, line {number}: {error}", MISUSED)
+        wrong = [name for name in names if not isinstance(shop, dict) or not _is_text(shop.get(name))]
+        if wrong:
+            stop(f"{file}, line {number}: {', '.join(wrong)}: missing, or no text", MISUSED)
+        yield {name: shop[name] for name in names}
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _publish(messages: Iterable[Message], *, as_json: bool) -> None:
+    settings = read_settings()
+    topic = settings.name_of(topics.STORES)
+    number = publishing.publish(messages, connected_producer(settings, "loyalty-stores", [topic]), topic)
+    if as_json:
+        print_json({"topic": topic, "published": number})
+    else:
+        console().print(f"published to {topic}: {number}", highlight=False)

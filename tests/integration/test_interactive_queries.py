@@ -1,0 +1,226 @@
+"""Several instances on a real broker: any of them answers for every customer, whoever comes, goes or dies."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+from schemas.topics import LOYALTY_BALANCES
+from services.messaging.clients import admin
+from services.settings import Settings
+from tests.api_process import DEADLINE_SECONDS, ApiProcess, Changelog, balances_of
+from tests.kafka_topics import read_all
+from tests.read_load import Load, Writer, points_at
+
+CARDS = [f"CARD{number}" for number in range(45)]
+METADATA = "/v1/stores/customer-balances/metadata"
+
+
+@pytest.fixture
+def writer(settings: Settings, topics_created: list[str]) -> Writer:  # noqa: ARG001  # there when it writes
+    return Writer(Changelog(settings), CARDS)
+
+
+@pytest.fixture
+def start(settings: Settings, tmp_path: Path) -> Iterator[Callable[[str], ApiProcess]]:
+    """Starts an instance with a state directory of that name."""
+    with ExitStack() as stack:
+
+        def start_one(name: str) -> ApiProcess:
+            own = settings.model_copy(update={"state_dir": tmp_path / name, "standby_replicas": 1})
+            return stack.enter_context(ApiProcess(own, tmp_path / f"{name}.log"))
+
+        yield start_one
+
+
+def wait_for(what: str, is_so: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+
+
+def metadata(instance: ApiProcess, card: str) -> dict[str, Any]:
+    return dict(instance.http.get(f"{METADATA}/{card}").json())
+
+
+def shares(instance: ApiProcess, role: str = "active") -> dict[str, list[int]]:
+    """URL to partitions, as one instance knows it."""
+    found = instance.http.get(METADATA).json()["instances"]
+    return {each["url"]: each[role] for each in found}
+
+
+def wait_until_shared(instances: list[ApiProcess]) -> None:
+    """Until every instance knows that all own something, and that each partition has an owner and one standby."""
+    for each in instances:
+        each.ready()
+    wait_for(f"{len(instances)} that share all", lambda: all(is_shared(each, instances) for each in instances))
+
+
+def is_shared(asked: ApiProcess, instances: list[ApiProcess]) -> bool:
+    active, standby = (shares(asked, role) for role in ("active", "standby"))
+    owners = {each.url for each in instances} == active.keys() and all(active.values())
+    return owners and all(sorted(chain(*role.values())) == [0, 1, 2] for role in (active, standby))
+
+
+def test_any_instance_answers_for_every_customer(start: Callable[[str], ApiProcess], writer: Writer) -> None:
+    """Each of three owns one partition, and each answers for all customers: here, or one hop away."""
+    instances = [start(name) for name in "abc"]
+    wait_until_shared(instances)
+    for instance in instances:
+        served_by = set()
+        for card in CARDS:
+            answer = instance.balance(card)
+            assert (200, points_at(1)) == (answer.status_code, answer.json()["TotalLoyaltyPoints"])
+            assert ("active", "false") == (answer.headers["loyalty-role"], answer.headers["loyalty-stale"])
+            assert answer.headers["loyalty-served-by"] == metadata(instance, card)["active"]
+            served_by.add(answer.headers["loyalty-served-by"])
+        assert {each.url for each in instances} == served_by
+        assert 404 == instance.balance("nobody").status_code
+        assert [instance.url] == [
+            each["url"] for each in instance.http.get("/v1/instances").json()["instances"] if each["self"]
+        ]
+
+    asked, card = far_from(instances, CARDS)
+    unchanged = asked.http.get(f"/v1/customers/{card}/balance", headers={"If-None-Match": '"1"'})
+    assert (304, b"") == (unchanged.status_code, unchanged.content)
+    late = threading.Timer(0.5, writer.lap)
+    late.start()
+    answer = asked.http.get(f"/v1/customers/{card}/balance?minSequence=2&timeout=20&maxLag=0")
+    late.join()
+    assert (200, 2) == (answer.status_code, answer.json()["Sequence"])
+
+
+def far_from(instances: list[ApiProcess], cards: list[str]) -> tuple[ApiProcess, str]:
+    """An instance and a customer of whom it has neither the partition nor a copy, if there is one; else not owned."""
+    found = [(each, card, metadata(each, card)) for each in instances for card in cards]
+    found.sort(key=lambda it: (it[0].url == it[2]["active"]) * 2 + (it[0].url in it[2]["standbys"]))
+    return found[0][0], found[0][1]
+
+
+def test_reads_go_on_when_owners_die_and_instances_join(
+    start: Callable[[str], ApiProcess], writer: Writer, record_testsuite_property: Callable[[str, object], None]
+) -> None:
+    """Under load an owner is killed, and an instance joins: no wrong answer, and no customer unread for long."""
+    instances = [start(name) for name in "abc"]
+    wait_until_shared(instances)
+    victim, *survivors = instances
+    (number,) = shares(victim)[victim.url]
+    heir = next(each for each in survivors if number in shares(each, "standby")[each.url])
+    asked = [each.url for each in survivors]
+    with Load(writer, lambda: list(asked)) as load:
+        wait_for("some answers", lambda: load.findings.answers > 100)
+        assert not load.findings.failed, load.findings.reasons
+        killed = time.monotonic()
+        victim.kill()
+        wait_until_shared(survivors)
+        record_testsuite_property("takeover_seconds", time.monotonic() - killed)
+        after_kill = load.findings.longest_failure
+        assert number in shares(heir)[heir.url]
+        # Restored once, as a standby: the takeover has read nothing again.
+        assert len(heir.log_lines("store restored", "store=customer-balances", f"partition={number}")) == 1
+
+        newcomer = start("d")
+        wait_until_shared([*survivors, newcomer])
+        asked.append(newcomer.url)
+        answers = load.findings.answers
+        wait_for("some answers more", lambda: load.findings.answers > answers + 100)
+
+    findings = load.findings
+    for name in ("answers", "stale", "failed", "longest_failure", "most_stale"):
+        record_testsuite_property(name, getattr(findings, name))
+    assert [] == findings.wrong
+    assert after_kill < 2, findings.reasons
+    assert findings.longest_failure < 2, findings.reasons
+    assert findings.stale > 0
+    for card, sequence in writer.written.items():
+        newest = newcomer.http.get(f"/v1/customers/{card}/balance?minSequence={sequence}&timeout=20").json()
+        assert (sequence, points_at(sequence)) == (newest["Sequence"], newest["TotalLoyaltyPoints"])
+
+
+def test_a_zombie_does_not_answer_as_the_owner(start: Callable[[str], ApiProcess], writer: Writer) -> None:
+    """Stopped past its session and woken up with requests waiting, an instance never passes off the old as current."""
+    zombie, other = instances = [start(name) for name in "ab"]
+    wait_until_shared(instances)
+    cards = [card for card in CARDS if metadata(other, card)["active"] == zombie.url]
+    zombie.pause()
+    try:
+        started = time.monotonic()
+        answer = other.balance(cards[0])
+        assert (200, "standby") == (answer.status_code, answer.headers["loyalty-role"])
+        assert answer.headers["loyalty-stale"] == "true"
+        assert time.monotonic() - started < 5
+        wait_for("the other owns all", lambda: [0, 1, 2] == shares(other).get(other.url))
+        writer.lap()
+        fresh = other.http.get(f"/v1/customers/{cards[0]}/balance?minSequence=2&timeout=20&maxLag=0")
+        assert (200, 2, "active") == (fresh.status_code, fresh.json()["Sequence"], fresh.headers["loyalty-role"])
+        waiting = [Waiting(f"{zombie.url}/v1/customers/{card}/balance") for card in cards]
+    finally:
+        zombie.resume()
+    answers = [each.answer() for each in waiting]
+    for answer in answers:
+        assert answer.status_code in (200, 503), answer.text
+        if answer.status_code == 200 and answer.headers["loyalty-stale"] == "false":
+            assert answer.json()["Sequence"] == 2
+    wait_until_shared(instances)
+    assert 2 == zombie.http.get(f"/v1/customers/{cards[0]}/balance?minSequence=2&timeout=20").json()["Sequence"]
+
+
+class Waiting:
+    """A request in the socket of a server that does not run."""
+
+    def __init__(self, url: str) -> None:
+        self._answers: list[httpx.Response] = []
+        self._thread = threading.Thread(target=self._ask, args=(url,))
+        self._thread.start()
+
+    def _ask(self, url: str) -> None:
+        self._answers.append(httpx.get(url, timeout=DEADLINE_SECONDS, trust_env=False))
+
+    def answer(self) -> httpx.Response:
+        self._thread.join(DEADLINE_SECONDS)
+        return self._answers[0]
+
+
+def test_the_erased_stays_erased(start: Callable[[str], ApiProcess], writer: Writer, settings: Settings) -> None:
+    """A customer whose deletion the changelog has forgotten while an instance was away is not in its store again."""
+    first = start("a")
+    first.ready()
+    assert 200 == first.balance(CARDS[0]).status_code
+    assert 0 == first.terminate()
+    stopped = time.monotonic()
+    configure(settings, {"delete.retention.ms": "1", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"})
+    changelog = Changelog(settings)
+    changelog.raw(CARDS[0], None)
+    changelog.flush()
+
+    def is_forgotten() -> bool:
+        writer.written.pop(CARDS[0], None)
+        writer.lap()  # the newest segment is never compacted
+        return all(message.key() != CARDS[0].encode() for message in read_all(settings, LOYALTY_BALANCES))
+
+    wait_for("compaction", is_forgotten)
+    configure(settings, {"delete.retention.ms": str(int((time.monotonic() - stopped) * 1000))})
+
+    second = start("a")
+    report = second.ready()
+
+    assert 404 == second.balance(CARDS[0]).status_code
+    assert 200 == second.balance(CARDS[1]).status_code
+    assert all("forgets deletions" in each["rebuiltBecause"] for each in balances_of(report))
+
+
+def configure(settings: Settings, values: dict[str, str]) -> None:
+    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in values.items()]
+    resource = ConfigResource(
+        ConfigResource.Type.TOPIC, settings.name_of(LOYALTY_BALANCES), incremental_configs=entries
+    )
+    client = admin(settings)
+    for future in client.incremental_alter_configs([resource]).values():
+        future.result()

@@ -1,0 +1,203 @@
+"""Every kind of store, as its users meet it: real processes, a real broker, RocksDB."""
+
+import random
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from infra.local.stack import environment_of
+from schemas.topics import STORE_SALES, Topic
+from services.cli import app
+from services.messaging.schema_ids import FolderSchemaIds
+from services.messaging.wire import encoder
+from services.settings import Settings
+from tests.api_process import ApiProcess, Changelog
+from tests.kafka_topics import publish
+from tests.store_tables import MINUTE, NOON, sales
+
+CARDS = [f"CARD{number:03}" for number in range(120)]
+THRESHOLD = Decimal("1000.00")
+
+
+@pytest.fixture
+def changelog(settings: Settings, topics_created: list[str]) -> Changelog:  # noqa: ARG001  # there when it writes
+    return Changelog(settings)
+
+
+def start(settings: Settings, tmp_path: Path, name: str, **changed: Any) -> ApiProcess:
+    return ApiProcess(settings.model_copy(update={"state_dir": tmp_path / name, **changed}), tmp_path / f"{name}.log")
+
+
+def write_balances(changelog: Changelog) -> dict[str, Decimal]:
+    """Balances that rise and fall across the threshold, with old records and tombstones between; the truth."""
+    chance = random.Random(5)
+    truth: dict[str, tuple[int, Decimal]] = {}
+    for _ in range(1_500):
+        card = chance.choice(CARDS)
+        sequence, points = truth.get(card, (0, Decimal(0)))
+        match chance.randrange(12):
+            case 0 if sequence > 1:
+                changelog.balance(card, "5000.00", sequence - 1)  # a writer that was thought dead
+            case 1 if sequence:
+                changelog.raw(card, None)
+                del truth[card]
+            case _:
+                points = Decimal(chance.randrange(0, 200_000)) / 100
+                truth[card] = (sequence + 1, points)
+                changelog.balance(card, str(points), sequence + 1)
+    changelog.flush()
+    return {card: points for card, (_, points) in truth.items()}
+
+
+def every_entry(api: ApiProcess, path: str, limit: int = 17) -> Iterator[dict[str, Any]]:
+    cursor = ""
+    while cursor is not None:
+        answer = api.http.get(f"{path}?limit={limit}" + (f"&cursor={cursor}" if cursor else ""))
+        assert answer.status_code == 200, answer.text
+        assert not answer.json()["partial"], answer.text
+        yield from answer.json()["entries"]
+        cursor = answer.json()["next"]
+
+
+def points_of(api: ApiProcess, path: str) -> dict[str, Decimal]:
+    return {each["key"]: Decimal(each["value"]["TotalLoyaltyPoints"]) for each in every_entry(api, path)}
+
+
+def at_least(threshold: Decimal, truth: dict[str, Decimal]) -> dict[str, Decimal]:
+    return {card: points for card, points in truth.items() if points >= threshold}
+
+
+def test_a_derived_store_is_the_filter_of_the_keyed_one(
+    changelog: Changelog, settings: Settings, tmp_path: Path
+) -> None:
+    """Restored or followed live, after a kill and with another threshold: the customers from the threshold on."""
+    truth = write_balances(changelog)
+    with start(settings, tmp_path, "one") as api:
+        api.ready()
+        assert truth == points_of(api, "/v1/stores/customer-balances/local/all")
+        assert at_least(THRESHOLD, truth) == points_of(api, "/v1/stores/top-customers/local/all")
+        api.kill()
+    for card in CARDS:
+        changelog.raw(card, None)
+    truth = write_balances(changelog)
+    with start(settings, tmp_path, "one") as api:
+        assert any(each["resumedFrom"] for each in api.ready()["partitions"])
+        assert at_least(THRESHOLD, truth) == points_of(api, "/v1/stores/top-customers/all")
+        assert 0 == api.terminate()
+    with start(settings, tmp_path, "one", top_customers_threshold=Decimal(1500)) as api:
+        report = api.ready()
+        assert at_least(Decimal(1500), truth) == points_of(api, "/v1/stores/top-customers/all")
+        rebuilt = {each["store"] for each in report["partitions"] if each["rebuiltBecause"]}
+        assert {"top-customers"} == rebuilt
+
+
+@pytest.mark.parametrize("kind", ["rocksdb", "memory"])
+@pytest.mark.usefixtures("changelog")
+def test_windows_show_the_newest_figures_of_each_minute(settings: Settings, tmp_path: Path, kind: str) -> None:
+    """Of repeats and late old figures the highest count stays; a day of minutes comes in one answer."""
+    minutes = range(NOON, NOON + 240 * MINUTE, MINUTE)
+    records = [
+        sales(shop, start, *amounts)
+        for shop in ("S1", "S/2")
+        for start in minutes
+        for amounts in (["10.00"], ["10.00", "-2.50", "1.01"], ["10.00", "-2.50"], ["10.00"])
+    ]
+    write(settings, STORE_SALES, records)
+    with start(settings, tmp_path, "one", state_store=kind) as api:
+        api.ready()
+        for path in ("/v1/stores/store-sales/windows/S/2", "/v1/stores/store-sales/local/windows/S%2F2"):
+            answer = api.http.get(f"{path}?from={NOON}&to={NOON + 1_439 * MINUTE}").json()
+            assert 240 == len(answer["entries"])
+            assert not answer["partial"]
+            figures = {
+                tuple(entry["value"][name] for name in ("Count", "Sum", "Minimum", "Maximum", "Average"))
+                for entry in answer["entries"]
+            }
+            assert {(3, "8.51", "-2.50", "10.00", "2.84")} == figures
+        assert 480 == api.http.get("/v1/stores/store-sales/count").json()["count"]
+
+
+@pytest.mark.usefixtures("changelog")
+def test_shops_published_are_on_every_instance(settings: Settings, tmp_path: Path) -> None:
+    """`loyalty stores publish` before and after the start, and `remove`: each instance has them whole, by itself."""
+    published = loyalty(settings, "stores", "publish", "--stores", "30", "--json")
+    assert 30 == published["published"]
+    with start(settings, tmp_path, "one") as one, start(settings, tmp_path, "two") as two:
+        for api in (one, two):
+            api.ready()
+            assert 30 == api.http.get("/v1/stores/stores/local/count").json()["count"]
+        file = tmp_path / "shops.jsonl"
+        file.write_bytes(orjson.dumps({"StoreID": "STR1000", "Name": "Flagship", "City": "Pune", "State": "Goa"}))
+        loyalty(settings, "stores", "publish", str(file), "--json")
+        loyalty(settings, "stores", "remove", "STR8919", "--json")
+        loyalty(settings, "stores", "remove", "no-such-store", "--json")
+        for api in (one, two):
+            wait_for(api, "/v1/stores/stores/local/count", lambda answer: answer["count"] == 29)
+            shown = api.http.get("/v1/stores/stores/local/keys/STR1000")
+            assert "Flagship" == shown.json()["value"]["Name"]
+            assert api.http.get("/v1/stores/stores/keys/STR8919").status_code == 404
+
+
+def test_three_instances_answer_as_one(changelog: Changelog, settings: Settings, tmp_path: Path) -> None:
+    """Each answers for all of the shared stores; with one killed the others still do, from their copies."""
+    truth = write_balances(changelog)
+    write(settings, STORE_SALES, [sales("S1", NOON + minute * MINUTE, "1.00") for minute in range(60)])
+    with (
+        start(settings, tmp_path, "one") as one,
+        start(settings, tmp_path, "two") as two,
+        start(settings, tmp_path, "three") as three,
+    ):
+        for api in (one, two, three):
+            wait_for(api, "/v1/stores/customer-balances/count", lambda answer: each_owned_once(answer, servers=3))
+            assert truth == points_of(api, "/v1/stores/customer-balances/all")
+            assert at_least(THRESHOLD, truth) == points_of(api, "/v1/stores/top-customers/all")
+            assert len(truth) == api.http.get("/v1/stores/customer-balances/count").json()["count"]
+            windows = api.http.get(f"/v1/stores/store-sales/windows/S1?from={NOON}&to={NOON + 59 * MINUTE}").json()
+            assert (60, False) == (len(windows["entries"]), windows["partial"])
+        wait_for(one, "/v1/stores/customer-balances/metadata", each_has_a_copy)
+        paging = every_entry(one, "/v1/stores/customer-balances/all", limit=10)
+        first = [next(paging)["key"] for _ in range(25)]
+        two.kill()
+        rest = [each["key"] for each in paging]  # in the middle of its pages: the cursor knows nothing of instances
+        assert sorted(truth) == first + rest
+        for api in (one, three):
+            assert truth == points_of(api, "/v1/stores/customer-balances/all")
+            asked = api.http.post("/v1/stores/customer-balances/keys", json={"keys": [*CARDS, "nobody"]}).json()
+            assert sorted(truth) == [each["key"] for each in asked["entries"]]
+            assert sorted({*CARDS, "nobody"} - truth.keys()) == asked["unknownKeys"]
+
+
+def each_owned_once(answer: dict[str, Any], servers: int) -> bool:
+    """Whether the group has settled: every partition from an owner, and no instance without one."""
+    parts = answer.get("partitions", [])
+    return (
+        len(parts) == 3
+        and len({each["servedBy"] for each in parts}) == servers
+        and all(each["role"] == "active" for each in parts)
+    )
+
+
+def each_has_a_copy(answer: dict[str, Any]) -> bool:
+    """Whether every partition has a standby: with the default of one, a killed owner can then be missed by nobody."""
+    return [0, 1, 2] == sorted(number for each in answer["instances"] for number in each["standby"])
+
+
+def wait_for(api: ApiProcess, path: str, is_so: Any) -> None:
+    api.wait_until(lambda _: bool(is_so(api.http.get(path).json())))
+
+
+def write(settings: Settings, topic: Topic, records: list[tuple[Topic, str, dict[str, Any]]]) -> None:
+    encode = encoder(topic, FolderSchemaIds())
+    publish(settings, topic, [(key.encode(), encode(record)) for _, key, record in records])
+
+
+def loyalty(settings: Settings, *arguments: str) -> dict[str, Any]:
+    result = CliRunner().invoke(app, arguments, env=environment_of(settings))
+    assert result.exit_code == 0, result.output
+    shown: dict[str, Any] = orjson.loads(result.stdout)
+    return shown

@@ -1,0 +1,274 @@
+"""/v1/stores/{store}/… over several instances: each answers for all, whole, or says what is missing."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.topics import LOYALTY_BALANCES
+from services.state_stores.assignment import Place, Role
+from tests.store_tables import MINUTE, NOON, Callers, Group, balance, sales, shop
+
+BASE = "/v1/stores/customer-balances"
+CARDS = [f"C{number:02}" for number in range(40)]
+
+
+def three(*, standbys: bool = False) -> Group:
+    """Three instances: partition n belongs to instance n and, with standbys, has a copy on the next one."""
+    group = Group.of(3)
+    group.share(lambda place: place[1], (lambda place: (place[1] + 1) % 3) if standbys else lambda _: None)
+    group.write(balance(card, f"{50 * number}.00", number + 1) for number, card in enumerate(CARDS))
+    group.write(sales("S1", NOON + minute * MINUTE, "10.00", f"{minute}.01") for minute in range(30))
+    group.write(shop(store_id, "Kochi") for store_id in ("S1", "S2"))
+    return group
+
+
+def run(group: Group, steps: Callable[[Callers], Awaitable[None]]) -> None:
+    async def started() -> None:
+        async with group.running() as callers:
+            await steps(callers)
+
+    asyncio.run(started())
+
+
+def keys_of(answer: dict[str, Any]) -> list[str]:
+    return [entry["key"] for entry in answer["entries"]]
+
+
+def kind(response: Any, status: int) -> str:
+    assert status == response.status_code, response.text
+    return str(response.json()["type"]).removeprefix("urn:problem-type:loyalty:")
+
+
+def test_any_instance_answers_for_all_of_them() -> None:
+    """Every kind of question, asked of each instance: the whole answer, with whose copy each partition was."""
+
+    async def steps(callers: Callers) -> None:
+        for number in range(3):
+            every = (await callers.get(number, f"{BASE}/all?limit=1000")).json()
+            assert CARDS == keys_of(every)
+            assert (False, [], None) == (every["partial"], every["missingPartitions"], every["next"])
+            assert [(each, f"http://instance-{each}:8080", "active", False) for each in range(3)] == [
+                (each["partition"], each["servedBy"], each["role"], each["stale"]) for each in every["partitions"]
+            ]
+            assert 40 == (await callers.get(number, f"{BASE}/count")).json()["count"]
+            assert CARDS[5:9] == keys_of((await callers.get(number, f"{BASE}/range?from=C05&to=C08")).json())
+            assert CARDS[10:20] == keys_of((await callers.get(number, f"{BASE}/range?prefix=C1")).json())
+            found = (await callers.post(number, f"{BASE}/keys", {"keys": ["C39", "no", "C01", "C02", "nor"]})).json()
+            assert (["C01", "C02", "C39"], ["no", "nor"]) == (keys_of(found), found["unknownKeys"])
+            top = (await callers.get(number, "/v1/stores/top-customers/all")).json()
+            assert CARDS[20:] == keys_of(top)
+            windows = f"/v1/stores/store-sales/windows/S1?from={NOON + MINUTE}&to={NOON + 20 * MINUTE}"
+            minutes = [each["value"]["Minimum"] for each in (await callers.get(number, windows)).json()["entries"]]
+            assert [f"{minute}.01" for minute in range(1, 10)] == minutes[:9]
+            assert 20 == len(minutes)
+
+    run(three(), steps)
+
+
+def test_one_key_is_found_from_anywhere() -> None:
+    """The owner's answer, with its headers; an unknown key is its word as well."""
+
+    async def steps(callers: Callers) -> None:
+        for number in range(3):
+            for card in ("C00", "C17", "C39"):
+                answer = await callers.get(number, f"{BASE}/keys/{card}")
+                owner = answer.json()["partition"]
+                assert (200, card) == (answer.status_code, answer.json()["key"])
+                assert f"http://instance-{owner}:8080" == answer.headers["loyalty-served-by"]
+            assert "unknown-key" == kind(await callers.get(number, f"{BASE}/keys/nobody"), 404)
+            assert "unknown-store" == kind(await callers.get(number, "/v1/stores/x/keys/nobody"), 404)
+
+    run(three(), steps)
+
+
+def test_a_global_store_is_answered_where_it_is_asked() -> None:
+    """Every instance has it whole: nobody is asked, and nobody else need be alive."""
+    group = three()
+
+    async def steps(callers: Callers) -> None:
+        group.dead |= {"http://instance-0:8080", "http://instance-2:8080"}
+        answer = (await callers.get(1, "/v1/stores/stores/all")).json()
+        assert (["S1", "S2"], False) == (keys_of(answer), answer["partial"])
+        assert ["http://instance-1:8080"] == [each["servedBy"] for each in answer["partitions"]]
+        assert "Kochi" == (await callers.get(1, "/v1/stores/stores/keys/S2")).json()["value"]["City"]
+
+    run(group, steps)
+
+
+def test_standbys_answer_for_a_dead_owner_and_say_so() -> None:
+    """The answer is whole; the dead owner's partition is marked stale, with the standby's URL."""
+    group = three(standbys=True)
+
+    async def steps(callers: Callers) -> None:
+        group.dead.add("http://instance-1:8080")
+        answer = (await callers.get(0, f"{BASE}/all?limit=1000")).json()
+        assert (CARDS, False) == (keys_of(answer), answer["partial"])
+        assert ("http://instance-2:8080", "standby", True) == tuple(
+            answer["partitions"][1][name] for name in ("servedBy", "role", "stale")
+        )
+
+    run(group, steps)
+
+
+def test_a_copy_that_nobody_has_reported_yet_is_found() -> None:
+    """A standby made a moment ago answers for a dead owner, although its last report does not name it."""
+    group = three()
+    group.instances[2].hold(("loyalty-balances", 1), Role.STANDBY)
+    for record in group.log:
+        if group.instances[2].stores["customer-balances"].partition_of(record[1].encode()) == 1:
+            group.instances[2].write(*record)
+
+    async def steps(callers: Callers) -> None:
+        group.dead.add("http://instance-1:8080")
+        answer = (await callers.get(0, f"{BASE}/all?limit=1000")).json()
+        assert (CARDS, False) == (keys_of(answer), answer["partial"])
+
+    run(group, steps)
+
+
+def test_a_caller_bounds_how_stale_an_answer_may_be() -> None:
+    """With maxLag a copy that lags more is not read: the next one is, or the partition is missing."""
+    group = three(standbys=True)
+    late = group.instances[2].stores["customer-balances"].tasks[1]
+    late.progress.end_offset = late.progress.position + 5
+
+    async def steps(callers: Callers) -> None:
+        group.dead.add("http://instance-1:8080")
+        for asked in (0, 2):
+            enough = (await callers.get(asked, f"{BASE}/count?maxLag=5")).json()
+            assert (40, False) == (enough["count"], enough["partial"])
+            assert 5 == enough["partitions"][1]["lag"]
+            partial = (await callers.get(asked, f"{BASE}/count?maxLag=4")).json()
+            assert (True, [1]) == (partial["partial"], partial["missingPartitions"])
+        assert [0] == (await callers.get(2, f"{BASE}/local/count?maxLag=5")).json()["missingPartitions"]
+        assert [0, 1] == (await callers.get(2, f"{BASE}/local/count?maxLag=4")).json()["missingPartitions"]
+        of_partition_1 = [
+            card for card in CARDS if group.instances[0].stores["customer-balances"].partition_of(card.encode()) == 1
+        ]
+        asked = await callers.post(0, f"{BASE}/keys?maxLag=0", {"keys": of_partition_1})
+        assert "too-stale" == kind(asked, 503)
+
+    run(group, steps)
+
+
+def test_a_partial_answer_names_what_is_missing() -> None:
+    """Without a copy of a dead owner's partition: the rest, marked partial; nobody at all: 502."""
+    group = three()
+
+    async def steps(callers: Callers) -> None:
+        group.dead.add("http://instance-1:8080")
+        answer = (await callers.get(0, f"{BASE}/all?limit=1000")).json()
+        lost = {
+            card for card in CARDS if group.instances[0].stores["customer-balances"].partition_of(card.encode()) == 1
+        }
+        assert (True, [1]) == (answer["partial"], answer["missingPartitions"])
+        assert [card for card in CARDS if card not in lost] == keys_of(answer)
+        count = (await callers.get(2, f"{BASE}/count")).json()
+        assert (40 - len(lost), True, [1]) == (count["count"], count["partial"], count["missingPartitions"])
+        asked = await callers.post(0, f"{BASE}/keys", {"keys": sorted(lost)})
+        assert "owner-unreachable" == kind(asked, 502)
+        others = (await callers.post(0, f"{BASE}/keys", {"keys": sorted(set(CARDS) - lost)})).json()
+        assert (False, []) == (others["partial"], others["missingPartitions"])
+
+    run(group, steps)
+
+
+def test_bad_requests_are_refused_before_anybody_is_asked() -> None:
+    """400 and 422 as in the local form, whatever the others do."""
+    group = three()
+
+    async def steps(callers: Callers) -> None:
+        group.dead |= {each.url for each in group.instances[1:]}
+        for path in (f"{BASE}/all?limit=0", f"{BASE}/all?cursor=x", "/v1/stores/store-sales/windows/S1"):
+            assert "invalid-parameters" == kind(await callers.get(0, path), 422)
+        windows = f"{BASE}/windows/C01?from={NOON}&to={NOON}"
+        assert "not-windowed" == kind(await callers.get(0, windows), 400)
+        assert "invalid-parameters" == kind(await callers.post(0, f"{BASE}/keys", {"keys": 7}), 422)
+
+    run(group, steps)
+
+
+def test_nothing_known_is_rebalancing() -> None:
+    """503 with Retry-After while the group has not said who has what."""
+    group = Group.of(1)
+
+    async def steps(callers: Callers) -> None:
+        answer = await callers.get(0, f"{BASE}/all")
+        assert "rebalancing" == kind(answer, 503)
+        assert int(answer.headers["retry-after"]) >= 1
+
+    run(group, steps)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    limit=st.integers(1, 15),
+    moves=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.sampled_from([None, 0, 1, 2])), max_size=12),
+)
+def test_paging_survives_instances_that_come_and_go(limit: int, moves: list[tuple[int, int, int | None]]) -> None:
+    """Between any two pages partitions move and an instance may die: with standbys every key comes once, in order."""
+    group = three(standbys=True)
+
+    async def steps(callers: Callers) -> None:
+        visited: list[str] = []
+        cursor: str | None = ""
+        pending = list(moves)
+        while cursor is not None:
+            asked = next(number for number, each in enumerate(group.instances) if each.url not in group.dead)
+            path = f"{BASE}/all?limit={limit}" + (f"&cursor={cursor}" if cursor else "")
+            answer = (await callers.get(asked, path)).json()
+            assert not answer["partial"]
+            assert len(answer["entries"]) <= limit
+            visited += keys_of(answer)
+            cursor = answer["next"]
+            if pending:
+                change(*pending.pop(0))
+        assert CARDS == visited
+
+    def change(turn: int, standby: int, dies: int | None) -> None:
+        """Everything moves round; then one instance at most is dead."""
+        group.dead.clear()
+
+        def owner(place: Place) -> int:
+            return (place[1] + turn) % 3
+
+        group.share(owner, lambda place: (owner(place) + 1 + standby % 2) % 3)
+        if dies is not None:
+            group.dead.add(group.instances[dies].url)
+
+    run(group, steps)
+
+
+@pytest.mark.parametrize("query", ["", "?partition=1", "?partition=1&partition=2"])
+def test_the_local_form_never_asks_anybody(query: str) -> None:
+    """All others dead and no copy here: an instance answers from its own part, at once, and says what is missing."""
+    group = three()
+
+    async def steps(callers: Callers) -> None:
+        group.dead |= {each.url for each in group.instances[1:]}
+        answer = (await callers.get(0, f"{BASE}/local/count{query}")).json()
+        here = group.instances[0].stores["customer-balances"].tasks[0].store.count()
+        assert (0 if query else here) == answer["count"]
+        assert answer["missingPartitions"] == ([1, 2] if query != "?partition=1" else [1])
+        away = next(
+            card for card in CARDS if group.instances[0].stores["customer-balances"].partition_of(card.encode()) == 1
+        )
+        assert "not-here" == kind(await callers.get(0, f"{BASE}/local/keys/{away}"), 421)
+
+    run(group, steps)
+
+
+def test_a_deleted_key_is_gone_everywhere() -> None:
+    """A tombstone counts for the derived store too."""
+    group = three()
+    group.write([(LOYALTY_BALANCES, "C39", None)])
+
+    async def steps(callers: Callers) -> None:
+        assert "unknown-key" == kind(await callers.get(0, f"{BASE}/keys/C39"), 404)
+        assert CARDS[20:39] == keys_of((await callers.get(1, "/v1/stores/top-customers/all")).json())
+
+    run(group, steps)

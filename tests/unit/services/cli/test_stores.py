@@ -1,0 +1,56 @@
+"""`loyalty stores`: what it refuses; what it publishes is in tests/integration/test_store_queries.py."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from services.cli import app
+
+NOBODY = "127.0.0.1:1"
+GOOD = b'{"StoreID":"S1","Name":"Pune 2","City":"Pune","State":"Maharashtra"}'
+
+
+def loyalty(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["stores", *arguments], env={"LOYALTY_KAFKA_BOOTSTRAP_SERVERS": NOBODY})
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b"{", "line 2"),
+        (b"\xff", "line 2"),
+        (b"[]", "StoreID, Name, City, State: missing"),
+        (b'{"StoreID":"S2","Name":" ","City":7,"State":"Kerala"}', "line 2: Name, City: missing, or no text"),
+    ],
+)
+def test_a_bad_line_is_one_clear_line(tmp_path: Path, line: bytes, says: str) -> None:
+    """Exit code 2 with the file and the number of the line, before any broker is asked."""
+    file = tmp_path / "shops.jsonl"
+    file.write_bytes(GOOD + b"\n" + line + b"\n")
+
+    result = loyalty("publish", str(file))
+
+    assert (2, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
+    assert says in result.stderr
+    assert str(file) in result.stderr
+
+
+def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
+    """Exit code 1 with the file's name."""
+    result = loyalty("publish", str(tmp_path / "nothing"))
+
+    assert (1, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
+    assert "nothing" in result.stderr
+
+
+@pytest.mark.parametrize("command", [["publish"], ["publish", "FILE"], ["remove", "S1"]])
+def test_no_broker_is_one_clear_line(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 1, and the address that was tried."""
+    monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 0.5)
+    file = tmp_path / "shops.jsonl"
+    file.write_bytes(b"\n" + GOOD)
+
+    result = loyalty(*(str(file) if word == "FILE" else word for word in command))
+
+    assert (1, f"error: no Kafka broker answers at {NOBODY}\n") == (result.exit_code, result.stderr)

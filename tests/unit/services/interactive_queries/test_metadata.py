@@ -1,0 +1,233 @@
+"""Whom to ask for a key, and what may be claimed of an answer."""
+
+import pytest
+
+from schemas.topics import LOYALTY_BALANCES
+from services.boot_clock import boot_seconds
+from services.interactive_queries.cluster import Cluster
+from services.interactive_queries.local import LocalInstance, Standing
+from services.interactive_queries.metadata import MetadataNotAvailableError, Target
+from services.interactive_queries.reports import HeldPartition, InstanceReport, PeerReports
+from services.messaging.schema_ids import FolderSchemaIds
+from services.settings import Settings
+from services.state_stores import catalogue
+from services.state_stores.assignment import Role
+from services.state_stores.local import LocalStores
+from services.state_stores.memory import MemoryStorePartition
+from services.state_stores.store import NotServingError, StateStore, state_stores
+from services.state_stores.task import Progress, StoreTask
+from services.state_stores.waiters import SequenceWaiters
+from tests.group import URL, FixedMembership, view
+
+B, C, D = (f"http://10.0.0.{number}:8080" for number in range(2, 5))
+TOPIC = LOYALTY_BALANCES.name
+ACTIVE, STANDBY = Role.ACTIVE, Role.STANDBY
+
+
+class NoFeed:
+    kafka_error = None
+    alive = True
+    restored = True
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Scene:
+    """This instance, with a membership by hand; partition 1 of the balances is what is asked for."""
+
+    def __init__(self, **membership: object) -> None:
+        stores = state_stores(catalogue.stores(FolderSchemaIds()))
+        self.membership = FixedMembership(**membership)  # type: ignore[arg-type]
+        self.local = LocalInstance(LocalStores(stores, NoFeed(), SequenceWaiters()), self.membership, Settings())
+        self.cluster = Cluster.around(self.local, PeerReports())
+        self.store: StateStore = stores["customer-balances"]
+
+    def hold(self, position: int = 5, target: int = 5, active_target: int | None = None) -> StoreTask:
+        progress = Progress(None, 0, position, 5, target, active_target=active_target, end_asked_at=boot_seconds())
+        task = StoreTask(self.store.definition, 1, MemoryStorePartition(), "test", progress)
+        self.store.add(task)
+        return task
+
+    def reported(self, url: str, position: int, *, restored: bool = True) -> None:
+        held = HeldPartition(
+            store="customer-balances",
+            partition=1,
+            role=STANDBY,
+            restored=restored,
+            position=position,
+            end_offset=position,
+            lag=0,
+        )
+        self.cluster.reports.note(InstanceReport(url=url, group="loyalty-api", partitions=(held,)))
+
+    def targets(self) -> list[Target]:
+        return self.cluster.metadata.targets(self.store, 1)
+
+
+def owned_by(owner: str, *others: str) -> object:
+    return view({owner: [(TOPIC, 1)], **{url: [] for url in others}})
+
+
+def test_the_owner_first_then_the_copies_that_are_furthest() -> None:
+    """By position: a lag is each instance's own idea of the end."""
+    scene = Scene(view=owned_by(B, C, D))
+    scene.reported(C, 7)
+    scene.reported(D, 9)
+    scene.hold(position=8)
+
+    assert [Target(B, ACTIVE), Target(D, STANDBY), Target(URL, STANDBY), Target(C, STANDBY)] == scene.targets()
+
+
+def test_who_does_not_answer_is_asked_last() -> None:
+    """And first again as soon as it reports."""
+    scene = Scene(view=owned_by(B, C))
+    scene.reported(C, 7)
+    scene.cluster.reports.suspect(B, "no answer")
+    assert [Target(C, STANDBY), Target(B, ACTIVE)] == scene.targets()
+
+    scene.reported(B, 9)
+
+    assert [Target(B, ACTIVE), Target(C, STANDBY)] == scene.targets()
+
+
+def test_nobody_outside_of_the_group_is_asked() -> None:
+    """Neither for a report that was there before, nor for one that somebody made up."""
+    scene = Scene(view=owned_by(B))
+    scene.reported("http://169.254.169.254", 99)
+    scene.reported(C, 9)
+
+    assert [Target(B, ACTIVE)] == scene.targets()
+    assert {B} == scene.cluster.metadata.peers
+
+
+def test_a_copy_that_is_not_restored_is_not_asked() -> None:
+    """Neither another instance's nor one's own."""
+    scene = Scene(view=owned_by(B, C))
+    scene.reported(C, 7, restored=False)
+    scene.hold(position=3)
+
+    assert [Target(B, ACTIVE)] == scene.targets()
+
+
+def test_between_two_owners_the_copies_are_asked() -> None:
+    """The former owner still has the partition."""
+    scene = Scene(view=view({B: [], C: []}))
+    assert [] == scene.targets()
+
+    scene.reported(B, 7)
+
+    assert [Target(B, STANDBY)] == scene.targets()
+    with pytest.raises(MetadataNotAvailableError):
+        scene.cluster.metadata.of_key(scene.store, b"C1")
+
+
+def test_an_owner_by_the_groups_word_alone_is_asked_for_a_copy_only() -> None:
+    """After its client has given up, cut off from the group, the last view still names this instance."""
+    scene = Scene(view=owned_by(URL))
+    scene.hold()
+
+    assert [Target(URL, STANDBY)] == scene.targets()
+
+
+def test_before_the_group_is_known_nobody_is() -> None:
+    """NOT_AVAILABLE, in the words of Kafka Streams."""
+    scene = Scene()
+
+    assert [] == scene.targets()
+    with pytest.raises(MetadataNotAvailableError):
+        scene.cluster.metadata.of_key(scene.store, b"any")
+
+
+def test_a_global_store_is_asked_here() -> None:
+    """Every instance has all of it, and names itself."""
+    scene = Scene(view=owned_by(B))
+    stores = scene.local.stores.by_name["stores"]
+
+    assert [Target(URL, ACTIVE)] == scene.cluster.metadata.targets(stores, 0)
+    assert scene.cluster.metadata.of_key(stores, b"S1").active == URL
+
+
+def standing(scene: Scene) -> Standing:
+    return scene.local.standing(scene.store, 1)
+
+
+def test_an_owner_under_its_lease_is_active() -> None:
+    """Owned, lease, and all that was there when it was taken: nobody knows better."""
+    scene = Scene(owned=frozenset({(TOPIC, 1)}))
+    scene.hold(active_target=5)
+
+    assert Standing(ACTIVE, 1, 5, 0, lag_known=True) == standing(scene)
+    assert not standing(scene).stale
+
+
+@pytest.mark.parametrize(
+    ("membership", "active_target"),
+    [
+        ({"owned": frozenset({(TOPIC, 1)}), "lease_holds": False}, 5),  # stopped, or cut off
+        ({"owned": frozenset({(TOPIC, 1)})}, 6),  # promoted, and has not caught up
+        ({"owned": frozenset({(TOPIC, 1)})}, None),  # the materialiser has not heard of it
+        ({"owned": frozenset()}, 5),  # just revoked
+    ],
+)
+def test_anything_less_is_a_standby(membership: dict[str, object], active_target: int | None) -> None:
+    """And says that it is stale."""
+    scene = Scene(**membership)
+    scene.hold(active_target=active_target)
+
+    assert standing(scene).role is STANDBY
+    assert standing(scene).stale
+
+
+def test_the_lease_is_checked_after_the_read_too() -> None:
+    """A process that was stopped in the middle of a read does not answer as the owner."""
+    scene = Scene(owned=frozenset({(TOPIC, 1)}))
+    scene.hold(active_target=5)
+    before = standing(scene)
+    scene.membership.lease_holds = False
+
+    assert scene.local.after_read(scene.store, before).role is STANDBY
+
+
+def test_nothing_is_read_from_what_is_not_restored_or_not_here() -> None:
+    """NotServingError, with the task where there is one."""
+    scene = Scene()
+    with pytest.raises(NotServingError) as error:
+        standing(scene)
+    assert error.value.task is None
+
+    task = scene.hold(position=3)
+    with pytest.raises(NotServingError) as error:
+        standing(scene)
+    assert error.value.task is task
+
+
+@pytest.mark.parametrize(
+    ("role", "lag", "known", "max_lag", "expected"),
+    [
+        (STANDBY, 9, True, None, True),
+        (STANDBY, 9, False, None, True),
+        (STANDBY, 9, True, 9, True),
+        (STANDBY, 9, True, 8, False),
+        (STANDBY, 0, True, 0, True),
+        (STANDBY, 0, False, 0, False),  # the broker has not said for long that it is 0
+        (ACTIVE, 9, False, 0, True),
+    ],
+)
+def test_max_lag(role: Role, lag: int, known: bool, max_lag: int | None, expected: bool) -> None:  # noqa: FBT001
+    """An active copy always, an unknown lag never, else by the figure."""
+    assert expected is Standing(role, 1, 5, lag, known).is_within(max_lag)
+
+
+def test_the_report_tells_every_copy() -> None:
+    """Store, partition, role and offsets, in JSON that another instance reads back."""
+    scene = Scene(owned=frozenset({(TOPIC, 1)}))
+    scene.hold(position=4, target=4, active_target=4)
+
+    report = InstanceReport.model_validate_json(scene.local.report().model_dump_json(by_alias=True))
+
+    (held,) = report.partitions
+    assert (report.url, report.group) == (URL, "loyalty-api")
+    assert (held.store, held.partition, held.role, held.restored) == ("customer-balances", 1, ACTIVE, True)
+    assert (held.position, held.end_offset, held.lag) == (4, 5, 1)

@@ -1,0 +1,142 @@
+"""Queries over the partitions of a store: pages, ranges, several keys, counts."""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from schemas.topics import LOYALTY_BALANCES, STORE_SALES
+from services.interactive_queries.local import LocalInstance
+from services.interactive_queries.queries import KeyRange, Row, Share, count, look_up, scan, share_of, window_keys
+from services.settings import Settings
+from services.state_stores.contract import Checkpoint, StorePartition
+from services.state_stores.definition import StoreDefinition, View
+from services.state_stores.entry import Entry
+from services.state_stores.local import LocalStores
+from services.state_stores.memory import MemoryStorePartition
+from services.state_stores.rocksdb import RocksDbStorePartition, RocksDbTuning
+from services.state_stores.store import StateStore
+from services.state_stores.task import Progress, StoreTask
+from services.state_stores.waiters import SequenceWaiters
+from tests.store_tables import PlayedFeed, PlayedGroup
+
+ALL = KeyRange(b"", None)
+KEYS = st.text(st.sampled_from("ab/\x00é\uffff"), max_size=3).map(str.encode)
+DEFINITION = StoreDefinition("things", LOYALTY_BALANCES, lambda key, value: View(1, value))
+
+Open = Callable[[], StorePartition]
+
+
+@pytest.fixture(params=["memory", "rocksdb"])
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    tuning, directories = RocksDbTuning(), (tmp_path / str(number) for number in range(1_000_000))
+    if request.param == "memory":
+        return MemoryStorePartition
+    return lambda: RocksDbStorePartition(next(directories), tuning)
+
+
+def entry_of(key: bytes) -> Entry:
+    return Entry(len(key), 7, 8, b'{"key":"' + key.hex().encode() + b'"}')
+
+
+def new_store(open_store: Open, keys: set[bytes], restoring: frozenset[int] = frozenset()) -> StateStore:
+    store = StateStore(DEFINITION)
+    for number in range(DEFINITION.changelog.partitions):
+        partition = open_store()
+        mine = {key: entry_of(key).pack() for key in keys if store.partition_of(key) == number}
+        partition.apply(mine, Checkpoint("test", 40, 0))
+        target = 50 if number in restoring else 0
+        store.add(StoreTask(DEFINITION, number, partition, "test", Progress(None, 0, 40, 45, target)))
+    return store
+
+
+def whole(store: StateStore, wanted: Sequence[int] = (0, 1, 2)) -> Share:
+    """The share of an instance that has the store and owns none of it."""
+    stores = LocalStores({"things": store}, PlayedFeed(), SequenceWaiters())
+    return share_of(LocalInstance(stores, PlayedGroup("http://one"), Settings()), store, wanted)
+
+
+def close(store: StateStore) -> None:
+    for task in store.tasks.values():
+        task.store.destroy()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    keys=st.sets(KEYS, max_size=12),
+    first=KEYS,
+    last=st.none() | KEYS,
+    prefix=KEYS.map(lambda key: key[:1] if key[:1].isascii() else b""),
+    limit=st.integers(1, 5),
+)
+def test_pages_visit_every_key_once_and_in_order(
+    open_store: Open, keys: set[bytes], first: bytes, last: bytes | None, prefix: bytes, limit: int
+) -> None:
+    """Page by page, a range is the sorted keys between its ends, both included, that have the prefix."""
+    store = new_store(open_store, keys)
+    wanted = KeyRange.between(first, last, prefix)
+    visited: list[Row] = []
+    left, more = wanted, True
+    while more:
+        page = scan(whole(store), left, limit)
+        assert len(page.rows) <= limit
+        assert len(page.rows) == limit or not page.more
+        visited += page.rows
+        more = page.more
+        left = wanted.after(visited[-1].key) if visited else left
+
+    expected = sorted(key for key in keys if first <= key and (last is None or key <= last) and key.startswith(prefix))
+    assert expected == [row.key for row in visited]
+    assert all(row.entry == entry_of(row.key) and row.partition == store.partition_of(row.key) for row in visited)
+    close(store)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(keys=st.sets(KEYS, max_size=8), asked=st.lists(KEYS, max_size=8))
+def test_look_up_gives_each_known_key_once(open_store: Open, keys: set[bytes], asked: list[bytes]) -> None:
+    """Of the keys that are asked for, those that exist, once and sorted."""
+    store = new_store(open_store, keys)
+
+    assert sorted(keys & set(asked)) == [row.key for row in look_up(store, whole(store), asked)]
+    assert len(keys) == count(whole(store))
+    close(store)
+
+
+def test_a_share_leaves_out_what_is_restoring_or_elsewhere() -> None:
+    """Only restored partitions are read, with their position and lag; the others are missing, if they are wanted."""
+    keys = {f"k{number}".encode() for number in range(30)}
+    store = new_store(MemoryStorePartition, keys, restoring=frozenset({1}))
+    gone = store.remove(2)
+    assert gone is not None
+
+    share = whole(store)
+
+    assert [1, 2] == share.missing
+    assert [(0, 40, 5, True)] == [(each.partition, each.position, each.lag, each.stale) for each in share.standings]
+    assert {0} == {row.partition for row in scan(share, ALL, 100).rows}
+    assert sorted(key for key in keys if store.partition_of(key) == 0) == [
+        row.key for row in look_up(store, share, keys)
+    ]
+    assert [] == whole(store, [0]).missing
+    assert {} == whole(store, []).tasks
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "starts"),
+    [
+        (0, 120_000, [0, 60_000, 120_000]),
+        (1, 119_999, [60_000]),
+        (60_000, 60_000, [60_000]),
+        (60_001, 60_002, []),
+        (120_000, 60_000, []),
+        (-60_000, 0, [-60_000, 0]),
+    ],
+)
+def test_window_keys_are_those_of_the_full_minutes_between(first: int, last: int, starts: list[int]) -> None:
+    """Both ends count, also where they are no full minutes, and whatever the key looks like."""
+    definition = StoreDefinition("sales", STORE_SALES, DEFINITION.view, window=timedelta(minutes=1))
+
+    assert [f"S@1@{start}".encode() for start in starts] == window_keys(definition, "S@1", first, last)

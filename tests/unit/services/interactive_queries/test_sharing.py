@@ -1,0 +1,160 @@
+"""What an instance holds, from what the group and the other instances say."""
+
+from typing import cast
+
+import pytest
+
+from services.interactive_queries.group import GroupView, view_of
+from services.interactive_queries.membership import GroupMembership
+from services.interactive_queries.reports import HeldPartition, InstanceReport, PeerReports
+from services.interactive_queries.sharing import GroupAssignment
+from services.state_stores.assignment import Place, Role
+from tests.group import URL, FixedMembership, description, member, view
+
+OTHER, THIRD = "http://10.0.0.2:8080", "http://10.0.0.3:8080"
+BALANCES, SALES = "loyalty-balances", "store-sales"
+PLACES: list[Place] = [(BALANCES, number) for number in range(3)]
+TOPICS = {BALANCES: 3, SALES: 3}
+
+
+class Member(FixedMembership):
+    """A membership that notes what it joins."""
+
+    places = PLACES
+    joined: dict[str, int] | None = None
+
+    @property
+    def member_id(self) -> str:
+        return f"{self.url}-1"
+
+    def join(self, topics: dict[str, int]) -> None:
+        self.joined = topics
+
+
+@pytest.fixture
+def membership() -> Member:
+    return Member()
+
+
+@pytest.fixture
+def reports() -> PeerReports:
+    return PeerReports()
+
+
+def sharing(
+    membership: Member, reports: PeerReports, standbys: int = 0, on_disk: tuple[Place, ...] = ()
+) -> GroupAssignment:
+    stores = {BALANCES: ["customer-balances", "top-customers"], SALES: ["store-sales"]}
+    assignment = GroupAssignment(cast(GroupMembership, membership), reports, standbys, frozenset(on_disk), stores)
+    assignment.attach(TOPICS)
+    return assignment
+
+
+def serves(url: str, *held: tuple[str, int], role: Role = Role.ACTIVE) -> InstanceReport:
+    partitions = [
+        HeldPartition(store=store, partition=number, role=role, restored=True, position=5, end_offset=5, lag=0)
+        for store, number in held
+    ]
+    return InstanceReport(url=url, group="loyalty-api", partitions=tuple(partitions))
+
+
+def numbers(holdings: dict[Place, Role], role: Role, topic: str = BALANCES) -> list[int]:
+    return sorted(number for (name, number), held in holdings.items() if (name, held) == (topic, role))
+
+
+def test_what_the_leader_gives_goes_for_the_topics_it_leads(membership: Member, reports: PeerReports) -> None:
+    """Only the leader is joined; owning its partition is owning those of the same number."""
+    membership.owned = frozenset(PLACES[:1])
+
+    holdings = dict(sharing(membership, reports).holdings([]))
+
+    assert {BALANCES: 3} == membership.joined
+    assert {(BALANCES, 0): Role.ACTIVE, (SALES, 0): Role.ACTIVE} == holdings
+
+
+def test_standbys_of_others_are_held(membership: Member, reports: PeerReports) -> None:
+    """With one standby of two instances, each holds all: its own as the owner, the other's as a standby."""
+    membership.owned, membership.view = frozenset(PLACES[:1]), view({URL: PLACES[:1], OTHER: PLACES[1:]})
+
+    holdings = dict(sharing(membership, reports, standbys=1).holdings([]))
+
+    assert [0] == numbers(holdings, Role.ACTIVE)
+    assert [1, 2] == numbers(holdings, Role.STANDBY)
+    assert [1, 2] == numbers(holdings, Role.STANDBY, SALES)
+
+
+def test_nothing_is_dropped_in_the_middle_of_a_rebalance(membership: Member, reports: PeerReports) -> None:
+    """An unstable view, or one that gives a partition to nobody, changes no standby."""
+    membership.view = view({URL: [], OTHER: PLACES})
+    assignment = sharing(membership, reports, standbys=1)
+    before = assignment.holdings([])
+
+    membership.view = view({OTHER: PLACES[1:]})  # this instance is not even in it
+    assert before == assignment.holdings([])
+    membership.view = view_of(description(member(OTHER, []), stable=False), 1.0, None)
+    assert before == assignment.holdings([])
+
+
+@pytest.mark.parametrize(
+    ("report", "kept"),
+    [
+        (None, True),  # the new owner has not said anything
+        (serves(OTHER), True),  # it has not opened it
+        (serves(OTHER, ("customer-balances", 1), ("top-customers", 1), role=Role.STANDBY), True),  # it restores
+        (serves(OTHER, ("customer-balances", 1)), True),  # only one of the topic's two stores is there
+        (serves(OTHER, ("customer-balances", 1), ("top-customers", 1)), False),
+    ],
+)
+def test_what_has_moved_is_kept_until_its_new_owner_serves_it(
+    membership: Member,
+    reports: PeerReports,
+    report: InstanceReport | None,
+    kept: bool,  # noqa: FBT001
+) -> None:
+    """So that a partition that moves can always be read somewhere."""
+    membership.owned, membership.view = frozenset(PLACES[:1]), view({URL: PLACES[:1], OTHER: PLACES[1:]})
+    if report:
+        reports.note(report)
+
+    holdings = sharing(membership, reports).holdings([PLACES[0], PLACES[1]])
+
+    assert kept == (PLACES[1] in holdings)
+    assert holdings[PLACES[0]] is Role.ACTIVE
+
+
+def test_what_is_on_disk_is_held_until_the_group_has_settled(membership: Member, reports: PeerReports) -> None:
+    """A restarted instance answers from its copies while its former self is still in the group; then they may go."""
+    assignment = sharing(membership, reports, on_disk=(PLACES[0], PLACES[2], (BALANCES, 9)))
+    assert [0, 2] == numbers(dict(assignment.holdings([])), Role.STANDBY)
+    assert not assignment.settled
+
+    membership.owned, membership.view = frozenset(PLACES[:1]), view({URL: PLACES[:1], OTHER: PLACES[1:]})
+    reports.note(serves(OTHER, ("customer-balances", 2), ("top-customers", 2)))
+
+    assert {(BALANCES, 0): Role.ACTIVE, (SALES, 0): Role.ACTIVE} == assignment.holdings([PLACES[0], PLACES[2]])
+    assert assignment.settled
+
+
+@pytest.mark.parametrize(
+    ("found", "owned"),
+    [
+        (None, []),
+        (view({OTHER: PLACES}), []),  # not in the group yet
+        (view({URL: PLACES[:1], OTHER: PLACES[1:2]}), PLACES[:1]),  # one is on its way
+        (view({URL: PLACES[:1], OTHER: PLACES[1:]}), []),  # has not heard of its share
+    ],
+)
+def test_has_not_settled(membership: Member, reports: PeerReports, found: GroupView | None, owned: list[Place]) -> None:
+    """Settled is when the group has given everything away, and this instance knows of its share."""
+    membership.view, membership.owned = found, frozenset(owned)
+
+    assert not sharing(membership, reports).settled
+
+
+def test_cut_off_from_the_group_it_keeps_what_it_has(membership: Member, reports: PeerReports) -> None:
+    """Its client gives the partitions up after a session without the coordinator; the copies stay to be read."""
+    membership.view = view({URL: PLACES})
+
+    holdings = dict(sharing(membership, reports).holdings(PLACES))
+
+    assert [0, 1, 2] == numbers(holdings, Role.STANDBY)

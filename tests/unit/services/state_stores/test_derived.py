@@ -1,0 +1,208 @@
+"""A store derived by a filter: the same changelog, fewer keys."""
+
+import time
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from schemas.topics import LOYALTY_BALANCES
+from services.messaging.schema_ids import FolderSchemaIds
+from services.messaging.wire import encoder
+from services.state_stores import catalogue
+from services.state_stores.contract import Checkpoint, StorePartition
+from services.state_stores.memory import MemoryStorePartition
+from services.state_stores.rocksdb import RocksDbStorePartition, RocksDbTuning
+from services.state_stores.store import StateStore, state_stores
+from services.state_stores.task import ChangelogRecord, Progress, StoreTask
+
+IDS = FolderSchemaIds()
+THRESHOLD = Decimal("100.00")
+ENCODE = encoder(LOYALTY_BALANCES, IDS)
+
+Open = Callable[[], StorePartition]
+
+
+@pytest.fixture(params=["memory", "rocksdb"])
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    tuning, directories = RocksDbTuning(), (tmp_path / str(number) for number in range(1_000_000))
+    if request.param == "memory":
+        return MemoryStorePartition
+    return lambda: RocksDbStorePartition(next(directories), tuning)
+
+
+class Pair(NamedTuple):
+    """The keyed store and the derived one, fed as the materialiser feeds them."""
+
+    keyed: StateStore
+    derived: StateStore
+
+    @classmethod
+    def open(cls, keyed: StorePartition, derived: StorePartition, at: tuple[int, int] = (0, 0)) -> "Pair":
+        stores = state_stores(catalogue.stores(IDS, THRESHOLD))
+        pair = cls(stores[catalogue.BALANCES], stores[catalogue.TOP_CUSTOMERS])
+        for store, partition, position in zip(pair, (keyed, derived), at, strict=True):
+            store.add(StoreTask(store.definition, 0, partition, "test", Progress(None, 0, position, 0, 0)))
+        return pair
+
+    def apply(self, records: list[ChangelogRecord]) -> None:
+        for store in self:
+            store.tasks[0].apply(records)
+
+    def contents(self) -> list[dict[bytes, bytes]]:
+        return [dict(store.tasks[0].store.scan(b"", None, 1_000)) for store in self]
+
+
+def record(offset: int, card: str, sequence: int, points: str | None) -> ChangelogRecord:
+    balance = {"CustomerCardNo": card, "Sequence": sequence, "UpdatedTime": 1}
+    value = None if points is None else ENCODE({**balance, "TotalLoyaltyPoints": Decimal(points)})
+    return ChangelogRecord(offset, 1, card.encode(), value)
+
+
+def only_top(keyed: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """What the filter leaves, by the points in the text of the JSON."""
+    points = {key: stored.split(b'"TotalLoyaltyPoints":"')[1].split(b'"')[0] for key, stored in keyed.items()}
+    return {key: stored for key, stored in keyed.items() if Decimal(points[key].decode()) >= THRESHOLD}
+
+
+UPDATES = st.lists(
+    st.tuples(
+        st.sampled_from("ABC"),
+        st.integers(1, 6),
+        st.sampled_from(["99.99", "100.00", "100.01", "-5.00", None, "unreadable"]),
+    ),
+    max_size=25,
+)
+
+
+def log_of(updates: list[tuple[str, int, str | None]]) -> list[ChangelogRecord]:
+    return [
+        ChangelogRecord(offset, 1, card.encode(), b"garbage")
+        if points == "unreadable"
+        else record(offset, card, sequence, points)
+        for offset, (card, sequence, points) in enumerate(updates)
+    ]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(updates=UPDATES, cuts=st.lists(st.integers(0, 25), max_size=4))
+def test_is_the_filter_of_the_keyed_store(
+    open_store: Open, updates: list[tuple[str, int, str | None]], cuts: list[int]
+) -> None:
+    """After every batch of updates, repeats, old records, garbage and tombstones, in any cut, to the byte."""
+    pair, log = Pair.open(open_store(), open_store()), log_of(updates)
+
+    for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(log)], strict=True):
+        pair.apply(log[max(0, start - 2) : end])  # two records come again
+
+        keyed, derived = pair.contents()
+        assert only_top(keyed) == derived
+        assert pair.derived.tasks[0].store.count() == len(derived)
+    for store in pair:
+        store.tasks[0].store.destroy()
+
+
+@settings(max_examples=60, deadline=None)
+@given(updates=UPDATES, behind=st.tuples(st.integers(0, 25), st.integers(0, 25)))
+def test_a_crash_between_the_two_writes_is_caught_up(
+    updates: list[tuple[str, int, str | None]], behind: tuple[int, int]
+) -> None:
+    """Either store may have stopped earlier than the other: reading again from the earlier offset makes them agree."""
+    log = log_of(updates)
+    ends = [min(each, len(log)) for each in behind]
+    partitions = []
+    for number, end in enumerate(ends):
+        before = Pair.open(MemoryStorePartition(), MemoryStorePartition())
+        before.apply(log[:end])
+        partitions.append(before[number].tasks[0].store)
+    after = Pair.open(partitions[0], partitions[1], (ends[0], ends[1]))
+
+    after.apply(log[min(ends) :])
+
+    keyed, derived = after.contents()
+    assert only_top(keyed) == derived
+
+
+def test_what_was_filtered_out_stays_out() -> None:
+    """A late record with a lower sequence, enough points or not, brings nothing back."""
+    pair = Pair.open(MemoryStorePartition(), MemoryStorePartition())
+    pair.apply([record(0, "A", 5, "100.00")])
+    assert [b"A"] == list(pair.contents()[1])
+    pair.apply([record(1, "A", 6, "99.99")])
+    pair.apply([record(2, "A", 5, "100.00"), record(3, "A", 4, "500.00")])
+
+    assert {} == pair.contents()[1]
+
+
+def test_the_source_may_be_rebuilt_meanwhile() -> None:
+    """A derived store reads the source that is there now, not the one of its own start."""
+    pair = Pair.open(MemoryStorePartition(), MemoryStorePartition())
+    pair.apply([record(0, "A", 1, "100.00")])
+    pair.keyed.tasks[0].store.close()
+    fresh = MemoryStorePartition()
+    pair.keyed.add(StoreTask(pair.keyed.definition, 0, fresh, "test", Progress(None, 0, 0, 0, 0)))
+
+    pair.apply([record(0, "A", 1, "100.00"), record(1, "B", 1, "200.00")])
+
+    assert [b"A", b"B"] == sorted(pair.contents()[1])
+
+
+def test_another_threshold_is_another_origin() -> None:
+    """Local data of another threshold are thrown away; the keyed store's stay; 100 and 100.00 are the same."""
+
+    def origins(threshold: str) -> list[str]:
+        return [each.origin("topic x") for each in catalogue.stores(IDS, Decimal(threshold))[:2]]
+
+    assert origins("100")[0] == origins("200")[0] == "topic x"
+    assert origins("100")[1] != origins("200")[1]
+    assert origins("100")[1] == origins("100.00")[1]
+
+
+def test_only_balances_tell_how_fresh_they_are() -> None:
+    """A derived store observes nothing: each balance would count twice."""
+    freshness: list[float] = []
+    stores = state_stores(catalogue.stores(IDS, THRESHOLD))
+    for name in (catalogue.BALANCES, catalogue.TOP_CUSTOMERS):
+        store = stores[name]
+        task = StoreTask(
+            store.definition, 0, MemoryStorePartition(), "test", Progress(None, 0, 0, 0, 0), freshness.append
+        )
+        store.add(task)
+        task.apply([record(0, "A", 1, "100.00")])
+
+    assert 1 == stores[catalogue.TOP_CUSTOMERS].tasks[0].store.count()
+    assert 1 == len(freshness)
+
+
+def test_a_derived_store_without_its_source_is_refused() -> None:
+    """It would stay empty, and nobody would know."""
+    with pytest.raises(ValueError, match="source"):
+        StateStore(catalogue.stores(IDS)[1])
+
+
+def test_a_windowed_store_forgets_as_its_changelog_does() -> None:
+    """What is older than the retention is deleted with the next records, and only that."""
+    stores = state_stores(catalogue.stores(IDS))
+    definition = stores[catalogue.STORE_SALES].definition
+    retention = definition.changelog.retention
+    assert retention is not None
+    now, milliseconds = time.time_ns() // 1_000_000, int(retention.total_seconds() * 1000)
+    task = StoreTask(definition, 0, MemoryStorePartition(), "test", Progress(None, 0, 0, 0, 0))
+    encode = encoder(definition.changelog, IDS)
+
+    def sale(offset: int, start: int, append_time: int) -> ChangelogRecord:
+        amounts = dict.fromkeys(("Sum", "Minimum", "Maximum"), Decimal("1.00"))
+        times = {"WindowStart": start, "WindowEnd": start + 60_000, "UpdatedTime": start}
+        value = encode({"StoreID": "S", "Count": 1, "Sequence": 1, **times, **amounts})
+        return ChangelogRecord(offset, append_time, f"S@{start}".encode(), value)
+
+    task.apply([sale(0, 60_000, now - milliseconds - 60_000), sale(1, 120_000, now - milliseconds + 600_000)])
+
+    assert [b"S@120000"] == [key for key, _ in task.store.scan(b"", None, 9)]
+    checkpoint = task.store.checkpoint
+    assert isinstance(checkpoint, Checkpoint)
+    assert checkpoint.offset == 2
