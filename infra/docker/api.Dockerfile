@@ -1,0 +1,48 @@
+# One API instance, and the command `loyalty`: no Java. Build from the project's folder:
+#   docker build -f infra/docker/api.Dockerfile -t retail-loyalty-api .
+# BASE is any Debian 12; by digest (debian@sha256:…) the build repeats exactly.
+ARG BASE=debian:bookworm-slim
+
+FROM ${BASE} AS build
+COPY infra/docker/ca/ /tmp/ca/
+RUN apt-get update -qq \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
+        ca-certificates python3 python3-venv \
+    && rm -rf /var/lib/apt/lists/* \
+    && find /tmp/ca -name '*.crt' -exec awk \
+        '/BEGIN CERTIFICATE/ { n++ } n { print > ("/usr/local/share/ca-certificates/given-" n ".crt") }' {} + \
+    && update-ca-certificates
+ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+WORKDIR /app
+RUN python3 -m venv .venv
+COPY requirements/build.txt requirements/api.txt requirements/
+RUN for file in build api; do \
+        .venv/bin/pip install -q --no-build-isolation --use-pep517 --require-hashes -r requirements/$file.txt || exit 1; \
+    done
+
+FROM ${BASE}
+RUN apt-get update -qq \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends python3 \
+    && rm -rf /var/lib/apt/lists/*
+RUN useradd --system --uid 10001 --no-create-home --home-dir /data loyalty \
+    && mkdir -p /data/state && chown -R loyalty /data
+COPY --from=build /app/.venv /app/.venv
+WORKDIR /app
+COPY pyproject.toml README.md ./
+COPY schemas schemas
+COPY services services
+COPY api api
+COPY infra/__init__.py infra/
+COPY infra/docker/__init__.py infra/docker/healthy.py infra/docker/
+RUN .venv/bin/pip install -q --no-deps --no-index --no-build-isolation --editable . \
+    && .venv/bin/python -m compileall -q schemas services api infra
+ENV PATH=/app/.venv/bin:/usr/local/bin:/usr/bin:/bin \
+    PYTHONUNBUFFERED=1 \
+    LOYALTY_API_HOST=0.0.0.0 \
+    LOYALTY_STATE_DIR=/data/state
+USER loyalty
+WORKDIR /data
+EXPOSE 8080
+HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=6 \
+    CMD ["python", "-m", "infra.docker.healthy", "http://127.0.0.1:8080/readyz"]
+CMD ["python", "-m", "api"]
