@@ -63,7 +63,7 @@ class Forwarder:
         if path is None:
             path, query = request.scope.get("raw_path") or request.url.path.encode(), request.scope["query_string"]
             path = path + b"?" + query if query else path
-        url = httpx.URL(target.url).copy_with(raw_path=path)
+        url = httpx.URL(target.url).copy_with(raw_path=_literal(path))
         content = await request.body() if request.method == "POST" else None
         timeout = httpx.Timeout(patience, connect=min(patience, _CONNECT_SECONDS))
         try:
@@ -96,6 +96,16 @@ class Forwarder:
 
     async def close(self) -> None:
         await self._client.aclose()
+
+
+def _literal(path: bytes) -> bytes:
+    """The path and query so that httpx leaves them as they are.
+
+    It resolves the segments "." and "..", which a key may hold: that would be another key, or another route.
+    """
+    path, mark, query = path.partition(b"?")
+    segments = (each.replace(b".", b"%2E") if each in (b".", b"..") else each for each in path.split(b"/"))
+    return b"/".join(segments) + mark + query
 
 
 class ReportCollector:

@@ -11,8 +11,10 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from http import HTTPStatus
 from typing import Any, NamedTuple
+from urllib.parse import unquote_plus
 
 import orjson
+import structlog
 from fastapi import Request, Response
 
 from api import problems, queries
@@ -25,6 +27,8 @@ from services.interactive_queries.queries import Share, share_of
 from services.state_stores.assignment import Role
 from services.state_stores.contract import StoreClosedError
 from services.state_stores.store import StateStore
+
+log = structlog.get_logger(__name__)
 
 # Beyond a look-up's: a page of 1,000 entries, or a day of windows, is work.
 _SECONDS = 5.0
@@ -127,6 +131,10 @@ class StoreQueries:
         if answer.status_code != HTTPStatus.OK:
             return None
         found = orjson.loads(answer.body)
+        if not {each["partition"] for each in found["partitions"]} <= set(numbers):
+            # Its entries cannot be told apart, and another instance may be giving the same ones.
+            log.warning("an instance answered for partitions it was not asked for", instance=target.url)
+            return None
         return _Part(found, found["partitions"])
 
     async def _read(self, query: StoreQuery, share: Share, max_lag: int | None) -> _Part:
@@ -158,11 +166,13 @@ class StoreQueries:
 
 
 def _local_path(request: Request, numbers: Collection[int]) -> bytes:
-    """The path and query under which another instance answers for its own part."""
+    """The path and query under which another instance answers for these partitions, whatever the caller named."""
     path: bytes = request.scope.get("raw_path") or request.url.path.encode()
     start = len(b"/v1/stores/") + path[len(b"/v1/stores/") :].index(b"/")
     chosen = "&".join(f"partition={number}" for number in numbers).encode()
-    parameters = b"&".join(part for part in (request.scope["query_string"], chosen) if part)
+    asked: list[bytes] = request.scope["query_string"].split(b"&")
+    kept = [part for part in asked if part and unquote_plus(part.partition(b"=")[0].decode("latin-1")) != "partition"]
+    parameters = b"&".join([*kept, chosen])
     return path[:start] + b"/local" + path[start:] + b"?" + parameters
 
 

@@ -20,6 +20,7 @@ from pipelines.progress import READY, ProgressMetrics
 from pipelines.queries import QUERIES, RepeatHorizonError
 from pipelines.session import spark_session
 from services.logging import configure_logging
+from services.messaging.administration import TillTimeError
 from services.messaging.schema_ids import schema_ids
 from services.settings import Settings, SettingsError, read_settings
 
@@ -64,7 +65,7 @@ def run(settings: Settings, names: Sequence[str], *, available_now: bool) -> int
         READY.set(1)
         log.info("pipeline ready", queries=list(names))
         return _watch(queries, stopping)
-    except (CheckpointMismatchError, RepeatHorizonError) as error:
+    except (CheckpointMismatchError, RepeatHorizonError, TillTimeError) as error:
         log.error("refused to start", reason=str(error))  # noqa: TRY400  # the reason says it all
         return 2
     finally:

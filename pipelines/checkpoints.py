@@ -23,21 +23,14 @@ def claim(spark: SparkSession, checkpoint: str, made_with: Mapping[str, str]) ->
     Raises:
         CheckpointMismatchError: naming each difference.
     """
-    jvm: Any = spark._jvm  # noqa: SLF001  # PySpark offers no public way to Hadoop's file systems
-    folder = jvm.org.apache.hadoop.fs.Path(checkpoint)
-    manifest = jvm.org.apache.hadoop.fs.Path(checkpoint, _MANIFEST)
-    files = folder.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
+    files, folder, manifest = _places(spark, checkpoint)
     if not files.exists(manifest):
-        if files.exists(folder) and files.listStatus(folder):
+        if files.exists(folder) and any(_is_foreign(status, manifest) for status in files.listStatus(folder)):
             raise CheckpointMismatchError(f"{checkpoint} is not empty and was not made by this project")
         files.mkdirs(folder)
-        stream = files.create(manifest)
-        stream.write(bytearray(json.dumps(dict(made_with), indent=2).encode()))
-        stream.close()
+        _write(files, manifest, json.dumps(dict(made_with), indent=2))
         return
-    stream = files.open(manifest)
-    before = json.loads(bytes(stream.readAllBytes()))
-    stream.close()
+    before = _read(files, manifest)
     differences = [
         f"{name}: {before.get(name)!r} before, {made_with.get(name)!r} now"
         for name in sorted({*before, *made_with})
@@ -45,6 +38,47 @@ def claim(spark: SparkSession, checkpoint: str, made_with: Mapping[str, str]) ->
     ]
     if differences:
         raise CheckpointMismatchError(
-            f"the checkpoint {checkpoint} was made with other settings ({'; '.join(differences)}); "
-            "restore them, or start with an empty checkpoint folder"
+            f"the checkpoint {checkpoint} was made with other settings ({'; '.join(differences)}); restore them: "
+            "docs/operations.md says what a new checkpoint costs"
         )
+
+
+def is_new(spark: SparkSession, checkpoint: str) -> bool:
+    """Whether nothing has been kept under this checkpoint yet."""
+    files, _, manifest = _places(spark, checkpoint)
+    return not files.exists(manifest)
+
+
+def _places(spark: SparkSession, checkpoint: str) -> tuple[Any, Any, Any]:
+    jvm: Any = spark._jvm  # noqa: SLF001  # PySpark has no public way to Hadoop's file systems
+    path = jvm.org.apache.hadoop.fs.Path
+    folder = path(checkpoint)
+    files = folder.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
+    return files, folder, path(checkpoint, _MANIFEST)
+
+
+def _write(files: Any, manifest: Any, text: str) -> None:
+    # Aside and then renamed: a crash in between leaves no manifest, not half of one.
+    stream = files.create(_aside(manifest))
+    stream.write(bytearray(text.encode()))
+    stream.close()
+    files.rename(_aside(manifest), manifest)
+
+
+def _is_foreign(status: Any, manifest: Any) -> bool:
+    return bool(status.getPath().getName() != _aside(manifest).getName())
+
+
+def _aside(manifest: Any) -> Any:
+    return manifest.suffix(".new")
+
+
+def _read(files: Any, manifest: Any) -> dict[str, str]:
+    stream = files.open(manifest)
+    text = bytes(stream.readAllBytes())
+    stream.close()
+    try:
+        made_with: dict[str, str] = json.loads(text)
+    except ValueError as error:
+        raise CheckpointMismatchError(f"{manifest.toString()} cannot be read: {error}") from error
+    return made_with

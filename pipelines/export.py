@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 import schemas
@@ -18,16 +18,24 @@ ROWS_PER_FILE = 5_000_000
 """Keeps a file of this topic's rows near 128 MiB of zstd Parquet, the size that readers split work by."""
 
 
+CALENDAR = (-62_135_596_800_000, 253_402_300_799_999)
+"""Years 1 to 9999 in milliseconds since the epoch: what dates of Parquet's readers can be."""
+
+
 def decoded(records: DataFrame, ids: SchemaIds, settings: Settings) -> DataFrame:
     """Records of the hadoop topic in; each once out, with ``record`` (struct HadoopRecord) and ``reason``.
 
     The fan-out's sink repeats records after a crash, and their CloudEvents id tells. ``reason`` is null unless somebody
     else wrote to the topic what is no HadoopRecord.
     """
-    event_id = F.filter("headers", lambda header: header.getField("key") == "ce_id")[0].getField("value").cast("string")
+    event_ids = F.filter("headers", lambda header: header.getField("key") == "ce_id")
+    event_id = F.get(event_ids, F.lit(0)).getField("value").cast("string")
     offset = F.concat_ws("/", "topic", "partition", "offset")
     record, unknown = wire.decode(F.col("value"), HADOOP, ids)
-    corrupt = F.when(F.col("record").getField(wire.MARKER).isNull(), F.lit("not an Avro HadoopRecord"))
+    is_readable = F.col("record").getField(wire.MARKER).isNotNull() & wire.texts_are_utf8(
+        F.col("record"), wire.record_type(HADOOP)
+    )
+    corrupt = F.when(~is_readable, F.lit("not an Avro HadoopRecord"))
     return (
         records.withColumns({"record": record, "unknown": unknown})
         .withColumn("reason", F.coalesce("unknown", corrupt))
@@ -35,6 +43,11 @@ def decoded(records: DataFrame, ids: SchemaIds, settings: Settings) -> DataFrame
         .withWatermark("timestamp", f"{int(settings.repeat_horizon.total_seconds())} seconds")
         .dropDuplicatesWithinWatermark(["identity"])
     )
+
+
+def _date(milliseconds: str) -> Column:
+    """The date in UTC; null, and so Hive's default partition, where the till's clock shows no year from 1 to 9999."""
+    return F.when(F.col(milliseconds).between(*CALENDAR), F.to_date(F.timestamp_millis(milliseconds)))
 
 
 def write_batch(directory: str, ids: SchemaIds, settings: Settings) -> Callable[[DataFrame, int], None]:
@@ -49,7 +62,7 @@ def write_batch(directory: str, ids: SchemaIds, settings: Settings) -> Callable[
         write_to_kafka(through([DEAD_LETTERS], batch.where(F.col("reason").isNotNull()), ids, settings), settings)
         rows = batch.where(F.col("reason").isNull()).select(
             *(F.col(f"record.{name}") for name in schemas.field_names("HadoopRecord")),
-            F.to_date(F.timestamp_millis("record.CreatedTime")).alias("date"),
+            _date("record.CreatedTime").alias("date"),
             F.lit(batch_id).alias("batch"),
         )
         (

@@ -1,6 +1,6 @@
 """pos-invoices as a DataFrame: read, decoded and checked, every record of the topic exactly one row."""
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipelines import wire
@@ -29,28 +29,32 @@ def read_topic(spark: SparkSession, topic: Topic, settings: Settings) -> DataFra
 
 def checked(records: DataFrame, ids: SchemaIds) -> DataFrame:
     """Adds ``invoice`` (struct PosInvoice, null where undecodable) and ``reason`` (null where the invoice is valid)."""
-    value = F.col("value")
+    value, is_json = F.col("value"), F.col("is_json")
     from_avro, unknown = wire.decode(value, POS_INVOICES, ids)
-    is_json = F.col("is_json")
-    marker = F.col("parsed").getField(wire.MARKER)
-    # JSON may have null among the line items, the contract has no word for it.
-    items = F.col("parsed").getField("InvoiceLineItems")
-    has_null_item = F.coalesce(F.exists(items, lambda item: item.isNull()), F.lit(False))
-    unreadable = F.when(is_json, marker.isNotNull() | has_null_item).otherwise(marker.isNull())
+    from_json = wire.decode_json(value, POS_INVOICES)
     undecodable = (
         F.when(value.isNull(), F.lit("no value"))
+        .when(is_json & ~_is_json_invoice(F.col("parsed")), F.lit("not a JSON PosInvoice"))
         .when(~is_json & F.col("unknown").isNotNull(), F.col("unknown"))
-        .when(unreadable & is_json, F.lit("not a JSON PosInvoice"))
-        .when(unreadable, F.lit("not an Avro PosInvoice of its schema id"))
+        .when(~is_json & ~_is_avro_invoice(F.col("parsed")), F.lit("not an Avro PosInvoice of its schema id"))
     )
     return (
         records.withColumn("is_json", F.coalesce(wire.is_json(value), F.lit(False)))
         # One step for parsing and one for what is made of it: in a single step Spark would parse once for every use.
-        .withColumns(
-            {"parsed": F.when(is_json, wire.decode_json(value, POS_INVOICES)).otherwise(from_avro), "unknown": unknown}
-        )
+        .withColumns({"parsed": F.when(is_json, from_json).otherwise(from_avro), "unknown": unknown})
         .withColumn("undecodable", undecodable)
         .withColumn("invoice", F.when(F.col("undecodable").isNull(), F.col("parsed").dropFields(wire.MARKER)))
         .withColumn("reason", F.coalesce("undecodable", first_violation(F.col("invoice"))))
         .drop("is_json", "parsed", "unknown", "undecodable")
     )
+
+
+def _is_json_invoice(parsed: Column) -> Column:
+    # JSON may have null among the line items, the contract has no word for it.
+    has_null_item = F.exists(parsed.getField("InvoiceLineItems"), lambda item: item.isNull())
+    is_readable = parsed.getField(wire.MARKER).isNull() & ~F.coalesce(has_null_item, F.lit(False))
+    return is_readable & wire.is_one_json_object(F.col("value"))
+
+
+def _is_avro_invoice(parsed: Column) -> Column:
+    return parsed.getField(wire.MARKER).isNotNull() & wire.texts_are_utf8(parsed, wire.record_type(POS_INVOICES))

@@ -8,10 +8,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipelines import export, fan_out, invoices, loyalty, sales
-from pipelines.checkpoints import claim
+from pipelines.checkpoints import CheckpointMismatchError, claim, is_new
 from pipelines.sinks import stream_to_kafka
-from schemas.topics import HADOOP, POS_INVOICES, Topic
-from services.messaging.administration import longest_stay
+from schemas.topics import HADOOP, LOYALTY_BALANCES, POS_INVOICES, Topic
+from services.messaging.administration import is_empty, longest_stay
 from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
 
@@ -27,24 +27,29 @@ class Query:
     Attributes:
         writer: takes the records of the source topic and returns the stream writer behind the whole query.
         checkpoint: its folder, given the settings.
-        fixed: what else, beside topic and partitions, its checkpoint cannot bear a change of.
+        changelog: whose sequences go on from the checkpoint; with a new one they would begin again, and be ignored.
     """
 
     name: str
     source: Topic
     writer: Callable[[DataFrame, SchemaIds, Settings], DataStreamWriter]
     checkpoint: Callable[[Settings], str]
-    fixed: Callable[[Settings], dict[str, str]] = lambda settings: {}
+    changelog: Topic | None = None
 
     def start(self, spark: SparkSession, ids: SchemaIds, settings: Settings, *, available_now: bool) -> StreamingQuery:
         """Start, or go on where the checkpoint stands; with ``available_now`` end once what is there has been read.
 
         Raises:
             CheckpointMismatchError: the settings do not fit the checkpoint.
-            RepeatHorizonError: records would be dropped as late.
+            RepeatHorizonError, TillTimeError: records would be dropped as late.
         """
         _check_repeat_horizon(self.source, settings)
         checkpoint = self.checkpoint(settings)
+        if self.changelog and is_new(spark, checkpoint) and not is_empty(self.changelog, settings):
+            raise CheckpointMismatchError(
+                f"{checkpoint} is new, but {settings.name_of(self.changelog)} goes on from another: its readers would "
+                "ignore every balance of this one. Restore that checkpoint, or delete the topic too"
+            )
         claim(spark, checkpoint, self._made_with(settings))
         writer = self.writer(invoices.read_topic(spark, self.source, settings), ids, settings)
         writer = writer.queryName(self.name).option("checkpointLocation", checkpoint)
@@ -58,7 +63,6 @@ class Query:
             "query": self.name,
             "source": settings.name_of(self.source),
             "shuffle_partitions": str(settings.shuffle_partitions),
-            **self.fixed(settings),
         }
 
 
@@ -90,7 +94,9 @@ def _export(records: DataFrame, ids: SchemaIds, settings: Settings) -> DataStrea
 
 
 FAN_OUT = Query("fan-out", POS_INVOICES, _fan_out, lambda settings: f"{settings.checkpoint_dir}/fan-out")
-LOYALTY = Query("loyalty", POS_INVOICES, _loyalty, lambda settings: f"{settings.checkpoint_dir}/loyalty")
+LOYALTY = Query(
+    "loyalty", POS_INVOICES, _loyalty, lambda settings: f"{settings.checkpoint_dir}/loyalty", LOYALTY_BALANCES
+)
 SALES = Query("sales", POS_INVOICES, _sales, lambda settings: f"{settings.checkpoint_dir}/sales")
 # Beside its files (and unseen by readers of Parquet, as the underscore says): neither is of use without the other.
 EXPORT = Query("export", HADOOP, _export, lambda settings: f"{settings.export_dir}/_checkpoint")

@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from services.settings import Settings
@@ -24,6 +25,16 @@ _SHARED = {
     # Shorter trips between the JVM and its Python workers than over TCP.
     "spark.python.unix.domain.socket.enabled": "true",
 }
+
+# A text or array of Avro says how long it is before it comes: corrupt bytes would claim gigabytes and end the process.
+_AVRO_LIMITS = " ".join(
+    f"-Dorg.apache.avro.limits.{name}={limit}"
+    for name, limit in {
+        "string.maxLength": 2 * 2**20,
+        "bytes.maxLength": 2 * 2**20,
+        "collectionItems.maxLength": 100_000,
+    }.items()
+)
 
 # A starved machine misses Spark's usual deadlines without being dead.
 _PATIENCE = {
@@ -50,12 +61,14 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
     options = {**_SHARED, **_PATIENCE, "spark.sql.shuffle.partitions": str(settings.shuffle_partitions)}
+    executor_options = "spark.executor.extraJavaOptions"
+    options[executor_options] = f"{SparkConf().get(executor_options, '')} {_AVRO_LIMITS}".strip()
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit sets it for the Python programs that it runs
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         options |= _LOCAL | {
             "spark.master": settings.spark_master,
             "spark.driver.memory": settings.spark_driver_memory,
-            "spark.driver.extraJavaOptions": f"{_LOG4J} {settings.spark_java_options}",
+            "spark.driver.extraJavaOptions": f"{_LOG4J} {_AVRO_LIMITS} {settings.spark_java_options}",
         }
         jars = sorted(settings.spark_jars_dir.resolve().glob("*.jar"))
         options["spark.jars"] = ",".join(map(str, jars))

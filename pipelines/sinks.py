@@ -14,6 +14,10 @@ def kafka_options(settings: Settings) -> dict[str, str]:
         "kafka.enable.idempotence": "true",
         "kafka.compression.type": "lz4",
         "kafka.linger.ms": "5",
+        # The broker measures a record compressed, the producer before that: what could be read can be written again,
+        # as a dead letter with its headers. Memory is taken as it is needed.
+        "kafka.max.request.size": str(64 * 2**20),
+        "kafka.buffer.memory": str(128 * 2**20),
         "includeHeaders": "true",
     }
 

@@ -3,7 +3,15 @@
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from services.domain.validation import BLANKS, LARGEST_AMOUNT, RULES, Requirement, Rule
+from services.domain.validation import (
+    BLANKS,
+    LARGEST_AMOUNT,
+    LONGEST_TEXT,
+    MOST_LINE_ITEMS,
+    RULES,
+    Requirement,
+    Rule,
+)
 
 
 def first_violation(invoice: Column) -> Column:
@@ -34,6 +42,10 @@ def _passes(requirement: Requirement, value: Column) -> Column:
     match requirement:
         case Requirement.PRESENT:
             return F.coalesce(F.btrim(value, F.lit(BLANKS)) != "", F.lit(False))
+        case Requirement.SHORT:
+            return value.isNull() | (F.length(value) <= LONGEST_TEXT)
+        case Requirement.FEW:
+            return value.isNull() | (F.size(value) <= MOST_LINE_ITEMS)
         case Requirement.AMOUNT:
             # Spark orders NaN above every number, so it fails here as infinity does.
             return F.coalesce(F.abs(value) < LARGEST_AMOUNT, F.lit(False))

@@ -1,6 +1,7 @@
 """The Confluent framing and Avro as columns: to a DataFrame what services.messaging.wire is to one value."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import Column
@@ -82,6 +83,45 @@ def _marked_schema(topic: Topic) -> str:
 def marked_type(topic: Topic) -> T.StructType:
     """The type of a topic's records and one more field, MARKER."""
     return T.StructType([*record_type(topic).fields, T.StructField(MARKER, T.StringType())])
+
+
+def texts_are_utf8(record: Column, record_type: T.StructType) -> Column:
+    """Whether every text of a record is UTF-8: in Avro its bytes may be anything, and Python takes no other."""
+    fields = {field.name: (record.getField(field.name), field.dataType) for field in record_type.fields}
+    # A separator, so that halves of two texts do not make a whole.
+    texts = F.concat_ws(",", *(value for value, of in fields.values() if isinstance(of, T.StringType)))
+    valid = F.is_valid_utf8(texts)
+    for value, of in fields.values():
+        if isinstance(of, T.StructType):
+            valid &= texts_are_utf8(value, of)
+        if isinstance(of, T.ArrayType):
+            valid &= value.isNull() | F.forall(value, _elements_are_utf8(of))
+    return valid
+
+
+def _elements_are_utf8(array: T.ArrayType) -> Callable[[Column], Column]:
+    element_type = array.elementType
+    if isinstance(element_type, T.StructType):
+        return lambda element: texts_are_utf8(element, element_type)
+    return F.is_valid_utf8 if isinstance(element_type, T.StringType) else lambda _: F.lit(True)
+
+
+# Half of a pair stands for no character; Java would read every such half as the same question mark.
+_LONE_SURROGATE = r"(?i)\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}"
+_OBJECT_AND_END = T.ArrayType(T.StructType([T.StructField("end", T.StringType())]))
+
+
+def is_one_json_object(value: Column) -> Column:
+    """Whether a value that starts with a brace is one whole JSON object in UTF-8, and nothing after it.
+
+    Spark's parser stops at the end of the first object: what follows would be lost in silence. As the first of two
+    elements of an array, it must be all there is before the second.
+    """
+    text = value.cast("string")
+    elements = F.from_json(F.concat(F.lit("["), text, F.lit(',{"end":"here"}]')), _OBJECT_AND_END)
+    second, third = F.get(elements, F.lit(1)), F.get(elements, F.lit(2))
+    is_one = third.isNull() & (second.getField("end") == "here")
+    return F.is_valid_utf8(text) & ~text.rlike(_LONE_SURROGATE) & F.coalesce(is_one, F.lit(False))
 
 
 def decode_json(value: Column, topic: Topic) -> Column:

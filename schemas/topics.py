@@ -16,6 +16,7 @@ class Topic:
         value: the Avro record of its values (a file of this folder); None where values are another topic's, untouched.
         partitions: fixed for the life of the topic; more would send a key elsewhere.
         retention: how long a record can be read; None keeps the latest record of each key for ever (compaction).
+        largest_batch: bytes of a compressed batch of records, at most.
         compacted: keeps only the latest record of each key meanwhile; without a retention always so.
     """
 
@@ -25,6 +26,7 @@ class Topic:
     partitions: int = 3
     retention: timedelta | None = timedelta(days=7)
     compacted: bool = False
+    largest_batch: int = 16 * 2**20
 
     @property
     def cleanup_policy(self) -> str:
@@ -39,7 +41,11 @@ class Topic:
         The broker stamps every record (LogAppendTime): repeats are recognised by how long ago the first came,
         and a till's clock may be years off.
         """
-        config = {"cleanup.policy": self.cleanup_policy, "message.timestamp.type": "LogAppendTime"}
+        config = {
+            "cleanup.policy": self.cleanup_policy,
+            "message.timestamp.type": "LogAppendTime",
+            "max.message.bytes": str(self.largest_batch),
+        }
         if self.retention:
             config["retention.ms"] = str(int(self.retention.total_seconds() * 1000))
             # A record outlives its retention by up to one segment.
@@ -47,7 +53,8 @@ class Topic:
         return config
 
 
-POS_INVOICES = Topic("pos-invoices", key="StoreID", value="PosInvoice")
+# What comes in must fit into what goes out, headers and all: Kafka's usual mebibyte here, more everywhere else.
+POS_INVOICES = Topic("pos-invoices", key="StoreID", value="PosInvoice", largest_batch=2**20)
 SHIPMENT = Topic("shipment", key="StoreID", value="PosInvoice")
 HADOOP = Topic("hadoop", key="StoreID", value="HadoopRecord")
 LOYALTY = Topic("loyalty", key="CustomerCardNo", value="Notification")

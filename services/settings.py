@@ -3,9 +3,9 @@
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from schemas.topics import Topic
@@ -31,7 +31,7 @@ class Settings(BaseSettings):
     )
 
     loyalty_factor: Decimal = Field(
-        Decimal("0.02"), ge=0, allow_inf_nan=False, description="Points per unit of money on a PRIME invoice."
+        Decimal("0.02"), ge=0, le=1, allow_inf_nan=False, description="Points per unit of money on a PRIME invoice."
     )
     repeat_horizon: timedelta = Field(
         timedelta(days=9),
@@ -100,6 +100,12 @@ class Settings(BaseSettings):
         """Where the other instances find this one."""
         return self.application_server or f"http://{self.api_host}:{self.api_port}"
 
+    @model_validator(mode="after")
+    def _can_be_reached(self) -> Self:
+        if self.application_server is None and self.api_host in ("0.0.0.0", "::"):  # noqa: S104  # compared, not bound
+            raise ValueError(f"api_host {self.api_host} is nowhere to be reached: LOYALTY_APPLICATION_SERVER is needed")
+        return self
+
     def name_of(self, topic: Topic) -> str:
         """The topic's name on the broker."""
         return self.topic_prefix + topic.name
@@ -115,5 +121,7 @@ def read_settings(**given: object) -> Settings:
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
-        wrong = (f"{prefix}{str(item['loc'][0]).upper()}: {item['msg']}" for item in error.errors())
+        wrong = (
+            f"{prefix}{str(next(iter(item['loc']), 'API_HOST')).upper()}: {item['msg']}" for item in error.errors()
+        )
         raise SettingsError("; ".join(wrong)) from error

@@ -116,7 +116,7 @@ def _is_long(value: Any) -> bool:
 
 
 def _is_amount(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and abs(value) < 10**13
+    return type(value) in (int, float) and math.isfinite(value) and abs(value) < 10**11
 
 
 INVOICE = {
@@ -132,6 +132,8 @@ ITEM = {
     **dict.fromkeys(("ItemPrice", "TotalValue"), _is_amount),
     "ItemQty": _is_int,
 }
+COPIED = ("InvoiceNumber", "StoreID", "PosID", "CustomerCardNo", "CustomerType", "PaymentMethod", "DeliveryType")
+COPIED_OF_ADDRESS = ("City", "State", "PinCode")
 PERSONAL = {"CustomerCardNo", "CashierID", "AddressLine", "ContactNumber"}
 HADOOP_OF_INVOICE = (
     "InvoiceNumber",
@@ -156,6 +158,9 @@ def is_valid(invoice: Record) -> bool:
         needed.append(invoice.get("CustomerCardNo"))
     if _says(invoice, "DeliveryType", "HOME-DELIVERY"):
         needed += [(address or {}).get(name) for name in ("AddressLine", "ContactNumber")]
+    copied = [*(invoice.get(name) for name in COPIED), *((address or {}).get(name) for name in COPIED_OF_ADDRESS)]
+    if any(text is not None and len(text) > 128 for text in copied) or len(items or []) > 10_000:  # noqa: PLR2004
+        return False
     return invoice.get("TotalAmount") is not None and all(
         text is not None and text.strip(whitespace) for text in needed
     )

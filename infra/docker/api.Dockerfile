@@ -38,11 +38,11 @@ RUN .venv/bin/pip install -q --no-deps --no-index --no-build-isolation --editabl
     && .venv/bin/python -m compileall -q schemas services api infra
 ENV PATH=/app/.venv/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONUNBUFFERED=1 \
-    LOYALTY_API_HOST=0.0.0.0 \
     LOYALTY_STATE_DIR=/data/state
 USER loyalty
 WORKDIR /data
 EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=6 \
     CMD ["python", "-m", "infra.docker.healthy", "http://127.0.0.1:8080/readyz"]
-CMD ["python", "-m", "api"]
+# Each container is its own application server: the others of the network know it by its host name.
+CMD ["sh", "-c", "exec python -m api --host 0.0.0.0 --application-server \"${LOYALTY_APPLICATION_SERVER:-http://$HOSTNAME:8080}\""]

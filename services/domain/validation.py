@@ -10,20 +10,33 @@ from services.domain.invoice import HOME_DELIVERY, PRIME, PosInvoice
 BLANKS = " \t\r\n\f\v"
 """A text of these alone counts as missing."""
 
-LARGEST_AMOUNT = 1e13
-"""Amounts must stay below this, so that a double still tells cents apart: 2**53 cents are 9.0e13."""
+LARGEST_AMOUNT = 1e11
+"""Amounts must stay below this. No till sells for more; a double tells cents apart far beyond (2**53 cents are 9.0e13);
+and a hundred thousand such invoices still fit into the 18 digits of a customer's points.
+"""
+
+
+LONGEST_TEXT = 128
+"""Characters of a text that is copied to every line item's record, or is a key."""
+
+MOST_LINE_ITEMS = 10_000
+"""With texts that long, an invoice makes at most some ten megabytes of records, and none fills a worker's memory."""
 
 
 class Requirement(Enum):
     """What a rule asks of a field."""
 
     PRESENT = auto()
+    SHORT = auto()
+    FEW = auto()
     AMOUNT = auto()
     AMOUNT_IF_PRESENT = auto()
 
 
 _BROKEN = {
     Requirement.PRESENT: "is missing",
+    Requirement.SHORT: f"is longer than {LONGEST_TEXT} characters",
+    Requirement.FEW: f"has more than {MOST_LINE_ITEMS} elements",
     Requirement.AMOUNT: "is not a finite amount",
     Requirement.AMOUNT_IF_PRESENT: "is not a finite amount",
 }
@@ -49,6 +62,11 @@ class Rule:
         return f"{self.field} {_BROKEN[self.requirement]}{condition}"
 
 
+_COPIED_TEXTS = (
+    *("InvoiceNumber", "StoreID", "PosID", "CustomerCardNo", "CustomerType", "PaymentMethod", "DeliveryType"),
+    *("DeliveryAddress.City", "DeliveryAddress.State", "DeliveryAddress.PinCode"),
+)
+
 RULES = (
     Rule("InvoiceNumber", Requirement.PRESENT),
     Rule("StoreID", Requirement.PRESENT),
@@ -58,6 +76,8 @@ RULES = (
     Rule("CustomerCardNo", Requirement.PRESENT, when=("CustomerType", PRIME)),
     Rule("DeliveryAddress.AddressLine", Requirement.PRESENT, when=("DeliveryType", HOME_DELIVERY)),
     Rule("DeliveryAddress.ContactNumber", Requirement.PRESENT, when=("DeliveryType", HOME_DELIVERY)),
+    *(Rule(field, Requirement.SHORT) for field in _COPIED_TEXTS),
+    Rule("InvoiceLineItems", Requirement.FEW),
 )
 
 
@@ -84,6 +104,10 @@ def _passes(requirement: Requirement, value: Any) -> bool:
     match requirement:
         case Requirement.PRESENT:
             return value is not None and value.strip(BLANKS) != ""
+        case Requirement.SHORT:
+            return value is None or len(value) <= LONGEST_TEXT
+        case Requirement.FEW:
+            return value is None or len(value) <= MOST_LINE_ITEMS
         case Requirement.AMOUNT:
             return value is not None and math.isfinite(value) and abs(value) < LARGEST_AMOUNT
         case Requirement.AMOUNT_IF_PRESENT:

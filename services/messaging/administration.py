@@ -2,14 +2,14 @@
 
 from datetime import timedelta
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewTopic
 
 from schemas import topics
 from schemas.topics import Topic
-from services.messaging.clients import admin
+from services.messaging.clients import admin, consumer
 from services.settings import Settings
 
 
@@ -51,14 +51,36 @@ def _check_partitions(client: AdminClient, settings: Settings) -> None:
             raise TopicMismatchError(f"topic {name} has {found} partitions, the catalogue says {topic.partitions}")
 
 
+class TillTimeError(RuntimeError):
+    """A topic keeps the time that a producer claims: one clock years ahead would make everybody else's records late."""
+
+
 def longest_stay(topic: Topic, settings: Settings) -> timedelta | None:
     """How old a record of the topic can get before the broker deletes it, as the broker is configured; None: for ever.
 
     A segment is deleted once its newest record is past the retention, so its oldest may stay a segment's time longer.
+    Raises TillTimeError where the broker does not stamp the records itself.
     """
-    resource = ConfigResource(ConfigResource.Type.TOPIC, settings.name_of(topic))
+    name = settings.name_of(topic)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name)
     client = admin(settings)  # held until the answer is here: librdkafka drops requests with their client
     (future,) = client.describe_configs([resource], request_timeout=30).values()
     config = future.result()
-    retention, segment = (int(config[name].value) for name in ("retention.ms", "segment.ms"))
+    if config["message.timestamp.type"].value != "LogAppendTime":
+        raise TillTimeError(
+            f"topic {name} has no message.timestamp.type=LogAppendTime: set it, or create the topic anew"
+        )
+    retention, segment = (int(config[setting].value) for setting in ("retention.ms", "segment.ms"))
     return None if retention < 0 else timedelta(milliseconds=retention + segment)
+
+
+def is_empty(topic: Topic, settings: Settings) -> bool:
+    """Whether the topic holds no records; compaction and retention may have taken some that it had."""
+    name = settings.name_of(topic)
+    client = consumer(settings, "loyalty-admin")
+    try:
+        partitions = client.list_topics(name, timeout=30).topics[name].partitions
+        ends = (client.get_watermark_offsets(TopicPartition(name, number), timeout=30) for number in partitions)
+        return all(low == high for low, high in ends)
+    finally:
+        client.close()

@@ -62,7 +62,9 @@ class Selection:
 
 
 def read(settings: Settings, selection: Selection = Selection()) -> Iterator[DeadLetter]:
-    """The selected dead letters that are there now, partition by partition; later ones are left for the next time.
+    """The selected dead letters that are there now; later ones are left for the next time.
+
+    One that the pipeline has set aside twice comes once, unless places are asked for: then what lies there.
 
     Raises DeadLettersError if no broker answers, PublishError if there is no such topic.
     """
@@ -71,23 +73,38 @@ def read(settings: Settings, selection: Selection = Selection()) -> Iterator[Dea
     try:
         ends = _ends(consumer, topic, settings)
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in ends])
-        for message in _until(consumer, ends):
-            letter = _letter(message)
-            if letter in selection:
-                yield letter
+        selected = (letter for letter in map(_letter, _until(consumer, ends)) if letter in selection)
+        yield from selected if selection.places else each_once(selected)
     except KafkaException as error:
         raise DeadLettersError(f"topic {topic}: {error.args[0].str()}") from error
     finally:
         consumer.close()
 
 
+def each_once(letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
+    """The first letter of each message; a pipeline that takes up its work after a crash can set one aside again.
+
+    Letters that do not say where they came from are all kept, and so are those that differ: a topic that was made
+    anew counts its offsets from 0 again.
+    """
+    seen = set()
+    for letter in letters:
+        if letter.topic is not None and letter.origin is not None:
+            # The hash in place of the value: they may be many.
+            message = (letter.topic, letter.origin, hash((letter.key, letter.value)))
+            if message in seen:
+                continue
+            seen.add(message)
+        yield letter
+
+
 def replay(settings: Settings, letters: Iterable[DeadLetter]) -> int:
-    """Publish the original keys and values again, to the topics they came from; returns how many.
+    """Publish the original keys and values again, to the topics they came from, each once; returns how many.
 
     They stay among the dead letters too. Raises PublishError if one cannot be delivered, before anything is sent
     if it has no topic to go back to.
     """
-    returning = [(letter, letter.topic) for letter in letters]
+    returning = [(letter, letter.topic) for letter in each_once(letters)]
     if lost := [letter.place for letter, topic in returning if topic is None]:
         raise PublishError(
             f"dead letter {_text(lost[0])} has no header {headers.DEAD_LETTER_TOPIC}: nothing was published"

@@ -13,12 +13,19 @@ import schemas
 from schemas.topics import Topic
 from services.settings import Settings
 
+# The client waits forever unless told otherwise, and with it the thread that feeds the stores.
+_REGISTRY_SECONDS = 5.0
+
 
 class UnknownSchemaIdError(LookupError):
     """A value names a schema id that nobody has registered."""
 
     def __init__(self, schema_id: int) -> None:
         super().__init__(f"unknown schema id {schema_id}")
+
+
+class SchemaRegistryUnavailableError(RuntimeError):
+    """The Schema Registry gave no usable answer: nothing is known of the value, and asking again may help."""
 
 
 class SchemaIds(Protocol):
@@ -28,7 +35,7 @@ class SchemaIds(Protocol):
         """The id under which values of this topic are written today."""
 
     def writer_schema(self, schema_id: int) -> str:
-        """The schema (JSON text) behind an id; raises UnknownSchemaIdError."""
+        """The schema (JSON text) behind an id; raises UnknownSchemaIdError, SchemaRegistryUnavailableError."""
 
     def known(self, topic: Topic) -> dict[int, str]:
         """Every id that values of this topic can carry, with its schema (JSON text)."""
@@ -76,12 +83,19 @@ class RegistrySchemaIds:
         return self._client.register_schema(self._subject(topic), schema)
 
     def writer_schema(self, schema_id: int) -> str:
+        # Beside its own errors the client lets through whatever its HTTP library, or a proxy's page in place of JSON,
+        # raises. Only the registry's own "not found" says something about the id.
         try:
-            return str(self._client.get_schema(schema_id).schema_str)
-        except SchemaRegistryError as error:
-            if error.http_status_code == HTTPStatus.NOT_FOUND:
+            text = self._client.get_schema(schema_id).schema_str
+        except Exception as error:
+            if isinstance(error, SchemaRegistryError) and error.http_status_code == HTTPStatus.NOT_FOUND:
                 raise UnknownSchemaIdError(schema_id) from error
-            raise
+            raise SchemaRegistryUnavailableError(
+                f"the Schema Registry did not say what schema id {schema_id} is: {type(error).__name__} {error}"
+            ) from error
+        if text is None:
+            raise SchemaRegistryUnavailableError(f"the Schema Registry answered without a schema for id {schema_id}")
+        return text
 
     def known(self, topic: Topic) -> dict[int, str]:
         self.writer_id(topic)  # so that the subject exists and holds at least today's schema
@@ -93,5 +107,6 @@ class RegistrySchemaIds:
 def schema_ids(settings: Settings) -> SchemaIds:
     """The source of schema ids that the settings name."""
     if settings.schema_registry_url:
-        return RegistrySchemaIds(SchemaRegistryClient({"url": settings.schema_registry_url}), settings)
+        client = SchemaRegistryClient({"url": settings.schema_registry_url, "timeout": _REGISTRY_SECONDS})
+        return RegistrySchemaIds(client, settings)
     return FolderSchemaIds()

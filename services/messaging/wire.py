@@ -8,6 +8,8 @@ from functools import cache
 from typing import Any
 
 import fastavro
+from fastavro.read import SchemaResolutionError
+from fastavro.schema import SchemaParseException
 
 import schemas
 from schemas.topics import Topic
@@ -17,6 +19,21 @@ Record = dict[str, Any]
 
 MAGIC_BYTE = 0
 _HEADER = struct.Struct(">bI")
+
+# fastavro documents no set of errors for corrupt bytes, or for a schema that is none; it has raised at least these.
+_AVRO_ERRORS = (
+    EOFError,
+    ValueError,
+    IndexError,
+    KeyError,
+    TypeError,
+    OverflowError,
+    MemoryError,
+    RecursionError,
+    struct.error,
+    SchemaParseException,
+    SchemaResolutionError,
+)
 
 
 class UndecodableError(ValueError):
@@ -36,7 +53,8 @@ def encoder(topic: Topic, ids: SchemaIds) -> Callable[[Mapping[str, Any]], bytes
 def decoder(topic: Topic, ids: SchemaIds) -> Callable[[bytes], Record]:
     """A function that reads values of the topic into its newest schema, whichever known schema wrote them.
 
-    It raises UndecodableError for bytes that are no such value, and UnknownSchemaIdError for an id nobody registered.
+    It raises UndecodableError for bytes that are no such value, UnknownSchemaIdError for an id nobody registered, and
+    SchemaRegistryUnavailableError where that cannot be found out now.
     """
     return record_decoder(str(topic.value), ids.writer_schema)
 
@@ -61,7 +79,11 @@ def record_decoder(name: str, writer_schema: Callable[[int], str]) -> Callable[[
 
     @cache
     def writer_and_reader(schema_id: int) -> tuple[Any, Any]:
-        writer = _parsed(writer_schema(schema_id))
+        text = writer_schema(schema_id)
+        try:
+            writer = _parsed(text)
+        except _AVRO_ERRORS as error:
+            raise UndecodableError(f"schema id {schema_id} is no Avro schema: {error}") from error
         # Without a reader's schema fastavro need not resolve the two for every record.
         return writer, None if writer == reader else reader
 
@@ -74,17 +96,8 @@ def record_decoder(name: str, writer_schema: Callable[[int], str]) -> Callable[[
         body.seek(_HEADER.size)
         try:
             record = fastavro.schemaless_reader(body, writer, resolve_into)
-        # fastavro documents no set of errors for corrupt bytes; it has raised at least these.
-        except (
-            EOFError,
-            ValueError,
-            IndexError,
-            KeyError,
-            TypeError,
-            OverflowError,
-            MemoryError,
-            struct.error,
-        ) as error:
+        # Also where the writer's schema, good in itself, is another record's.
+        except _AVRO_ERRORS as error:
             raise UndecodableError(f"not an Avro {name} of schema id {schema_id}: {error}") from error
         return record  # type: ignore[return-value]
 

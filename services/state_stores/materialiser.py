@@ -12,6 +12,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from services.messaging import clients
+from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.settings import Settings
 from services.state_stores.assignment import Assignment, Place, Role
 from services.state_stores.changelog import Changelog, EndOffsets, describe_changelogs
@@ -123,7 +124,8 @@ class Materialiser:
                     self._tend(ends)
                     self._turn(consumer)
                     pause = _FIRST_PAUSE_SECONDS
-                except (KafkaException, StoreCorruptError) as error:
+                # Without its schema a record cannot be read, and skipping it would lose a balance.
+                except (KafkaException, StoreCorruptError, SchemaRegistryUnavailableError) as error:
                     # Attaching again checks every checkpoint against the broker and wipes what cannot be continued.
                     self._attached = False
                     self.kafka_error = str(error)

@@ -23,12 +23,14 @@ class MemoryStorePartition(StorePartition):
         return self._checkpoint
 
     def get(self, key: bytes) -> bytes | None:
+        value = self._values.get(key)
+        # Only now: a store closed before the read has no values left, and its nothing is not an answer.
         self._check_open()
-        return self._values.get(key)
+        return value
 
     def apply(self, writes: Mapping[bytes, bytes | None], checkpoint: Checkpoint) -> None:
-        self._check_open()
         with self._lock:
+            self._check_open()
             for key, value in writes.items():
                 if value is None:
                     self._values.pop(key, None)
@@ -38,8 +40,8 @@ class MemoryStorePartition(StorePartition):
             self._checkpoint = checkpoint
 
     def scan(self, start: bytes, end: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:
-        self._check_open()
         with self._lock:
+            self._check_open()
             if self._ordered_keys is None:
                 self._ordered_keys = sorted(self._values)
             keys = self._ordered_keys
@@ -48,13 +50,15 @@ class MemoryStorePartition(StorePartition):
             return [(key, self._values[key]) for key in keys[first : min(last, first + limit)]]
 
     def count(self) -> int:
+        number = len(self._values)
         self._check_open()
-        return len(self._values)
+        return number
 
     def close(self) -> None:
-        self._closed = True
-        self._values = {}
-        self._ordered_keys = []
+        with self._lock:
+            self._closed = True
+            self._values = {}
+            self._ordered_keys = []
 
     def destroy(self) -> None:
         self.close()

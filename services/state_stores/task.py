@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import structlog
 
-from services.messaging.schema_ids import UnknownSchemaIdError
+from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
 from services.messaging.wire import UndecodableError
 from services.state_stores.contract import Checkpoint, StorePartition
 from services.state_stores.definition import StoreDefinition
@@ -111,16 +111,24 @@ class StoreTask:
 
         Records below the position are repeats and are skipped, as are sequences that are not greater than the stored
         one (replays, a writer that was thought dead) and values that cannot be read.
+
+        Raises SchemaRegistryUnavailableError, with nothing written or counted: the records must come again.
         """
         writes: dict[bytes, bytes | None] = {}
         updated_times: list[int] = []
         position = self.progress.position
         take = self._derive if self.definition.derived else self._take
-        for record in records:
-            if record.offset < position:
-                continue
-            position = record.offset + 1
-            take(record, writes, updated_times)
+        progress = self.progress
+        counted = (progress.applied, progress.undecodable, progress.ignored)
+        try:
+            for record in records:
+                if record.offset < position:
+                    continue
+                position = record.offset + 1
+                take(record, writes, updated_times)
+        except SchemaRegistryUnavailableError:
+            progress.applied, progress.undecodable, progress.ignored = counted
+            raise
         if position == self.progress.position:
             return ()
         now = _now()

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pyarrow.dataset
 import pytest
+from confluent_kafka.admin import NewTopic
 
 from pipelines.checkpoints import CheckpointMismatchError
 from pipelines.queries import EXPORT, FAN_OUT, LOYALTY, SALES, Query, RepeatHorizonError
 from schemas import topics
+from services.messaging.administration import TillTimeError
+from services.messaging.clients import admin, producer
 from services.messaging.wire import encoder
 from tests.kafka_topics import IDS, balances_of, effects_of, headers_of, publish, read_all, records_of
 
@@ -156,21 +159,42 @@ def test_recorded_invoices_give_the_known_totals(spark, settings):
 
 @pytest.mark.usefixtures("topics_created")
 def test_what_is_no_hadoop_record_becomes_a_dead_letter_of_the_export(spark, settings):
-    """Somebody else's bytes on the hadoop topic stop neither the export nor the rows around them."""
-    publish_invoices(settings, invoices(1, 3))
+    """Neither somebody else's bytes on the hadoop topic nor a till's absurd clock stop the export of the others."""
+    publish_invoices(settings, [*invoices(1, 3), *(invoice(n, "A", 1.0, CreatedTime=n) for n in (2**63 - 1, -(2**63)))])
     run(spark, settings, FAN_OUT)
     publish(settings, topics.HADOOP, [(b"k", b"not a record")])
+    client = producer(settings, "test")  # another producer's record, with other headers than ours
+    foreign = encoder(topics.HADOOP, IDS)({"InvoiceNumber": "F1", "ItemCode": "0"})
+    client.produce(settings.name_of(topics.HADOOP), key=b"k", value=foreign, headers={"x": b"1"})
+    assert 0 == client.flush(60)
 
     run(spark, settings, EXPORT)
 
-    assert len(effects_of_hadoop_without(settings, b"not a record")) == len(rows(settings))
+    ours = effects_of_hadoop_without(settings, {b"not a record", foreign})
+    assert len(ours) + 1 == len(rows(settings))
     (letter,) = read_all(settings, topics.DEAD_LETTERS)
     assert settings.name_of(topics.HADOOP).encode() == headers_of(letter)["dead_letter_topic"]
     assert b"not a record" == letter.value()
 
 
-def effects_of_hadoop_without(settings, value):
-    return {headers_of(message)["ce_id"] for message in read_all(settings, topics.HADOOP) if message.value() != value}
+def effects_of_hadoop_without(settings, values):
+    return {headers_of(each)["ce_id"] for each in read_all(settings, topics.HADOOP) if each.value() not in values}
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_the_largest_record_that_the_topic_takes_becomes_a_dead_letter(spark, settings):
+    """A megabyte of nonsense, and ten that compress to less, are set aside with their headers; the invoice passes."""
+    huge, huger = os.urandom(2**20 - 2_000), b"x" * (10 * 2**20)
+    client = producer(settings, "test", **{"message.max.bytes": 16 * 2**20})
+    for value in (huge, huger):
+        client.produce(settings.name_of(topics.POS_INVOICES), key=b"STR1", value=value)
+    assert 0 == client.flush(60)
+    publish_invoices(settings, invoices(1, 1))
+
+    run(spark, settings, FAN_OUT)
+
+    assert {huge, huger} == {message.value() for message in read_all(settings, topics.DEAD_LETTERS)}
+    assert {"I1"} == set(effects_of(settings, topics.SHIPMENT))
 
 
 @pytest.mark.usefixtures("topics_created")
@@ -181,6 +205,27 @@ def test_settings_that_do_not_fit_the_checkpoint_are_refused(spark, settings):
 
     with pytest.raises(CheckpointMismatchError, match="shuffle_partitions: '3' before, '4' now"):
         run(spark, settings.model_copy(update={"shuffle_partitions": 4}), FAN_OUT)
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_a_lost_checkpoint_of_the_accounts_is_refused(spark, settings):
+    """Accounts that begin again would count from sequence 1, and every reader of the changelog would ignore them."""
+    publish_invoices(settings, invoices(1, 1))
+    run(spark, settings, LOYALTY)
+
+    with pytest.raises(CheckpointMismatchError, match=r"is new, but .*loyalty-balances goes on from another"):
+        run(spark, settings.model_copy(update={"checkpoint_dir": f"{settings.checkpoint_dir}-lost"}), LOYALTY)
+
+
+def test_a_topic_with_the_tills_time_is_refused(spark, settings):
+    """One till with a clock in 2099 would make the records of all others late, so no topic made by hand will do."""
+    client = admin(settings)
+    name = settings.name_of(topics.POS_INVOICES)
+    for future in client.create_topics([NewTopic(name, num_partitions=3, replication_factor=1)]).values():
+        future.result()
+
+    with pytest.raises(TillTimeError, match="LogAppendTime"):
+        run(spark, settings, FAN_OUT)
 
 
 @pytest.mark.usefixtures("topics_created")

@@ -133,21 +133,25 @@ DEAD = [
 def dead(settings: Settings, topics_created: list[str]) -> None:
     """Three dead letters, as the pipeline writes them."""
     assert settings.name_of(topics.DEAD_LETTERS) in topics_created
+    for letter in DEAD:
+        set_aside(settings, *letter)
+
+
+def set_aside(settings: Settings, key: bytes | None, value: bytes | None, reason: str, offset: str) -> None:
     producer = clients.producer(settings, "test")
     undelivered: list[object] = []
-    for key, value, reason, offset in DEAD:
-        producer.produce(
-            settings.name_of(topics.DEAD_LETTERS),
-            value,
-            key,
-            on_delivery=lambda error, _: undelivered.append(error) if error else None,
-            headers=[
-                (headers.DEAD_LETTER_TOPIC, settings.name_of(topics.POS_INVOICES)),
-                (headers.DEAD_LETTER_PARTITION, "1"),
-                (headers.DEAD_LETTER_OFFSET, offset),
-                (headers.DEAD_LETTER_REASON, reason),
-            ],
-        )
+    producer.produce(
+        settings.name_of(topics.DEAD_LETTERS),
+        value,
+        key,
+        on_delivery=lambda error, _: undelivered.append(error) if error else None,
+        headers=[
+            (headers.DEAD_LETTER_TOPIC, settings.name_of(topics.POS_INVOICES)),
+            (headers.DEAD_LETTER_PARTITION, "1"),
+            (headers.DEAD_LETTER_OFFSET, offset),
+            (headers.DEAD_LETTER_REASON, reason),
+        ],
+    )
     assert (0, []) == (producer.flush(30), undelivered)
 
 
@@ -192,6 +196,23 @@ def test_dead_letters_are_published_again_untouched(settings: Settings, loyalty:
 
     assert 3 == json_of(loyalty("dead-letters", "replay", "--all", "--json"))["published"]
     assert 6 == len(read_all(settings, topics.POS_INVOICES))
+
+
+@pytest.mark.usefixtures("dead")
+def test_a_letter_set_aside_again_after_a_crash_is_shown_and_replayed_once(
+    settings: Settings, loyalty: Loyalty
+) -> None:
+    """The topic holds it twice, with one origin: listed once, published once, even if both places are named."""
+    set_aside(settings, *DEAD[0])
+
+    shown = json_of(loyalty("dead-letters", "list", "--json"))
+    assert (3, 3) == (shown["total"], len(shown["dead_letters"]))
+    assert 3 == json_of(loyalty("dead-letters", "replay", "--all", "--json"))["published"]
+    twins = [message for message in read_all(settings, topics.DEAD_LETTERS) if message.key() == DEAD[0][0]]
+    offsets = [argument for twin in twins for argument in ("--offset", f"{twin.partition()}:{twin.offset()}")]
+    assert 4 == len(offsets)
+    assert 1 == json_of(loyalty("dead-letters", "replay", *offsets, "--json"))["published"]
+    assert 1 == json_of(loyalty("dead-letters", "replay", *offsets[2:], "--json"))["published"]
 
 
 @pytest.mark.usefixtures("dead")

@@ -31,6 +31,15 @@ def in_schema(schema_id, record):
     return header(schema_id) + body.getvalue()
 
 
+def zigzag(number):
+    """A number as Avro writes its lengths."""
+    number, coded = number << 1, bytearray()
+    while number > 0x7F:
+        coded.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*coded, number])
+
+
 @pytest.mark.parametrize("schema_id", sorted(IDS.known(topics.POS_INVOICES)))
 def test_old_writers_are_still_read(spark, schema_id):
     """An invoice in any schema of the history is read by Spark as by the Python decoder."""
@@ -59,6 +68,19 @@ def test_what_cannot_be_read_says_why(spark):
         b'{"InvoiceNumber": "1", "StoreID": "S", "InvoiceLineItems": [{}, null]}': "not a JSON PosInvoice",
         b'{"InvoiceNumber": 1, "StoreID": "S", "TotalAmount": 1}': None,
         b"{}": "InvoiceNumber is missing",
+        # Lengths that are claimed and never come: two gigabytes of text, two thousand million line items.
+        header(2) + b"\x02" + zigzag(2**31 - 1) + b"abc": "not an Avro PosInvoice of its schema id",
+        header(2) + b"\x00" * 16 + b"\x02" + zigzag(2**31 - 1): "not an Avro PosInvoice of its schema id",
+        good.replace(b"STR1", b"\xff\xfe\xfd\xfc"): "not an Avro PosInvoice of its schema id",
+        b'{"InvoiceNumber": "1", "StoreID": "\xe9", "TotalAmount": 1}': "not a JSON PosInvoice",
+        b'{"InvoiceNumber": "\\ud800", "StoreID": "S", "TotalAmount": 1}': "not a JSON PosInvoice",
+        b'{"InvoiceNumber": "\\udc00", "StoreID": "S", "TotalAmount": 1}': "not a JSON PosInvoice",
+        b'{"InvoiceNumber": "\\ud83d\\ude00", "StoreID": "S", "TotalAmount": 1}': None,
+        # Spark's parser would read the first object and lose the rest.
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1}\n{"InvoiceNumber": "2"}': "not a JSON PosInvoice",
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1},{"InvoiceNumber": "2"}': "not a JSON PosInvoice",
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1}]': "not a JSON PosInvoice",
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1} \n': None,
         None: "no value",
     }
 

@@ -272,3 +272,31 @@ def test_a_deleted_key_is_gone_everywhere() -> None:
         assert CARDS[20:39] == keys_of((await callers.get(1, "/v1/stores/top-customers/all")).json())
 
     run(group, steps)
+
+
+@pytest.mark.parametrize("query", ["partition=0", "partition=0&partition=1&partition=2", "p%61rtition=1", "partition"])
+def test_the_callers_partitions_are_not_passed_on(query: str) -> None:
+    """The form that asks all has no such parameter: nothing counts twice, although the peers have copies too."""
+
+    async def steps(callers: Callers) -> None:
+        for number in range(3):
+            answer = (await callers.get(number, f"{BASE}/count?{query}")).json()
+            assert (40, False) == (answer["count"], answer["partial"])
+            assert [0, 1, 2] == [each["partition"] for each in answer["partitions"]]
+
+    run(three(standbys=True), steps)
+
+
+def test_more_than_was_asked_for_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that reads other partitions than it was asked for is left out: its part may be somebody else's too."""
+    monkeypatch.setattr("api.scatter._local_path", lambda request, numbers: f"{BASE}/local/count".encode())
+    group = three(standbys=True)
+
+    async def steps(callers: Callers) -> None:
+        answer = (await callers.get(0, f"{BASE}/count")).json()
+        held = group.instances[0].stores["customer-balances"].tasks
+        assert sum(held[each["partition"]].store.count() for each in answer["partitions"]) == answer["count"]
+        assert {each["servedBy"] for each in answer["partitions"]} == {group.instances[0].url}
+        assert (True, [1]) == (answer["partial"], answer["missingPartitions"])
+
+    run(group, steps)

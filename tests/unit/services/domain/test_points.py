@@ -20,7 +20,7 @@ from tests.strategies import AMOUNTS
         (-0.25, -1),
         (1.005, 2),  # as floats, 1.005 * 0.02 is 0.020099999…
         (0.0, 0),
-        (9_999_999_999_999.99, 20_000_000_000_000),
+        (99_999_999_999.99, 200_000_000_000),
     ],
 )
 def test_rounding_is_half_up_once_an_invoice(amount, hundredths):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import schemas
 from schemas import topics
-from services.messaging.schema_ids import FolderSchemaIds, UnknownSchemaIdError
-from services.messaging.wire import UndecodableError, decoder, encoder, header
+from services.messaging.schema_ids import FolderSchemaIds, SchemaRegistryUnavailableError, UnknownSchemaIdError
+from services.messaging.wire import UndecodableError, decoder, encoder, header, record_decoder
 from tests.strategies import VALID_INVOICES
 
 IDS = FolderSchemaIds()
@@ -102,3 +102,46 @@ def test_garbage_after_a_good_header_never_escapes(body):
 def test_header_layout_is_five_bytes():
     """The framing costs five bytes a value."""
     assert 5 == len(header(1)) == struct.calcsize(">bI")
+
+
+@pytest.mark.parametrize("schema_id", schemas.ids())
+@pytest.mark.parametrize("topic", TOPICS_WITH_SCHEMA, ids=lambda topic: topic.name)
+def test_a_value_in_another_records_schema_is_undecodable(topic, schema_id):
+    """A good record on the wrong topic is refused as a bad value is, whichever schema it was written in."""
+    path = schemas.ids()[schema_id]
+    if schemas.record_name(path) == topic.value:
+        return
+    writer = json.loads(schemas.schema_text(path))
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, writer, next(iter(fastavro.utils.generate_many(fastavro.parse_schema(writer), 1))))
+
+    with pytest.raises(UndecodableError, match=f"schema id {schema_id}"):
+        decoder(topic, IDS)(header(schema_id) + body.getvalue())
+
+
+@pytest.mark.parametrize("text", ["", "syntax = proto3;", "7", "{}", '{"type": "record"}', '{"type": "no such type"}'])
+def test_an_id_without_an_avro_schema_is_undecodable(text):
+    """A registry keeps other kinds of schemas too: what one of them wrote is no value of an Avro topic."""
+    with pytest.raises(UndecodableError, match="schema id 9"):
+        record_decoder("Balance", lambda _: text)(header(9) + b"x")
+
+
+def test_a_registry_that_does_not_answer_is_asked_again():
+    """Its error is passed on as it is, once for each value, and forgotten as soon as it answers."""
+    asked = []
+
+    def writer_schema(schema_id):
+        asked.append(schema_id)
+        if len(asked) < 3:
+            raise SchemaRegistryUnavailableError("not now")
+        return IDS.writer_schema(schema_id)
+
+    decode = record_decoder("Balance", writer_schema)
+    balance = {"CustomerCardNo": "1", "TotalLoyaltyPoints": Decimal("43509.58"), "Sequence": 429, "UpdatedTime": 1}
+    value = encoder(topics.LOYALTY_BALANCES, IDS)(balance)
+    for _ in range(2):
+        with pytest.raises(SchemaRegistryUnavailableError):
+            decode(value)
+
+    assert [balance, balance] == [decode(value), decode(value)]
+    assert 3 == len(asked)

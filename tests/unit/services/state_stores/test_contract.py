@@ -1,5 +1,6 @@
 """The contract of a store partition, checked on both backends."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -129,6 +130,59 @@ class TestStorePartition:
         assert store.scan_prefix(prefix, 99) == sorted(item for item in model.items() if item[0].startswith(prefix))
         assert store.count() == len(model)
         store.destroy()
+
+
+class ClosesFirst:
+    """A lock that somebody who closes the store gets first."""
+
+    def __init__(self, store: MemoryStorePartition) -> None:
+        self._store: MemoryStorePartition | None = store
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        if store := self._store:
+            self._store = None
+            store.close()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize("read", [lambda store: store.get(b"a"), lambda store: store.count()], ids=["get", "count"])
+def test_memory_closed_before_a_read_gives_no_answer(read: Callable[[StorePartition], object]) -> None:
+    """Whatever moment it is closed at: the value that was there, or StoreClosedError; never "there is none"."""
+
+    class ClosedBeforeTheRead(dict[bytes, bytes]):
+        """Is emptied, as close does, before it is asked."""
+
+        def get(self, *_: object) -> None:  # type: ignore[override]
+            store.close()
+
+        def __len__(self) -> int:
+            store.close()
+            return 0
+
+    store = MemoryStorePartition()
+    store._values = ClosedBeforeTheRead()
+
+    with pytest.raises(StoreClosedError):
+        read(store)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [lambda store: store.scan(b"", None, 9), lambda store: store.apply({b"b": b"2"}, NOTHING)],
+    ids=["scan", "apply"],
+)
+def test_memory_closed_while_it_waits_gives_no_answer(operation: Callable[[StorePartition], object]) -> None:
+    """Closed between the call and its turn: StoreClosedError, no empty page, nothing written."""
+    store = MemoryStorePartition()
+    store.apply({b"a": b"1"}, NOTHING)
+    store._lock = ClosesFirst(store)  # type: ignore[assignment]
+
+    with pytest.raises(StoreClosedError):
+        operation(store)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,18 @@
 """Which partitions are opened, closed and counted, and what happens to local data; the broker's part is elsewhere."""
 
+import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
+from decimal import Decimal
 from typing import cast
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from services.messaging.schema_ids import FolderSchemaIds
+from schemas.topics import LOYALTY_BALANCES
+from services.messaging.schema_ids import FolderSchemaIds, SchemaRegistryUnavailableError
+from services.messaging.wire import encoder
 from services.settings import Settings
 from services.state_stores import catalogue
 from services.state_stores.assignment import Place, Role
@@ -263,3 +267,98 @@ def test_an_idle_store_does_not_grow_old() -> None:
     scene.materialiser._tend(cast(EndOffsets, NoEnds()))
 
     assert task.store.checkpoint == Checkpoint("here", 5, now)
+
+
+class OneBalance(Watermarks):
+    """A consumer of one record, which comes again to whoever reads from its offset again."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1)
+        self.position = 0
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        self.position = min((each.offset for each in partitions), default=0)
+
+    def poll(self, timeout: float) -> "OneBalance | None":
+        if self.position > 0:
+            return None
+        self.position = 1
+        return self
+
+    def consume(self, number: int, timeout: float) -> list[object]:
+        return []
+
+    def get_watermark_offsets(
+        self, partition: TopicPartition, timeout: float = 0, *, cached: bool = False
+    ) -> tuple[int, int]:
+        return self.answer
+
+    def close(self) -> None: ...
+
+    def topic(self) -> str:
+        return TOPIC
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return 0
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 1_700_000_000_000
+
+    def key(self) -> bytes:
+        return b"C1"
+
+    def value(self) -> bytes:
+        record = {"CustomerCardNo": "C1", "TotalLoyaltyPoints": Decimal(5), "Sequence": 1, "UpdatedTime": 1}
+        return encoder(LOYALTY_BALANCES, FolderSchemaIds())(record)
+
+    def error(self) -> None:
+        return None
+
+
+def test_a_schema_registry_that_is_away_costs_time_and_no_balance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread says what it waits for, lives, and has the balance once the registry answers."""
+    failures: list[int] = []
+    back = threading.Event()
+
+    class Registry(FolderSchemaIds):
+        def writer_schema(self, schema_id: int) -> str:
+            if not back.is_set():
+                failures.append(schema_id)
+                raise SchemaRegistryUnavailableError("the registry is away")
+            return super().writer_schema(schema_id)
+
+    module = "services.state_stores.materialiser"
+    monkeypatch.setattr(f"{module}._FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(f"{module}.describe_changelogs", lambda *_: {TOPIC: Changelog("here", 3, RETENTION)})
+    monkeypatch.setattr(f"{module}.EndOffsets", lambda _: NoEnds())
+    monkeypatch.setattr(Materialiser, "_consumer", lambda _: OneBalance())
+    store = StateStore(catalogue.stores(Registry())[0])
+    assignment = ByHand()
+    assignment.give(0)
+    materialiser = Materialiser(
+        [store],
+        Settings(),
+        open_partition=lambda *_: MemoryStorePartition(),
+        assignment=assignment,
+        waiters=SequenceWaiters(),
+    )
+    materialiser.start()
+    try:
+        until(lambda: len(failures) > 2)
+        assert materialiser.alive
+        assert (0, 0) == (store.tasks[0].progress.undecodable, store.tasks[0].progress.position)
+        back.set()
+        until(lambda: store.tasks[0].progress.position == 1)
+        assert store.read(0, b"C1") is not None
+    finally:
+        materialiser.stop()
+
+
+def until(happens: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not happens():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.01)

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from schemas.topics import LOYALTY_BALANCES
-from services.messaging.schema_ids import FolderSchemaIds
+from services.messaging.schema_ids import FolderSchemaIds, SchemaRegistryUnavailableError
 from services.messaging.wire import encoder
 from services.state_stores import catalogue
 from services.state_stores.contract import Checkpoint
@@ -166,3 +166,30 @@ def test_any_cut_into_batches_with_repeats_gives_the_same_store() -> None:
 
     assert pieces.store.scan(b"", None, 99) == whole.store.scan(b"", None, 99)
     assert whole.store.count() == 9
+
+
+class RegistryThatIsAway(FolderSchemaIds):
+    """Knows the schema ids of the folder while it can be reached."""
+
+    away = True
+
+    def writer_schema(self, schema_id: int) -> str:
+        if self.away:
+            raise SchemaRegistryUnavailableError("no answer")
+        return super().writer_schema(schema_id)
+
+
+def test_what_cannot_be_read_now_is_not_skipped() -> None:
+    """Without the Schema Registry nothing of the batch is written or counted; it is taken when it comes again."""
+    registry = RegistryThatIsAway()
+    task = StoreTask(catalogue.stores(registry)[0], 0, MemoryStorePartition(), "here", Progress(None, 0, 0, 0, 0))
+    batch = [record(0, "A", b"garbage"), record(1, "A", value("A", 1))]
+
+    with pytest.raises(SchemaRegistryUnavailableError):
+        task.apply(batch)
+
+    assert (0, 0, 0) == (task.progress.position, task.progress.undecodable, task.store.count())
+    registry.away = False
+    task.apply(batch)
+    assert (2, 1, 1) == (task.progress.position, task.progress.undecodable, task.progress.applied)
+    assert entry(task, "A") is not None

@@ -1,0 +1,65 @@
+"""What goes over the wire to another instance: a real connection, whose other end notes what it reads."""
+
+import asyncio
+from urllib.parse import unquote_to_bytes
+
+import pytest
+from fastapi import Request
+
+from api.forwarding import Forwarder
+from services.interactive_queries.metadata import Target
+from services.state_stores.assignment import Role
+
+KEYS = "/v1/stores/customer-balances/keys/"
+PATHS = [
+    f"{KEYS}C01",
+    f"{KEYS}a/../b",
+    f"{KEYS}..",
+    f"{KEYS}.",
+    f"{KEYS}../../../../metrics",
+    f"{KEYS}a/%2E./.%2e/b",
+    f"{KEYS}...",
+    f"{KEYS}a//b/",
+    "/v1/customers/./balance",
+    "/v1/customers/../balance",
+]
+
+
+async def forwarded(path: str, query: str, *, given: bool) -> str:
+    """The target of the request line that a peer reads."""
+    lines: list[bytes] = []
+
+    async def peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines.extend((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    raw = None if given else path.encode()
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "headers": [],
+        "path": path,
+        "raw_path": raw,
+        "query_string": query.encode(),
+    }
+    forwarder = Forwarder()
+    async with await asyncio.start_server(peer, "127.0.0.1", 0) as server:
+        target = Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", Role.STANDBY)
+        whole = f"{path}?{query}".encode() if given else None
+        answer = await forwarder.forward(Request(scope), target, 30, 30, path=whole)
+    await forwarder.close()
+    assert 200 == answer.status_code
+    return lines[0].decode().split(" ")[1]
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["the request's path", "a path of its own"])
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_arrives_as_it_is(path: str, *, given: bool) -> None:
+    """Dots in a key are part of the key: the peer decodes the same path, and no segment of it says "go up"."""
+    sent, _, query = asyncio.run(forwarded(path, "maxLag=1&from=a/../b", given=given)).partition("?")
+
+    assert unquote_to_bytes(path) == unquote_to_bytes(sent)
+    assert not {".", ".."} & set(sent.split("/"))
+    assert "maxLag=1&from=a/../b" == query
