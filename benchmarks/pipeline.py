@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def throughput(directory: Path, options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Each query alone, over the whole of a loaded topic, in alternation."""
+    """Each query alone, over the whole of a topic loaded with the same invoices, in alternation."""
     settings = private_settings(
         directory, max_offsets_per_trigger=options.batch, spark_master="local[2]", log_format="json"
     )
@@ -67,12 +67,15 @@ def throughput(directory: Path, options: argparse.Namespace) -> dict[str, dict[s
     stack.broker.start()
     runs: dict[str, list[dict[str, float]]] = {"fan-out": [], "loyalty": []}
     try:
-        create_topics(settings)
-        load(settings, Options(count=options.invoices, customers=options.customers, repeats=0.01, broken=0.005))
         for number in range(options.rounds):
             for query, results in runs.items():
-                own = stack.settings.model_copy(update={"checkpoint_dir": str(directory / f"{query}-{number}")})
-                results.append(run_to_the_end(query, own, directory / f"{query}-{number}.log"))
+                name = f"{query}-{number}"
+                own = settings.model_copy(
+                    update={"topic_prefix": f"{name}-", "checkpoint_dir": str(directory / "checkpoints" / name)}
+                )
+                create_topics(own)
+                load(own, Options(count=options.invoices, customers=options.customers, repeats=0.01, broken=0.005))
+                results.append(run_to_the_end(query, own, directory / f"{name}.log"))
                 print(query, results[-1], flush=True)
     finally:
         stack.broker.stop()

@@ -112,7 +112,8 @@ class BalanceReader:
     def customers(self) -> tuple[int, Positions]:
         """How many customers have a balance, and where the API is in the changelog of each partition."""
         try:
-            partitions = self._client.get(f"{self._url}/readyz").json().get("partitions", [])
+            reports = self._client.get(f"{self._url}/readyz").json().get("partitions", [])
+            partitions = [report for report in reports if report["store"] == "customer-balances"]
         except (httpx.HTTPError, ValueError):
             return 0, {}
         return (

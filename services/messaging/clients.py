@@ -50,4 +50,5 @@ def consumer(settings: Settings, client_id: str, **overrides: Option) -> Consume
 
 
 def admin(settings: Settings, client_id: str = "loyalty-admin") -> AdminClient:
-    return AdminClient(_common(settings, client_id))
+    # Its news about itself (level 6 and above) would stand between the lines of a command's own output.
+    return AdminClient({**_common(settings, client_id), "log_level": 5})
