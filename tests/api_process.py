@@ -21,7 +21,7 @@ from services.messaging.schema_ids import schema_ids
 from services.messaging.wire import encoder
 from services.settings import Settings
 
-DEADLINE_SECONDS = 90.0
+DEADLINE_SECONDS = 240.0
 ROOT = Path(__file__).parents[1]
 
 

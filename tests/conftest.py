@@ -7,11 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from services.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# A starved machine is slow at random: that fails no property. In CI the examples are the same in every run.
+hypothesis_settings.register_profile(
+    "retail-loyalty", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
+)
+hypothesis_settings.load_profile("retail-loyalty")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

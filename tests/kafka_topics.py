@@ -12,7 +12,7 @@ from services.messaging.wire import Record, decoder
 from services.settings import Settings
 
 IDS = FolderSchemaIds()
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Seconds for one answer of a broker that is alive but starved."""
 
 

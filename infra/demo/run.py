@@ -24,7 +24,7 @@ from services.messaging.schema_ids import schema_ids
 QUERIES = FAN_OUT, LOYALTY, EXPORT = "fan-out", "loyalty", "export"
 """The pipeline's queries, as its metrics name them."""
 
-PATIENCE_SECONDS = 180.0
+PATIENCE_SECONDS = 480.0
 """How long nothing may move: several times what the first batches of a starved machine take."""
 
 WATCHED = 200

@@ -15,7 +15,7 @@ from infra.local.processes import ManagedProcess, ProcessFailedError
 _CONFIGURATION = jars.ROOT / "infra" / "kafka"
 # It starts in half the time with the first compiler alone, and is small enough to stand beside Spark.
 _JVM_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-_START_TIMEOUT = 120.0
+_START_TIMEOUT = 240.0
 
 
 class LocalBroker:

@@ -18,7 +18,7 @@ from infra.local.processes import ManagedProcess
 from services.messaging.administration import create_topics
 from services.settings import Settings
 
-_START_TIMEOUT = 240.0
+_START_TIMEOUT = 600.0
 _STOP_MARGIN = 30.0
 """Seconds that a pipeline gets beyond ``stop_timeout``, for Spark itself to end."""
 

@@ -14,7 +14,7 @@ import psutil
 
 from infra.local import jars
 
-_PATIENCE_SECONDS = 240
+_PATIENCE_SECONDS = 600
 
 
 @contextmanager
