@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Message, TopicPartition, murmur2
+from confluent_kafka import Message, murmur2
 from typer.testing import CliRunner, Result
 
 from schemas import topics
@@ -19,6 +19,7 @@ from services.messaging.publishing import PublishError, connected_producer, publ
 from services.pos_simulator import Options, Simulation
 from services.pos_simulator.replay import Recorded, Written
 from services.settings import Settings
+from tests.kafka_topics import read_all
 
 pytestmark = pytest.mark.usefixtures("topics_created")
 
@@ -37,23 +38,6 @@ def loyalty(settings: Settings) -> Loyalty:
         return CliRunner().invoke(app, arguments, env=environment, input=stdin)
 
     return run
-
-
-def read_all(settings: Settings, topic: topics.Topic) -> list[Message]:
-    """Every record of the topic, partition by partition."""
-    name = settings.name_of(topic)
-    consumer = clients.consumer(settings, "test")
-    consumer.assign([TopicPartition(name, partition, OFFSET_BEGINNING) for partition in range(topic.partitions)])
-    found: list[Message] = []
-    ended = 0
-    while ended < topic.partitions:
-        [message] = consumer.consume(1, timeout=30)
-        if message.error() is None:
-            found.append(message)
-        else:
-            ended += 1
-    consumer.close()
-    return found
 
 
 def json_of(result: Result) -> Any:
