@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 import schemas
 from pipelines import wire
+from pipelines.repeats import place
 from schemas import topics
 from schemas.topics import Topic
 from services.domain.invoice import HOME_DELIVERY
@@ -63,7 +64,7 @@ def dead_letters(invoices: DataFrame) -> DataFrame:
     origin = {h.DEAD_LETTER_TOPIC: "topic", h.DEAD_LETTER_PARTITION: "partition", h.DEAD_LETTER_OFFSET: "offset"}
     texts = {header: F.col(column).cast("string") for header, column in origin.items()}
     record = _record(
-        F.concat_ws("/", "topic", "partition", "offset"),
+        place(),
         F.col("value"),
         F.concat(
             F.coalesce(F.col("headers"), _no_headers()),

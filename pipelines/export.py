@@ -9,6 +9,7 @@ import schemas
 from pipelines import wire
 from pipelines.branches import DEAD_LETTERS
 from pipelines.fan_out import through
+from pipelines.repeats import first_of_each, place
 from pipelines.sinks import write_to_kafka
 from schemas.topics import HADOOP
 from services.messaging.schema_ids import SchemaIds
@@ -30,18 +31,17 @@ def decoded(records: DataFrame, ids: SchemaIds, settings: Settings) -> DataFrame
     """
     event_ids = F.filter("headers", lambda header: header.getField("key") == "ce_id")
     event_id = F.get(event_ids, F.lit(0)).getField("value").cast("string")
-    offset = F.concat_ws("/", "topic", "partition", "offset")
     record, unknown = wire.decode(F.col("value"), HADOOP, ids)
     is_readable = F.col("record").getField(wire.MARKER).isNotNull() & wire.texts_are_utf8(
         F.col("record"), wire.record_type(HADOOP)
     )
     corrupt = F.when(~is_readable, F.lit("not an Avro HadoopRecord"))
-    return (
+    identity = F.when(F.col("reason").isNull(), F.coalesce(event_id, place())).otherwise(place())
+    return first_of_each(
         records.withColumns({"record": record, "unknown": unknown})
         .withColumn("reason", F.coalesce("unknown", corrupt))
-        .withColumn("identity", F.when(F.col("reason").isNull(), F.coalesce(event_id, offset)).otherwise(offset))
-        .withWatermark("timestamp", f"{int(settings.repeat_horizon.total_seconds())} seconds")
-        .dropDuplicatesWithinWatermark(["identity"])
+        .withColumn("identity", identity),
+        settings,
     )
 
 

@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 
 from pipelines import wire
 from pipelines.branches import BRANCHES, Branch
+from pipelines.repeats import first_of_each, invoice_identity
 from schemas.topics import Topic
 from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
@@ -14,7 +15,8 @@ from services.settings import Settings
 
 def fan_out(invoices: DataFrame, ids: SchemaIds, settings: Settings) -> DataFrame:
     """Checked invoices in, records for the Kafka sink out: topic, key, value, headers."""
-    return through(BRANCHES, first_of_each(invoices, settings), ids, settings)
+    once = first_of_each(invoices.withColumn("identity", invoice_identity()), settings)
+    return through(BRANCHES, once, ids, settings)
 
 
 def through(branches: Sequence[Branch], invoices: DataFrame, ids: SchemaIds, settings: Settings) -> DataFrame:
@@ -25,22 +27,6 @@ def through(branches: Sequence[Branch], invoices: DataFrame, ids: SchemaIds, set
     columns = (F.col(f"`{branch.topic.name}`") for branch in branches)
     records = F.flatten(F.array_compact(F.array(*columns)))
     return invoices.select(F.explode(records).alias("record")).select("record.*")
-
-
-def first_of_each(invoices: DataFrame, settings: Settings) -> DataFrame:
-    """Drop repeats of an InvoiceNumber. What is not valid is no invoice yet: it has only its offset to be known by.
-
-    Time is the broker's append time, never a till's clock: rows that are late by it would be dropped.
-    """
-    horizon = f"{int(settings.repeat_horizon.total_seconds())} seconds"
-    offset = F.concat_ws("/", "topic", "partition", "offset")
-    identity = F.when(F.col("reason").isNull(), F.concat(F.lit("#"), "invoice.InvoiceNumber")).otherwise(offset)
-    return (
-        invoices.withColumn("identity", identity)
-        .withWatermark("timestamp", horizon)
-        .dropDuplicatesWithinWatermark(["identity"])
-        .drop("identity")
-    )
 
 
 def _outgoing(topic: Topic, ids: SchemaIds, settings: Settings) -> Column:

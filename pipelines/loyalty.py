@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from pipelines import wire
-from pipelines.fan_out import first_of_each
+from pipelines.repeats import first_of_each, invoice_identity
 from schemas.topics import LOYALTY, LOYALTY_BALANCES, Topic
 from services import account_state
 from services.domain.account import Account, Notification, Programme, Purchase
@@ -49,14 +49,12 @@ def purchases(invoices: DataFrame, settings: Settings) -> DataFrame:
         F.col("invoice.InvoiceNumber").alias("invoice_number"),
         F.col("invoice.TotalAmount").alias("total_amount"),
     )
-    once = first_of_each(
-        invoices.select(
-            *("topic", "partition", "offset", "timestamp", "reason"),
-            F.struct("invoice.InvoiceNumber").alias("invoice"),
-            F.when(earns, F.array(purchase)).alias("purchases"),
-        ),
-        settings,
+    # What earns nothing goes along, as its number counts too. Nor would a filter do: the optimizer would push it below
+    # the decoding, and decode each invoice anew for every field that the filter looks at.
+    rows = invoices.select(
+        "timestamp", invoice_identity().alias("identity"), F.when(earns, F.array(purchase)).alias("purchases")
     )
+    once = first_of_each(rows, settings)
     return once.select(F.explode("purchases").alias("purchase")).select("purchase.*")
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -28,6 +29,7 @@ class Query:
         writer: takes the records of the source topic and returns the stream writer behind the whole query.
         checkpoint: its folder, given the settings.
         changelog: whose sequences go on from the checkpoint; with a new one they would begin again, and be ignored.
+        interval: shortest time between the starts of two micro-batches.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Query:
     writer: Callable[[DataFrame, SchemaIds, Settings], DataStreamWriter]
     checkpoint: Callable[[Settings], str]
     changelog: Topic | None = None
+    interval: Callable[[Settings], timedelta] = lambda settings: settings.trigger_interval
 
     def start(self, spark: SparkSession, ids: SchemaIds, settings: Settings, *, available_now: bool) -> StreamingQuery:
         """Start, or go on where the checkpoint stands; with ``available_now`` end once what is there has been read.
@@ -55,8 +58,7 @@ class Query:
         writer = writer.queryName(self.name).option("checkpointLocation", checkpoint)
         if available_now:
             return writer.trigger(availableNow=True).start()
-        interval = settings.export_interval if self is EXPORT else settings.trigger_interval
-        return writer.trigger(processingTime=f"{interval.total_seconds():.3f} seconds").start()
+        return writer.trigger(processingTime=f"{self.interval(settings).total_seconds():.3f} seconds").start()
 
     def _made_with(self, settings: Settings) -> dict[str, str]:
         return {
@@ -99,6 +101,12 @@ LOYALTY = Query(
 )
 SALES = Query("sales", POS_INVOICES, _sales, lambda settings: f"{settings.checkpoint_dir}/sales")
 # Beside its files (and unseen by readers of Parquet, as the underscore says): neither is of use without the other.
-EXPORT = Query("export", HADOOP, _export, lambda settings: f"{settings.export_dir}/_checkpoint")
+EXPORT = Query(
+    "export",
+    HADOOP,
+    _export,
+    lambda settings: f"{settings.export_dir}/_checkpoint",
+    interval=lambda settings: settings.export_interval,
+)
 
 QUERIES = {query.name: query for query in (FAN_OUT, LOYALTY, SALES, EXPORT)}

@@ -5,7 +5,7 @@ from pyspark.sql import functions as F
 
 import schemas
 from pipelines import wire
-from pipelines.fan_out import first_of_each
+from pipelines.repeats import first_of_each, invoice_identity
 from schemas.topics import STORE_SALES
 from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
@@ -19,11 +19,11 @@ def sales_by_minute(invoices: DataFrame, settings: Settings) -> DataFrame:
     The minute is the broker's, as a till's clock may be years off. Every valid invoice counts once.
     """
     amount = F.col("invoice.TotalAmount").cast(_AMOUNT)
-    sold = F.struct(F.col("invoice.StoreID").alias("StoreID"), amount.alias("amount"), "timestamp")
+    sale = F.struct(F.col("invoice.StoreID").alias("StoreID"), amount.alias("amount"))
     # Not a filter, for the reason given in loyalty.purchases.
-    once = first_of_each(invoices, settings).select(
-        "timestamp", F.explode(F.when(F.col("reason").isNull(), F.array(sold))).alias("sold")
-    )
+    sales_of_invoice = F.when(F.col("reason").isNull(), F.array(sale))
+    rows = invoices.select("timestamp", invoice_identity().alias("identity"), sales_of_invoice.alias("sales"))
+    once = first_of_each(rows, settings).select("timestamp", F.explode("sales").alias("sold"))
     window = F.window("timestamp", "1 minute").alias("window")
     return (
         once.groupBy(F.col("sold.StoreID").alias("StoreID"), window)

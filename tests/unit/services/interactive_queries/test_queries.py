@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,7 +16,6 @@ from services.state_stores.definition import StoreDefinition, View
 from services.state_stores.entry import Entry
 from services.state_stores.local import LocalStores
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.rocksdb import RocksDbStorePartition, RocksDbTuning
 from services.state_stores.store import StateStore
 from services.state_stores.task import Progress, StoreTask
 from services.state_stores.waiters import SequenceWaiters
@@ -28,14 +26,6 @@ KEYS = st.text(st.sampled_from("ab/\x00é\uffff"), max_size=3).map(str.encode)
 DEFINITION = StoreDefinition("things", LOYALTY_BALANCES, lambda key, value: View(1, value))
 
 Open = Callable[[], StorePartition]
-
-
-@pytest.fixture(params=["memory", "rocksdb"])
-def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    tuning, directories = RocksDbTuning(), (tmp_path / str(number) for number in range(1_000_000))
-    if request.param == "memory":
-        return MemoryStorePartition
-    return lambda: RocksDbStorePartition(next(directories), tuning)
 
 
 def entry_of(key: bytes) -> Entry:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from decimal import Decimal
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -16,7 +15,6 @@ from services.messaging.wire import encoder
 from services.state_stores import catalogue
 from services.state_stores.contract import Checkpoint, StorePartition
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.rocksdb import RocksDbStorePartition, RocksDbTuning
 from services.state_stores.store import StateStore, state_stores
 from services.state_stores.task import ChangelogRecord, Progress, StoreTask
 
@@ -25,14 +23,6 @@ THRESHOLD = Decimal("100.00")
 ENCODE = encoder(LOYALTY_BALANCES, IDS)
 
 Open = Callable[[], StorePartition]
-
-
-@pytest.fixture(params=["memory", "rocksdb"])
-def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    tuning, directories = RocksDbTuning(), (tmp_path / str(number) for number in range(1_000_000))
-    if request.param == "memory":
-        return MemoryStorePartition
-    return lambda: RocksDbStorePartition(next(directories), tuning)
 
 
 class Pair(NamedTuple):
