@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import httpx
@@ -22,6 +21,7 @@ from infra.demo import report, trading_day
 from infra.demo.oracle import expect
 from infra.demo.run import DemoFailedError, Result, progress_bars, run, timed
 from infra.local import jars
+from infra.local.interruption import InterruptedBySignalError, interrupt_on_signals
 from infra.local.processes import ProcessFailedError
 from infra.local.stack import LocalStack, PortTakenError, private_settings
 from services.messaging.administration import TopicMismatchError
@@ -82,7 +82,7 @@ def main(
     try:
         with _alone(directory):
             result = _demo(files or [], Options(count=invoices), rate, directory)
-    except KeyboardInterrupt:
+    except InterruptedBySignalError:
         console.print("demo: interrupted; everything it started has been stopped")
         raise typer.Exit(_INTERRUPTED) from None
     except _KNOWN_ERRORS as error:
@@ -119,7 +119,7 @@ def _demo(files: list[Path], options: Options, rate: float, directory: Path) -> 
             console.print("Starting a stack of its own; this takes about a minute.")
             stack.start(on_part=lambda name: console.print(f"  {name} …"))
         result = run(stack, sent, expected, rate, progress_bars(console))
-    except KeyboardInterrupt:
+    except InterruptedBySignalError:
         with _undisturbed():
             stack.stop()
         shutil.rmtree(directory, ignore_errors=True)
@@ -143,11 +143,6 @@ def _undisturbed() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _interrupt(_signal_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 if __name__ == "__main__":
-    # A terminated demo cleans up like an interrupted one.
-    signal.signal(signal.SIGTERM, _interrupt)
+    interrupt_on_signals()
     typer.run(main)

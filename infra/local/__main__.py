@@ -1,8 +1,6 @@
 """``make up``, ``make down`` and ``make status``: the local stack with its data under ./var."""
 
-import signal
 import sys
-from types import FrameType
 
 import typer
 from pydantic import ValidationError
@@ -10,12 +8,15 @@ from rich.console import Console
 from rich.table import Table
 
 from infra.local import jars
+from infra.local.interruption import InterruptedBySignalError, interrupt_on_signals
 from infra.local.processes import ProcessFailedError
 from infra.local.stack import LocalStack, PortTakenError
 from services.messaging.administration import TopicMismatchError
 from services.settings import Settings
 
 app = typer.Typer(add_completion=False, help="The local stack: Kafka, the pipeline and one API instance.")
+_INTERRUPTED = 130
+
 console = Console()
 
 
@@ -56,15 +57,12 @@ def _show(stack: LocalStack) -> None:
     console.print(table)
 
 
-def _interrupt(_signal_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 def main() -> None:
-    # A terminated command cleans up like an interrupted one.
-    signal.signal(signal.SIGTERM, _interrupt)
+    interrupt_on_signals()
     try:
         app()
+    except InterruptedBySignalError:
+        sys.exit(_INTERRUPTED)
     except (PortTakenError, ProcessFailedError, TopicMismatchError, ValidationError, ValueError) as error:
         sys.exit(f"local stack: {error}")
 

@@ -1,0 +1,25 @@
+"""A signal ends a command with the exit status it chooses, wherever the signal found it."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+_COMMAND = """
+import os, sys
+from infra.local.interruption import InterruptedBySignalError, interrupt_on_signals
+interrupt_on_signals()
+try:
+    exec("os.kill(os.getpid(), int(sys.argv[1]))")
+except InterruptedBySignalError:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_exit_status_is_the_command_s_own(number: signal.Signals, tmp_path) -> None:
+    """Within an ``exec``, as in an import that makes a dataclass, KeyboardInterrupt would end it by SIGINT (-2)."""
+    (tmp_path / "command.py").write_text(_COMMAND, encoding="utf-8")
+    path = {"PYTHONPATH": f"{tmp_path}:."}
+    assert subprocess.run([sys.executable, "-m", "command", str(int(number))], env=path, check=False).returncode == 130
