@@ -4,12 +4,28 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from infra.demo import oracle
 from infra.demo.oracle import Expected, Record
 
 NOT_FOUND = 404
+
+
+class Nature(StrEnum):
+    """What a difference means to whoever relies on the outputs."""
+
+    LOST = "lost"
+    DOUBLED = "doubled"
+    WRONG = "wrong"
+
+
+class Mismatch(NamedTuple):
+    """One difference, told in one line."""
+
+    nature: Nature
+    text: str
 
 
 class DeadLetter(NamedTuple):
@@ -52,39 +68,44 @@ class Outputs:
         return sum((balance.points for balance in self.balances.values() if balance), Decimal(0))
 
 
-def mismatches(expected: Expected, found: Outputs) -> list[str]:
+def mismatches(expected: Expected, found: Outputs) -> list[Mismatch]:
     """Every difference; empty if all agree."""
     hadoop = Counter(oracle.row(record) for record in found.hadoop)
     parquet = Counter(oracle.row(record) for record in found.parquet)
     dead_letters = Counter((letter.key, letter.value) for letter in found.dead_letters)
     return [
-        *(f"changed on replay: {line}" for line in found.changed),
+        *(Mismatch(Nature.WRONG, f"changed on replay: {line}") for line in found.changed),
         *_values("repeats", {"dropped": expected.repeats}, {"dropped": found.repeats}),
         *_shipment(expected, found),
         *_counts("hadoop", expected.hadoop, hadoop),
         *_counts("parquet", expected.hadoop, parquet),
         *_counts("dead letter", expected.dead_letters, dead_letters),
-        *(f"dead letter: no reason with {letter.value!r}" for letter in found.dead_letters if not letter.reason),
+        *(_without_reason(letter) for letter in found.dead_letters if not letter.reason),
         *_notifications(expected, found.notifications),
         *_values("balance", _balances(expected), found.balances),
         *_values("unknown customer", dict.fromkeys(found.unknown, NOT_FOUND), found.unknown),
     ]
 
 
-def _counts(name: str, expected: Counter[Any], found: Counter[Any]) -> Iterator[str]:
+def _without_reason(letter: DeadLetter) -> Mismatch:
+    return Mismatch(Nature.WRONG, f"dead letter: no reason with {letter.value!r}")
+
+
+def _counts(name: str, expected: Counter[Any], found: Counter[Any]) -> Iterator[Mismatch]:
     for item in (expected - found).elements():
-        yield f"{name}: missing {item}"
+        yield Mismatch(Nature.LOST, f"{name}: missing {item}")
     for item in (found - expected).elements():
-        yield f"{name}: not expected, or once too often {item}"
+        yield Mismatch(Nature.DOUBLED, f"{name}: not expected, or once too often {item}")
 
 
-def _values(name: str, expected: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+def _values(name: str, expected: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[Mismatch]:
     for key in sorted({*expected, *found}):
         if expected.get(key) != found.get(key):
-            yield f"{name} {key}: expected {expected.get(key)}, found {found.get(key)}"
+            text = f"{name} {key}: expected {expected.get(key)}, found {found.get(key)}"
+            yield Mismatch(Nature.WRONG, text)
 
 
-def _shipment(expected: Expected, found: Outputs) -> Iterator[str]:
+def _shipment(expected: Expected, found: Outputs) -> Iterator[Mismatch]:
     numbers = Counter(str(record.get("InvoiceNumber")) for record in found.shipment)
     yield from _counts("shipment", Counter(expected.shipment.keys()), numbers)
     # Whoever ships needs all of the invoice; where it lies open what is missing, the line above has said so.
@@ -93,7 +114,7 @@ def _shipment(expected: Expected, found: Outputs) -> Iterator[str]:
     yield from _values("shipment", wanted, {number: contents[number] for number in wanted})
 
 
-def _notifications(expected: Expected, found: Sequence[Record]) -> Iterator[str]:
+def _notifications(expected: Expected, found: Sequence[Record]) -> Iterator[Mismatch]:
     by_customer = defaultdict(list)
     for notification in found:
         by_customer[notification["CustomerCardNo"]].append(notification)
@@ -104,13 +125,13 @@ def _notifications(expected: Expected, found: Sequence[Record]) -> Iterator[str]
         yield from _running_totals(card, of_customer)
 
 
-def _running_totals(card: str, notifications: Iterable[Record]) -> Iterator[str]:
+def _running_totals(card: str, notifications: Iterable[Record]) -> Iterator[Mismatch]:
     before = Balance(Decimal(0), 0)
     for notification in notifications:
         due = Balance(before.points + notification["EarnedLoyaltyPoints"], before.sequence + 1)
         stated = Balance(notification["TotalLoyaltyPoints"], notification["Sequence"])
         if stated != due:
-            yield f"running total of {card}: expected {due}, found {stated}"
+            yield Mismatch(Nature.WRONG, f"running total of {card}: expected {due}, found {stated}")
         # One wrong total is one difference; the next is judged by what this one says.
         before = stated
 

@@ -78,7 +78,7 @@ def show(console: Console, result: Result) -> None:
         milliseconds = values[f"latency_{name}_ms"]
         table.add_row(f"publish to balance, {name}", "-" if milliseconds is None else f"{milliseconds:,.0f} ms", "")
     console.print(table)
-    for line in result.mismatches[:_SHOWN]:
-        console.print(f"[red]mismatch[/red] {escape(line)}", soft_wrap=True, highlight=False)
+    for mismatch in result.mismatches[:_SHOWN]:
+        console.print(f"[red]{mismatch.nature}[/red] {escape(mismatch.text)}", soft_wrap=True, highlight=False)
     if len(result.mismatches) > _SHOWN:
         console.print(f"… and {len(result.mismatches) - _SHOWN:,} more")

@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from infra.demo.comparison import Outputs, mismatches
+from infra.demo.comparison import Mismatch, Outputs, mismatches
 from infra.demo.oracle import Expected, Record, Sent
 from infra.demo.probes import BalanceReader, PipelineProgress, reached
 from infra.demo.topic_reader import OUTPUTS, TopicReader
@@ -48,7 +48,7 @@ class Result:
     """What came out.
 
     Attributes:
-        mismatches: every difference from what had to come out, one line each.
+        mismatches: every difference from what had to come out.
         seconds: from the first invoice published until the last output was there.
         latencies: seconds from publishing to the balance over HTTP of each followed invoice, ascending.
         phases: seconds that each part of the demo took, by name.
@@ -56,7 +56,7 @@ class Result:
 
     expected: Expected
     found: Outputs = field(default_factory=Outputs)
-    mismatches: list[str] = field(default_factory=list)
+    mismatches: list[Mismatch] = field(default_factory=list)
     seconds: float = 0
     latencies: list[float] = field(default_factory=list)
     phases: dict[str, float] = field(default_factory=dict)
