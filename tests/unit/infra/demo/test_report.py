@@ -22,7 +22,8 @@ def test_percentile_is_a_value_that_was_measured(value: float | None, ascending:
 def test_report_has_the_promised_keys(tmp_path: Path) -> None:
     """Scripts find the figures under the names of the issue; points keep their two places."""
     found = Outputs(balances={"1": Balance(Decimal("43509.58"), 2), "2": None})
-    result = Result(Expected(messages=1_000), found, [Mismatch(Nature.LOST, "an invoice")], seconds=4, latencies=[0.1, 0.2])
+    lost = [Mismatch(Nature.LOST, "an invoice")]
+    result = Result(Expected(messages=1_000), found, lost, seconds=4, latencies=[0.1, 0.2])
     report.write(tmp_path / "reports" / "demo.json", report.figures(result))
     text = (tmp_path / "reports" / "demo.json").read_text(encoding="utf-8")
     promised = {"invoices", "repeats", "shipment", "hadoop", "notifications", "dead_letters", "points", "mismatches"}
