@@ -1,0 +1,194 @@
+"""The environment: the whole stack as processes, with what faults do to it and what shows that it moves."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import psutil
+from confluent_kafka import KafkaException, TopicPartition
+
+from infra.demo.probes import PipelineProgress, reached
+from infra.local.processes import ProcessFailedError
+from infra.local.stack import LocalStack, Service, private_settings
+from schemas import topics
+from schemas.topics import Topic
+from services.messaging.clients import consumer, producer
+from services.messaging.schema_ids import schema_ids
+from services.messaging.wire import encoder
+
+PATIENCE_SECONDS = 420.0
+"""For one piece of evidence: several times what a restart takes on a starved machine."""
+
+_LOOK_SECONDS = 0.1
+
+
+class NoEvidenceError(AssertionError):
+    """What was waited for did not come; the message has what it was, and what the logs say last."""
+
+
+class Environment:
+    """A stack of its own in a directory, supervised: a pipeline that ends by itself is started again, as by systemd."""
+
+    def __init__(self, directory: Path, api_instances: int = 2, **changes: object) -> None:
+        self.settings = private_settings(
+            directory,
+            **{
+                "spark_master": "local[2]",
+                "spark_java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+                "export_interval": timedelta(seconds=2),
+                "max_offsets_per_trigger": 200,
+                **changes,
+            },
+        )
+        self.directory = directory
+        self.stack = LocalStack(directory, self.settings, api_instances)
+        self._looker = consumer(self.settings, "faults-looker", log_level=0)
+        self._probes = 0
+
+    def __enter__(self) -> Self:
+        self.stack.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._looker.close()
+        for process in self.stack.processes:
+            if process.pid is not None:
+                # Whatever a fault has stopped must be able to end.
+                os.kill(process.pid, signal.SIGCONT)
+        self.stack.stop()
+
+    def until(self, awaited: str, is_so: Callable[[], bool]) -> None:
+        """Look until it is so, supervising meanwhile; raises NoEvidenceError."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not is_so():
+            if time.monotonic() > deadline:
+                logs = "\n".join(process.last_lines() for process in self.stack.processes)
+                raise NoEvidenceError(f"not in {PATIENCE_SECONDS:.0f} s: {awaited}\n{logs}")
+            self.supervise()
+            time.sleep(_LOOK_SECONDS)
+
+    def supervise(self) -> None:
+        """Start what has ended by itself again."""
+        for service in (self.stack.pipeline, *self.stack.apis):
+            if service.process.pid is None:
+                with contextlib.suppress(ProcessFailedError):
+                    self.restart(service)
+
+    def restart(self, service: Service) -> None:
+        service.process.kill()
+        service.start()
+
+    def ends(self, topic: Topic) -> dict[int, int]:
+        """Where each partition ends; raises KafkaException while no broker answers."""
+        name = self.settings.name_of(topic)
+        partitions = [TopicPartition(name, number) for number in range(topic.partitions)]
+        return {each.partition: self._looker.get_watermark_offsets(each, timeout=5)[1] for each in partitions}
+
+    def written(self, topic: Topic) -> int | None:
+        """Records ever written to a topic; None while no broker answers."""
+        try:
+            return sum(self.ends(topic).values())
+        except KafkaException:
+            return None
+
+    def until_written(self, topic: Topic, more: int = 1) -> None:
+        """Wait until so many records more stand on the topic."""
+        self.until("the broker", lambda: self.written(topic) is not None)
+        start = self.written(topic) or 0
+        self.until(f"{more} records more on {topic.name}", lambda: (self.written(topic) or 0) >= start + more)
+
+    def recovered(self) -> float:
+        """Publish an invoice of a new customer, and wait until its points are served; returns the seconds it took."""
+        self._probes += 1
+        card, started = f"PROBE-{self.directory.name}-{self._probes}", time.monotonic()
+        invoice = {
+            "InvoiceNumber": card,
+            "StoreID": "STR1",
+            "TotalAmount": 100.0,
+            "CustomerType": "PRIME",
+            "CustomerCardNo": card,
+        }
+        client = producer(self.settings, "faults-probe", **{"message.timeout.ms": 0, "log_level": 0})
+        value = encoder(topics.POS_INVOICES, schema_ids(self.settings))(invoice)
+        client.produce(self.settings.name_of(topics.POS_INVOICES), value, b"STR1")
+        self.until("the till's acknowledgement", lambda: client.flush(0.1) == 0)
+        self.until(f"the balance of {card}", lambda: self.balance(card) == "2.00")
+        return time.monotonic() - started
+
+    def balance(self, card: str) -> str | None:
+        for api in self.stack.apis:
+            with contextlib.suppress(httpx.HTTPError):
+                answer = httpx.get(f"{api.url}/v1/customers/{card}/balance", timeout=5, trust_env=False)
+                if answer.status_code == httpx.codes.OK:
+                    return str(answer.json()["TotalLoyaltyPoints"])
+        return None
+
+    def settle(self) -> None:
+        """Wait until every reader has passed the end of what it reads, each in turn behind the one that writes it."""
+        pipeline = PipelineProgress(self.stack.pipeline.url)
+
+        def has_passed(query: str, ends: dict[int, int]) -> Callable[[], bool]:
+            def look() -> bool:
+                pipeline.read()
+                return reached(pipeline.positions(query), ends)
+
+            return look
+
+        try:
+            self.until("the broker", lambda: self.written(topics.POS_INVOICES) is not None)
+            invoices = self.ends(topics.POS_INVOICES)
+            for query in ("fan-out", "loyalty", "sales"):
+                self.until(f"the {query} query at {invoices}", has_passed(query, invoices))
+            rows = self.ends(topics.HADOOP)
+            self.until(f"the export query at {rows}", has_passed("export", rows))
+            balances = self.ends(topics.LOYALTY_BALANCES)
+            for api in self.stack.apis:
+                self.until(f"{api.process.name} at {balances}", lambda api=api: self._has_read(api, balances))  # type: ignore[misc]
+        finally:
+            pipeline.close()
+
+    def _has_read(self, api: Service, ends: dict[int, int]) -> bool:
+        """Whether an instance is ready, and has what it holds of the balances up to these offsets."""
+        report = self.report(api)
+        held = [each for each in report.get("partitions", ()) if each["store"] == "customer-balances"]
+        return bool(report.get("ready")) and all(each["position"] >= ends[each["partition"]] for each in held)
+
+    def report(self, api: Service) -> dict[str, Any]:
+        """What /readyz says; empty while it does not answer."""
+        with contextlib.suppress(httpx.HTTPError, ValueError):
+            found: dict[str, Any] = httpx.get(f"{api.url}/readyz", timeout=5, trust_env=False).json()
+            return found
+        return {}
+
+    def python_workers(self) -> list[psutil.Process]:
+        """The processes in which Spark runs Python: forks of its daemon."""
+        pid = self.stack.pipeline.process.pid
+        if pid is None:
+            return []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found = psutil.Process(pid).children(recursive=True)
+            return [each for each in found if _is_worker(each)]
+        return []
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        parent = process.parent()
+        return parent is not None and "pyspark.daemon" in process.cmdline() and "pyspark.daemon" in parent.cmdline()
+    return False
+
+
+@contextlib.contextmanager
+def paused(pid: int) -> Iterator[None]:
+    """SIGSTOP, as a long pause of garbage collection or of a virtual machine; SIGCONT at the end."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)

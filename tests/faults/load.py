@@ -1,0 +1,147 @@
+"""The load: tills that publish for as long as a fault is watched, and callers that read balances all the time."""
+
+import threading
+import time
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Self
+
+import httpx
+
+from infra.local.stack import LocalStack
+from schemas import topics
+from services.messaging.clients import producer
+from services.messaging.schema_ids import schema_ids
+from services.pos_simulator import Options, Simulation
+
+_ENDLESS = 1_000_000
+_PAUSE_SECONDS = 0.02
+
+
+class Tills:
+    """Publish a simulated day, repeats and broken messages among it, at a steady rate until told to stop.
+
+    A record that the broker has not taken is offered again for as long as the run lasts, as a till would.
+    """
+
+    def __init__(self, stack: LocalStack, seed: int, rate: float) -> None:
+        self._settings, self._rate = stack.settings, rate
+        options = Options(count=_ENDLESS, seed=seed, customers=200, repeats=0.03, broken=0.03)
+        self._messages = Simulation(options, schema_ids(stack.settings)).messages()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._publish, daemon=True)
+        self._failures: list[str] = []
+        self.published = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+        if self._failures:
+            raise RuntimeError(f"the tills could not publish: {self._failures[0]}")
+
+    def _publish(self) -> None:
+        patient = {"message.timeout.ms": 0, "log_level": 0}
+        client = producer(self._settings, "faults-tills", **patient)
+        topic = self._settings.name_of(topics.POS_INVOICES)
+        started = time.monotonic()
+        for number, message in enumerate(self._messages):
+            while (left := started + number / self._rate - time.monotonic()) > 0 and not self._stopping.is_set():
+                client.poll(min(left, 0.2))
+            if self._stopping.is_set():
+                break
+            client.produce(topic, message.value, message.key, on_delivery=self._delivered)
+            client.poll(0)
+        while client.flush(1.0):
+            pass
+
+    def _delivered(self, error: Any, _: Any) -> None:
+        if error is not None:
+            self._failures.append(error.str())
+        else:
+            self.published += 1
+
+
+@dataclass
+class Readings:
+    """What callers were told.
+
+    Attributes:
+        totals: every (card, opened time, sequence, total) that was ever served.
+        backwards: answers that said they were not stale, and were older than what the same caller had seen.
+        unavailable_seconds: the longest time that one caller had to ask in vain.
+    """
+
+    totals: set[tuple[str, int, Decimal]] = field(default_factory=set)
+    backwards: list[str] = field(default_factory=list)
+    answers: int = 0
+    failed: int = 0
+    unavailable_seconds: float = 0.0
+
+
+class Callers:
+    """Read the balances of some customers, each from whichever instance is next, all the time.
+
+    A caller that gets no answer asks the next instance, as one behind a load balancer does.
+    """
+
+    def __init__(self, stack: LocalStack, cards: list[str]) -> None:
+        self._urls = [api.url for api in stack.apis]
+        self._cards = cards
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self.readings = Readings()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _read(self) -> None:
+        seen: dict[str, int] = {}
+        failing_since: dict[str, float] = {}
+        with httpx.Client(timeout=6, trust_env=False) as http:
+            turn = 0
+            while not self._stopping.wait(_PAUSE_SECONDS):
+                card = self._cards[turn // len(self._urls) % len(self._cards)]
+                self._ask(http, self._urls[turn % len(self._urls)], card, seen, failing_since)
+                turn += 1
+        for since in failing_since.values():
+            self._note(time.monotonic() - since)
+
+    def _ask(
+        self, http: httpx.Client, url: str, card: str, seen: dict[str, int], failing_since: dict[str, float]
+    ) -> None:
+        asked = time.monotonic()
+        try:
+            answer = http.get(f"{url}/v1/customers/{card}/balance")
+        except httpx.HTTPError:
+            answer = None
+        if answer is None or answer.status_code not in (httpx.codes.OK, httpx.codes.NOT_FOUND):
+            self.readings.failed += 1
+            failing_since.setdefault(card, asked)
+            return
+        if (since := failing_since.pop(card, None)) is not None:
+            self._note(time.monotonic() - since)
+        self.readings.answers += 1
+        if answer.status_code == httpx.codes.OK:
+            self._take(card, answer, seen)
+        elif card in seen:
+            self.readings.backwards.append(f"{card}: unknown after sequence {seen[card]}")
+
+    def _take(self, card: str, answer: httpx.Response, seen: dict[str, int]) -> None:
+        body = answer.json()
+        sequence = int(body["Sequence"])
+        self.readings.totals.add((card, sequence, Decimal(body["TotalLoyaltyPoints"])))
+        if answer.headers["loyalty-stale"] != "true" and sequence < seen.get(card, 0):
+            self.readings.backwards.append(f"{card}: sequence {sequence} after {seen[card]}")
+        seen[card] = max(sequence, seen.get(card, 0))
+
+    def _note(self, seconds: float) -> None:
+        self.readings.unavailable_seconds = max(self.readings.unavailable_seconds, seconds)
