@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from infra.local.interruption import interrupt_on_signals
 from tests.faults import report, under_load
 from tests.faults.environment import Environment, NoEvidenceError
 from tests.faults.report import Row
@@ -50,4 +51,5 @@ def _run(fault: under_load.Fault, seed: int, *, keep: bool) -> Row:
 
 
 if __name__ == "__main__":
+    interrupt_on_signals()
     typer.run(main)

@@ -1,0 +1,171 @@
+"""Brokers that a stack usually has not: behind a proxy that loses their answers, and three of them."""
+
+import socket
+import subprocess
+import threading
+import uuid
+from pathlib import Path
+from typing import Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from infra.local import broker, jars
+from infra.local.broker import LocalBroker
+from infra.local.ports import HOST, free_port
+from infra.local.processes import ManagedProcess
+
+_BLOCK = 64 * 1024
+_HEAP = ("-Xmx200m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+
+
+class LossyProxy:
+    """Passes bytes on; while it loses answers, what clients send reaches the broker, and nothing comes back.
+
+    That is what a network does that fails in one direction: the write is done, the acknowledgement is lost.
+    """
+
+    def __init__(self, port: int, to_port: int) -> None:
+        self._to_port = to_port
+        self._server = socket.create_server((HOST, port))
+        self._losing = threading.Event()
+        self._lock = threading.Lock()
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self.lost_bytes = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def lose_answers(self) -> None:
+        self._losing.set()
+
+    def mend(self) -> None:
+        """Answers pass again; connections that lost some are cut, as nobody could make sense of the rest."""
+        self._losing.clear()
+        with self._lock:
+            pairs, self._pairs = self._pairs, []
+        for pair in pairs:
+            for end in pair:
+                _shut(end)
+
+    def close(self) -> None:
+        self._server.close()
+        self.mend()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._server.accept()
+                server = socket.create_connection((HOST, self._to_port))
+            except OSError:
+                if self._server.fileno() < 0:
+                    return
+                continue
+            with self._lock:
+                self._pairs.append((client, server))
+            threading.Thread(target=self._pass, args=(client, server, False), daemon=True).start()
+            threading.Thread(target=self._pass, args=(server, client, True), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:  # noqa: FBT001
+        try:
+            while block := source.recv(_BLOCK):
+                if is_answer and self._losing.is_set():
+                    self.lost_bytes += len(block)
+                else:
+                    target.sendall(block)
+        except OSError:
+            pass
+        finally:
+            _shut(source)
+            _shut(target)
+
+
+def _shut(end: socket.socket) -> None:
+    try:
+        end.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+    end.close()
+
+
+class AdvertisedBroker(LocalBroker):
+    """A broker that tells its clients another port than its own."""
+
+    def __init__(self, directory: Path, advertised_port: int, process: ManagedProcess) -> None:
+        super().__init__(directory, process=process)
+        self._advertised_port = advertised_port
+
+    def _write_properties(self) -> Path:
+        properties = super()._write_properties()
+        with properties.open("a", encoding="utf-8") as lines:
+            lines.write(f"advertised.listeners=PLAINTEXT://{HOST}:{self._advertised_port}\n")
+        return properties
+
+
+class BrokerCluster:
+    """Three brokers that are controllers too; topics get three replicas, and a write needs two of them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory.resolve()
+        self._ports = {node: (free_port(), free_port()) for node in (1, 2, 3)}
+        self._id = uuid.uuid4().hex[:22]
+        self.processes = {
+            node: ManagedProcess(f"kafka-{node}", directory / "run", directory / "log") for node in self._ports
+        }
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"{HOST}:{port}" for port, _ in self._ports.values())
+
+    def __enter__(self) -> Self:
+        for node in self._ports:
+            self._format(node)
+        client = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        for node in (1, 2):  # one controller alone elects nobody, so the first two are not waited for
+            self.start(node, wait=False)
+        self.start(3, wait=False)
+        self.processes[3]._wait_until(lambda: _brokers(client) == len(self._ports), 240)  # noqa: SLF001
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes.values():
+            process.kill()
+
+    def start(self, node: int, *, wait: bool = True) -> None:
+        client = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        command = [*broker._java(), *_HEAP, "kafka.Kafka", str(self._properties(node))]  # noqa: SLF001
+        before = _brokers(client) if wait else 0
+        folder = self._directory / f"kafka-{node}"
+        self.processes[node].start(
+            command, {}, folder, lambda: not wait or _brokers(client) > before, 240
+        )
+
+    def _properties(self, node: int) -> Path:
+        port, controller = self._ports[node]
+        voters = ",".join(f"{each}@{HOST}:{ports[1]}" for each, ports in self._ports.items())
+        lines = {
+            "node.id": node,
+            "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller}",
+            "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+            "controller.quorum.voters": voters,
+            "log.dirs": self._directory / f"kafka-{node}" / "data",
+            "min.insync.replicas": 2,
+            "offsets.topic.replication.factor": 3,
+            "transaction.state.log.replication.factor": 3,
+            "transaction.state.log.min.isr": 2,
+        }
+        common = (jars.ROOT / "infra" / "kafka" / "server.properties").read_text(encoding="utf-8")
+        properties = self._directory / f"kafka-{node}" / "server.properties"
+        properties.parent.mkdir(parents=True, exist_ok=True)
+        properties.write_text(common + "".join(f"{key}={value}\n" for key, value in lines.items()), encoding="utf-8")
+        return properties
+
+    def _format(self, node: int) -> None:
+        tool = [*broker._java(), "kafka.tools.StorageTool", "format"]  # noqa: SLF001
+        command = [*tool, "--cluster-id", self._id, "--config", str(self._properties(node))]
+        subprocess.run(command, capture_output=True, check=True)
+
+
+def _brokers(client: AdminClient) -> int:
+    try:
+        return len(client.list_topics(timeout=2).brokers)
+    except KafkaException:
+        return 0
