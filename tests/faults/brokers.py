@@ -122,7 +122,7 @@ class BrokerCluster:
         for node in (1, 2):  # one controller alone elects nobody, so the first two are not waited for
             self.start(node, wait=False)
         self.start(3, wait=False)
-        self.processes[3]._wait_until(lambda: _brokers(client) == len(self._ports), 240)  # noqa: SLF001
+        self.processes[3]._wait_until(lambda: _brokers(client) == len(self._ports), 240)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -131,12 +131,10 @@ class BrokerCluster:
 
     def start(self, node: int, *, wait: bool = True) -> None:
         client = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
-        command = [*broker._java(), *_HEAP, "kafka.Kafka", str(self._properties(node))]  # noqa: SLF001
+        command = [*broker._java(), *_HEAP, "kafka.Kafka", str(self._properties(node))]
         before = _brokers(client) if wait else 0
         folder = self._directory / f"kafka-{node}"
-        self.processes[node].start(
-            command, {}, folder, lambda: not wait or _brokers(client) > before, 240
-        )
+        self.processes[node].start(command, {}, folder, lambda: not wait or _brokers(client) > before, 240)
 
     def _properties(self, node: int) -> Path:
         port, controller = self._ports[node]
@@ -159,7 +157,7 @@ class BrokerCluster:
         return properties
 
     def _format(self, node: int) -> None:
-        tool = [*broker._java(), "kafka.tools.StorageTool", "format"]  # noqa: SLF001
+        tool = [*broker._java(), "kafka.tools.StorageTool", "format"]
         command = [*tool, "--cluster-id", self._id, "--config", str(self._properties(node))]
         subprocess.run(command, capture_output=True, check=True)
 
