@@ -30,7 +30,7 @@ def check(spark: SparkSession, checkpoint: str, sources: Iterable[Topic], settin
     if lost:
         raise RecordsLostError(
             f"retention has deleted what {checkpoint} had not read: {'; '.join(lost)}. "
-            "With LOYALTY_ACCEPT_DATA_LOSS=true the query goes on behind the gap; docs/operations.md says what that means"
+            "With LOYALTY_ACCEPT_DATA_LOSS=true it goes on behind the gap; docs/operations.md says what that means"
         )
 
 

@@ -150,13 +150,9 @@ def damaged_local_store(directory: Path, seed: int) -> Row:
         environment.settle()
         for api in environment.stack.apis:
             api.stop()
-            files = [
-                each
-                for each in api.settings.state_dir.rglob("*")
-                if each.suffix in (".sst", ".log") or "MANIFEST" in each.name
-            ]
-            for file in files:
-                damage(file, chance)
+            for pattern in ("*.sst", "*.log", "MANIFEST*"):
+                for file in sorted(api.settings.state_dir.rglob(pattern)):
+                    damage(file, chance)
             api.start()
         recovery = environment.recovered()
         environment.settle()
@@ -226,7 +222,7 @@ def publish(settings: Settings, messages: Iterable[poison.Message]) -> None:
 def overtaken_by_retention(directory: Path, seed: int) -> Row:
     """Records are deleted before a stopped pipeline has read them: it refuses, says which, and goes on when told to."""
     with Environment(directory, api_instances=1) as environment:
-        with load(environment, seed) as readings:
+        with load(environment, seed):
             environment.until_written(topics.LOYALTY, 20)
         environment.settle()
         environment.stack.pipeline.stop()

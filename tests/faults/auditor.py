@@ -1,7 +1,7 @@
 """The auditor: works out from the input topic alone what must be there, and looks whether it is.
 
-It shares no memory with the load. What came in is what stands on pos-invoices; the rules are those of the demo's oracle,
-written a second time; outputs are read as their readers read them, repeats by id left out and counted.
+It shares no memory with the load. What came in is what stands on pos-invoices; the rules are those of the demo's
+oracle, written a second time; outputs are read as their readers read them, repeats by id left out and counted.
 """
 
 import json

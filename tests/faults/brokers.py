@@ -4,6 +4,7 @@ import socket
 import subprocess
 import threading
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -79,10 +80,8 @@ class LossyProxy:
 
 
 def _shut(end: socket.socket) -> None:
-    try:
+    with suppress(OSError):
         end.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
     end.close()
 
 

@@ -14,10 +14,11 @@ import psutil
 from confluent_kafka import KafkaException, TopicPartition
 
 from infra.demo.probes import PipelineProgress, reached
-from infra.local.processes import ProcessFailedError
+from infra.local.processes import ManagedProcess, ProcessFailedError
 from infra.local.stack import LocalStack, Service, private_settings
 from schemas import topics
 from schemas.topics import Topic
+from services.messaging.administration import create_topics
 from services.messaging.clients import consumer, producer
 from services.messaging.schema_ids import schema_ids
 from services.messaging.wire import encoder
@@ -62,6 +63,19 @@ class Environment:
                 # Whatever a fault has stopped must be able to end.
                 os.kill(process.pid, signal.SIGCONT)
         self.stack.stop()
+
+    def use_brokers(self, bootstrap_servers: str, processes: list[ManagedProcess]) -> None:
+        """Before the start: take these running brokers in place of one of the stack's own."""
+        brokers = {"kafka_bootstrap_servers": bootstrap_servers}
+        self.settings = self.settings.model_copy(update=brokers)
+        stack = self.stack
+        for service in (stack.pipeline, *stack.apis):
+            # A frozen dataclass: only here are its settings not what the stack made of them.
+            object.__setattr__(service, "settings", service.settings.model_copy(update=brokers))
+        stack.settings, stack.broker.process = self.settings, processes[-1]
+        self._looker.close()
+        self._looker = consumer(self.settings, "faults-looker", log_level=0)
+        create_topics(self.settings)
 
     def until(self, awaited: str, is_so: Callable[[], bool]) -> None:
         """Look until it is so, supervising meanwhile; raises NoEvidenceError."""

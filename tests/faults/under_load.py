@@ -1,15 +1,21 @@
-"""Faults while tills publish and callers read: injected on evidence of progress, audited when everything has settled."""
+"""Faults while tills publish and callers read: injected on evidence of progress, audited when all has settled."""
 
 import os
 import random
+import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from infra.demo.comparison import Nature
+from infra.local import jars
+from infra.local.stack import Service, environment_of
 from schemas import topics
 from schemas.topics import Topic
 from services.pos_simulator import Options, Simulation
@@ -79,8 +85,6 @@ def kill_api(environment: Environment, chance: random.Random) -> None:
 
 def kill_restoring_api(environment: Environment, chance: random.Random) -> None:
     """Killed once, and again as soon as the next life has begun to read the changelog."""
-    import shutil
-
     api = chance.choice(environment.stack.apis)
     api.process.kill()
     shutil.rmtree(api.settings.state_dir)
@@ -91,11 +95,6 @@ def kill_restoring_api(environment: Environment, chance: random.Random) -> None:
 
 
 def _command(environment: Environment, name: str) -> tuple[list[str], dict[str, str], Path]:
-    import sys
-
-    from infra.local import jars
-    from infra.local.stack import environment_of
-
     api = next(each for each in environment.stack.apis if each.process.name == name)
     return [sys.executable, "-m", "api"], environment_of(api.settings), jars.ROOT
 
@@ -108,7 +107,7 @@ def pause_api(environment: Environment, chance: random.Random) -> None:
         environment.until("another owner of all partitions", lambda: _owns_all(environment, others))
 
 
-def _owns_all(environment: Environment, apis: list) -> bool:
+def _owns_all(environment: Environment, apis: list[Service]) -> bool:
     roles = [
         each
         for api in apis
@@ -131,9 +130,7 @@ def pause_pipeline(environment: Environment, _: random.Random) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-def _family(environment: Environment) -> list:
-    import psutil
-
+def _family(environment: Environment) -> list[psutil.Process]:
     leader = psutil.Process(environment.stack.pipeline.process.pid)
     return [leader, *leader.children(recursive=True)]
 
