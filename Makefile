@@ -1,6 +1,6 @@
 # retail-loyalty: every target sets up what it needs first. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down status test test-unit lint format bench bench-queries bench-operators bench-simulator lock clean
+.PHONY: help setup demo up down status test test-unit lint format bench bench-queries bench-operators bench-ledger bench-simulator lock clean
 
 N ?=
 FILES ?=
@@ -55,6 +55,9 @@ bench-queries: setup ## measure restore, reads and an owner's death of the inter
 
 bench-operators: setup ## measure Spark's Python operators for keyed state against each other
 	$(BIN)/python -m benchmarks.operators
+
+bench-ledger: setup ## measure entries a second into the ledger, SQLite and PostgreSQL
+	$(BIN)/python -m benchmarks.ledger
 
 bench-simulator: setup ## measure the POS simulator (needs a broker: make up)
 	$(BIN)/python -m benchmarks.simulator

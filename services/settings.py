@@ -33,6 +33,12 @@ class Settings(BaseSettings):
     loyalty_factor: Decimal = Field(
         Decimal("0.02"), ge=0, le=1, allow_inf_nan=False, description="Points per unit of money on a PRIME invoice."
     )
+    programme_notice: timedelta = Field(
+        timedelta(seconds=60),
+        ge=timedelta(0),
+        description="How long before it takes effect a version of the programme must be published (ISO 8601); longer "
+        "than every process takes to learn of it.",
+    )
     repeat_horizon: timedelta = Field(
         timedelta(days=9),
         ge=timedelta(0),
@@ -54,10 +60,18 @@ class Settings(BaseSettings):
         "var/checkpoints", description="Spark's checkpoints, one folder a query; any Hadoop URI."
     )
     export_dir: str = Field("var/parquet", description="Where the Parquet files go; any Hadoop URI.")
+    archive_dir: str = Field(
+        "var/archive", description="Where `loyalty archive` keeps what happened to accounts; any Hadoop URI."
+    )
     shuffle_partitions: PositiveInt = Field(3, description="Spark tasks a shuffle; fixed for the life of a checkpoint.")
     max_offsets_per_trigger: PositiveInt = Field(20_000, description="Records a micro-batch reads at most.")
     trigger_interval: timedelta = Field(
         timedelta(milliseconds=100), description="Shortest time between the starts of two micro-batches (ISO 8601)."
+    )
+    timer_interval: timedelta = Field(
+        timedelta(seconds=10),
+        ge=timedelta(seconds=1),
+        description="How late points may be released, expire or lapse while there is no traffic (ISO 8601).",
     )
     export_interval: timedelta = Field(
         timedelta(seconds=60), description="The same for the continuous export: one file a date and interval."
@@ -90,6 +104,22 @@ class Settings(BaseSettings):
         TOP_CUSTOMERS_THRESHOLD,
         allow_inf_nan=False,
         description="Points from which on a customer is in the store top-customers; another figure rebuilds it.",
+    )
+
+    ledger_url: str = Field(
+        "sqlite:///var/ledger.sqlite", description="The ledger's database: sqlite:///file or postgresql://user@host/name."
+    )
+    ledger_metrics_port: Port = Field(
+        9109, description="Port of the Prometheus metrics and the health of `loyalty ledger run`, at metrics_host."
+    )
+    pseudonym_key_file: Path = Field(
+        Path("var/pseudonym.key"),
+        description="Key of the pseudonyms, 32 random bytes; made where it is missing. Keep it apart from the data.",
+    )
+
+    webhooks_file: Path = Field(Path("webhooks.yaml"), description="The endpoints of `loyalty webhooks`.")
+    webhooks_metrics_port: Port = Field(
+        9110, description="Port of the Prometheus metrics of `loyalty webhooks`, at metrics_host."
     )
 
     log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="Lowest level that is logged.")

@@ -71,6 +71,8 @@ def settings(kafka: str, tmp_path: Path) -> Settings:
         checkpoint_dir=str(tmp_path / "checkpoints"),
         export_dir=str(tmp_path / "parquet"),
         state_dir=tmp_path / "state",
+        ledger_url=f"sqlite:///{tmp_path / 'ledger.sqlite'}",
+        pseudonym_key_file=tmp_path / "pseudonym.key",
     )
 
 
@@ -85,6 +87,29 @@ def topics_created(settings: Settings) -> Iterator[list[str]]:
     client = admin(settings)  # held by a name: its futures fail when it is collected before they are done
     for future in client.delete_topics(names).values():
         future.result()
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[str]:
+    """The socket's folder of a PostgreSQL server of this run, from the system's packages."""
+    from tests.postgresql import programs, server
+
+    if not (folder := programs()):
+        pytest.skip("PostgreSQL is not installed: neither /usr/lib/postgresql/*/bin nor the path has initdb")
+    with server(folder) as socket_folder:
+        yield socket_folder
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty database of this test alone, in both kinds."""
+    from tests.postgresql import database
+
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'database.sqlite'}"
+    else:
+        with database(request.getfixturevalue("postgresql")) as url:
+            yield url
 
 
 @pytest.fixture(scope="session")
