@@ -202,6 +202,8 @@ class LocalStack:
 
 
 def _local_port(settings: Settings) -> int:
+    if settings.kafka_security_protocol != "PLAINTEXT":
+        raise ValueError("the local stack starts its own Kafka, in plain text: unset LOYALTY_KAFKA_SECURITY_PROTOCOL")
     host, _, port = settings.kafka_bootstrap_servers.rpartition(":")
     if host not in (HOST, "localhost") or not port.isdigit():
         raise ValueError(
