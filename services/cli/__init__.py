@@ -2,7 +2,7 @@
 
 import typer
 
-from services.cli import dead_letters, deployment, processes, publish, stores
+from services.cli import access, dead_letters, deployment, processes, publish, stores
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -13,6 +13,7 @@ app = typer.Typer(
 app.command("simulate")(publish.simulate)
 app.command("replay")(publish.replay)
 app.add_typer(deployment.topics, name="topics")
+app.add_typer(access.app, name="access")
 app.add_typer(stores.app, name="stores")
 app.command("settings")(deployment.show_settings)
 app.add_typer(dead_letters.app, name="dead-letters")
