@@ -52,12 +52,19 @@ class KafkaInContainer:
 
 
 class PostgresInContainer(PostgresContainer):
-    """testcontainers' own PostgreSQL, from the project's image."""
+    """testcontainers' own PostgreSQL, from the project's image; its data is in a named volume if one is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, volume: str | None = None) -> None:
         super().__init__(POSTGRES, username="loyalty", password=PASSWORD, dbname="loyalty", driver=None)
         self.ports["5432"] = (HOST,)
-        self.waiting_for(HealthcheckWaitStrategy().with_startup_timeout(START_SECONDS))
+        self._healthy = HealthcheckWaitStrategy().with_startup_timeout(START_SECONDS)
+        self.waiting_for(self._healthy)
+        if volume:
+            self.with_volume_mapping(volume, "/data/postgres", "rw")
+
+    def wait_until_healthy(self) -> None:
+        """Wait for a container that was started again."""
+        self._healthy.wait_until_ready(self)
 
     def url(self, driver: str) -> str:
         """As SQLAlchemy takes it; the driver is the name of a package (psycopg)."""

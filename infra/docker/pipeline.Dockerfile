@@ -33,7 +33,8 @@ FROM jars AS build
 COPY pyproject.toml README.md ./
 RUN mkdir -p services && touch services/__init__.py \
     && .venv/bin/pip install -q --no-deps --no-index --no-build-isolation --editable . \
-    && .venv/bin/pip uninstall -q -y -r requirements/build.txt pip
+    && .venv/bin/pip uninstall -q -y -r requirements/build.txt pip \
+    && rm -r .venv/lib/python3*/site-packages/pyspark/jars/connect-repl .venv/lib/python3*/site-packages/pyspark/examples
 
 FROM ${BASE}
 # Two steps, so that the first is the Kafka image's too.
