@@ -25,8 +25,8 @@ setup: ## environment, Java and jars; does nothing when they are there (PYTHON=p
 demo: setup ## a simulated trading day through the whole stack, every result checked (N=invoices, FILES="a.jsonl b.jsonl")
 	@$(BIN)/python -m infra.demo $(if $(N),--invoices $(N)) $(FILES)
 
-compose-demo: setup ## the same in containers: builds the images, starts them, checks from outside, takes all down (N=, FILES=)
-	@$(BIN)/python -m infra.demo --containers $(if $(N),--invoices $(N)) $(FILES)
+compose-demo: setup ## the same in containers: builds the images, starts them, checks from outside, takes all down (N=, FILES=, SECURED=1)
+	@$(BIN)/python -m infra.demo --containers $(if $(SECURED),--secured) $(if $(N),--invoices $(N)) $(FILES)
 
 up: setup ## start Kafka, the pipeline and the API; data under ./var
 	@$(BIN)/python -m infra.local up

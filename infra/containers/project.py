@@ -13,6 +13,7 @@ from typing import Any
 from infra.local import jars
 
 COMPOSE_FILE = jars.ROOT / "docker-compose.yml"
+SECURED_FILE = jars.ROOT / "docker-compose.secured.yml"
 
 _LOG_LINES = 20
 _LABEL = "com.docker.compose"

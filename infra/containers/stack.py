@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from infra.containers.project import COMPOSE_FILE, ComposeProject, Container, engine, last_lines
+from infra.containers.project import COMPOSE_FILE, SECURED_FILE, ComposeProject, Container, engine, last_lines
 from infra.docker.healthy import is_healthy
 from infra.local.ports import HOST, free_port
 from infra.local.processes import ProcessFailedError
 from infra.local.stack import variables_of
+from infra.security.broker import BrokerSecurity
 from services.settings import Settings
 
 PARTS = ("kafka", "postgres", "pipeline", "api")
@@ -28,7 +29,8 @@ class ContainerStack:
 
     Attributes:
         directory: what is copied out of the containers lies below it.
-        settings: of clients on this machine; the containers get those that the compose files pass on.
+        settings: of clients on this machine that read; the containers get those that the compose files pass on.
+        security: with it, Kafka asks everybody who is there.
     """
 
     def __init__(
@@ -39,13 +41,23 @@ class ContainerStack:
         files: Sequence[Path] = (COMPOSE_FILE,),
         profiles: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        security: BrokerSecurity | None = None,
     ) -> None:
         self.directory = directory.resolve()
-        self.settings = settings
+        self.settings = security.settings_of("auditor", settings) if security else settings
+        self.security = security
         # The same directory, the same name: what an earlier run left behind is found and taken down.
         name = f"loyalty-{zlib.crc32(str(self.directory).encode()):08x}"
         own = {**variables_of(settings), **_ports(settings), **(environment or {})}
+        if security:
+            files = [*files, SECURED_FILE]
+            own["SECURITY_DIR"] = str(security.folder.directory.resolve())
         self.project = ComposeProject(name, own, profiles, files)
+
+    @property
+    def till_settings(self) -> Settings:
+        """Of clients on this machine that publish invoices."""
+        return self.security.settings_of("till", self.settings) if self.security else self.settings
 
     @property
     def metrics_url(self) -> str:

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaException
 from pydantic import ValidationError
 from rich.console import Console
 
-from infra.containers.project import COMPOSE_FILE, ContainersError
+from infra.containers.project import ContainersError
 from infra.containers.stack import ContainerStack
 from infra.demo import report, trading_day
 from infra.demo.oracle import expect
@@ -26,6 +26,8 @@ from infra.local import jars
 from infra.local.interruption import InterruptedBySignalError, interrupt_on_signals
 from infra.local.processes import ProcessFailedError
 from infra.local.stack import LocalStack, PortTakenError, private_settings
+from infra.security.broker import BrokerSecurity
+from infra.security.folder import LOCAL_HOSTS, SecurityFolder
 from services.messaging.administration import TopicMismatchError
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import UnknownSchemaIdError, schema_ids
@@ -81,17 +83,17 @@ def main(
     var: Annotated[Path, typer.Option(help="Holds its data (demo/) and its figures (reports/demo.json).")] = VAR,
     *,
     containers: Annotated[bool, typer.Option("--containers", help="In containers, as compose-demo.")] = False,
-    compose_file: Annotated[
-        list[Path] | None, typer.Option(help="Beside docker-compose.yml, for --containers.")
-    ] = None,
+    secured: Annotated[bool, typer.Option("--secured", help="With it, on a Kafka secured as in production.")] = False,
 ) -> None:
     """Send a trading day, or recorded invoices, through Kafka, the pipeline and the API, and check every result."""
-    name = "compose-demo" if containers else "demo"
+    if secured and not containers:
+        raise typer.BadParameter("--secured is for --containers")
+    name = f"{'secured-' * secured}compose-demo" if containers else "demo"
     directory = var.resolve() / name
     settings = demo_settings(directory)
     stack: LocalStack | ContainerStack = LocalStack(directory, settings)
     if containers:
-        stack = ContainerStack(directory, settings, files=[COMPOSE_FILE, *(compose_file or [])])
+        stack = ContainerStack(directory, settings, security=_security(var / "security") if secured else None)
     try:
         with _alone(directory):
             result = _demo(files or [], Options(count=invoices), rate, stack)
@@ -104,6 +106,12 @@ def main(
     report.write(var / "reports" / f"{name}.json", report.figures(result))
     if result.mismatches:
         raise typer.Exit(_MISMATCH)
+
+
+def _security(directory: Path) -> BrokerSecurity:
+    folder = SecurityFolder(directory)
+    folder.complete(LOCAL_HOSTS)
+    return BrokerSecurity(folder)
 
 
 @contextmanager

@@ -48,10 +48,14 @@ class RunningStack(Protocol):
     """What a demo needs of the stack that it runs on, wherever its parts are.
 
     Attributes:
-        settings: of clients on this machine.
+        settings: of clients on this machine, which read.
+        till_settings: of the one that publishes.
     """
 
     settings: Settings
+
+    @property
+    def till_settings(self) -> Settings: ...
 
     @property
     def metrics_url(self) -> str:
@@ -129,7 +133,7 @@ class Demo:
     def publish(self, sent: Sequence[Sent], rate: float) -> None:
         """Publish everything, so many a second (0: as fast as possible), and follow some of it to the balance."""
         topic = self._settings.name_of(topics.POS_INVOICES)
-        producer = connected_producer(self._settings, "loyalty-demo", [topic])
+        producer = connected_producer(self._stack.till_settings, "loyalty-demo", [topic])
         started = time.monotonic()
         with Publisher(producer) as publisher:
             for number, message in enumerate(sent):

@@ -137,6 +137,11 @@ class LocalStack:
         self.stop()
 
     @property
+    def till_settings(self) -> Settings:
+        """Here everybody may do everything."""
+        return self.settings
+
+    @property
     def metrics_url(self) -> str:
         """The pipeline's metrics."""
         return self.pipeline.url

@@ -7,9 +7,7 @@ import typer
 from rich.console import Console
 
 from infra.local import jars
-from infra.security.folder import SecurityFolder
-
-LOCAL_HOSTS = ("kafka", "localhost", "127.0.0.1")
+from infra.security.folder import LOCAL_HOSTS, SecurityFolder
 
 
 def main(

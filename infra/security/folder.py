@@ -10,6 +10,9 @@ from pathlib import Path
 from infra.security.certificates import Authority
 from schemas.access import USERS
 
+LOCAL_HOSTS = ("kafka", "localhost", "127.0.0.1")
+"""How containers and this machine know the broker of the compose files."""
+
 _SECRET, _SHARED = 0o600, 0o644
 # Containers have another user than the one whose files these are. So the folder keeps strangers of this machine out,
 # and whoever is handed a single file of it can read that one.

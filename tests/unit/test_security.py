@@ -4,8 +4,10 @@ import re
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AclOperation, ResourcePatternType
 from cryptography import x509
@@ -181,6 +183,49 @@ def test_the_documented_table_is_the_one_that_is_applied():
     text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     documented = text.partition("<!-- access -->\n")[2].partition("<!-- /access -->")[0].split("\n")
     assert [access_row(service) for service in SERVICES] == [row for row in documented if row][2:]
+
+
+@pytest.fixture
+def compose() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The compose file, and what is put on top of it to secure Kafka."""
+    names = ("docker-compose.yml", "docker-compose.secured.yml")
+    plain, secured = (yaml.safe_load((ROOT / name).read_text(encoding="utf-8")) for name in names)
+    return plain, secured
+
+
+def test_every_container_that_speaks_to_kafka_has_credentials(compose):
+    """None is left to find out by itself that the broker asks for some."""
+    plain, secured = compose
+    speaking = [
+        name
+        for name, service in plain["services"].items()
+        if "LOYALTY_KAFKA_BOOTSTRAP_SERVERS" in service.get("environment", {})
+    ]
+    assert {"topics", "pipeline", "api", "simulate"} <= set(speaking)
+    for name in speaking:
+        given = secured["services"][name]["environment"]
+        assert "SASL_SSL" == given["LOYALTY_KAFKA_SECURITY_PROTOCOL"]
+        assert given["LOYALTY_KAFKA_SASL_USERNAME"] in USERS
+
+
+def test_a_container_is_handed_its_own_secrets_only(compose):
+    """The authority's certificate, and the password of its user; only what sets passwords has all of them."""
+    _, secured = compose
+    for name, service in secured["services"].items():
+        if name not in ("kafka", "access"):
+            user = service["environment"]["LOYALTY_KAFKA_SASL_USERNAME"]
+            assert f"/run/secrets/{user}" == service["environment"]["LOYALTY_KAFKA_SASL_PASSWORD_FILE"]
+            assert ["ca", user] == service["secrets"]
+    assert {"ca", *USERS} == set(secured["services"]["access"]["secrets"])
+
+
+def test_secrets_are_the_files_of_the_folder(compose):
+    """What `python -m infra.security` writes is what the compose file hands out."""
+    _, secured = compose
+    folder = SecurityFolder(Path())
+    expected = {"ca": folder.authority, "broker": folder.broker} | {user: folder.password(user) for user in USERS}
+    found = {name: secret["file"] for name, secret in secured["secrets"].items()}
+    assert {name: f"${{SECURITY_DIR:-./var/security}}/{path}" for name, path in expected.items()} == found
 
 
 def test_secured_properties_and_certificate_agree():
