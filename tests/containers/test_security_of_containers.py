@@ -46,7 +46,7 @@ def test_the_till_publishes(secured: ContainerStack) -> None:
         ({"SSL_CA_LOCATION": "/etc/ssl/certs/ca-certificates.crt"}, "SSL_CA_LOCATION: .*No such file"),
         ({"SASL_PASSWORD_FILE": "/run/secrets/admin"}, "SASL_PASSWORD_FILE: .*No such file"),
     ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+    ids=["another-user", "admin", "plain-text", "another-authority", "another-password"],
 )
 def test_as_anybody_else_it_is_refused(secured: ContainerStack, variables: dict[str, str], says: str) -> None:
     """The till's password opens no other user, and no other password is in its container."""
