@@ -1,6 +1,6 @@
 # retail-loyalty: every target sets up what it needs first. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo compose-demo up down status images test test-unit test-containers lint format bench bench-queries bench-operators bench-simulator lock clean
+.PHONY: help setup demo compose-demo up down status images test test-unit test-containers lint format bench bench-queries bench-operators bench-containers bench-simulator lock clean
 
 N ?=
 FILES ?=
@@ -67,6 +67,9 @@ bench-queries: setup ## measure restore, reads and an owner's death of the inter
 
 bench-operators: setup ## measure Spark's Python operators for keyed state against each other
 	$(BIN)/python -m benchmarks.operators
+
+bench-containers: setup ## measure builds, sizes, start and memory of the containers
+	$(BIN)/python -m benchmarks.containers
 
 bench-simulator: setup ## measure the POS simulator (needs a broker: make up)
 	$(BIN)/python -m benchmarks.simulator

@@ -21,7 +21,7 @@ from services.messaging.schema_ids import schema_ids
 from services.pos_simulator import Options
 
 MASTER = "spark://spark-master:7077"
-DAY = Options(count=600, seed=8)
+DAY = Options(count=360, seed=8)
 RATE = 100
 _APPLICATIONS = "http://127.0.0.1:4040/api/v1/applications"
 

@@ -43,7 +43,7 @@ def manifests(kustomization: Path) -> list[Manifest]:
 
 OWN = [
     manifest
-    for path in sorted(MANIFESTS.glob("*/*.yaml"))
+    for path in sorted(MANIFESTS.rglob("*.yaml"))
     if path.stem != "kustomization"
     for manifest in documents(path)
 ]
