@@ -151,7 +151,7 @@ def test_groups_are_the_ones_that_the_services_use():
     """The names in the table are those in the code: another one would be refused."""
     of = {service.user: service.groups for service in SERVICES}
     assert {GroupMembership(Settings(), "http://127.0.0.1:1").group, materialiser.CLIENT_ID} == set(of["api"])
-    assert {dead_letters.CLIENT_ID} == set(of["operator"])
+    assert dead_letters.CLIENT_ID in of["operator"]
 
 
 def test_rights_carry_the_prefix_of_the_deployment():
