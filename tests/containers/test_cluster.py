@@ -59,6 +59,8 @@ class Cluster(ContainerStack):
     def _kill_a_busy_worker(self) -> Container | None:
         """A task that runs when its worker is frozen cannot end before the worker is killed."""
         for worker in self.project.containers("spark-worker"):
+            if not self._active_tasks(worker):
+                continue
             engine("pause", worker.id)
             if self._active_tasks(worker):
                 engine("kill", worker.id)
