@@ -26,6 +26,7 @@ from infra.local import jars
 from infra.local.broker import LocalBroker
 from infra.local.stack import environment_of
 from infra.security.broker import BrokerSecurity
+from infra.security.certificates import Authority
 from infra.security.folder import SecurityFolder
 from schemas import topics
 from schemas.access import ADMIN, SERVICES, Service
@@ -59,10 +60,14 @@ class Secured:
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """A secured broker with its topics, and with users and rights as `loyalty access apply` sets them up."""
+    """A secured broker with its topics, and with users and rights as `loyalty access apply` sets them up.
+
+    All trust a second authority too, as they do while one takes the place of another.
+    """
     directory = tmp_path_factory.mktemp("secured")
     folder = SecurityFolder(directory / "security")
     folder.complete(["127.0.0.1"])
+    folder.authority.write_bytes(folder.authority.read_bytes() + Authority.new().certificate_pem())
     folder.password("pipeline").write_text(AWKWARD, encoding="utf-8")
     secured = Secured(LocalBroker(directory, security=BrokerSecurity(folder)), BrokerSecurity(folder))
     secured.broker.start()

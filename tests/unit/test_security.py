@@ -259,6 +259,15 @@ def test_what_is_there_stays(folder):
     assert len(USERS) == len({folder.password(user).read_text() for user in USERS})
 
 
+def test_another_authority_takes_over(folder):
+    """Its certificate is before the old one, so that clients trust both; the broker's next one is of the new."""
+    old, new = folder.authority.read_bytes(), Authority.new()
+    folder.authority_key.write_bytes(new.key_pem())
+    folder.authority.write_bytes(new.certificate_pem() + old)
+    assert [folder.broker] == folder.complete(["127.0.0.1"])
+    assert new.has_signed(folder.broker.read_bytes(), ["127.0.0.1"])
+
+
 def test_the_certificate_is_renewed_for_another_host_or_before_it_ends(folder):
     """The authority stays, so that nobody who trusts it has to be told."""
     authority = Authority.load(folder.authority.read_bytes(), folder.authority_key.read_bytes())
