@@ -111,11 +111,16 @@ def _container(facts: dict[str, Any]) -> Container:
     )
 
 
+def log_of(container: Container, *options: str) -> str:
+    """What a container has written to its standard output and error."""
+    command = ["docker", "logs", *options, container.id]
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False).stdout
+
+
 def last_lines(container: Container) -> str:
     """The end of a container's log, for an error message."""
-    command = ["docker", "logs", "--tail", str(_LOG_LINES), container.id]
-    log = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False).stdout
-    return "\n  ".join([f"The end of the log of {container.service} ({container.id[:12]}):", *log.splitlines()])
+    lines = log_of(container, "--tail", str(_LOG_LINES)).splitlines()
+    return "\n  ".join([f"The end of the log of {container.service} ({container.id[:12]}):", *lines])
 
 
 def engine(*arguments: str) -> str:

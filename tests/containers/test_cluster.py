@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from infra.containers.project import Container, ContainersError, engine
+from infra.containers.project import Container, ContainersError, engine, log_of
 from infra.containers.stack import ContainerStack
 from infra.demo.oracle import expect
 from infra.demo.report import figures
@@ -54,18 +54,18 @@ class Cluster(ContainerStack):
             self.lost = self._kill_a_busy_worker()
 
     def log_of_the_driver(self) -> str:
-        return engine("logs", self.project.container("pipeline").id)
+        return log_of(self.project.container("pipeline"))
 
     def _kill_a_busy_worker(self) -> Container | None:
-        """A task that runs when its worker is frozen cannot end before the worker is killed."""
+        """A task that runs when its worker is stopped cannot end before the worker is killed."""
         for worker in self.project.containers("spark-worker"):
             if not self._active_tasks(worker):
                 continue
-            engine("pause", worker.id)
+            signal_all(worker, "STOP")
             if self._active_tasks(worker):
                 engine("kill", worker.id)
                 return worker
-            engine("unpause", worker.id)
+            signal_all(worker, "CONT")
         return None
 
     def _active_tasks(self, worker: Container) -> int:
@@ -112,6 +112,11 @@ def a_day_through(stack: Cluster) -> dict[str, Any]:
     result = run(stack, sent, expect(sent, stack.settings.loyalty_factor), RATE, progress_bars(Console()))
     assert [] == result.mismatches
     return figures(result)
+
+
+def signal_all(container: Container, name: str) -> None:
+    """To every process of a container but its first."""
+    engine("exec", container.id, "sh", "-c", f"kill -{name} -1")
 
 
 def workers_of(stack: Cluster) -> list[str]:
