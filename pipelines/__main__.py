@@ -12,6 +12,7 @@ from typing import Annotated
 
 import structlog
 import typer
+from confluent_kafka import KafkaException
 from prometheus_client import start_http_server
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -98,6 +99,9 @@ def run(settings: Settings, names: Sequence[str], *, available_now: bool) -> int
     except _REFUSALS as error:
         log.error("refused to start", reason=str(error))  # noqa: TRY400  # the reason says it all
         return 2
+    except KafkaException as error:
+        log.error("Kafka cannot be used", reason=error.args[0].str())  # noqa: TRY400
+        return 1
     finally:
         READY.set(0)
         _stop_between_batches(list(queries.values()), settings.stop_timeout)

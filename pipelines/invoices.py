@@ -4,6 +4,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipelines import wire
+from pipelines.connection import kafka_connection
 from pipelines.validation import first_violation
 from schemas.topics import POS_INVOICES, Topic
 from services.messaging.schema_ids import SchemaIds
@@ -20,7 +21,7 @@ def read_topic(spark: SparkSession, topic: Topic, settings: Settings, starting_o
     """
     return (
         spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", settings.kafka_bootstrap_servers)
+        .options(**kafka_connection(settings))
         .option("subscribe", settings.name_of(topic))
         .option("startingOffsets", starting_offsets)
         .option("failOnDataLoss", "true")

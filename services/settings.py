@@ -5,7 +5,16 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from schemas.topics import Topic
@@ -22,6 +31,28 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="LOYALTY_", env_ignore_empty=True, frozen=True, extra="forbid")
 
     kafka_bootstrap_servers: str = Field("127.0.0.1:9092", description="Kafka brokers, host:port separated by commas.")
+    kafka_security_protocol: str = Field(
+        "PLAINTEXT",
+        pattern="^(PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)$",
+        description="How brokers are spoken to; SASL_SSL where they are secured.",
+    )
+    kafka_ssl_ca_location: Path | None = Field(
+        None, description="PEM file of the authorities that sign brokers' certificates; unset: those of the system."
+    )
+    kafka_sasl_mechanism: str = Field(
+        "SCRAM-SHA-512",
+        pattern="^(PLAIN|SCRAM-SHA-256|SCRAM-SHA-512)$",
+        description="How this process proves who it is, with SASL.",
+    )
+    kafka_sasl_password_file: Path | None = Field(
+        None, description="File that holds the password, as Docker and Kubernetes hand them out."
+    )
+    kafka_sasl_password: SecretStr | None = Field(
+        None, validate_default=True, description="The password itself, where there is no file."
+    )
+    kafka_sasl_username: str | None = Field(
+        None, min_length=1, validate_default=True, description="Who this process is to the brokers, with SASL."
+    )
     topic_prefix: str = Field(
         "", pattern=r"^[a-zA-Z0-9-]*$", description="Put before every topic's name, to share a cluster."
     )
@@ -107,7 +138,8 @@ class Settings(BaseSettings):
     )
 
     ledger_url: str = Field(
-        "sqlite:///var/ledger.sqlite", description="The ledger's database: sqlite:///file or postgresql://user@host/name."
+        "sqlite:///var/ledger.sqlite",
+        description="The ledger's database: sqlite:///file or postgresql://user@host/name.",
     )
     ledger_metrics_port: Port = Field(
         9109, description="Port of the Prometheus metrics and the health of `loyalty ledger run`, at metrics_host."
@@ -125,6 +157,36 @@ class Settings(BaseSettings):
     log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="Lowest level that is logged.")
     log_format: str = Field("console", pattern="^(console|json)$", description="Log lines for people or for machines.")
 
+    @field_validator("kafka_sasl_password", "kafka_sasl_username")
+    @classmethod
+    def _can_prove_who_it_is(cls, value: object, info: ValidationInfo) -> object:
+        needs_proof = str(info.data.get("kafka_security_protocol")).startswith("SASL_")
+        # A file that was refused is no longer in the data; that it cannot be read says it all.
+        file = info.data.get("kafka_sasl_password_file", "refused")
+        has_file = info.field_name == "kafka_sasl_password" and file is not None
+        if needs_proof and value is None and not has_file:
+            raise ValueError(f"is needed with LOYALTY_KAFKA_SECURITY_PROTOCOL={info.data['kafka_security_protocol']}")
+        if value is not None and has_file:
+            raise ValueError("cannot be together with LOYALTY_KAFKA_SASL_PASSWORD_FILE")
+        return value
+
+    @field_validator("kafka_sasl_password_file", "kafka_ssl_ca_location")
+    @classmethod
+    def _can_be_read(cls, file: Path | None) -> Path | None:
+        if file is not None:
+            try:
+                file.open("rb").close()
+            except OSError as error:
+                raise ValueError(f"{file}: {error.strerror}") from error
+        return file
+
+    @property
+    def kafka_password(self) -> str:
+        """The password of this process; raises OSError for a file that can no longer be read."""
+        if self.kafka_sasl_password_file is not None:
+            return password_in(self.kafka_sasl_password_file)
+        return self.kafka_sasl_password.get_secret_value() if self.kafka_sasl_password else ""
+
     @property
     def advertised_url(self) -> str:
         """Where the other instances find this one."""
@@ -139,6 +201,11 @@ class Settings(BaseSettings):
     def name_of(self, topic: Topic) -> str:
         """The topic's name on the broker."""
         return self.topic_prefix + topic.name
+
+
+def password_in(file: Path) -> str:
+    """The password that a file holds, without the line end that editors put behind it; raises OSError."""
+    return file.read_text(encoding="utf-8").rstrip("\r\n")
 
 
 class SettingsError(ValueError):

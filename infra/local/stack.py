@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Self
 
 import httpx
+from pydantic import SecretStr
 
 from infra.local import jars
 from infra.local.broker import LocalBroker
 from infra.local.java import find_java_home
 from infra.local.ports import HOST, free_port, is_taken
-from infra.local.processes import ManagedProcess
+from infra.local.processes import ManagedProcess, ProcessFailedError
 from services.messaging.administration import create_topics
 from services.settings import Settings
 
@@ -45,13 +46,18 @@ def private_settings(directory: Path, **changes: object) -> Settings:
     return Settings(**{**private, **changes})  # type: ignore[arg-type]
 
 
+def variables_of(settings: Settings) -> dict[str, str]:
+    """The LOYALTY_ variables that say the same as these settings."""
+    values = settings.model_dump(mode="json", exclude_none=True)
+    values |= {name: value.get_secret_value() for name, value in settings if isinstance(value, SecretStr)}
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
+    return {f"LOYALTY_{name.upper()}": text for name, text in texts.items()}
+
+
 def environment_of(settings: Settings) -> dict[str, str]:
     """The environment that gives a child process the same settings, Java included."""
-    values = settings.model_dump(mode="json", exclude_none=True)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("LOYALTY_")}
-    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
-    own = {f"LOYALTY_{name.upper()}": text for name, text in texts.items()}
-    return inherited | own | {"JAVA_HOME": str(find_java_home()), "PYTHONUNBUFFERED": "1"}
+    return inherited | variables_of(settings) | {"JAVA_HOME": str(find_java_home()), "PYTHONUNBUFFERED": "1"}
 
 
 @dataclass(frozen=True)
@@ -146,6 +152,35 @@ class LocalStack:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @property
+    def till_settings(self) -> Settings:
+        """Here everybody may do everything."""
+        return self.settings
+
+    @property
+    def metrics_url(self) -> str:
+        """The pipeline's metrics."""
+        return self.pipeline.url
+
+    @property
+    def api_url(self) -> str:
+        """The first API instance."""
+        return self.apis[0].url
+
+    def check(self) -> None:
+        """Raises ProcessFailedError if a part has ended."""
+        for process in self.processes:
+            if process.pid is None:
+                raise ProcessFailedError(f"{process.name} has ended. {process.last_lines()}")
+
+    def last_lines(self) -> str:
+        """The ends of the logs of what works on invoices."""
+        return "\n".join(process.last_lines() for process in self.processes[1:])
+
+    def parquet(self) -> Path:
+        """The folder of the Parquet files."""
+        return Path(self.settings.export_dir)
+
     def add_api(self) -> Service:
         """One more API instance, not yet started."""
         self.apis.append(self._api(len(self.apis) + 1))
@@ -202,6 +237,8 @@ class LocalStack:
 
 
 def _local_port(settings: Settings) -> int:
+    if settings.kafka_security_protocol != "PLAINTEXT":
+        raise ValueError("the local stack starts its own Kafka, in plain text: unset LOYALTY_KAFKA_SECURITY_PROTOCOL")
     host, _, port = settings.kafka_bootstrap_servers.rpartition(":")
     if host not in (HOST, "localhost") or not port.isdigit():
         raise ValueError(

@@ -2,7 +2,18 @@
 
 import typer
 
-from services.cli import audit, dead_letters, deployment, ledger, processes, programme, publish, stores, webhooks
+from services.cli import (
+    access,
+    audit,
+    dead_letters,
+    deployment,
+    ledger,
+    processes,
+    programme,
+    publish,
+    stores,
+    webhooks,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -13,6 +24,7 @@ app = typer.Typer(
 app.command("simulate")(publish.simulate)
 app.command("replay")(publish.replay)
 app.add_typer(deployment.topics, name="topics")
+app.add_typer(access.app, name="access")
 app.add_typer(stores.app, name="stores")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(programme.app, name="programme")
