@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-_MANIFEST = "retail-loyalty.json"
+MANIFEST = "retail-loyalty.json"
 
 
 class CheckpointMismatchError(RuntimeError):
@@ -56,7 +56,7 @@ def _places(spark: SparkSession, checkpoint: str) -> tuple[Any, Any, Any]:
     path = jvm.org.apache.hadoop.fs.Path
     folder = path(checkpoint)
     files = folder.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
-    return files, folder, path(checkpoint, _MANIFEST)
+    return files, folder, path(checkpoint, MANIFEST)
 
 
 def _write(files: Any, manifest: Any, text: str) -> None:

@@ -39,7 +39,7 @@ def loyalty(
     clock = ticks(invoices.sparkSession, EVENT_TYPE, settings)
     records = account_records(once.union(clock), programmes, ids, settings, initial)
     dead_letters = through([DEAD_LETTERS], commands, ids, settings)
-    return _outgoing(records, settings).union(dead_letters)
+    return outgoing(records, settings).union(dead_letters)
 
 
 def events(invoices: DataFrame, commands: DataFrame, programmes: Programmes, settings: Settings) -> DataFrame:
@@ -63,7 +63,10 @@ def _of_invoices(invoices: DataFrame, programmes: Programmes) -> DataFrame:
     types = sorted({customer_type for version in programmes.versions for customer_type in version.customer_types})
     invoice = F.col("invoice")
     has_card = F.btrim(invoice.getField("CustomerCardNo"), F.lit(BLANKS)) != ""
-    counts = F.col("reason").isNull() & F.upper(invoice.getField("CustomerType")).isin(types) & has_card
+    # A return takes points back also from who has left the programme since: the account knows what it earned.
+    is_return = invoice.getField("OriginalInvoiceNumber").isNotNull()
+    takes_part = F.upper(invoice.getField("CustomerType")).isin(types) | is_return
+    counts = F.col("reason").isNull() & takes_part & has_card
     lines = F.transform(invoice.getField("InvoiceLineItems"), lambda item: _fields(item, "ItemCode", "TotalValue"))
     purchase = F.struct(
         *(invoice.getField(name).alias(name) for name in schemas.field_names("Purchase") if name != "InvoiceLineItems"),
@@ -96,7 +99,8 @@ def _fields(struct: Column, *names: str) -> Column:
     return F.struct(*(struct.getField(name).alias(name) for name in names))
 
 
-def _outgoing(records: DataFrame, settings: Settings) -> DataFrame:
+def outgoing(records: DataFrame, settings: Settings) -> DataFrame:
+    """Rows of RECORD_TYPE in, records for the Kafka sink out."""
     topic = F.col("topic")
     record_name = F.coalesce(*(F.when(topic == written.name, F.lit(str(written.value))) for written in WRITTEN))
     return records.select(

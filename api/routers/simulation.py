@@ -28,7 +28,7 @@ router = APIRouter(prefix="/v1", tags=["programme"])
 _LARGEST_TIME = 253_402_300_799_999
 """The end of the year 9999, milliseconds since the epoch."""
 
-Amount = Annotated[float, Field(ge=0, lt=LARGEST_AMOUNT, allow_inf_nan=False)]
+Amount = Annotated[float, Field(strict=True, ge=0, lt=LARGEST_AMOUNT, allow_inf_nan=False)]
 ShortText = Annotated[Text, Field(max_length=LONGEST_TEXT)]
 
 
@@ -52,6 +52,7 @@ class Basket(BaseModel):
     )
     CreatedTime: int | None = Field(
         None,
+        strict=True,
         ge=0,
         le=_LARGEST_TIME,
         description="The till's clock, milliseconds since the epoch; campaigns go by it. Default: now.",
