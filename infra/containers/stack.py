@@ -15,7 +15,7 @@ from infra.local.stack import variables_of
 from infra.security.broker import BrokerSecurity
 from services.settings import Settings
 
-PARTS = ("kafka", "postgres", "pipeline", "api")
+PARTS = ("kafka", "postgres", "pipeline", "ledger", "api")
 """The services that run for as long as the stack does; those of a profile are checked by whoever asks for it."""
 
 _START_TIMEOUT = 900.0

@@ -31,7 +31,7 @@ RUN apt-get update -qq \
     && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends python3 \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 RUN useradd --system --uid 10001 --no-create-home --home-dir /data loyalty \
-    && mkdir -p /data/state && chown -R loyalty /data
+    && mkdir -p /data/state /data/keys && chown -R loyalty /data
 COPY --from=build /app/.venv /app/.venv
 WORKDIR /app
 COPY schemas schemas
@@ -55,7 +55,7 @@ RUN .venv/bin/python -m compileall -q api
 ENV LOYALTY_STATE_DIR=/data/state
 USER loyalty
 WORKDIR /data
-EXPOSE 8080
+EXPOSE 8080 9109
 HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=6 \
     CMD ["python", "-m", "infra.docker.healthy", "http://127.0.0.1:8080/readyz"]
 ENTRYPOINT []
