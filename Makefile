@@ -1,12 +1,15 @@
 # retail-loyalty: every target sets up what it needs first. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down status test test-unit lint format bench bench-queries bench-operators bench-simulator lock clean
+.PHONY: help setup demo compose-demo up down status images test test-unit test-containers lint format bench bench-queries bench-operators bench-ledger bench-containers bench-simulator lock clean
 
 N ?=
 FILES ?=
 BIN := .venv/bin
 CODE := schemas services pipelines api infra
 LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
+
+# Compose v2 where it is installed, else docker-compose 1.29.
+COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
 # The environment's own Python once it exists; PYTHON=… asks for another.
 FIND_PYTHON = for python in $(or $(PYTHON),$(BIN)/python python3 python3.13 python3.12 python3.11 python3.14); do \
@@ -22,6 +25,9 @@ setup: ## environment, Java and jars; does nothing when they are there (PYTHON=p
 demo: setup ## a simulated trading day through the whole stack, every result checked (N=invoices, FILES="a.jsonl b.jsonl")
 	@$(BIN)/python -m infra.demo $(if $(N),--invoices $(N)) $(FILES)
 
+compose-demo: setup ## the same in containers: builds the images, starts them, checks from outside, takes all down (N=, FILES=, SECURED=1)
+	@$(BIN)/python -m infra.demo --containers $(if $(SECURED),--secured) $(if $(N),--invoices $(N)) $(FILES)
+
 up: setup ## start Kafka, the pipeline and the API; data under ./var
 	@$(BIN)/python -m infra.local up
 
@@ -36,6 +42,12 @@ test: lint ## lint and all tests
 
 test-unit: setup ## the tests of pure code: no JVM, no broker, seconds
 	$(BIN)/pytest tests/unit
+
+images: ## build the images of docker-compose.yml (BASE_IMAGE=, BUILD_NETWORK=host)
+	$(COMPOSE) --profile simulate --profile cluster build
+
+test-containers: setup images ## the integration tests on the images, and those of the images and of the Spark cluster
+	$(BIN)/pytest tests/integration tests/containers --containers
 
 lint: setup ## ruff, mypy, import-linter
 	$(BIN)/ruff check
@@ -55,6 +67,12 @@ bench-queries: setup ## measure restore, reads and an owner's death of the inter
 
 bench-operators: setup ## measure Spark's Python operators for keyed state against each other
 	$(BIN)/python -m benchmarks.operators
+
+bench-ledger: setup ## measure entries a second into the ledger, SQLite and PostgreSQL
+	$(BIN)/python -m benchmarks.ledger
+
+bench-containers: setup ## measure builds, sizes, start and memory of the containers
+	$(BIN)/python -m benchmarks.containers
 
 bench-simulator: setup ## measure the POS simulator (needs a broker: make up)
 	$(BIN)/python -m benchmarks.simulator

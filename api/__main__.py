@@ -12,13 +12,17 @@ from fastapi import FastAPI
 
 from api.app import create_app
 from api.metrics import Metrics
+from services.commands.publishing import KafkaCommandLog
 from services.interactive_queries.cluster import Cluster
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.membership import GroupMembership
 from services.interactive_queries.reports import PeerReports
 from services.interactive_queries.sharing import GroupAssignment
+from services.ledger.database import LedgerError
+from services.ledger.queries import LedgerQueries
 from services.logging import configure_logging
 from services.messaging.schema_ids import schema_ids
+from services.programmes.topic import version_0
 from services.settings import Settings, SettingsError, read_settings
 from services.state_stores import catalogue
 from services.state_stores.directory import StateDirectory, StateDirectoryInUseError, open_memory
@@ -50,7 +54,13 @@ def build_app(settings: Settings, directory: StateDirectory, membership: GroupMe
         observe_freshness=metrics.observe_freshness,
     )
     local = LocalInstance(LocalStores(stores, materialiser, waiters), membership, settings)
-    return create_app(Cluster.around(local, reports), metrics)
+    return create_app(
+        Cluster.around(local, reports),
+        metrics,
+        KafkaCommandLog(settings),
+        version_0(settings),
+        LedgerQueries(settings.ledger_url),
+    )
 
 
 def serve(settings: Settings) -> None:
@@ -97,7 +107,7 @@ def main(
         int | None, typer.Option(min=0, help="Instances that keep a warm copy of each partition beside its owner.")
     ] = None,
 ) -> None:
-    """Serve loyalty balances over HTTP. Options go before LOYALTY_… environment variables."""
+    """Serve balances and commands over HTTP. Options go before LOYALTY_… environment variables."""
     given = {
         "api_host": host,
         "api_port": port,
@@ -109,7 +119,7 @@ def main(
         settings = read_settings(**given)
         configure_logging(settings)
         serve(settings)
-    except (SettingsError, StateDirectoryInUseError) as error:
+    except (SettingsError, StateDirectoryInUseError, LedgerError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
 

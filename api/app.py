@@ -7,24 +7,51 @@ from contextlib import asynccontextmanager, suppress
 from fastapi import FastAPI
 
 from api import documentation, problems
+from api.commands import Commands
 from api.forwarding import Forwarder, ReportCollector
 from api.key_query import KeyQueries
+from api.key_reads import KeyReads
+from api.limits import BodyLimitMiddleware
 from api.metrics import Metrics, MetricsMiddleware
-from api.routers import balances, health, instances
+from api.owner import OwnerRequests
+from api.routers import balances, health, instances, simulation
+from api.routers import commands as commands_of_customers
+from api.routers import ledger as ledger_of_customers
 from api.routers import stores as store_queries
 from api.scatter import StoreQueries
+from api.simulation import CurrentProgramme
+from services.commands.publishing import CommandLog
+from services.domain.programme import Programme
 from services.interactive_queries.cluster import Cluster
+from services.ledger.queries import LedgerQueries
+from services.state_stores import catalogue
+
+_USUAL_RULES = Programme()
 
 
-def create_app(cluster: Cluster, metrics: Metrics) -> FastAPI:
-    """An app that answers for the cluster; it starts the feed of its stores when it starts, and stops it at the end."""
+def create_app(
+    cluster: Cluster,
+    metrics: Metrics,
+    command_log: CommandLog,
+    version_0: Programme = _USUAL_RULES,
+    ledger: LedgerQueries | None = None,
+) -> FastAPI:
+    """An app that answers for the cluster; it starts the feed of its stores when it starts, and stops it at the end.
+
+    Args:
+        version_0: the rules before any version of the loyalty programme is published.
+        ledger: answers for entries and statements; closed at the end. None: they are answered with a problem.
+    """
     stores = cluster.local.stores
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         loop, membership, forwarder = asyncio.get_running_loop(), cluster.local.membership, Forwarder()
         collector = ReportCollector(forwarder, cluster.metadata, cluster.reports, membership.group)
-        app.state.key_queries = KeyQueries(cluster, forwarder, metrics)
+        key_queries = KeyQueries(cluster, forwarder, metrics)
+        reads = KeyReads(key_queries)
+        commands = Commands(stores, reads, OwnerRequests(cluster, forwarder), command_log)
+        app.state.key_queries, app.state.key_reads, app.state.commands = key_queries, reads, commands
         app.state.store_queries = StoreQueries(cluster, forwarder)
 
         def on_change() -> None:
@@ -37,17 +64,22 @@ def create_app(cluster: Cluster, metrics: Metrics) -> FastAPI:
         stores.feed.start()
         collecting = asyncio.create_task(collector.run())
         yield
+        await commands.close()
         await asyncio.to_thread(stores.feed.stop)
         collecting.cancel()
         await forwarder.close()
+        if ledger:
+            ledger.close()
 
     app = FastAPI(
         title="retail-loyalty",
         version="1.0.0",
-        summary="Loyalty balances, served from state that the instances share.",
+        summary="Loyalty points: balances from state that the instances share, and commands.",
         description=documentation.DESCRIPTION,
         openapi_tags=[
             {"name": "customers", "description": "What customers have."},
+            {"name": "commands", "description": "What is done with points; each exactly once."},
+            {"name": "programme", "description": "The rules."},
             {"name": "discovery", "description": "Who is there, and who has what."},
             {"name": "stores", "description": "What the stores of the table hold."},
             {"name": "operations", "description": "Health and metrics of this instance."},
@@ -58,12 +90,18 @@ def create_app(cluster: Cluster, metrics: Metrics) -> FastAPI:
     app.state.local = cluster.local
     app.state.metadata = cluster.metadata
     app.state.metrics = metrics
+    app.state.ledger = ledger
+    app.state.programme = CurrentProgramme(stores.by_name[catalogue.PROGRAMMES], version_0)
     metrics.watch(stores)
     problems.install(app)
     documentation.install(app)
     app.include_router(balances.router)
+    app.include_router(ledger_of_customers.router)
+    app.include_router(commands_of_customers.router)
+    app.include_router(simulation.router)
     app.include_router(instances.router)
     app.include_router(store_queries.router)
     app.include_router(health.router)
+    app.add_middleware(BodyLimitMiddleware)
     app.add_middleware(MetricsMiddleware, metrics=metrics)
     return app

@@ -1,7 +1,7 @@
 """What OpenAPI says beyond the routes' signatures. Models here describe answers; no request passes through them."""
 
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -13,7 +13,9 @@ from api.problems import MEDIA_TYPE, ProblemError
 from services.interactive_queries.reports import HeldPartition
 
 DESCRIPTION = """
-Loyalty balances, read from a local store that follows the changelog `loyalty-balances`.
+Loyalty balances, read from a local store that follows the changelog `loyalty-balances`, and commands: what customers
+and clerks do with points. A command needs an Idempotency-Key; repeated under the same key it is done once, and answered
+the same. Done (201, 200) means that the next read of the balance shows it; 202 that `Location` will tell.
 
 Start as many instances as you like and ask any of them anything: each has a share of the customers, and passes on
 what is about the others. Every answer says in its headers whose copy was read, and how fresh it is.
@@ -26,20 +28,35 @@ A 503 with `Retry-After` passes by itself.
 _CAMEL_CASE = ConfigDict(alias_generator=to_camel)
 
 
+PointsText = Annotated[str, Field(pattern=r"^-?[0-9]+\.[0-9]{2}$", examples=["417.04"])]
+Time = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-01-31T09:30:00.000Z"])]
+"""ISO 8601 in UTC."""
+
+EXACT = "Exact, two places; a string, as a JSON number becomes a binary fraction in most clients."
+
+
 class Balance(BaseModel):
     """A customer's points now."""
 
     CustomerCardNo: str = Field(examples=["9265846829"])
-    TotalLoyaltyPoints: str = Field(
-        pattern=r"^-?\d+\.\d{2}$",
-        description="Exact, two places; a string, as a JSON number becomes a binary fraction in most clients.",
-        examples=["417.04"],
+    TotalLoyaltyPoints: PointsText = Field(description=f"The sum of all entries of the account. {EXACT}")
+    AvailableLoyaltyPoints: PointsText = Field(
+        description="Of the total, what can be spent now; negative after returns of points already spent, "
+        "where the programme allows it.",
+        examples=["400.00"],
     )
-    Sequence: int = Field(ge=1, description="Grows with every invoice counted; also the ETag.", examples=[3])
-    UpdatedTime: str = Field(
-        json_schema_extra={"format": "date-time"},
-        description="When the broker took the newest invoice counted here; UTC.",
-        examples=["2026-01-31T09:30:00.000Z"],
+    PendingLoyaltyPoints: PointsText = Field(description="Of the total, what can be spent later.", examples=["7.04"])
+    ReservedLoyaltyPoints: PointsText = Field(
+        description="Of the total, what is set aside for redemptions.", examples=["10.00"]
+    )
+    Tier: str | None = Field(description="null: none.", examples=["gold"])
+    Sequence: int = Field(ge=1, description="Grows with every entry of the account.", examples=[3])
+    OpenedTime: Time | None = Field(
+        description="When the account was opened. An erased customer's next account is a new one; its Sequence "
+        "begins with 1."
+    )
+    UpdatedTime: Time = Field(
+        description="When the broker took the newest event counted here, or when the time came for what time does."
     )
 
 
@@ -137,7 +154,7 @@ class Liveness(BaseModel):
 
 
 FRESHNESS_HEADERS: dict[str, Any] = {
-    "ETag": {"description": "The sequence, quoted.", "schema": {"type": "string"}},
+    "ETag": {"description": "Changes with the entry.", "schema": {"type": "string"}},
     **{name: {"description": text, "schema": {"type": "string"}} for name, text in headers.FRESHNESS.items()},
 }
 """What an answer about one key says of itself."""
@@ -176,7 +193,17 @@ def install(app: FastAPI) -> None:
                 tags=app.openapi_tags,
             )
             document.setdefault("components", {}).setdefault("schemas", {})["Problem"] = Problem.model_json_schema()
+            _require_idempotency_keys(document)
             app.openapi_schema = document
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _require_idempotency_keys(document: dict[str, Any]) -> None:
+    """The key is a parameter that may be absent only so that its absence can be answered by a problem of its own."""
+    for item in document["paths"].values():
+        for operation in item.values():
+            for parameter in operation.get("parameters", ()):
+                if parameter["name"] == "idempotency-key":
+                    parameter["name"], parameter["required"] = "Idempotency-Key", True

@@ -42,6 +42,7 @@ RESPONSE_HEADERS = (
     "cache-control",
     "content-type",
     "etag",
+    "location",
     "retry-after",
     "vary",
     "x-request-id",

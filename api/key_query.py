@@ -22,7 +22,7 @@ from services.interactive_queries.local import Standing
 from services.interactive_queries.metadata import Target
 from services.state_stores.assignment import Role
 from services.state_stores.contract import StoreClosedError
-from services.state_stores.entry import Entry
+from services.state_stores.entry import ANYTHING, Awaited, Entry
 from services.state_stores.store import NotServingError, StateStore
 
 # Beyond what the caller itself wants to wait: for an owner that hangs, one standby, and the way between them.
@@ -41,7 +41,7 @@ class KeyQuery:
 
     Attributes:
         render: an entry, or None where there is none, to its answer.
-        min_sequence: the lowest sequence that will do; 0: any, none included.
+        awaited: what the entry must show.
         wait_seconds: how long to wait for it.
         max_lag: records that the answering copy may lag behind, if it is not active; None: any number.
     """
@@ -49,7 +49,7 @@ class KeyQuery:
     store: StateStore
     key: bytes
     render: Callable[[Entry | None], Response]
-    min_sequence: int = 0
+    awaited: Awaited = ANYTHING
     wait_seconds: float = 0.0
     max_lag: int | None = None
 
@@ -118,9 +118,9 @@ class KeyQueries:
             return store.get(query.key)
 
         try:
-            if query.min_sequence:
+            if query.awaited != ANYTHING:
                 seconds = min(query.wait_seconds, max(0.0, clock.left - _ANSWER_SECONDS))
-                entry = await self._local.stores.waiters.wait(query.key, query.min_sequence, seconds, read)
+                entry = await self._local.stores.waiters.wait(query.key, query.awaited, seconds, read)
             else:
                 entry = read()
         except NotServingError as error:
@@ -134,8 +134,8 @@ class KeyQueries:
         try:
             if not standing.is_within(query.max_lag):
                 raise problems.too_stale(query.max_lag or 0, standing.lag if standing.lag_known else None)
-            if sequence < query.min_sequence:
-                raise problems.sequence_not_reached(query.min_sequence, sequence)
+            if not query.awaited.is_seen_in(entry):
+                raise problems.sequence_not_reached(query.awaited.sequence, sequence)
             response = query.render(entry)
         except problems.ProblemError as problem:
             problem.headers = {**problem.headers, **own_headers}

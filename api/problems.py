@@ -18,6 +18,7 @@ TYPE_PREFIX = "urn:problem-type:loyalty:"
 
 
 NOT_THE_OWNER = "not-the-owner"
+SEQUENCE_NOT_REACHED = "sequence-not-reached"
 ANOTHER_MAY_ANSWER = frozenset({NOT_THE_OWNER, "starting", "restoring", "stopping", "too-stale"})
 """Of these an instance says no more than that it is not the one to ask."""
 
@@ -195,11 +196,47 @@ def too_stale(max_lag: int, lag: int | None) -> ProblemError:
 def sequence_not_reached(wanted: int, current: int) -> ProblemError:
     return ProblemError(
         HTTPStatus.SERVICE_UNAVAILABLE,
-        "sequence-not-reached",
+        SEQUENCE_NOT_REACHED,
         "The balance is older than asked for",
         f"The customer's sequence is {current} (0: no balance yet), {wanted} was asked for, and the timeout is over.",
         retry_after=1,
         extensions={"minSequence": wanted, "currentSequence": current},
+    )
+
+
+def body_too_large(limit: int) -> ProblemError:
+    return ProblemError(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        "body-too-large",
+        "The body is too large",
+        f"This path takes up to {limit} bytes.",
+        extensions={"limit": limit},
+    )
+
+
+def programme_unreadable(version: int) -> ProblemError:
+    return ProblemError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "programme-unreadable",
+        "The loyalty programme cannot be read",
+        f"Version {version} of the programme is not one that this instance understands: it may be too old for it.",
+        retry_after=60,
+        extensions={"version": version},
+    )
+
+
+def passed_on(response: Response) -> ProblemError:
+    """The problem that another instance, or another route, has answered with."""
+    body = orjson.loads(response.body)
+    known = {name: body.pop(name) for name in ("type", "title", "status", "detail")}
+    retry_after = response.headers.get("Retry-After")
+    return ProblemError(
+        HTTPStatus(known["status"]),
+        str(known["type"]).removeprefix(TYPE_PREFIX),
+        known["title"],
+        known["detail"],
+        retry_after=int(retry_after) if retry_after else None,
+        extensions=body,
     )
 
 
@@ -242,6 +279,8 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def of_framework(_: Request, error: HTTPException) -> Response:
+        if isinstance(error.__cause__, ProblemError):
+            return error.__cause__.response()
         status = HTTPStatus(error.status_code)
         name = {400: "unreadable-body", 404: "unknown-route", 405: "method-not-allowed"}.get(status, "http-error")
         return ProblemError(status, name, status.phrase, str(error.detail), headers=error.headers or {}).response()

@@ -3,6 +3,9 @@
 Throughput: a topic is loaded first, then one query at a time reads it to its end, as a process of its own; the first
 micro-batch is warm-up. Latency: both queries run, invoices come at a fixed rate, and the broker's own append times of
 input and output are compared, so that no clock but one takes part. Writes var/reports/pipeline.json.
+
+``--before CHECKOUT`` measures the loyalty query of another checkout of this project too (``git worktree add``), in
+alternation with this one. Both read what the older simulator writes: old invoices are read for ever.
 """
 
 import argparse
@@ -14,12 +17,15 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 
 import psutil
 
 from benchmarks.machine import machine
+from infra.local import jars
 from infra.local.stack import LocalStack, environment_of, private_settings
 from schemas import topics
 from schemas.topics import Topic
@@ -45,46 +51,87 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=int, default=60, help="for which latency is measured, after as many to warm up"
     )
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="to compare the loyalty query with")
+    parser.add_argument("--only", choices=["throughput"], help="leave the rest out")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         report = {
             "machine": machine(),
             "options": vars(options),
             "throughput": throughput(Path(directory, "throughput"), options),
-            "latency": latency(Path(directory, "latency"), options),
         }
+        if not options.only:
+            report["latency"] = latency(Path(directory, "latency"), options)
     REPORT.parent.mkdir(parents=True, exist_ok=True)
-    REPORT.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(report, indent=2))
+    REPORT.write_text(json.dumps(report, indent=2, default=str) + "\n", encoding="utf-8")
+    print(json.dumps(report, indent=2, default=str))
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A query, as a checkout of this project has it."""
+
+    query: str
+    checkout: Path
+
+    def environment(self, settings: Settings) -> dict[str, str]:
+        # Spark's Python workers are started elsewhere and find the modules by this path alone.
+        return environment_of(settings) | {"PYTHONPATH": str(self.checkout)}
 
 
 def throughput(directory: Path, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Each query alone, over the whole of a topic loaded with the same invoices, in alternation."""
     settings = private_settings(
-        directory, max_offsets_per_trigger=options.batch, spark_master="local[2]", log_format="json"
+        directory,
+        max_offsets_per_trigger=options.batch,
+        spark_master="local[2]",
+        spark_jars_dir=jars.folder("spark"),
+        log_format="json",
     )
+    variants = {"fan-out": Variant("fan-out", jars.ROOT), "loyalty": Variant("loyalty", jars.ROOT)}
+    if options.before:
+        variants = {"loyalty before": Variant("loyalty", options.before.resolve()), "loyalty": variants["loyalty"]}
+    loader = variants.get("loyalty before", variants["loyalty"])
     stack = LocalStack(directory, settings)
     stack.broker.start()
-    runs: dict[str, list[dict[str, float]]] = {"fan-out": [], "loyalty": []}
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
     try:
         for number in range(options.rounds):
-            for query, results in runs.items():
-                name = f"{query}-{number}"
+            for name, variant in variants.items():
+                own_name = f"{name.replace(' ', '-')}-{number}"
                 own = settings.model_copy(
-                    update={"topic_prefix": f"{name}-", "checkpoint_dir": str(directory / "checkpoints" / name)}
+                    update={"topic_prefix": f"{own_name}-", "checkpoint_dir": str(directory / "checkpoints" / own_name)}
                 )
                 create_topics(own)
-                load(own, Options(count=options.invoices, customers=options.customers, repeats=0.01, broken=0.005))
-                results.append(run_to_the_end(query, own, directory / f"{name}.log"))
-                print(query, results[-1], flush=True)
+                load_with(
+                    loader, own, Options(options.invoices, customers=options.customers, repeats=0.01, broken=0.005)
+                )
+                runs[name].append(run_to_the_end(variant, own, directory / f"{own_name}.log"))
+                print(name, runs[name][-1], flush=True)
     finally:
         stack.broker.stop()
-    return {query: {key: median(run[key] for run in results) for key in results[0]} for query, results in runs.items()}
+    return {name: {key: median(run[key] for run in results) for key in results[0]} for name, results in runs.items()}
 
 
 def load(settings: Settings, options: Options, rate: float = 0) -> None:
     name = settings.name_of(topics.POS_INVOICES)
     publish(Simulation(options).messages(), connected_producer(settings, "benchmark", [name]), name, rate)
+
+
+_LOAD = """
+import json, sys
+from benchmarks.pipeline import load
+from services.pos_simulator import Options
+from services.settings import read_settings
+load(read_settings(), Options(**json.loads(sys.argv[1])))
+"""
+
+
+def load_with(variant: Variant, settings: Settings, options: Options) -> None:
+    """Load the topic with the simulator of the variant's checkout."""
+    arguments = {"count": options.count, "customers": options.customers, "repeats": options.repeats}
+    command = [sys.executable, "-c", _LOAD, json.dumps(arguments | {"broken": options.broken})]
+    subprocess.run(command, env=variant.environment(settings), cwd=variant.checkout, check=True)
 
 
 @dataclass
@@ -93,6 +140,7 @@ class Watch:
 
     process: psutil.Process
     cpu_seconds: dict[int, float] = field(default_factory=dict)
+    history: list[tuple[float, float]] = field(default_factory=list)
     peak_bytes: int = 0
 
     def look(self) -> None:
@@ -105,6 +153,11 @@ class Watch:
                 continue
             self.cpu_seconds[member.pid] = times.user + times.system
         self.peak_bytes = max(self.peak_bytes, resident)
+        self.history.append((time.time(), sum(self.cpu_seconds.values())))
+
+    def cpu_seconds_at(self, moment: float) -> float:
+        """Processor time used until then; the nearest look decides."""
+        return min(self.history, key=lambda seen: abs(seen[0] - moment))[1]
 
     def until(self, ended: threading.Event) -> None:
         while not ended.wait(0.5):
@@ -118,31 +171,38 @@ def _descendants(process: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-def run_to_the_end(query: str, settings: Settings, log_file: Path) -> dict[str, float]:
+def run_to_the_end(variant: Variant, settings: Settings, log_file: Path) -> dict[str, float]:
     """One query over all there is; figures over all its micro-batches but the first, memory and start over all."""
-    command = [sys.executable, "-m", "pipelines", "--query", query, "--available-now"]
+    command = [sys.executable, "-m", "pipelines", "--query", variant.query, "--available-now"]
     with log_file.open("wb") as log:
-        process = psutil.Popen(command, env=environment_of(settings), stdout=log, stderr=subprocess.STDOUT)
+        process = psutil.Popen(
+            command, env=variant.environment(settings), cwd=variant.checkout, stdout=log, stderr=subprocess.STDOUT
+        )
         watch, ended = Watch(process), threading.Event()
-        watcher = threading.Thread(target=watch.until, args=(ended,))
+        watcher = threading.Thread(target=watch.until, args=(ended,), daemon=True)
         watcher.start()
         status = process.wait()
         ended.set()
         watcher.join()
     if status:
-        raise RuntimeError(f"{query} ended with status {status}: {log_file.read_text(encoding='utf-8')[-2000:]}")
+        # Of a line that holds Spark's whole plan, the cause is at its beginning.
+        end = "\n".join(line[:1000] for line in log_file.read_text(encoding="utf-8").splitlines()[-5:])
+        raise RuntimeError(f"{variant.query} ended with status {status}: {end}")
     batches = list(_batches(log_file))
     measured = batches[1:]
     rows, everything = sum(batch["rows"] for batch in measured), sum(batch["rows"] for batch in batches)
+    first, last = (datetime.fromisoformat(batch["timestamp"]).timestamp() for batch in (batches[0], batches[-1]))
+    steady = watch.cpu_seconds_at(last) - watch.cpu_seconds_at(first)
     return {
         "invoices_per_second": round(rows / (sum(batch["ms"] for batch in measured) / 1000), 1),
         "first_batch_ms": batches[0]["ms"],
+        "cpu_seconds_per_1000_invoices": round(steady / rows * 1000, 3),
         "cpu_seconds_per_1000_invoices_with_start": round(sum(watch.cpu_seconds.values()) / everything * 1000, 3),
         "peak_memory_mib": round(watch.peak_bytes / 2**20),
     }
 
 
-def _batches(log_file: Path) -> Iterator[dict[str, float]]:
+def _batches(log_file: Path) -> Iterator[dict[str, Any]]:
     for line in log_file.read_text(encoding="utf-8").splitlines():
         if line.startswith("{") and '"event": "batch"' in line:
             yield json.loads(line)

@@ -5,26 +5,49 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from typing import Annotated
 
 import structlog
 import typer
+from confluent_kafka import KafkaException
 from prometheus_client import start_http_server
-from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pipelines.checkpoints import CheckpointMismatchError
+from pipelines.programme_watch import ProgrammeWatch
 from pipelines.progress import READY, ProgressMetrics
-from pipelines.queries import QUERIES, RepeatHorizonError
+from pipelines.queries import CONTINUOUS, LOYALTY, QUERIES, RepeatHorizonError
 from pipelines.session import spark_session
 from services.logging import configure_logging
 from services.messaging.administration import TillTimeError
+from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import schema_ids
+from services.programmes import ProgrammeError
+from services.pseudonyms import PseudonymKeyError
 from services.settings import Settings, SettingsError, read_settings
 
 log = structlog.get_logger()
+
+_REFUSALS = (
+    CheckpointMismatchError,
+    ProgrammeError,
+    PseudonymKeyError,
+    PublishError,
+    RepeatHorizonError,
+    TillTimeError,
+)
+
+STARVED = "Python worker failed to connect back"
+"""Spark gives a Python process ten seconds to start, whatever is set; on a starved machine it takes longer."""
+
+STARTS_AGAIN = 5
+"""How often queries may fail of that until it counts."""
+
+_RESTART_SECONDS = 20.0
+"""How long a new version of the programme waits for a micro-batch to end; well within the notice it is given."""
 
 
 def main(
@@ -41,7 +64,7 @@ def main(
         raise typer.Exit(2) from error
     configure_logging(settings)
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs every call between Python and the JVM
-    names = query or list(QUERIES)
+    names = query or [continuous.name for continuous in CONTINUOUS]
     unknown = sorted(set(names) - set(QUERIES))
     if unknown:
         raise typer.BadParameter(f"no such query: {', '.join(unknown)}; there are {', '.join(QUERIES)}")
@@ -58,32 +81,56 @@ def run(settings: Settings, names: Sequence[str], *, available_now: bool) -> int
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, lambda *_: stopping.set())
     ids = schema_ids(settings)
-    queries: list[StreamingQuery] = []
+    queries: dict[str, StreamingQuery] = {}
+
+    def start(name: str) -> None:
+        queries[name] = QUERIES[name].start(spark, ids, settings, available_now=available_now)
+
     try:
-        for name in names:  # one by one, so that whatever has started is stopped when the next is refused
-            queries += [QUERIES[name].start(spark, ids, settings, available_now=available_now)]
-        READY.set(1)
-        log.info("pipeline ready", queries=list(names))
-        return _watch(queries, stopping)
-    except (CheckpointMismatchError, RepeatHorizonError, TillTimeError) as error:
+        with ExitStack() as stack:
+            # Before the programme is loaded: what comes in between is then noticed, if for nothing.
+            watch = stack.enter_context(closing(ProgrammeWatch(settings))) if LOYALTY.name in names else None
+            for name in names:  # one by one, so that whatever has started is stopped when the next is refused
+                start(name)
+            READY.set(1)
+            log.info("pipeline ready", queries=list(names))
+            _watch(queries, start, None if available_now else watch, stopping)
+        return int(any(query.exception() for query in queries.values()))
+    except _REFUSALS as error:
         log.error("refused to start", reason=str(error))  # noqa: TRY400  # the reason says it all
         return 2
+    except KafkaException as error:
+        log.error("Kafka cannot be used", reason=error.args[0].str())  # noqa: TRY400
+        return 1
     finally:
         READY.set(0)
-        _stop_between_batches(queries, settings.stop_timeout)
+        _stop_between_batches(list(queries.values()), settings.stop_timeout)
         spark.stop()
 
 
-def _watch(queries: Sequence[StreamingQuery], stopping: threading.Event) -> int:
+def _watch(
+    queries: Mapping[str, StreamingQuery],
+    start: Callable[[str], None],
+    programme: ProgrammeWatch | None,
+    stopping: threading.Event,
+) -> None:
     """Wait until told to stop, or all have ended, or one has failed: then the others end too, and a restart goes on."""
+    patience = STARTS_AGAIN
     while not stopping.wait(0.5):
-        for failed in (query for query in queries if not query.isActive and query.exception()):
-            error: StreamingQueryException | None = failed.exception()
-            log.error("query failed", query=failed.name, reason=str(error))
-            return 1
-        if not any(query.isActive for query in queries):
-            return 0
-    return 0
+        failed = {name: str(query.exception()) for name, query in queries.items() if query.exception()}
+        for name, reason in failed.items():
+            if not patience or STARVED not in reason:
+                log.error("query failed", query=name, reason=reason)
+                return
+            patience -= 1
+            log.warning("query starts again", query=name, reason=STARVED)
+            start(name)
+        if not any(query.isActive for query in queries.values()):
+            return
+        if programme and programme.has_changed():
+            log.info("new version of the programme", query=LOYALTY.name)
+            _stop_between_batches([queries[LOYALTY.name]], timedelta(seconds=_RESTART_SECONDS))
+            start(LOYALTY.name)
 
 
 def _stop_between_batches(queries: Sequence[StreamingQuery], timeout: timedelta) -> None:

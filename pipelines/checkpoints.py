@@ -6,19 +6,22 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-_MANIFEST = "retail-loyalty.json"
+MANIFEST = "retail-loyalty.json"
 
 
 class CheckpointMismatchError(RuntimeError):
     """A checkpoint was made with other settings, or by something else."""
 
 
-def claim(spark: SparkSession, checkpoint: str, made_with: Mapping[str, str]) -> None:
+def claim(
+    spark: SparkSession, checkpoint: str, made_with: Mapping[str, str], remedies: Mapping[str, str] | None = None
+) -> None:
     """Write down what a new checkpoint is made with, or compare an old one.
 
     Args:
         checkpoint: folder, any Hadoop URI.
         made_with: name to value of everything that is fixed for the life of the checkpoint.
+        remedies: by name, what to do about a difference that no setting can mend.
 
     Raises:
         CheckpointMismatchError: naming each difference.
@@ -31,12 +34,11 @@ def claim(spark: SparkSession, checkpoint: str, made_with: Mapping[str, str]) ->
         _write(files, manifest, json.dumps(dict(made_with), indent=2))
         return
     before = _read(files, manifest)
-    differences = [
-        f"{name}: {before.get(name)!r} before, {made_with.get(name)!r} now"
-        for name in sorted({*before, *made_with})
-        if before.get(name) != made_with.get(name)
-    ]
-    if differences:
+    different = [name for name in sorted({*before, *made_with}) if before.get(name) != made_with.get(name)]
+    for remedy in (remedies[name] for name in different if remedies and name in remedies):
+        raise CheckpointMismatchError(f"the checkpoint {checkpoint} is of another release of this project: {remedy}")
+    if different:
+        differences = (f"{name}: {before.get(name)!r} before, {made_with.get(name)!r} now" for name in different)
         raise CheckpointMismatchError(
             f"the checkpoint {checkpoint} was made with other settings ({'; '.join(differences)}); restore them: "
             "docs/operations.md says what a new checkpoint costs"
@@ -54,7 +56,7 @@ def _places(spark: SparkSession, checkpoint: str) -> tuple[Any, Any, Any]:
     path = jvm.org.apache.hadoop.fs.Path
     folder = path(checkpoint)
     files = folder.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
-    return files, folder, path(checkpoint, _MANIFEST)
+    return files, folder, path(checkpoint, MANIFEST)
 
 
 def _write(files: Any, manifest: Any, text: str) -> None:

@@ -65,16 +65,21 @@ def write_batch(directory: str, ids: SchemaIds, settings: Settings) -> Callable[
             _date("record.CreatedTime").alias("date"),
             F.lit(batch_id).alias("batch"),
         )
-        (
-            rows.repartition("date")
-            .sortWithinPartitions("date", "StoreID", "CreatedTime")
-            .write.mode("overwrite")
-            .option("partitionOverwriteMode", "dynamic")
-            .option("compression", "zstd")
-            .option("maxRecordsPerFile", ROWS_PER_FILE)
-            .partitionBy("date", "batch")
-            .parquet(directory)
-        )
+        overwrite(rows, directory, "StoreID", "CreatedTime")
         batch.unpersist()
 
     return write
+
+
+def overwrite(rows: DataFrame, directory: str, *order: str) -> None:
+    """Write rows to ``date=…/batch=…/``, columns of theirs, over what is in these very folders; sorted in each file."""
+    (
+        rows.repartition("date")
+        .sortWithinPartitions("date", *order)
+        .write.mode("overwrite")
+        .option("partitionOverwriteMode", "dynamic")
+        .option("compression", "zstd")
+        .option("maxRecordsPerFile", ROWS_PER_FILE)
+        .partitionBy("date", "batch")
+        .parquet(directory)
+    )

@@ -4,22 +4,26 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipelines import wire
+from pipelines.connection import kafka_connection
 from pipelines.validation import first_violation
 from schemas.topics import POS_INVOICES, Topic
 from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
 
 
-def read_topic(spark: SparkSession, topic: Topic, settings: Settings) -> DataFrame:
-    """The records of a topic from its beginning: key, value, topic, partition, offset, timestamp, headers.
+def read_topic(spark: SparkSession, topic: Topic, settings: Settings, starting_offsets: str = "earliest") -> DataFrame:
+    """The records of a topic: key, value, topic, partition, offset, timestamp, headers.
 
     A query fails rather than go on where retention has overtaken it (failOnDataLoss).
+
+    Args:
+        starting_offsets: of a new checkpoint; the topic's beginning, or JSON as Spark's Kafka source has it.
     """
     return (
         spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", settings.kafka_bootstrap_servers)
+        .options(**kafka_connection(settings))
         .option("subscribe", settings.name_of(topic))
-        .option("startingOffsets", "earliest")
+        .option("startingOffsets", starting_offsets)
         .option("failOnDataLoss", "true")
         .option("includeHeaders", "true")
         .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)

@@ -1,130 +1,111 @@
-"""The loyalty query: PRIME invoices, repartitioned by customer, give notifications and the changelog of balances.
+"""The loyalty query, the single writer of accounts: invoices and commands, repartitioned by customer, in order.
 
-Invoices arrive keyed by store and one customer shops in many, so the running total needs the shuffle to
-CustomerCardNo. The rules are the domain's; the operator only carries state in and out.
+Invoices arrive keyed by store and one customer shops in many, so the accounts need the shuffle. What becomes of an
+event is the domain's business; pipelines.accounts only carries accounts in and out.
 """
 
-from collections.abc import Iterator
-from typing import Any
-
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+import schemas
 from pipelines import wire
-from pipelines.repeats import first_of_each, invoice_identity
-from schemas.topics import LOYALTY, LOYALTY_BALANCES, Topic
-from services import account_state
-from services.domain.account import Account, Notification, Programme, Purchase
-from services.domain.invoice import PRIME
-from services.domain.points import to_points
-from services.messaging.schema_ids import SchemaIds
+from pipelines.accounts import EVENT_TYPE, WRITTEN, account_records
+from pipelines.branches import DEAD_LETTERS
+from pipelines.clock import ticks
+from pipelines.fan_out import through
+from pipelines.repeats import command_identity, first_of_each, invoice_identity
+from services.domain.programme import Programmes
+from services.domain.validation import BLANKS
+from services.messaging.schema_ids import FolderSchemaIds, SchemaIds
 from services.settings import Settings
 
-_STATE_TYPE = T.StructType([T.StructField("account", T.BinaryType())])
-
-_POINTS = T.DecimalType(18, 2)
-NOTIFICATION_TYPE = T.StructType(
-    [
-        T.StructField("InvoiceNumber", T.StringType()),
-        T.StructField("CustomerCardNo", T.StringType()),
-        T.StructField("TotalAmount", T.DoubleType()),
-        T.StructField("EarnedLoyaltyPoints", _POINTS),
-        T.StructField("TotalLoyaltyPoints", _POINTS),
-        T.StructField("Sequence", T.LongType()),
-        T.StructField("UpdatedTime", T.LongType()),
-        T.StructField("is_latest", T.BooleanType()),
-    ]
-)
-"""A Notification, and whether it is the customer's last of this batch: the one whose total becomes the balance."""
+_PLACE = ("topic", "partition", "offset")
 
 
-def purchases(invoices: DataFrame, settings: Settings) -> DataFrame:
-    """Checked invoices in; of the valid PRIME ones, each number once, what an account needs to know."""
-    earns = F.col("reason").isNull() & (F.upper("invoice.CustomerType") == PRIME)
+def loyalty(
+    invoices: DataFrame,
+    commands: DataFrame,
+    programmes: Programmes,
+    ids: SchemaIds,
+    settings: Settings,
+    initial: DataFrame | None = None,
+) -> DataFrame:
+    """Checked invoices and commands in, records for the Kafka sink out: topic, key, value, headers.
+
+    Args:
+        initial: accounts to begin with, as ``account_records`` takes them.
+    """
+    once = events(invoices, commands, programmes, settings).select(*EVENT_TYPE.names)
+    clock = ticks(invoices.sparkSession, EVENT_TYPE, settings)
+    records = account_records(once.union(clock), programmes, ids, settings, initial)
+    dead_letters = through([DEAD_LETTERS], commands, ids, settings)
+    return outgoing(records, settings).union(dead_letters)
+
+
+def events(invoices: DataFrame, commands: DataFrame, programmes: Programmes, settings: Settings) -> DataFrame:
+    """Checked invoices and commands in; what happens to accounts out, each event once.
+
+    Columns: those of EVENT_TYPE, and topic, partition and offset of the record that it came in.
+    """
+    once = first_of_each(with_repeats(invoices, commands, programmes), settings)
+    return once.select(F.explode("events").alias("event")).select("event.*")
+
+
+def with_repeats(invoices: DataFrame, commands: DataFrame, programmes: Programmes) -> DataFrame:
+    """Checked invoices and commands in; every record of both out: timestamp, identity, and in an array the event.
+
+    ``events`` is null where a record is none: not valid, or of customers without an account.
+    """
+    return _of_invoices(invoices, programmes).union(_of_commands(commands))
+
+
+def _of_invoices(invoices: DataFrame, programmes: Programmes) -> DataFrame:
+    types = sorted({customer_type for version in programmes.versions for customer_type in version.customer_types})
+    invoice = F.col("invoice")
+    has_card = F.btrim(invoice.getField("CustomerCardNo"), F.lit(BLANKS)) != ""
+    # A return takes points back also from who has left the programme since: the account knows what it earned.
+    is_return = invoice.getField("OriginalInvoiceNumber").isNotNull()
+    takes_part = F.upper(invoice.getField("CustomerType")).isin(types) | is_return
+    counts = F.col("reason").isNull() & takes_part & has_card
+    lines = F.transform(invoice.getField("InvoiceLineItems"), lambda item: _fields(item, "ItemCode", "TotalValue"))
     purchase = F.struct(
-        F.col("invoice.CustomerCardNo").alias("CustomerCardNo"),
-        F.unix_millis("timestamp").alias("append_time"),
-        F.col("invoice.InvoiceNumber").alias("invoice_number"),
-        F.col("invoice.TotalAmount").alias("total_amount"),
+        *(invoice.getField(name).alias(name) for name in schemas.field_names("Purchase") if name != "InvoiceLineItems"),
+        F.coalesce(lines, F.array()).alias("InvoiceLineItems"),
     )
-    # What earns nothing goes along, as its number counts too. Nor would a filter do: the optimizer would push it below
+    return _rows(
+        invoices, invoice_identity(), counts, invoice.getField("CustomerCardNo"), _framed(purchase, "Purchase")
+    )
+
+
+def _of_commands(commands: DataFrame) -> DataFrame:
+    card, event = F.col("command.CustomerCardNo"), _framed(F.col("command"), "LoyaltyCommand")
+    return _rows(commands, command_identity(), F.col("reason").isNull(), card, event)
+
+
+def _rows(records: DataFrame, identity: Column, counts: Column, card: Column, event: Column) -> DataFrame:
+    # What does not count goes along, as its number counts too. Nor would a filter do: the optimizer would push it below
     # the decoding, and decode each invoice anew for every field that the filter looks at.
-    rows = invoices.select(
-        "timestamp", invoice_identity().alias("identity"), F.when(earns, F.array(purchase)).alias("purchases")
+    happened = F.struct(
+        card.alias("CustomerCardNo"), F.unix_millis("timestamp").alias("append_time"), event.alias("event"), *_PLACE
     )
-    once = first_of_each(rows, settings)
-    return once.select(F.explode("purchases").alias("purchase")).select("purchase.*")
+    return records.select("timestamp", identity.alias("identity"), F.when(counts, F.array(happened)).alias("events"))
 
 
-class CustomerAccounts(StatefulProcessor):
-    """Keeps one account a customer: one read and one write of state a customer and batch."""
-
-    def __init__(self, programme: Programme) -> None:
-        self._programme = programme
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self._state = handle.getValueState("account", _STATE_TYPE)
-
-    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        state = self._state.get()
-        account = account_state.load(bytes(state[0])) if state else Account()
-        new_purchases = (Purchase(row.append_time, row.invoice_number, row.total_amount) for row in rows)
-        counted, notifications = account.count(new_purchases, self._programme)
-        self._state.update((account_state.dump(counted),))
-        yield from notification_rows(key[0], notifications)
-
-    def close(self) -> None:
-        """Nothing is held open."""
+def _framed(record: Column, name: str) -> Column:
+    return wire.encode_as(record, name, FolderSchemaIds().id_of(name))
 
 
-def notification_rows(card: str, notifications: list[Notification]) -> Iterator[Row]:
-    """The notifications of one customer and batch as rows of NOTIFICATION_TYPE."""
-    for notification in notifications:
-        yield Row(
-            InvoiceNumber=notification.purchase.invoice_number,
-            CustomerCardNo=card,
-            TotalAmount=notification.purchase.total_amount,
-            EarnedLoyaltyPoints=to_points(notification.earned),
-            TotalLoyaltyPoints=to_points(notification.total),
-            Sequence=notification.sequence,
-            UpdatedTime=notification.purchase.append_time,
-            is_latest=notification is notifications[-1],
-        )
+def _fields(struct: Column, *names: str) -> Column:
+    return F.struct(*(struct.getField(name).alias(name) for name in names))
 
 
-def running_totals(purchases_of_batch: DataFrame, settings: Settings) -> DataFrame:
-    """Purchases in; notifications out, rows of NOTIFICATION_TYPE."""
-    programme = Programme(settings.loyalty_factor)
-    return purchases_of_batch.groupBy("CustomerCardNo").transformWithState(
-        statefulProcessor=CustomerAccounts(programme),
-        outputStructType=NOTIFICATION_TYPE,
-        outputMode="Append",
-        timeMode="None",
+def outgoing(records: DataFrame, settings: Settings) -> DataFrame:
+    """Rows of RECORD_TYPE in, records for the Kafka sink out."""
+    topic = F.col("topic")
+    record_name = F.coalesce(*(F.when(topic == written.name, F.lit(str(written.value))) for written in WRITTEN))
+    return records.select(
+        F.concat(F.lit(settings.topic_prefix), topic).alias("topic"),
+        "key",
+        "value",
+        wire.cloud_event(F.col("id"), record_name).alias("headers"),
     )
-
-
-def notifications_and_balances(notifications: DataFrame, ids: SchemaIds, settings: Settings) -> DataFrame:
-    """Notifications in; records for the Kafka sink out: each notification, and the balance that a last one set."""
-    sequence_id = F.concat_ws("@", "CustomerCardNo", "Sequence")
-
-    def outgoing(topic: Topic, fields: list[str], record_id: Column) -> Column:
-        return F.struct(
-            F.lit(settings.name_of(topic)).alias("topic"),
-            F.col("CustomerCardNo").cast("binary").alias("key"),
-            wire.encode(F.struct(*fields), topic, ids).alias("value"),
-            wire.cloud_event(record_id, str(topic.value)).alias("headers"),
-        )
-
-    notification_fields = [name for name in NOTIFICATION_TYPE.names if name != "is_latest"]
-    balance_fields = ["CustomerCardNo", "TotalLoyaltyPoints", "Sequence", "UpdatedTime"]
-    notification = outgoing(LOYALTY, notification_fields, F.col("InvoiceNumber"))
-    balance = F.when(F.col("is_latest"), outgoing(LOYALTY_BALANCES, balance_fields, sequence_id))
-    records = F.array_compact(F.array(notification, balance))
-    return notifications.select(F.explode(records).alias("record")).select("record.*")
-
-
-def loyalty(invoices: DataFrame, ids: SchemaIds, settings: Settings) -> DataFrame:
-    """Checked invoices in, records for the Kafka sink out: topic, key, value, headers."""
-    return notifications_and_balances(running_totals(purchases(invoices, settings), settings), ids, settings)

@@ -47,7 +47,8 @@ class ProgressMetrics(StreamingQueryListener):
         _BATCHES.labels(query).inc()
         _BATCH_SECONDS.labels(query).observe(progress.batchDuration / 1000)
         for source in progress.sources:
-            _report_offsets(query, source)
+            if source.description.startswith("Kafka"):  # pipelines.clock has no partitions
+                _report_offsets(query, source)
         for operator in progress.stateOperators:
             name = operator.operatorName
             _STATE_ROWS.labels(query, name).set(operator.numRowsTotal)

@@ -1,20 +1,31 @@
 """The queries of the pipeline, as data: what each reads, does and writes."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from pipelines import export, fan_out, invoices, loyalty, sales
+from pipelines import archive, commands, export, fan_out, invoices, loyalty, sales
+from pipelines.accounts import STATE_VERSION
 from pipelines.checkpoints import CheckpointMismatchError, claim, is_new
 from pipelines.sinks import stream_to_kafka
-from schemas.topics import HADOOP, LOYALTY_BALANCES, POS_INVOICES, Topic
+from schemas.topics import HADOOP, LOYALTY_BALANCES, LOYALTY_COMMANDS, POS_INVOICES, Topic
+from services import programmes
 from services.messaging.administration import is_empty, longest_stay
 from services.messaging.schema_ids import SchemaIds
+from services.pseudonyms import pseudonyms
 from services.settings import Settings
+
+_REMEDIES = {"state": "`loyalty rebuild` makes one that this release can go on with (docs/operations.md)"}
+
+Read = Callable[[Topic], DataFrame]
+"""Gives the records of a topic, as ``invoices.read_topic`` describes them."""
 
 
 class RepeatHorizonError(RuntimeError):
@@ -22,50 +33,97 @@ class RepeatHorizonError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
+class Seed:
+    """What a new checkpoint begins with in place of nothing.
+
+    Attributes:
+        accounts: CustomerCardNo string, account binary (as account_wire.dump gives it).
+        offsets: by topic and partition, the first record that is not in these accounts.
+    """
+
+    accounts: DataFrame
+    offsets: Mapping[Topic, Mapping[int, int]]
+
+    def starting_offsets(self, topic: Topic, settings: Settings) -> str:
+        """In the words of Spark's Kafka source."""
+        offsets = {str(partition): offset for partition, offset in self.offsets[topic].items()}
+        return json.dumps({settings.name_of(topic): offsets})
+
+
+Writer = Callable[[Read, SchemaIds, Settings, Seed | None], DataStreamWriter]
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
     """One streaming query.
 
     Attributes:
-        writer: takes the records of the source topic and returns the stream writer behind the whole query.
+        sources: the topics it reads; fixed, with their order, for the life of a checkpoint.
+        writer: takes a function that reads a topic and returns the stream writer behind the whole query.
         checkpoint: its folder, given the settings.
         changelog: whose sequences go on from the checkpoint; with a new one they would begin again, and be ignored.
+        state_version: of what Python keeps in the state store.
         interval: shortest time between the starts of two micro-batches.
     """
 
     name: str
-    source: Topic
-    writer: Callable[[DataFrame, SchemaIds, Settings], DataStreamWriter]
+    sources: Sequence[Topic]
+    writer: Writer
     checkpoint: Callable[[Settings], str]
     changelog: Topic | None = None
+    state_version: str | None = None
     interval: Callable[[Settings], timedelta] = lambda settings: settings.trigger_interval
 
-    def start(self, spark: SparkSession, ids: SchemaIds, settings: Settings, *, available_now: bool) -> StreamingQuery:
+    def start(
+        self,
+        spark: SparkSession,
+        ids: SchemaIds,
+        settings: Settings,
+        *,
+        available_now: bool,
+        seed: Seed | None = None,
+    ) -> StreamingQuery:
         """Start, or go on where the checkpoint stands; with ``available_now`` end once what is there has been read.
 
+        Args:
+            seed: for a new checkpoint of the loyalty query; its accounts have gone on with the changelog's sequences.
+
         Raises:
-            CheckpointMismatchError: the settings do not fit the checkpoint.
+            CheckpointMismatchError: the settings do not fit the checkpoint, or a seed is given and it is not new.
             RepeatHorizonError, TillTimeError: records would be dropped as late.
         """
-        _check_repeat_horizon(self.source, settings)
+        for source in self.sources:
+            _check_repeat_horizon(source, settings)
         checkpoint = self.checkpoint(settings)
-        if self.changelog and is_new(spark, checkpoint) and not is_empty(self.changelog, settings):
-            raise CheckpointMismatchError(
-                f"{checkpoint} is new, but {settings.name_of(self.changelog)} goes on from another: its readers would "
-                "ignore every balance of this one. Restore that checkpoint, or delete the topic too"
-            )
-        claim(spark, checkpoint, self._made_with(settings))
-        writer = self.writer(invoices.read_topic(spark, self.source, settings), ids, settings)
-        writer = writer.queryName(self.name).option("checkpointLocation", checkpoint)
+        self._check_beginning(spark, settings, seed)
+        claim(
+            spark, checkpoint, self._made_with(settings), {"state": "`loyalty rebuild` makes a new one of the topics"}
+        )
+        read = partial(_read, spark, settings, seed)
+        writer = self.writer(read, ids, settings, seed).queryName(self.name).option("checkpointLocation", checkpoint)
         if available_now:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{self.interval(settings).total_seconds():.3f} seconds").start()
 
+    def _check_beginning(self, spark: SparkSession, settings: Settings, seed: Seed | None) -> None:
+        checkpoint = self.checkpoint(settings)
+        new = is_new(spark, checkpoint)
+        if seed and not new:
+            raise CheckpointMismatchError(f"{checkpoint} is not new: accounts can only be handed to a new checkpoint")
+        if self.changelog and new and not seed and not is_empty(self.changelog, settings):
+            raise CheckpointMismatchError(
+                f"{checkpoint} is new, but {settings.name_of(self.changelog)} goes on from another: its readers would "
+                "ignore every balance of this one. Restore that checkpoint, make a new one with `loyalty rebuild`, or "
+                "delete the topic too"
+            )
+
     def _made_with(self, settings: Settings) -> dict[str, str]:
-        return {
+        made_with = {
             "query": self.name,
-            "source": settings.name_of(self.source),
+            "source": ", ".join(settings.name_of(source) for source in self.sources),
             "shuffle_partitions": str(settings.shuffle_partitions),
         }
+        return made_with | ({"state": self.state_version} if self.state_version else {})
 
 
 def _check_repeat_horizon(topic: Topic, settings: Settings) -> None:
@@ -78,35 +136,71 @@ def _check_repeat_horizon(topic: Topic, settings: Settings) -> None:
         )
 
 
-def _fan_out(records: DataFrame, ids: SchemaIds, settings: Settings) -> DataStreamWriter:
-    return stream_to_kafka(fan_out.fan_out(invoices.checked(records, ids), ids, settings), settings)
+def _read(spark: SparkSession, settings: Settings, seed: Seed | None, topic: Topic) -> DataFrame:
+    return invoices.read_topic(spark, topic, settings, seed.starting_offsets(topic, settings) if seed else "earliest")
 
 
-def _loyalty(records: DataFrame, ids: SchemaIds, settings: Settings) -> DataStreamWriter:
-    return stream_to_kafka(loyalty.loyalty(invoices.checked(records, ids), ids, settings), settings)
+def _fan_out(read: Read, ids: SchemaIds, settings: Settings, _: Seed | None) -> DataStreamWriter:
+    return stream_to_kafka(fan_out.fan_out(invoices.checked(read(POS_INVOICES), ids), ids, settings), settings)
 
 
-def _sales(records: DataFrame, ids: SchemaIds, settings: Settings) -> DataStreamWriter:
-    return stream_to_kafka(sales.sales(invoices.checked(records, ids), ids, settings), settings).outputMode("update")
+def _loyalty(read: Read, ids: SchemaIds, settings: Settings, seed: Seed | None) -> DataStreamWriter:
+    records = loyalty.loyalty(
+        invoices.checked(read(POS_INVOICES), ids),
+        commands.checked(read(LOYALTY_COMMANDS), ids),
+        programmes.load(settings),
+        ids,
+        settings,
+        seed.accounts if seed else None,
+    )
+    return stream_to_kafka(records, settings)
 
 
-def _export(records: DataFrame, ids: SchemaIds, settings: Settings) -> DataStreamWriter:
+def _sales(read: Read, ids: SchemaIds, settings: Settings, _: Seed | None) -> DataStreamWriter:
+    return stream_to_kafka(sales.sales(invoices.checked(read(POS_INVOICES), ids), ids, settings), settings).outputMode(
+        "update"
+    )
+
+
+def _export(read: Read, ids: SchemaIds, settings: Settings, _: Seed | None) -> DataStreamWriter:
     write = export.write_batch(settings.export_dir, ids, settings)
-    return export.decoded(records, ids, settings).writeStream.foreachBatch(write)
+    return export.decoded(read(HADOOP), ids, settings).writeStream.foreachBatch(write)
 
 
-FAN_OUT = Query("fan-out", POS_INVOICES, _fan_out, lambda settings: f"{settings.checkpoint_dir}/fan-out")
+def _archive(read: Read, ids: SchemaIds, settings: Settings, _: Seed | None) -> DataStreamWriter:
+    happened = loyalty.events(
+        invoices.checked(read(POS_INVOICES), ids),
+        commands.checked(read(LOYALTY_COMMANDS), ids),
+        programmes.load(settings),
+        settings,
+    )
+    archived = archive.archived(happened, pseudonyms(Path(settings.pseudonym_key_file)))
+    return archived.writeStream.foreachBatch(archive.write_batch(settings.archive_dir))
+
+
+FAN_OUT = Query("fan-out", [POS_INVOICES], _fan_out, lambda settings: f"{settings.checkpoint_dir}/fan-out")
 LOYALTY = Query(
-    "loyalty", POS_INVOICES, _loyalty, lambda settings: f"{settings.checkpoint_dir}/loyalty", LOYALTY_BALANCES
+    "loyalty",
+    [POS_INVOICES, LOYALTY_COMMANDS],
+    _loyalty,
+    lambda settings: f"{settings.checkpoint_dir}/loyalty",
+    LOYALTY_BALANCES,
+    STATE_VERSION,
 )
-SALES = Query("sales", POS_INVOICES, _sales, lambda settings: f"{settings.checkpoint_dir}/sales")
+SALES = Query("sales", [POS_INVOICES], _sales, lambda settings: f"{settings.checkpoint_dir}/sales")
 # Beside its files (and unseen by readers of Parquet, as the underscore says): neither is of use without the other.
 EXPORT = Query(
     "export",
-    HADOOP,
+    [HADOOP],
     _export,
     lambda settings: f"{settings.export_dir}/_checkpoint",
     interval=lambda settings: settings.export_interval,
 )
+ARCHIVE = Query(
+    "archive", [POS_INVOICES, LOYALTY_COMMANDS], _archive, lambda settings: f"{settings.archive_dir}/_checkpoint"
+)
 
-QUERIES = {query.name: query for query in (FAN_OUT, LOYALTY, SALES, EXPORT)}
+CONTINUOUS = (FAN_OUT, LOYALTY, SALES, EXPORT)
+"""What runs unless something else is asked for."""
+
+QUERIES = {query.name: query for query in (*CONTINUOUS, ARCHIVE)}

@@ -16,6 +16,11 @@ def invoice_identity() -> Column:
     return F.when(F.col("reason").isNull(), F.concat(F.lit("#"), "invoice.InvoiceNumber")).otherwise(place())
 
 
+def command_identity() -> Column:
+    """The same of a checked command; the sign before its id keeps it apart from invoices."""
+    return F.when(F.col("reason").isNull(), F.concat(F.lit("!"), "command.CommandID")).otherwise(place())
+
+
 def first_of_each(rows: DataFrame, settings: Settings) -> DataFrame:
     """Of the rows with the same ``identity`` the first, without that column; every row here is shuffled by it.
 

@@ -3,13 +3,14 @@
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from pipelines.connection import kafka_connection
 from services.settings import Settings
 
 
 def kafka_options(settings: Settings) -> dict[str, str]:
     """Spark's sink is at-least-once whatever these say; they only keep the producer from adding losses or repeats."""
     return {
-        "kafka.bootstrap.servers": settings.kafka_bootstrap_servers,
+        **kafka_connection(settings),
         "kafka.acks": "all",
         "kafka.enable.idempotence": "true",
         "kafka.compression.type": "lz4",

@@ -25,6 +25,7 @@ _PRIMITIVES: dict[str, T.DataType] = {
     "long": T.LongType(),
     "int": T.IntegerType(),
     "double": T.DoubleType(),
+    "boolean": T.BooleanType(),
     "bytes": T.BinaryType(),
 }
 
@@ -140,16 +141,22 @@ def is_json(value: Column) -> Column:
 
 def encode(record: Column, topic: Topic, ids: SchemaIds) -> Column:
     """Write a struct as a value of the topic, in its newest schema."""
-    body = to_avro(record, json.dumps(schemas.current(str(topic.value))))
-    return F.concat(F.lit(header(ids.writer_id(topic))), body)
+    return encode_as(record, str(topic.value), ids.writer_id(topic))
 
 
-def cloud_event(record_id: Column, record_name: str) -> Column:
+def encode_as(record: Column, name: str, schema_id: int) -> Column:
+    """Write a struct as a framed record of that name, in its newest schema, which has that id."""
+    return F.concat(F.lit(header(schema_id)), to_avro(record, json.dumps(schemas.current(name))))
+
+
+def cloud_event(record_id: Column, record_name: str | Column) -> Column:
     """The headers of a record: who reads it twice can tell by ``ce_id``, which a replay repeats exactly."""
+    if isinstance(record_name, str):
+        record_name = F.lit(record_name)
     texts = {
         "ce_specversion": F.lit(h.CE_SPECVERSION),
         "ce_id": record_id,
-        "ce_type": F.lit(h.event_type(record_name)),
+        "ce_type": F.concat(F.lit(h.event_type("")), record_name),
         "ce_source": F.lit(h.CE_SOURCE),
         "content-type": F.lit(h.CONTENT_TYPE),
     }

@@ -59,10 +59,28 @@ SHIPMENT = Topic("shipment", key="StoreID", value="PosInvoice")
 HADOOP = Topic("hadoop", key="StoreID", value="HadoopRecord")
 LOYALTY = Topic("loyalty", key="CustomerCardNo", value="Notification")
 LOYALTY_BALANCES = Topic("loyalty-balances", key="CustomerCardNo", value="Balance", retention=None)
+LOYALTY_COMMANDS = Topic("loyalty-commands", key="CustomerCardNo", value="LoyaltyCommand", largest_batch=2**20)
+# Kept for longer than a command's id is remembered, so that whoever asks again finds the answer.
+LOYALTY_DECISIONS = Topic(
+    "loyalty-decisions", key="CommandID", value="Decision", retention=timedelta(days=10), compacted=True
+)
+LOYALTY_PROGRAMMES = Topic("loyalty-programmes", key="Version", value="ProgrammeVersion", partitions=1, retention=None)
 # A window ends with its retention as any other fact; until then only its latest figures matter. Its key names store and
 # minute, as compaction keeps one record a key, so the windows of one store are spread over all partitions.
 STORE_SALES = Topic("store-sales", key="StoreID@WindowStart", value="StoreSales", compacted=True)
 STORES = Topic("stores", key="StoreID", value="Store", partitions=1, retention=None)
 DEAD_LETTERS = Topic("dead-letters", key="the original key", value=None, retention=timedelta(days=30))
 
-ALL = (POS_INVOICES, SHIPMENT, HADOOP, LOYALTY, LOYALTY_BALANCES, STORE_SALES, STORES, DEAD_LETTERS)
+ALL = (
+    POS_INVOICES,
+    SHIPMENT,
+    HADOOP,
+    LOYALTY,
+    LOYALTY_BALANCES,
+    LOYALTY_COMMANDS,
+    LOYALTY_DECISIONS,
+    LOYALTY_PROGRAMMES,
+    STORE_SALES,
+    STORES,
+    DEAD_LETTERS,
+)

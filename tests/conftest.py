@@ -15,6 +15,9 @@ from services.settings import Settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from infra.local.broker import LocalBroker
+    from tests.images import KafkaInContainer
+
 # A starved machine is slow at random: that fails no property. In CI the examples are the same in every run.
 hypothesis_settings.register_profile(
     "retail-loyalty", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
@@ -25,19 +28,21 @@ hypothesis_settings.load_profile("retail-loyalty")
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("retail-loyalty")
     group.addoption("--kafka-bootstrap-servers", help="Test against this Kafka instead of a broker of the run's own.")
-    group.addoption("--containers", action="store_true", help="Take Kafka from a container (LOYALTY_KAFKA_IMAGE).")
+    group.addoption(
+        "--containers", action="store_true", help="Test on the project's images, and the images themselves."
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_settings_from_outside() -> None:
     """A developer's own LOYALTY_… settings change no test."""
-    for name in [name for name in os.environ if name.startswith("LOYALTY_") and name != "LOYALTY_KAFKA_IMAGE"]:
+    for name in [name for name in os.environ if name.startswith("LOYALTY_")]:
         del os.environ[name]
 
 
 @pytest.fixture(scope="session")
 def kafka(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Bootstrap servers of a real broker: the given one, a container, or a process of this run."""
+    """Bootstrap servers of a real broker: the given one, a container of the project's image, or a process."""
     if given := pytestconfig.getoption("--kafka-bootstrap-servers"):
         yield given
     elif pytestconfig.getoption("--containers"):
@@ -56,10 +61,31 @@ def _broker_of_this_run(directory: Path) -> Iterator[str]:
 
 
 def _broker_in_container() -> Iterator[str]:
-    from testcontainers.kafka import KafkaContainer
+    from tests.images import KafkaInContainer
 
-    with KafkaContainer(os.environ["LOYALTY_KAFKA_IMAGE"]).with_kraft() as container:
-        yield container.get_bootstrap_server()
+    broker = KafkaInContainer()
+    try:
+        broker.start()
+        yield broker.bootstrap_servers
+    finally:
+        broker.remove()
+
+
+@pytest.fixture
+def own_broker(pytestconfig: pytest.Config, tmp_path: Path) -> "Iterator[LocalBroker | KafkaInContainer]":
+    """A broker that this test alone has, to start and to stop: a process, or a container. It is not started yet."""
+    if pytestconfig.getoption("--containers"):
+        from tests.images import KafkaInContainer
+
+        in_container = KafkaInContainer()
+        yield in_container
+        in_container.remove()
+    else:
+        from infra.local.broker import LocalBroker
+
+        broker = LocalBroker(tmp_path / "broker")
+        yield broker
+        broker.stop()
 
 
 @pytest.fixture
@@ -71,6 +97,8 @@ def settings(kafka: str, tmp_path: Path) -> Settings:
         checkpoint_dir=str(tmp_path / "checkpoints"),
         export_dir=str(tmp_path / "parquet"),
         state_dir=tmp_path / "state",
+        ledger_url=f"sqlite:///{tmp_path / 'ledger.sqlite'}",
+        pseudonym_key_file=tmp_path / "pseudonym.key",
     )
 
 
@@ -85,6 +113,29 @@ def topics_created(settings: Settings) -> Iterator[list[str]]:
     client = admin(settings)  # held by a name: its futures fail when it is collected before they are done
     for future in client.delete_topics(names).values():
         future.result()
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[str]:
+    """The socket's folder of a PostgreSQL server of this run, from the system's packages."""
+    from tests.postgresql import programs, server
+
+    if not (folder := programs()):
+        pytest.skip("PostgreSQL is not installed: neither /usr/lib/postgresql/*/bin nor the path has initdb")
+    with server(folder) as socket_folder:
+        yield socket_folder
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty database of this test alone, in both kinds."""
+    from tests.postgresql import database
+
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'database.sqlite'}"
+    else:
+        with database(request.getfixturevalue("postgresql")) as url:
+            yield url
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from services.interactive_queries.group import GroupView, Member
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.reports import PeerReports
 from services.messaging.schema_ids import FolderSchemaIds
-from services.messaging.wire import encoder
+from services.messaging.wire import Record, encoder
 from services.settings import Settings
 from services.state_stores import catalogue
 from services.state_stores.assignment import Place, Role
@@ -81,6 +81,26 @@ class PlayedFeed:
     def stop(self) -> None: ...
 
 
+class PlayedCommandLog:
+    """Where an instance's commands go; the test says what comes of them."""
+
+    def __init__(self) -> None:
+        self.marks: list[Record] = []
+        self.commands: list[Record] = []
+        self.on_mark: Callable[[Record], None] = lambda _: None
+        self.on_send: Callable[[Record], None] = lambda _: None
+
+    async def mark(self, mark: Record) -> None:
+        self.on_mark(mark)
+        self.marks.append(mark)
+
+    async def send(self, command: Record) -> None:
+        self.on_send(command)
+        self.commands.append(command)
+
+    def close(self) -> None: ...
+
+
 class Instance:
     """One instance; ``hold`` and ``write`` are the materialiser's part."""
 
@@ -90,9 +110,11 @@ class Instance:
         self.feed = PlayedFeed()
         self.membership = PlayedGroup(url)
         self.reports = PeerReports()
-        local = LocalStores(self.stores, self.feed, SequenceWaiters())
+        self.waiters = SequenceWaiters()
+        self.command_log = PlayedCommandLog()
+        local = LocalStores(self.stores, self.feed, self.waiters)
         self.cluster = Cluster.around(LocalInstance(local, self.membership, Settings()), self.reports)
-        self.app = create_app(self.cluster, Metrics())
+        self.app = create_app(self.cluster, Metrics(), self.command_log)
 
     def own_everything(self, target: int = 0) -> None:
         """Be alone in the group, with all partitions; each is restored at the target."""
@@ -118,13 +140,14 @@ class Instance:
             if store.definition.changelog.name == place[0] and (task := store.remove(place[1])):
                 task.store.close()
 
-    def write(self, topic: Topic, key: str, record: dict[str, Any] | None) -> None:
-        """Append a record to the changelog partition of its key, if that is held here."""
+    def write(self, topic: Topic, key: str, record: dict[str, Any] | None, append_time: int = 2**50) -> None:
+        """Append a record to the changelog partition of its key, if that is held here, and wake who waits for it."""
         value = None if record is None else encoder(topic, IDS)(record)
         for store in self.stores.values():
             task = store.tasks.get(store.partition_of(key.encode()))
             if store.definition.changelog == topic and task:
-                task.apply([ChangelogRecord(task.progress.position, 2**50, key.encode(), value)])
+                written = task.apply([ChangelogRecord(task.progress.position, append_time, key.encode(), value)])
+                self.waiters.notify(written)
 
 
 @dataclass

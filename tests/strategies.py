@@ -1,6 +1,23 @@
-"""Invoices for property tests: as tills send them, and as they should not."""
+"""For property tests: invoices as tills send them, and as they should not; what may happen to an account."""
+
+from dataclasses import replace
+from decimal import ROUND_FLOOR, ROUND_HALF_UP, Decimal
 
 from hypothesis import strategies as st
+
+from services.domain.events import (
+    Adjust,
+    Capture,
+    Erase,
+    Line,
+    Purchase,
+    Receive,
+    Reserve,
+    SentLot,
+    Transfer,
+    Void,
+)
+from services.domain.programme import Campaign, Combining, Period, Programme, Programmes, SpentReturns, Tier
 
 # Avro strings are UTF-8, so lone surrogates cannot reach the system.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -89,3 +106,87 @@ FLAWS = [
 def flawed(invoice, flaw):
     """A valid invoice that breaks one rule."""
     return {**invoice, "CustomerType": "PRIME", "DeliveryType": "HOME-DELIVERY", **flaw}
+
+
+ACCOUNT_ITEMS = ["milk", "bread", "gift-card"]
+_EVENT_TIMES = st.integers(1, 40 * 24).map(lambda hour: hour * 3_600_000)
+_MONEY = st.integers(0, 300_00).map(lambda cents: Decimal(cents).scaleb(-2))
+_INVOICE_NUMBERS = st.integers(0, 9).map("invoice-{}".format)
+_COMMAND_IDS = st.integers(0, 9).map("command-{}".format)
+_POINTS = st.integers(1, 12_00)
+_LINES = st.lists(st.builds(Line, st.sampled_from(ACCOUNT_ITEMS), _MONEY), max_size=3).map(tuple)
+_COMMAND = {"append_time": _EVENT_TIMES, "command_id": _COMMAND_IDS}
+
+PURCHASES = st.builds(
+    Purchase,
+    _EVENT_TIMES,
+    _INVOICE_NUMBERS,
+    _MONEY,
+    st.sampled_from(["here", "there"]),
+    st.sampled_from(["PRIME", "Prime", "NONPRIME"]),
+    st.none() | TIMES,
+    st.none(),
+    _LINES,
+)
+RETURNS = st.builds(
+    lambda purchase, original, sign: replace(
+        purchase,
+        total_amount=purchase.total_amount if original and sign else -purchase.total_amount,
+        original_invoice_number=original,
+    ),
+    PURCHASES,
+    st.none() | _INVOICE_NUMBERS,
+    st.booleans(),
+)
+COMMANDS = st.one_of(
+    st.builds(Reserve, **_COMMAND, points=_POINTS),
+    st.builds(Capture, **_COMMAND, redemption_id=_COMMAND_IDS),
+    st.builds(Void, **_COMMAND, redemption_id=_COMMAND_IDS),
+    st.builds(Adjust, **_COMMAND, points=_POINTS | _POINTS.map(int.__neg__), allow_negative=st.booleans()),
+    st.builds(Transfer, **_COMMAND, points=_POINTS, counterparty=st.sampled_from(["card", "other"])),
+    st.builds(
+        Receive,
+        **_COMMAND,
+        counterparty=st.just("other"),
+        lots=st.lists(st.builds(SentLot, _POINTS, st.just(0) | _EVENT_TIMES), min_size=1, max_size=2).map(tuple),
+    ),
+)
+"""Of the customer ``card``, erasure left out."""
+ERASURES = st.builds(Erase, **_COMMAND)
+ACCOUNT_EVENTS = st.lists(PURCHASES | PURCHASES | RETURNS | COMMANDS, max_size=14)
+ACCOUNT_EVENTS_WITH_ERASURES = st.lists(PURCHASES | RETURNS | COMMANDS | ERASURES, max_size=14)
+"""What may happen to an account within 40 days, in no order, with repeats and with what makes no sense."""
+
+_DAY = 24 * 3_600_000
+_CAMPAIGNS = st.builds(
+    Campaign,
+    name=st.sampled_from(["spring", "breakfast", "opening"]),
+    weekdays=st.just(frozenset()) | st.just(frozenset({0, 3, 5})),
+    hours=st.none() | st.just((6, 11)),
+    stores=st.just(frozenset()) | st.just(frozenset({"here"})),
+    items=st.just(frozenset()) | st.sets(st.sampled_from(ACCOUNT_ITEMS)).map(frozenset),
+    multiplier=st.sampled_from([Decimal(0), Decimal(1), Decimal("1.5"), Decimal(3)]),
+    bonus=st.sampled_from([0, 50]),
+)
+ACCOUNT_PROGRAMMES = st.builds(
+    Programme,
+    loyalty_factor=st.sampled_from([Decimal("0.02"), Decimal("0.1")]),
+    rounding=st.sampled_from([ROUND_HALF_UP, ROUND_FLOOR]),
+    time_zone=st.sampled_from(["UTC", "Europe/Berlin"]),
+    pending=st.sampled_from([0, 0, 3 * _DAY]),
+    valid_for=st.sampled_from([None, 2 * _DAY, 10 * _DAY]),
+    expiry_notice=st.sampled_from([0, 4 * _DAY]),
+    reserve_for=st.sampled_from([900_000, 5 * _DAY]),
+    return_window=st.sampled_from([5 * _DAY, 90 * _DAY]),
+    spent_returns=st.sampled_from(SpentReturns),
+    tier_period=st.sampled_from([None, Period.MONTH]),
+    tiers=st.sampled_from([(), (Tier("silver", 5_00, Decimal("1.5")), Tier("gold", 15_00, Decimal(2)))]),
+    combining=st.sampled_from(Combining),
+    campaigns=st.lists(_CAMPAIGNS, max_size=2).map(tuple),
+)
+PROGRAMMES = st.builds(
+    lambda first, second: Programmes.of([first, replace(second, version=1, effective_time=20 * _DAY)]),
+    ACCOUNT_PROGRAMMES,
+    ACCOUNT_PROGRAMMES,
+)
+"""Two versions; the second takes effect amid ACCOUNT_EVENTS."""

@@ -1,52 +1,16 @@
 """The balance look-up."""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from api import problems
 from api.conditional import etag_of, matches
 from api.documentation import FRESHNESS_HEADERS, Balance, problem_responses
 from api.key_query import KeyQueries, KeyQuery
+from api.parameters import Card, IfNoneMatch, MaxLag, MinSequence, OpenedTime, Timeout
 from services.state_stores.catalogue import BALANCES
-from services.state_stores.entry import Entry
+from services.state_stores.entry import Awaited, Entry
 
 router = APIRouter(prefix="/v1/customers", tags=["customers"])
-
-LONGEST_TIMEOUT_SECONDS = 30
-"""Shorter than the idle limits of common proxies (60 s), so that the answer is ours."""
-
-LARGEST_SEQUENCE = 2**63 - 1
-
-MinSequence = Annotated[
-    int,
-    Query(
-        alias="minSequence",
-        ge=0,
-        le=LARGEST_SEQUENCE,
-        description="Answer only with this sequence or a later one: to read one's own writes.",
-    ),
-]
-Timeout = Annotated[
-    float,
-    Query(
-        alias="timeout",
-        ge=0,
-        le=LONGEST_TIMEOUT_SECONDS,
-        allow_inf_nan=False,
-        description="Seconds to wait for minSequence before 503 sequence-not-reached.",
-    ),
-]
-MaxLag = Annotated[
-    int | None,
-    Query(
-        alias="maxLag",
-        ge=0,
-        le=LARGEST_SEQUENCE,
-        description="Changelog records that a standby's answer may lag behind; 0: only one that has them all. "
-        "Default: any number.",
-    ),
-]
 
 
 @router.get(
@@ -71,13 +35,14 @@ MaxLag = Annotated[
         ),
     },
 )
-async def balance(
+async def balance(  # noqa: PLR0913, PLR0917 - one parameter a parameter of the request
     request: Request,
-    card: Annotated[str, Path(min_length=1, max_length=128, description="CustomerCardNo", examples=["9265846829"])],
+    card: Card,
     min_sequence: MinSequence = 0,
+    opened_time: OpenedTime = 0,
     timeout_seconds: Timeout = 0,
     max_lag: MaxLag = None,
-    if_none_match: Annotated[str | None, Header(description="ETag of an earlier answer.")] = None,
+    if_none_match: IfNoneMatch = None,
 ) -> Response:
     """The customer's balance; any instance answers for every customer.
 
@@ -89,7 +54,7 @@ async def balance(
         key_queries.store(BALANCES),
         card.encode(),
         lambda entry: _answer(entry, if_none_match),
-        min_sequence,
+        Awaited(min_sequence, opened_time),
         timeout_seconds,
         max_lag,
     )
@@ -99,7 +64,7 @@ async def balance(
 def _answer(entry: Entry | None, if_none_match: str | None) -> Response:
     if entry is None:
         raise problems.unknown_customer()
-    headers = {"ETag": etag_of(entry.sequence), "Cache-Control": "private, no-cache"}
+    headers = {"ETag": etag_of(entry), "Cache-Control": "private, no-cache"}
     if if_none_match is not None and matches(if_none_match, headers["ETag"]):
         return Response(status_code=304, headers=headers)
     return Response(entry.body, headers=headers, media_type="application/json")

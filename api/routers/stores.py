@@ -3,25 +3,27 @@
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel
 
 from api import problems, queries, store_queries
-from api.conditional import etag_of, matches
 from api.documentation import FRESHNESS_HEADERS, problem_responses
 from api.key_query import KeyQueries, KeyQuery
+from api.limits import KEYS_BYTES
+from api.parameters import IfNoneMatch, MaxLag, MinSequence, OpenedTime, Timeout
 from api.problems import ProblemError
 from api.queries import Key, Partitions
-from api.routers.balances import MaxLag, MinSequence, Timeout
 from api.scatter import StoreQueries
 from api.store_queries import Store, StoreQuery
-from services.state_stores.entry import Entry
+from services.state_stores.entry import Awaited
 from services.state_stores.local import LocalStores
-from services.state_stores.store import StateStore
 
 router = APIRouter(prefix="/v1/stores/{store}", tags=["stores"])
 
-IfNoneMatch = Annotated[str | None, Header(description="ETag of an earlier answer.")]
+Erased = Annotated[
+    bool,
+    Query(description="Wait instead until the account that was opened at openedTime, or earlier, is gone (404)."),
+]
 
 _ERRORS: tuple[ProblemError, ...] = (
     problems.unknown_store(["customer-balances", "top-customers"]),
@@ -57,20 +59,24 @@ _ONE_KEY: dict[int | str, dict[str, Any]] = {
         ),
     },
 )
-async def one_key(  # noqa: PLR0913, PLR0917 - one parameter a parameter of the request
+async def one_key(  # noqa: PLR0913 - one parameter a parameter of the request
     request: Request,
     store: Store,
     key: Key,
     min_sequence: MinSequence = 0,
+    opened_time: OpenedTime = 0,
+    *,
+    erased: Erased = False,
     timeout_seconds: Timeout = 0,
     max_lag: MaxLag = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """The entry of a key; any instance answers for every key, as it does for a customer's balance."""
     key_queries: KeyQueries = request.app.state.key_queries
-    render = _renderer(store, key.encode(), if_none_match)
+    render = queries.renderer(store, key.encode(), if_none_match)
     return await key_queries.answer(
-        request, KeyQuery(store, key.encode(), render, min_sequence, timeout_seconds, max_lag)
+        request,
+        KeyQuery(store, key.encode(), render, Awaited(min_sequence, opened_time, erased), timeout_seconds, max_lag),
     )
 
 
@@ -87,19 +93,8 @@ async def one_key_here(request: Request, store: Store, key: Key, if_none_match: 
     if stores.feed.restored and partition not in store.tasks:
         raise problems.not_here(partition)
     key_queries: KeyQueries = request.app.state.key_queries
-    return await key_queries.answer_here(KeyQuery(store, key.encode(), _renderer(store, key.encode(), if_none_match)))
-
-
-def _renderer(store: StateStore, key: bytes, if_none_match: str | None) -> Callable[[Entry | None], Response]:
-    def render(entry: Entry | None) -> Response:
-        if entry is None:
-            raise problems.unknown_key()
-        etag = etag_of(entry.sequence)
-        if if_none_match is not None and matches(if_none_match, etag):
-            return Response(status_code=304, headers={"ETag": etag, **queries.CACHING})
-        return queries.json_response(queries.entry_body(key, store.partition_of(key), entry), ETag=etag)
-
-    return render
+    render = queries.renderer(store, key.encode(), if_none_match)
+    return await key_queries.answer_here(KeyQuery(store, key.encode(), render))
 
 
 class Operation(NamedTuple):
@@ -115,7 +110,12 @@ class Operation(NamedTuple):
 
 OPERATIONS = (
     Operation(
-        "POST", "/keys", "Several keys", store_queries.several_keys, queries.FoundKeys, (problems.unreadable_body(),)
+        "POST",
+        "/keys",
+        "Several keys",
+        store_queries.several_keys,
+        queries.FoundKeys,
+        (problems.unreadable_body(), problems.body_too_large(KEYS_BYTES)),
     ),
     Operation("GET", "/range", "Keys from … to, or with a prefix", store_queries.key_range, queries.EntryPage),
     Operation("GET", "/all", "Every entry", store_queries.everything, queries.EntryPage),

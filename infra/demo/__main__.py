@@ -17,6 +17,8 @@ from confluent_kafka import KafkaException
 from pydantic import ValidationError
 from rich.console import Console
 
+from infra.containers.project import ContainersError
+from infra.containers.stack import ContainerStack
 from infra.demo import report, trading_day
 from infra.demo.oracle import expect
 from infra.demo.run import DemoFailedError, Result, progress_bars, run, timed
@@ -24,6 +26,8 @@ from infra.local import jars
 from infra.local.interruption import InterruptedBySignalError, interrupt_on_signals
 from infra.local.processes import ProcessFailedError
 from infra.local.stack import LocalStack, PortTakenError, private_settings
+from infra.security.broker import BrokerSecurity
+from infra.security.folder import LOCAL_HOSTS, SecurityFolder
 from services.messaging.administration import TopicMismatchError
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import UnknownSchemaIdError, schema_ids
@@ -36,6 +40,7 @@ VAR = jars.ROOT / "var"
 _MISMATCH, _INTERRUPTED = 1, 130
 _KNOWN_ERRORS = (
     DemoFailedError,
+    ContainersError,
     ProcessFailedError,
     PortTakenError,
     TopicMismatchError,
@@ -76,21 +81,37 @@ def main(
     ] = 2_000,
     rate: Annotated[float, typer.Option(min=0, envvar="RATE", help="Messages a second; 0: as fast as possible.")] = 200,
     var: Annotated[Path, typer.Option(help="Holds its data (demo/) and its figures (reports/demo.json).")] = VAR,
+    *,
+    containers: Annotated[bool, typer.Option("--containers", help="In containers, as compose-demo.")] = False,
+    secured: Annotated[bool, typer.Option("--secured", help="With it, on a Kafka secured as in production.")] = False,
 ) -> None:
     """Send a trading day, or recorded invoices, through Kafka, the pipeline and the API, and check every result."""
-    directory = var.resolve() / "demo"
+    if secured and not containers:
+        raise typer.BadParameter("--secured is for --containers")
+    name = f"{'secured-' * secured}compose-demo" if containers else "demo"
+    directory = var.resolve() / name
+    settings = demo_settings(directory)
+    stack: LocalStack | ContainerStack = LocalStack(directory, settings)
+    if containers:
+        stack = ContainerStack(directory, settings, security=_security(var / "security") if secured else None)
     try:
         with _alone(directory):
-            result = _demo(files or [], Options(count=invoices), rate, directory)
+            result = _demo(files or [], Options(count=invoices), rate, stack)
     except InterruptedBySignalError:
         console.print("demo: interrupted; everything it started has been stopped")
         raise typer.Exit(_INTERRUPTED) from None
     except _KNOWN_ERRORS as error:
         sys.exit(f"demo: {error}")
     report.show(console, result)
-    report.write(var / "reports" / "demo.json", report.figures(result))
+    report.write(var / "reports" / f"{name}.json", report.figures(result))
     if result.mismatches:
         raise typer.Exit(_MISMATCH)
+
+
+def _security(directory: Path) -> BrokerSecurity:
+    folder = SecurityFolder(directory)
+    folder.complete(LOCAL_HOSTS)
+    return BrokerSecurity(folder)
 
 
 @contextmanager
@@ -105,12 +126,11 @@ def _alone(directory: Path) -> Iterator[None]:
         yield
 
 
-def _demo(files: list[Path], options: Options, rate: float, directory: Path) -> Result:
-    settings = demo_settings(directory)
+def _demo(files: list[Path], options: Options, rate: float, stack: LocalStack | ContainerStack) -> Result:
+    settings, directory = stack.settings, stack.directory
     ids = schema_ids(settings)
     sent = list(trading_day.from_files(files, ids) if files else trading_day.simulated(options, ids))
     expected = expect(sent, settings.loyalty_factor)
-    stack = LocalStack(directory, settings)
     stack.stop()  # what an earlier demo that was killed may have left running
     shutil.rmtree(directory, ignore_errors=True)
     phases: dict[str, float] = {}

@@ -121,7 +121,7 @@ def _is_amount(value: Any) -> bool:
 
 INVOICE = {
     **dict.fromkeys(("InvoiceNumber", "StoreID", "PosID", "CashierID", "CustomerType", "CustomerCardNo"), _is_text),
-    **dict.fromkeys(("PaymentMethod", "DeliveryType"), _is_text),
+    **dict.fromkeys(("PaymentMethod", "DeliveryType", "OriginalInvoiceNumber"), _is_text),
     **dict.fromkeys(("TotalAmount", "TaxableAmount", "CGST", "SGST", "CESS"), _is_amount),
     "CreatedTime": _is_long,
     "NumberOfItems": _is_int,

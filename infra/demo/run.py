@@ -6,6 +6,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -16,10 +17,10 @@ from infra.demo.comparison import Mismatch, Outputs, mismatches
 from infra.demo.oracle import Expected, Record, Sent
 from infra.demo.probes import BalanceReader, PipelineProgress, reached
 from infra.demo.topic_reader import OUTPUTS, TopicReader
-from infra.local.stack import LocalStack
 from schemas import topics
 from services.messaging.publishing import Publisher, connected_producer
 from services.messaging.schema_ids import schema_ids
+from services.settings import Settings
 
 QUERIES = FAN_OUT, LOYALTY, EXPORT = "fan-out", "loyalty", "export"
 """The pipeline's queries, as its metrics name them."""
@@ -41,6 +42,37 @@ _FOLDERS = pa.schema(_FOLDER_TYPES)
 
 class DemoFailedError(RuntimeError):
     """The demo could not come to an end; the message says what it waited for, and what the logs say last."""
+
+
+class RunningStack(Protocol):
+    """What a demo needs of the stack that it runs on, wherever its parts are.
+
+    Attributes:
+        settings: of clients on this machine, which read.
+        till_settings: of the one that publishes.
+    """
+
+    settings: Settings
+
+    @property
+    def till_settings(self) -> Settings: ...
+
+    @property
+    def metrics_url(self) -> str:
+        """The pipeline's metrics."""
+
+    @property
+    def api_url(self) -> str:
+        """An API instance."""
+
+    def check(self) -> None:
+        """Raises ProcessFailedError if a part has ended."""
+
+    def last_lines(self) -> str:
+        """The ends of the logs of what works on invoices."""
+
+    def parquet(self) -> Path:
+        """A folder with the Parquet files as they are now."""
 
 
 @dataclass
@@ -73,18 +105,19 @@ def timed(phases: dict[str, float], name: str) -> Iterator[None]:
 class Demo:
     """A trading day on its way through a running stack."""
 
-    def __init__(self, stack: LocalStack, expected: Expected, progress: Progress, resources: ExitStack) -> None:
+    def __init__(self, stack: RunningStack, expected: Expected, progress: Progress, resources: ExitStack) -> None:
         self._stack = stack
         self._settings = stack.settings
         self._ids = schema_ids(stack.settings)
         self._expected = expected
         self._topics = resources.enter_context(closing(TopicReader(stack.settings)))
-        self._pipeline = resources.enter_context(closing(PipelineProgress(stack.pipeline.url)))
+        self._pipeline = resources.enter_context(closing(PipelineProgress(stack.metrics_url)))
         self._watched = _evenly(expected.readings, WATCHED)
-        self._api = resources.enter_context(closing(BalanceReader(stack.apis[0].url, len(self._watched))))
+        self._api = resources.enter_context(closing(BalanceReader(stack.api_url, len(self._watched))))
         self._progress = progress
         self._looked = 0.0
         self._api_positions: dict[int, int] = {}
+        self._exported: dict[int, int] = {}
         rows = expected.hadoop.total()
         totals = {
             "published": expected.messages,
@@ -100,7 +133,7 @@ class Demo:
     def publish(self, sent: Sequence[Sent], rate: float) -> None:
         """Publish everything, so many a second (0: as fast as possible), and follow some of it to the balance."""
         topic = self._settings.name_of(topics.POS_INVOICES)
-        producer = connected_producer(self._settings, "loyalty-demo", [topic])
+        producer = connected_producer(self._stack.till_settings, "loyalty-demo", [topic])
         started = time.monotonic()
         with Publisher(producer) as publisher:
             for number, message in enumerate(sent):
@@ -139,7 +172,7 @@ class Demo:
             notifications=self._topics.records(topics.LOYALTY, self._ids),
             dead_letters=self._topics.dead_letters(),
             repeats=self._pipeline.repeats(FAN_OUT),
-            parquet=parquet_rows(Path(self._settings.export_dir)),
+            parquet=parquet_rows(self._stack.parquet()),
             balances=self._api.balances(self._expected.earned),
             unknown=self._api.statuses(strangers),
             changed=self._topics.changed,
@@ -155,7 +188,7 @@ class Demo:
             if self._state() != state:
                 state, moved = self._state(), time.monotonic()
             elif time.monotonic() - moved > PATIENCE_SECONDS:
-                logs = "\n".join(process.last_lines() for process in self._stack.processes[1:])
+                logs = self._stack.last_lines()
                 raise DemoFailedError(f"nothing has moved for {PATIENCE_SECONDS:.0f} s, waiting for {awaited}.\n{logs}")
 
     def _state(self) -> tuple[object, ...]:
@@ -171,25 +204,26 @@ class Demo:
 
     def _look(self) -> None:
         """See where everything is, and that everything still runs."""
-        for process in self._stack.processes:
-            if process.pid is None:
-                raise DemoFailedError(f"{process.name} has ended. {process.last_lines()}")
+        self._stack.check()
         self._pipeline.read()
         customers, self._api_positions = self._api.customers()
         for topic in OUTPUTS:
             self._show(topic.name, self._topics.count(topic))
         self._show("balances", customers)
-        self._show("parquet rows", count_parquet_rows(Path(self._settings.export_dir)))
+        # The files may have to be fetched: only when there are new ones.
+        if (exported := dict(self._pipeline.positions(EXPORT))) != self._exported:
+            self._show("parquet rows", count_parquet_rows(self._stack.parquet()))
+            self._exported = exported
         self._looked = time.monotonic()
 
     def _show(self, bar: str, done: int) -> None:
         self._progress.update(self._bars[bar], completed=done)
 
 
-def run(stack: LocalStack, sent: Sequence[Sent], expected: Expected, rate: float, progress: Progress) -> Result:
+def run(stack: RunningStack, sent: Sequence[Sent], expected: Expected, rate: float, progress: Progress) -> Result:
     """Send a trading day through a running stack and compare all that comes out with what had to.
 
-    Raises DemoFailedError if a part of the stack ends, or nothing moves any more.
+    Raises ProcessFailedError if a part of the stack ends, DemoFailedError if nothing moves any more.
     """
     result = Result(expected)
     with ExitStack() as resources:

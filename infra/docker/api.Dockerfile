@@ -1,4 +1,5 @@
-# One API instance, and the command `loyalty`: no Java. Build from the project's folder:
+# Two images without Java, of the same layers: the command `loyalty`, and one API instance. Build from the project's folder:
+#   docker build -f infra/docker/api.Dockerfile --target cli -t retail-loyalty-cli .
 #   docker build -f infra/docker/api.Dockerfile -t retail-loyalty-api .
 # BASE is any Debian 12; by digest (debian@sha256:…) the build repeats exactly.
 ARG BASE=debian:bookworm-slim
@@ -8,7 +9,7 @@ COPY infra/docker/ca/ /tmp/ca/
 RUN apt-get update -qq \
     && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
         ca-certificates python3 python3-venv \
-    && rm -rf /var/lib/apt/lists/* \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* \
     && find /tmp/ca -name '*.crt' -exec awk \
         '/BEGIN CERTIFICATE/ { n++ } n { print > ("/usr/local/share/ca-certificates/given-" n ".crt") }' {} + \
     && update-ca-certificates
@@ -19,30 +20,44 @@ COPY requirements/build.txt requirements/api.txt requirements/
 RUN for file in build api; do \
         .venv/bin/pip install -q --no-build-isolation --use-pep517 --require-hashes -r requirements/$file.txt || exit 1; \
     done
+# Installed is only the path to the packages: they are copied last, so that a change of code installs nothing.
+COPY pyproject.toml README.md ./
+RUN mkdir -p services && touch services/__init__.py \
+    && .venv/bin/pip install -q --no-deps --no-index --no-build-isolation --editable . \
+    && .venv/bin/pip uninstall -q -y -r requirements/build.txt pip
 
-FROM ${BASE}
+FROM ${BASE} AS cli
 RUN apt-get update -qq \
     && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends python3 \
-    && rm -rf /var/lib/apt/lists/*
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 RUN useradd --system --uid 10001 --no-create-home --home-dir /data loyalty \
-    && mkdir -p /data/state && chown -R loyalty /data
+    && mkdir -p /data/state /data/keys && chown -R loyalty /data
 COPY --from=build /app/.venv /app/.venv
 WORKDIR /app
-COPY pyproject.toml README.md ./
 COPY schemas schemas
 COPY services services
-COPY api api
 COPY infra/__init__.py infra/
 COPY infra/docker/__init__.py infra/docker/healthy.py infra/docker/
-RUN .venv/bin/pip install -q --no-deps --no-index --no-build-isolation --editable . \
-    && .venv/bin/python -m compileall -q schemas services api infra
+RUN .venv/bin/python -m compileall -q schemas services infra
 ENV PATH=/app/.venv/bin:/usr/local/bin:/usr/bin:/bin \
-    PYTHONUNBUFFERED=1 \
-    LOYALTY_STATE_DIR=/data/state
+    PYTHONUNBUFFERED=1
 USER loyalty
 WORKDIR /data
-EXPOSE 8080
+# A command ends when its work is done: its exit status says all.
+HEALTHCHECK NONE
+ENTRYPOINT ["loyalty"]
+
+FROM cli
+USER root
+WORKDIR /app
+COPY api api
+RUN .venv/bin/python -m compileall -q api
+ENV LOYALTY_STATE_DIR=/data/state
+USER loyalty
+WORKDIR /data
+EXPOSE 8080 9109
 HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=6 \
     CMD ["python", "-m", "infra.docker.healthy", "http://127.0.0.1:8080/readyz"]
+ENTRYPOINT []
 # Each container is its own application server: the others of the network know it by its host name.
 CMD ["sh", "-c", "exec python -m api --host 0.0.0.0 --application-server \"${LOYALTY_APPLICATION_SERVER:-http://$HOSTNAME:8080}\""]

@@ -3,14 +3,14 @@
 # BASE is any Debian 12; by digest (debian@sha256:…) the build repeats exactly.
 ARG BASE=debian:bookworm-slim
 
-# The same stage in the images that need jars, so that the builder makes it once (tests/unit/test_containers.py).
-FROM ${BASE} AS build
+# The stage with which the pipeline's begins, so that the builder makes it once (tests/unit/test_containers.py).
+FROM ${BASE} AS jars
 COPY infra/docker/ca/ /tmp/ca/
-# Java takes over only the first certificate of a file, and a bundle is one file.
-RUN apt-get update -qq \
+# Java takes over only the first certificate of a file, and a bundle is one file. Its package links manual pages.
+RUN mkdir -p /usr/share/man/man1 && apt-get update -qq \
     && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
         ca-certificates openjdk-17-jre-headless python3 python3-venv \
-    && rm -rf /var/lib/apt/lists/* \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* \
     && find /tmp/ca -name '*.crt' -exec awk \
         '/BEGIN CERTIFICATE/ { n++ } n { print > ("/usr/local/share/ca-certificates/given-" n ".crt") }' {} + \
     && update-ca-certificates
@@ -28,12 +28,12 @@ COPY infra/local/__init__.py infra/local/jars.py infra/local/java.py infra/local
 RUN .venv/bin/python -c 'from infra import setup; setup.jars.ensure(setup.java_home() / "bin" / "java", setup.ivy_jar())'
 
 FROM ${BASE}
-RUN apt-get update -qq \
+RUN mkdir -p /usr/share/man/man1 && apt-get update -qq \
     && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends openjdk-17-jre-headless \
-    && rm -rf /var/lib/apt/lists/*
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 RUN useradd --system --uid 10001 --no-create-home --home-dir /data loyalty \
     && mkdir -p /data/kafka && chown -R loyalty /data
-COPY --from=build /app/var/jars/kafka /app/jars
+COPY --from=jars /app/var/jars/kafka /app/jars
 COPY infra/kafka /app/kafka
 COPY infra/docker/kafka.sh /app/kafka.sh
 USER loyalty

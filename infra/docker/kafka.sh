@@ -3,24 +3,46 @@
 #   KAFKA_ADDRESS       how containers reach it (kafka:9092)
 #   KAFKA_HOST_ADDRESS  how this machine reaches what port 29092 is published as (127.0.0.1:9092)
 #   KAFKA_JVM_OPTIONS   heap and collector
+#   KAFKA_SECRETS       folder with the files ca, broker and admin: clients must prove who they are (docs/security.md)
 set -euo pipefail
 
 app=${KAFKA_HOME:-/app}
 data=${KAFKA_DATA:-/data/kafka}
+secrets=${KAFKA_SECRETS:-}
+address=${KAFKA_ADDRESS:-kafka:9092}
+host_address=${KAFKA_HOST_ADDRESS:-127.0.0.1:9092}
 java=(java ${KAFKA_JVM_OPTIONS:--Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1} -cp "$app/jars/*")
 properties=$data/server.properties
 
-cat "$app/kafka/server.properties" - >"$properties" <<END
+{
+    cat "$app/kafka/server.properties"
+    if [ -z "$secrets" ]; then
+        cat <<END
 listeners=PLAINTEXT://:9092,HOST://:29092,CONTROLLER://127.0.0.1:9093
-advertised.listeners=PLAINTEXT://${KAFKA_ADDRESS:-kafka:9092},HOST://${KAFKA_HOST_ADDRESS:-127.0.0.1:9092}
+advertised.listeners=PLAINTEXT://$address,HOST://$host_address
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,HOST:PLAINTEXT,CONTROLLER:PLAINTEXT
-controller.quorum.voters=1@127.0.0.1:9093
-log.dirs=$data/log
 END
+    else
+        cat "$app/kafka/secured.properties" - <<END
+listeners=SASL_SSL://:9092,HOST://:29092,BROKER://127.0.0.1:9094,CONTROLLER://127.0.0.1:9093
+advertised.listeners=SASL_SSL://$address,HOST://$host_address,BROKER://127.0.0.1:9094
+ssl.keystore.location=$secrets/broker
+ssl.truststore.location=$secrets/ca
+END
+    fi
+    echo "controller.quorum.voters=1@127.0.0.1:9093"
+    echo "log.dirs=$data/log"
+} >"$properties"
 
 if [ ! -e "$data/log/meta.properties" ]; then
     id=$(tr -d - </proc/sys/kernel/random/uuid)
-    "${java[@]}" kafka.tools.StorageTool format --cluster-id "${id:0:22}" --config "$properties"
+    format=(kafka.tools.StorageTool format --cluster-id "${id:0:22}" --config "$properties")
+    if [ -n "$secrets" ]; then
+        format+=(--add-scram "SCRAM-SHA-512=[name=admin,password=$(<"$secrets/admin")]")
+    fi
+    # From a pipe, as lists of processes show everybody what stands on a command line; and what it says is left out of
+    # the log, as it shows what the broker keeps of the password.
+    "${java[@]}" @<(printf '%s\n' "${format[@]}") >/dev/null
 fi
 
 # In this shell's place, so that SIGTERM reaches the broker and it can close its logs.

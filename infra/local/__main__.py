@@ -14,7 +14,10 @@ from infra.local.stack import LocalStack, PortTakenError
 from services.messaging.administration import TopicMismatchError
 from services.settings import Settings
 
-app = typer.Typer(add_completion=False, help="The local stack: Kafka, the pipeline and one API instance.")
+app = typer.Typer(
+    add_completion=False,
+    help="The local stack: Kafka, the pipeline, one API instance, the ledger, and webhooks if there are any.",
+)
 _INTERRUPTED = 130
 
 console = Console()
@@ -50,7 +53,7 @@ def _stack() -> LocalStack:
 
 def _show(stack: LocalStack) -> None:
     table = Table("part", "process", "address", "log")
-    addresses = [stack.broker.bootstrap_servers, stack.pipeline.url, *(api.url for api in stack.apis)]
+    addresses = [stack.broker.bootstrap_servers, *(service.url for service in stack.services)]
     for process, address in zip(stack.processes, addresses, strict=True):
         state = "[red]not running" if process.pid is None else str(process.pid)
         table.add_row(process.name, state, address, str(process.log_file.relative_to(jars.ROOT)))

@@ -11,6 +11,10 @@ from infra.local import jars
 from infra.local.java import find_java_home
 from infra.local.ports import HOST, free_port
 from infra.local.processes import ManagedProcess, ProcessFailedError
+from infra.security.broker import BrokerSecurity
+from schemas.access import ADMIN
+from services.messaging.clients import connection
+from services.settings import Settings
 
 _CONFIGURATION = jars.ROOT / "infra" / "kafka"
 # It starts in half the time with the first compiler alone, and is small enough to stand beside Spark.
@@ -26,14 +30,27 @@ class LocalBroker:
         process: the broker's process, for tests that kill it.
     """
 
-    def __init__(self, directory: Path, port: int | None = None, process: ManagedProcess | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        port: int | None = None,
+        process: ManagedProcess | None = None,
+        security: BrokerSecurity | None = None,
+    ) -> None:
         self.port = port or free_port()
         self.process = process or ManagedProcess("kafka", directory / "run", directory / "log")
         self._directory = directory.resolve() / "kafka"
+        self._security = security
 
     @property
     def bootstrap_servers(self) -> str:
         return f"{HOST}:{self.port}"
+
+    @property
+    def admin_settings(self) -> Settings:
+        """How whoever may do everything reaches it."""
+        settings = Settings(kafka_bootstrap_servers=self.bootstrap_servers, kafka_security_protocol="PLAINTEXT")
+        return self._security.settings_of(ADMIN, settings) if self._security else settings
 
     def start(self) -> None:
         """Start it and wait until it answers; raises ProcessFailedError."""
@@ -45,7 +62,7 @@ class LocalBroker:
         command = [*_java(), *_JVM_OPTIONS, logging, "kafka.Kafka", str(properties)]
         # It answers nobody at first; that is no news, so the client's own log lines about it are left out.
         quick_and_quiet = {"reconnect.backoff.max.ms": 200, "log_level": 0}
-        client = AdminClient({"bootstrap.servers": self.bootstrap_servers, **quick_and_quiet})
+        client = AdminClient({**connection(self.admin_settings), **quick_and_quiet})
         self.process.start(command, {}, self._directory, lambda: self._answers(client), _START_TIMEOUT)
 
     def stop(self) -> None:
@@ -70,14 +87,20 @@ class LocalBroker:
         return own and len(metadata.brokers) == 1
 
     def _write_properties(self) -> Path:
-        controller = free_port()
-        addresses = {
-            "listeners": f"PLAINTEXT://{self.bootstrap_servers},CONTROLLER://{HOST}:{controller}",
-            "advertised.listeners": f"PLAINTEXT://{self.bootstrap_servers}",
-            "controller.quorum.voters": f"1@{HOST}:{controller}",
+        controller = f"{HOST}:{free_port()}"
+        advertised = f"PLAINTEXT://{self.bootstrap_servers}"
+        common = (_CONFIGURATION / "server.properties").read_text(encoding="utf-8")
+        files: dict[str, str] = {}
+        if self._security:
+            advertised = f"SASL_SSL://{self.bootstrap_servers},BROKER://{HOST}:{free_port()}"
+            common += (_CONFIGURATION / "secured.properties").read_text(encoding="utf-8")
+            files = self._security.properties
+        addresses = files | {
+            "listeners": f"{advertised},CONTROLLER://{controller}",
+            "advertised.listeners": advertised,
+            "controller.quorum.voters": f"1@{controller}",
             "log.dirs": str(self._data),
         }
-        common = (_CONFIGURATION / "server.properties").read_text(encoding="utf-8")
         properties = self._directory / "server.properties"
         lines = "".join(f"{key}={value}\n" for key, value in addresses.items())
         properties.write_text(common + lines, encoding="utf-8")
@@ -86,6 +109,8 @@ class LocalBroker:
     def _format(self, properties: Path) -> None:
         command = [*_java(), "-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", "format", "--ignore-formatted"]
         command += ["--cluster-id", uuid.uuid4().hex[:22], "--config", str(properties)]
+        if self._security:
+            command += ["--add-scram", self._security.first_user]
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         if run.returncode != 0:
             raise ProcessFailedError(f"Kafka could not format {self._data}:\n{run.stdout}{run.stderr}".rstrip())

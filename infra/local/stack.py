@@ -1,4 +1,4 @@
-"""The whole stack on one machine: Kafka, the pipeline and API instances, as processes of their own."""
+"""The whole stack on one machine: Kafka, the pipeline, API instances and the ledger, as processes of their own."""
 
 import json
 import os
@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Self
 
 import httpx
+from pydantic import SecretStr
 
 from infra.local import jars
 from infra.local.broker import LocalBroker
 from infra.local.java import find_java_home
 from infra.local.ports import HOST, free_port, is_taken
-from infra.local.processes import ManagedProcess
+from infra.local.processes import ManagedProcess, ProcessFailedError
 from services.messaging.administration import create_topics
 from services.settings import Settings
 
@@ -33,20 +34,30 @@ def private_settings(directory: Path, **changes: object) -> Settings:
         "kafka_bootstrap_servers": f"{HOST}:{free_port()}",
         "metrics_port": free_port(),
         "api_port": free_port(),
+        "ledger_metrics_port": free_port(),
+        "webhooks_metrics_port": free_port(),
         "checkpoint_dir": str(directory / "checkpoints"),
         "export_dir": str(directory / "parquet"),
         "state_dir": directory / "state",
+        "ledger_url": f"sqlite:///{directory.resolve() / 'ledger.sqlite'}",
+        "pseudonym_key_file": directory.resolve() / "pseudonym.key",
+        "webhooks_file": directory.resolve() / "webhooks.yaml",
     }
     return Settings(**{**private, **changes})  # type: ignore[arg-type]
 
 
+def variables_of(settings: Settings) -> dict[str, str]:
+    """The LOYALTY_ variables that say the same as these settings."""
+    values = settings.model_dump(mode="json", exclude_none=True)
+    values |= {name: value.get_secret_value() for name, value in settings if isinstance(value, SecretStr)}
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
+    return {f"LOYALTY_{name.upper()}": text for name, text in texts.items()}
+
+
 def environment_of(settings: Settings) -> dict[str, str]:
     """The environment that gives a child process the same settings, Java included."""
-    values = settings.model_dump(mode="json", exclude_none=True)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("LOYALTY_")}
-    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
-    own = {f"LOYALTY_{name.upper()}": text for name, text in texts.items()}
-    return inherited | own | {"JAVA_HOME": str(find_java_home()), "PYTHONUNBUFFERED": "1"}
+    return inherited | variables_of(settings) | {"JAVA_HOME": str(find_java_home()), "PYTHONUNBUFFERED": "1"}
 
 
 @dataclass(frozen=True)
@@ -77,11 +88,14 @@ class Service:
 
 
 class LocalStack:
-    """Kafka, the pipeline and API instances; started again on the same directory, the stack goes on where it was.
+    """Kafka, the pipeline, API instances and who else reads what the pipeline writes.
+
+    Started again on the same directory, the stack goes on where it was.
 
     Attributes:
         directory: pid files, logs and Kafka's data are below it; the rest lies where the settings say.
         settings: of the pipeline and of the first API instance; further instances differ in port and state folder.
+        readers: the ledger, and the webhooks where there is a file of endpoints; none in a stack without an API.
     """
 
     def __init__(self, directory: Path, settings: Settings, api_instances: int = 1) -> None:
@@ -90,11 +104,17 @@ class LocalStack:
         self.broker = LocalBroker(self.directory, _local_port(settings), self._process("kafka"))
         self.pipeline = self._pipeline()
         self.apis = [self._api(number) for number in range(1, api_instances + 1)]
+        self.readers = list(self._readers()) if api_instances else []
+
+    @property
+    def services(self) -> list[Service]:
+        """All parts but the broker, in the order of their start."""
+        return [self.pipeline, *self.apis, *self.readers]
 
     @property
     def processes(self) -> list[ManagedProcess]:
         """All parts, in the order of their start."""
-        return [self.broker.process, self.pipeline.process, *(api.process for api in self.apis)]
+        return [self.broker.process, *(service.process for service in self.services)]
 
     def start(self, on_part: Callable[[str], None] = lambda name: None) -> None:
         """Start what is not running, each part when those it needs are ready; ``on_part`` is told which comes next.
@@ -116,8 +136,10 @@ class LocalStack:
             raise
 
     def stop(self, on_part: Callable[[str], None] = lambda name: None) -> None:
-        """Stop what is running, readers before what they read, API instances of other commands included."""
-        others = {file.stem for file in (self.directory / "run").glob("api-*.pid")} - {p.name for p in self.processes}
+        """Stop what is running, readers before what they read, those of other commands included."""
+        run = self.directory / "run"
+        running = {file.stem for pattern in ("api-*.pid", "webhooks.pid") for file in run.glob(pattern)}
+        others = running - {process.name for process in self.processes}
         for process in [*map(self._process, sorted(others)), *reversed(self.processes)]:
             if process.pid is not None:
                 on_part(process.name)
@@ -130,6 +152,35 @@ class LocalStack:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @property
+    def till_settings(self) -> Settings:
+        """Here everybody may do everything."""
+        return self.settings
+
+    @property
+    def metrics_url(self) -> str:
+        """The pipeline's metrics."""
+        return self.pipeline.url
+
+    @property
+    def api_url(self) -> str:
+        """The first API instance."""
+        return self.apis[0].url
+
+    def check(self) -> None:
+        """Raises ProcessFailedError if a part has ended."""
+        for process in self.processes:
+            if process.pid is None:
+                raise ProcessFailedError(f"{process.name} has ended. {process.last_lines()}")
+
+    def last_lines(self) -> str:
+        """The ends of the logs of what works on invoices."""
+        return "\n".join(process.last_lines() for process in self.processes[1:])
+
+    def parquet(self) -> Path:
+        """The folder of the Parquet files."""
+        return Path(self.settings.export_dir)
+
     def add_api(self) -> Service:
         """One more API instance, not yet started."""
         self.apis.append(self._api(len(self.apis) + 1))
@@ -137,7 +188,7 @@ class LocalStack:
 
     def _steps(self) -> Iterator[tuple[ManagedProcess, Callable[[], None]]]:
         yield self.broker.process, self._start_broker
-        for service in (self.pipeline, *self.apis):
+        for service in self.services:
             yield service.process, service.start
 
     def _start_broker(self) -> None:
@@ -157,6 +208,14 @@ class LocalStack:
         url = f"http://{HOST}:{settings.api_port}"
         return Service("api", settings, self._process(f"api-{number}"), url, lambda: _is_ok(f"{url}/readyz"))
 
+    def _readers(self) -> Iterator[Service]:
+        url = f"http://{HOST}:{self.settings.ledger_metrics_port}"
+        yield Service("services.ledger", self.settings, self._process("ledger"), url, lambda: _is_ok(f"{url}/readyz"))
+        if (jars.ROOT / self.settings.webhooks_file).exists():
+            metrics = f"http://{HOST}:{self.settings.webhooks_metrics_port}/metrics"
+            process = self._process("webhooks")
+            yield Service("services.webhooks", self.settings, process, metrics, lambda: _is_ok(metrics))
+
     def _process(self, name: str, stop_timeout: float = 30.0) -> ManagedProcess:
         return ManagedProcess(name, self.directory / "run", self.directory / "log", stop_timeout)
 
@@ -165,13 +224,21 @@ class LocalStack:
             (self.broker.process, self.broker.port, "LOYALTY_KAFKA_BOOTSTRAP_SERVERS"),
             (self.pipeline.process, self.settings.metrics_port, "LOYALTY_METRICS_PORT"),
             *((api.process, api.settings.api_port, "LOYALTY_API_PORT") for api in self.apis),
+            *((each.process, *self._port_of(each)) for each in self.readers),
         ]
         for process, port, setting in needed:
             if process.pid is None and is_taken(port):
                 raise PortTakenError(f"port {port} for {process.name} is taken by another program: set {setting}")
 
+    def _port_of(self, reader: Service) -> tuple[int, str]:
+        """The port of a reader, and the setting that moves it."""
+        setting = f"{reader.process.name}_metrics_port"
+        return getattr(self.settings, setting), f"LOYALTY_{setting.upper()}"
+
 
 def _local_port(settings: Settings) -> int:
+    if settings.kafka_security_protocol != "PLAINTEXT":
+        raise ValueError("the local stack starts its own Kafka, in plain text: unset LOYALTY_KAFKA_SECURITY_PROTOCOL")
     host, _, port = settings.kafka_bootstrap_servers.rpartition(":")
     if host not in (HOST, "localhost") or not port.isdigit():
         raise ValueError(

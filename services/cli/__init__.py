@@ -2,7 +2,18 @@
 
 import typer
 
-from services.cli import dead_letters, deployment, processes, publish, stores
+from services.cli import (
+    access,
+    audit,
+    dead_letters,
+    deployment,
+    ledger,
+    processes,
+    programme,
+    publish,
+    stores,
+    webhooks,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -13,9 +24,16 @@ app = typer.Typer(
 app.command("simulate")(publish.simulate)
 app.command("replay")(publish.replay)
 app.add_typer(deployment.topics, name="topics")
+app.add_typer(access.app, name="access")
 app.add_typer(stores.app, name="stores")
+app.add_typer(ledger.app, name="ledger")
+app.add_typer(programme.app, name="programme")
 app.command("settings")(deployment.show_settings)
 app.add_typer(dead_letters.app, name="dead-letters")
 app.command("pipeline", context_settings=processes.PASS_ON, add_help_option=False)(processes.pipeline)
 app.command("api", context_settings=processes.PASS_ON, add_help_option=False)(processes.api)
 app.command("export", context_settings=processes.PASS_ON)(processes.export)
+app.command("archive", context_settings=processes.PASS_ON)(processes.archive)
+app.command("audit")(audit.audit)
+app.command("rebuild")(audit.rebuild)
+app.command("webhooks")(webhooks.webhooks)

@@ -1,4 +1,4 @@
-"""`loyalty pipeline`, `api` and `export`: start a process of its own kind in this one's place.
+"""`loyalty pipeline`, `api`, `export` and `archive`: start a process of its own kind in this one's place.
 
 The CLI is below both layers and imports neither. Replacing the process keeps its id: signals reach the pipeline or the
 API, and a supervisor sees its exit status.
@@ -38,6 +38,11 @@ def export(
     folder = to or read_settings().export_dir
     until = [] if continuous else ["--available-now"]
     become("pipelines", ["--query", "export", "--to", folder, *until, *context.args])
+
+
+def archive(context: typer.Context) -> None:
+    """Append to Parquet what has happened to accounts since the last time, under pseudonyms."""
+    become("pipelines", ["--query", "archive", "--available-now", *context.args])
 
 
 def become(module: str, arguments: list[str]) -> NoReturn:

@@ -39,6 +39,7 @@ class PosInvoice(TypedDict, total=False):
     DeliveryType: str | None
     DeliveryAddress: DeliveryAddress | None
     InvoiceLineItems: list[LineItem] | None
+    OriginalInvoiceNumber: str | None
 
 
 class HadoopRecord(TypedDict):

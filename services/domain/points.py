@@ -17,8 +17,8 @@ def earned_points(total_amount: float, loyalty_factor: Decimal = LOYALTY_FACTOR)
     return to_hundredths(Decimal(repr(total_amount)) * loyalty_factor)
 
 
-def to_hundredths(points: Decimal) -> int:
-    return int(points.quantize(_HUNDREDTH, ROUND_HALF_UP).scaleb(2))
+def to_hundredths(points: Decimal, rounding: str = ROUND_HALF_UP) -> int:
+    return int(points.quantize(_HUNDREDTH, rounding).scaleb(2))
 
 
 def to_points(hundredths: int) -> Decimal:

@@ -113,7 +113,9 @@ class GroupMembership:
                     future = admin.describe_consumer_groups([self.group], request_timeout=_BROKER_SECONDS)[self.group]
                     asked = (boot_seconds(), future)
                 elif asked and asked[1].done():
-                    self._note(*asked, consumer.memberid())
+                    if not self._note(*asked, consumer.memberid()):
+                        # After a restart of the only broker a client that has asked about a group before asks in vain.
+                        admin = clients.admin(self._settings, self.url)
                     asked = None
         except Exception:
             log.exception("the membership died")
@@ -134,12 +136,12 @@ class GroupMembership:
         }
         return clients.consumer(self._settings, self.url, **overrides)
 
-    def _note(self, asked_at: float, future: "Future[Any]", member_id: str) -> None:
+    def _note(self, asked_at: float, future: "Future[Any]", member_id: str) -> bool:
         try:
             view = view_of(future.result(), asked_at, self.view)
         except KafkaException as error:
             log.warning("the group cannot be described", error=str(error))
-            return
+            return False
         if view.has(member_id):
             self._confirmed_at = asked_at
         self.member_id = member_id
@@ -149,6 +151,7 @@ class GroupMembership:
             self._next_refresh = min(self._next_refresh, boot_seconds() + _SOON_SECONDS)
         if changed:
             self._on_change()
+        return True
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         # Paused at once: the materialiser reads, this member is here to be counted.

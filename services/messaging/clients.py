@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
 from services.settings import Settings
@@ -16,8 +16,49 @@ Option = str | int | float | bool | Callable[..., Any]
 """A setting of librdkafka, or what it is to call back."""
 
 
+def connection(settings: Settings) -> dict[str, Any]:
+    """Where the brokers are and how they are spoken to: the options of librdkafka that every client shares.
+
+    The certificate must name the host that was asked for; librdkafka checks that by default.
+    """
+    options: dict[str, Any] = {
+        "bootstrap.servers": settings.kafka_bootstrap_servers,
+        "security.protocol": settings.kafka_security_protocol,
+    }
+    if settings.kafka_security_protocol.endswith("SSL") and settings.kafka_ssl_ca_location:
+        options["ssl.ca.location"] = str(settings.kafka_ssl_ca_location)
+    if settings.kafka_security_protocol.startswith("SASL_"):
+        options |= {
+            "sasl.mechanism": settings.kafka_sasl_mechanism,
+            "sasl.username": settings.kafka_sasl_username,
+            "sasl.password": settings.kafka_password,
+        }
+    return options
+
+
+class Refusal:
+    """Why a broker that answers does not let a client in: no valid password, or a certificate nobody trusts.
+
+    librdkafka tells this only to ``error_cb``; calls just time out.
+    """
+
+    def __init__(self) -> None:
+        self._reason: str | None = None
+
+    def note(self, error: KafkaError) -> None:
+        """Takes what librdkafka reports; to be given as ``error_cb``, which is called while the client is polled."""
+        if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):  # noqa: SLF001  # their only names
+            _, _, self._reason = error.str().partition(" (after ")[0].partition(": ")
+
+    def explain(self, settings: Settings) -> str:
+        """One line for whoever started the client, once a call has failed."""
+        if self._reason is None:
+            return f"no Kafka broker answers at {settings.kafka_bootstrap_servers}"
+        return f"the Kafka broker at {settings.kafka_bootstrap_servers} cannot be used: {self._reason}"
+
+
 def _common(settings: Settings, client_id: str) -> dict[str, Any]:
-    return {"bootstrap.servers": settings.kafka_bootstrap_servers, "client.id": client_id}
+    return {**connection(settings), "client.id": client_id}
 
 
 def producer(settings: Settings, client_id: str, **overrides: Option) -> Producer:

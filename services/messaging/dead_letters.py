@@ -69,9 +69,10 @@ def read(settings: Settings, selection: Selection = Selection()) -> Iterator[Dea
     Raises DeadLettersError if no broker answers, PublishError if there is no such topic.
     """
     topic = settings.name_of(topics.DEAD_LETTERS)
-    consumer = clients.consumer(settings, CLIENT_ID, log_level=0)
+    refusal = clients.Refusal()
+    consumer = clients.consumer(settings, CLIENT_ID, log_level=0, error_cb=refusal.note)
     try:
-        ends = _ends(consumer, topic, settings)
+        ends = _ends(consumer, topic, settings, refusal)
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in ends])
         selected = (letter for letter in map(_letter, _until(consumer, ends)) if letter in selection)
         yield from selected if selection.places else each_once(selected)
@@ -120,12 +121,13 @@ def _text(place: Place) -> str:
     return f"{place[0]}:{place[1]}"
 
 
-def _ends(consumer: Consumer, topic: str, settings: Settings) -> dict[int, int]:
+def _ends(consumer: Consumer, topic: str, settings: Settings, refusal: clients.Refusal) -> dict[int, int]:
     """The offset behind the last record of every partition that ever had any."""
     try:
         found = find_topic(consumer, topic)
     except KafkaException as error:
-        raise DeadLettersError(f"no Kafka broker answers at {settings.kafka_bootstrap_servers}") from error
+        consumer.poll(0)
+        raise DeadLettersError(refusal.explain(settings)) from error
     # The admin client, unlike the consumer, asks again by itself while a partition has no leader. It needs a name of
     # its own: freed while it waits, it never answers.
     admin = clients.admin(settings)

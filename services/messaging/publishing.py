@@ -41,24 +41,24 @@ class Record(Protocol):
 
 def connected_producer(settings: Settings, client_id: str, topics: Iterable[str]) -> Producer:
     """A producer whose broker answers and has these topics; raises PublishError otherwise, within BROKER_TIMEOUT."""
-    producer = clients.producer(
-        settings,
-        client_id,
-        **{
-            "message.timeout.ms": int(DELIVERY_TIMEOUT * 1000),
-            # Long runs fill larger batches; a record that has to wait for its batch costs nobody anything here.
-            "linger.ms": 20,
-            "queue.buffering.max.messages": 200_000,
-            # librdkafka's own lines would break progress bars; whatever matters comes back as an error.
-            "log_level": 0,
-        },
-    )
+    refusal = clients.Refusal()
+    overrides: dict[str, clients.Option] = {
+        "error_cb": refusal.note,
+        "message.timeout.ms": int(DELIVERY_TIMEOUT * 1000),
+        # Long runs fill larger batches; a record that has to wait for its batch costs nobody anything here.
+        "linger.ms": 20,
+        "queue.buffering.max.messages": 200_000,
+        # librdkafka's own lines would break progress bars; whatever matters comes back as an error.
+        "log_level": 0,
+    }
+    producer = clients.producer(settings, client_id, **overrides)
     try:
         producer.list_topics(timeout=BROKER_TIMEOUT)
         for topic in topics:
             find_topic(producer, topic)
     except KafkaException as error:
-        raise PublishError(f"no Kafka broker answers at {settings.kafka_bootstrap_servers}") from error
+        producer.poll(0)
+        raise PublishError(refusal.explain(settings)) from error
     return producer
 
 

@@ -28,6 +28,7 @@ _SCALARS_THAT_RECUR = frozenset(
         "CashierID",
         "CustomerType",
         "DeliveryType",
+        "OriginalInvoiceNumber",
     )
 )
 _NULL = b"\x00"

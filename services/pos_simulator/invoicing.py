@@ -71,6 +71,7 @@ class Invoicing:
             "DeliveryType": HOME_DELIVERY if delivered else TAKEAWAY,
             "DeliveryAddress": shopper.address if delivered else None,
             "InvoiceLineItems": items,
+            "OriginalInvoiceNumber": None,
         }
 
     def _shopper(self, *, prime: bool) -> Shopper:

@@ -15,6 +15,8 @@ BALANCES = "customer-balances"
 TOP_CUSTOMERS = "top-customers"
 STORE_SALES = "store-sales"
 STORES = "stores"
+DECISIONS = "decisions"
+PROGRAMMES = "programmes"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE = timedelta(minutes=1)
@@ -31,6 +33,8 @@ def stores(ids: SchemaIds, threshold: Decimal = TOP_CUSTOMERS_THRESHOLD) -> tupl
         StoreDefinition(TOP_CUSTOMERS, topics.LOYALTY_BALANCES, balances.view, derived=_from(threshold)),
         StoreDefinition(STORE_SALES, topics.STORE_SALES, _sales_view(ids), window=_MINUTE),
         StoreDefinition(STORES, topics.STORES, _store_view(ids), is_global=True),
+        StoreDefinition(DECISIONS, topics.LOYALTY_DECISIONS, _decision_view(ids)),
+        StoreDefinition(PROGRAMMES, topics.LOYALTY_PROGRAMMES, _programme_view(ids), is_global=True),
     )
 
 
@@ -40,7 +44,7 @@ def _balances(ids: SchemaIds) -> StoreDefinition:
     def view(key: bytes, value: bytes) -> View:
         balance = decode(value)
         _check_key(key, balance["CustomerCardNo"].encode())
-        return View(balance["Sequence"], balance_body(balance), balance["UpdatedTime"])
+        return View(balance["Sequence"], balance_body(balance), balance["UpdatedTime"], balance["OpenedTime"])
 
     return StoreDefinition(BALANCES, topics.LOYALTY_BALANCES, view)
 
@@ -74,16 +78,70 @@ def _store_view(ids: SchemaIds) -> Viewer:
     return view
 
 
+def _decision_view(ids: SchemaIds) -> Viewer:
+    decode = decoder(topics.LOYALTY_DECISIONS, ids)
+
+    def view(key: bytes, value: bytes) -> View:
+        decision = decode(value)
+        _check_key(key, decision["CommandID"].encode())
+        return View(decision["Sequence"], decision_body(decision))
+
+    return view
+
+
+def _programme_view(ids: SchemaIds) -> Viewer:
+    decode = decoder(topics.LOYALTY_PROGRAMMES, ids)
+
+    def view(key: bytes, value: bytes) -> View:
+        version = decode(value)
+        _check_key(key, str(version["Version"]).encode())
+        times = {name: _time(version[name]) for name in ("EffectiveTime", "PublishedTime")}
+        return View(None, orjson.dumps({**version, **times}, option=orjson.OPT_UTC_Z))
+
+    return view
+
+
 def balance_body(balance: Record) -> bytes:
     """The JSON that answers for a Balance.
 
     Points are a string with two places: exact in every client, where a JSON number becomes a binary fraction in most.
-    The time is ISO 8601 in UTC. Raises UndecodableError for a time outside of the years 1 to 9999.
+    Times are ISO 8601 in UTC. Raises UndecodableError for a time outside of the years 1 to 9999.
     """
+    available = balance["AvailableLoyaltyPoints"]
+    if available is None:
+        # Written before points could be pending or reserved: all that there were could be spent.
+        available = balance["TotalLoyaltyPoints"]
     shown = {
-        **balance,
-        "TotalLoyaltyPoints": str(balance["TotalLoyaltyPoints"]),
+        "CustomerCardNo": balance["CustomerCardNo"],
+        "TotalLoyaltyPoints": _points(balance["TotalLoyaltyPoints"]),
+        "AvailableLoyaltyPoints": _points(available),
+        "PendingLoyaltyPoints": _points(balance["PendingLoyaltyPoints"]),
+        "ReservedLoyaltyPoints": _points(balance["ReservedLoyaltyPoints"]),
+        "Tier": balance["Tier"] or None,
+        "Sequence": balance["Sequence"],
+        "OpenedTime": _time_or_none(balance["OpenedTime"]),
         "UpdatedTime": _time(balance["UpdatedTime"]),
+    }
+    return orjson.dumps(shown, option=orjson.OPT_UTC_Z)
+
+
+def decision_body(decision: Record) -> bytes:
+    """The JSON of a Decision: points and times as in ``balance_body``; null for what it says nothing about."""
+    shown = {
+        "CommandID": decision["CommandID"],
+        "Status": decision["Status"],
+        "Kind": decision["Kind"],
+        "CustomerCardNo": decision["CustomerCardNo"] or None,
+        "Points": _points_or_none(decision["Points"]),
+        "RedemptionID": decision["RedemptionID"] or None,
+        "Reason": decision["Reason"] or None,
+        "ExpiresTime": _time_or_none(decision["ExpiresTime"]),
+        "TotalLoyaltyPoints": _points_or_none(decision["TotalLoyaltyPoints"]),
+        "AvailableLoyaltyPoints": _points_or_none(decision["AvailableLoyaltyPoints"]),
+        "AccountSequence": decision["AccountSequence"] or None,
+        "OpenedTime": _time_or_none(decision["OpenedTime"]),
+        "UpdatedTime": _time_or_none(decision["UpdatedTime"]),
+        "RequestHash": decision["RequestHash"],
     }
     return orjson.dumps(shown, option=orjson.OPT_UTC_Z)
 
@@ -113,6 +171,19 @@ def sales_body(sales: Record) -> bytes:
 def _check_key(key: bytes, of_value: bytes) -> None:
     if key != of_value:
         raise UndecodableError("the key is not that of the value")
+
+
+def _points(points: Decimal | None) -> str:
+    # fastavro gives None for a decimal that an older writer left to its default, which is zero.
+    return "0.00" if points is None else str(points)
+
+
+def _points_or_none(points: Decimal | None) -> str | None:
+    return None if points is None else str(points)
+
+
+def _time_or_none(milliseconds: int) -> datetime | None:
+    return _time(milliseconds) if milliseconds else None
 
 
 def _time(milliseconds: int) -> datetime:

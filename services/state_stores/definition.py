@@ -12,15 +12,18 @@ class View(NamedTuple):
     """What a store shows of one changelog value.
 
     Attributes:
-        sequence: a store keeps the view with the highest; None where the changelog has none: the last record counts.
+        sequence: a store keeps the view with the highest (opened time, sequence); None where the changelog has none:
+            the last record counts.
         body: JSON, ready to send.
         updated_time: when the fact behind it was appended by the broker, milliseconds since the epoch; None where
             nobody measures how fresh the store is.
+        opened_time: of the account that the sequence counts; see ``Entry``.
     """
 
     sequence: int | None
     body: bytes
     updated_time: int | None = None
+    opened_time: int = 0
 
 
 Viewer = Callable[[bytes, bytes], View]

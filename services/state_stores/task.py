@@ -39,7 +39,7 @@ class Progress:
         end_offset: one past the newest record that the broker is known to have.
         target: the end offset seen at the start; restored means that it has been reached once.
         undecodable: records skipped because they cannot be read.
-        ignored: records skipped because their sequence is not greater than the stored one.
+        ignored: records skipped because they are not newer than the stored one (see ``Entry.version``).
         rebuilt_because: why local data was thrown away at the start, if it was.
         active_target: the end offset seen when this instance became the partition's owner; None for a standby.
         end_asked_at: when the broker was asked for an end offset that is noted here, by ``boot_seconds``; 0 for never.
@@ -109,8 +109,8 @@ class StoreTask:
     def apply(self, records: Iterable[ChangelogRecord]) -> Collection[bytes]:
         """Write what the records change, together with their offsets; returns the keys that were written.
 
-        Records below the position are repeats and are skipped, as are sequences that are not greater than the stored
-        one (replays, a writer that was thought dead) and values that cannot be read.
+        Records below the position are repeats and are skipped, as are those that are not newer than the stored one
+        (replays, a writer that was thought dead) and values that cannot be read.
 
         Raises SchemaRegistryUnavailableError, with nothing written or counted: the records must come again.
         """
@@ -195,11 +195,12 @@ class StoreTask:
             self._skip(record, str(error))
             return
         sequence = record.offset + 1 if view.sequence is None else view.sequence
+        entry = Entry(sequence, record.offset, record.append_time, view.body, view.opened_time)
         known = writes[record.key] if record.key in writes else self.store.get(record.key)
-        if known is not None and sequence <= Entry.unpack(known).sequence:
+        if known is not None and entry.version <= Entry.unpack(known).version:
             self.progress.ignored += 1
             return
-        writes[record.key] = Entry(sequence, record.offset, record.append_time, view.body).pack()
+        writes[record.key] = entry.pack()
         self.progress.applied += 1
         if view.updated_time is not None:
             updated_times.append(view.updated_time)

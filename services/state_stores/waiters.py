@@ -1,10 +1,10 @@
-"""Long polls: requests that wait until a store has a sequence."""
+"""Long polls: requests that wait until a store shows a change."""
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection
 
-from services.state_stores.entry import Entry
+from services.state_stores.entry import Awaited, Entry
 
 
 class SequenceWaiters:
@@ -18,20 +18,22 @@ class SequenceWaiters:
         """Name the loop whose tasks wait; before any of them does."""
         self._loop = loop
 
-    async def wait(self, key: bytes, sequence: int, seconds: float, read: Callable[[], Entry | None]) -> Entry | None:
-        """Read until the key's sequence is at least ``sequence`` or the time is over; the last read either way.
+    async def wait(
+        self, key: bytes, awaited: Awaited, seconds: float, read: Callable[[], Entry | None]
+    ) -> Entry | None:
+        """Read until the key's entry shows what is awaited or the time is over; the last read either way.
 
         Raises what ``read`` raises.
         """
         entry = read()
-        if _reached(entry, sequence) or seconds <= 0:
+        if awaited.is_seen_in(entry) or seconds <= 0:
             return entry
         written = asyncio.Event()
         self._waiting[key].add(written)
         try:
             async with asyncio.timeout(seconds):
                 # Registered before read again: a write in between is either seen here or wakes this waiter.
-                while not _reached(entry := read(), sequence):
+                while not awaited.is_seen_in(entry := read()):
                     await written.wait()
                     written.clear()
         except TimeoutError:
@@ -59,7 +61,3 @@ class SequenceWaiters:
         for key in keys:
             for written in self._waiting.get(key, ()):
                 written.set()
-
-
-def _reached(entry: Entry | None, sequence: int) -> bool:
-    return entry is not None and entry.sequence >= sequence

@@ -4,15 +4,18 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from infra.local.broker import LocalBroker
 from services.messaging.administration import create_topics
 from services.messaging.clients import admin
 from services.settings import Settings
 from tests.api_process import ApiProcess, Changelog, balances_of
+
+if TYPE_CHECKING:
+    from infra.local.broker import LocalBroker
+    from tests.images import KafkaInContainer
 
 CARDS = [f"CARD{number}" for number in range(60)]
 
@@ -162,46 +165,38 @@ def recreate_topics(settings: Settings) -> None:
     create_topics(settings)
 
 
-def test_goes_on_serving_while_kafka_is_away(tmp_path: Path) -> None:
+def test_goes_on_serving_while_kafka_is_away(own_broker: "LocalBroker | KafkaInContainer", tmp_path: Path) -> None:
     """With the broker dead it stays alive and ready, serves, and says so; with the broker back it follows again."""
-    broker = LocalBroker(tmp_path / "broker")
-    broker.start()
-    settings = Settings(kafka_bootstrap_servers=broker.bootstrap_servers, state_dir=tmp_path / "state")
-    try:
-        create_topics(settings)
+    own_broker.start()
+    settings = Settings(kafka_bootstrap_servers=own_broker.bootstrap_servers, state_dir=tmp_path / "state")
+    create_topics(settings)
+    changelog = Changelog(settings)
+    changelog.balance("A", "1.00", 1)
+    changelog.flush()
+    with ApiProcess(settings, tmp_path / "api.log") as api:
+        api.ready()
+        own_broker.stop()
+        api.wait_until(lambda report: report["ready"] and report["kafkaError"] is not None)
+        assert api.points(["A"]) == {"A": "1.00"}
+        assert api.http.get("/livez").status_code == 200
+
+        own_broker.start()
+        api.wait_until(lambda report: report["ready"] and report["kafkaError"] is None)
         changelog = Changelog(settings)
-        changelog.balance("A", "1.00", 1)
+        changelog.balance("A", "2.00", 2)
         changelog.flush()
-        with ApiProcess(settings, tmp_path / "api.log") as api:
-            api.ready()
-            broker.stop()
-            api.wait_until(lambda report: report["ready"] and report["kafkaError"] is not None)
-            assert api.points(["A"]) == {"A": "1.00"}
-            assert api.http.get("/livez").status_code == 200
-
-            broker.start()
-            api.wait_until(lambda report: report["ready"] and report["kafkaError"] is None)
-            changelog = Changelog(settings)
-            changelog.balance("A", "2.00", 2)
-            changelog.flush()
-            answer = api.http.get("/v1/customers/A/balance?minSequence=2&timeout=30")
-            assert answer.json()["TotalLoyaltyPoints"] == "2.00"
-    finally:
-        broker.stop()
+        answer = api.http.get("/v1/customers/A/balance?minSequence=2&timeout=30")
+        assert answer.json()["TotalLoyaltyPoints"] == "2.00"
 
 
-def test_starts_before_kafka_does(tmp_path: Path) -> None:
+def test_starts_before_kafka_does(own_broker: "LocalBroker | KafkaInContainer", tmp_path: Path) -> None:
     """Without a broker and without topics it is alive, answers 503, and becomes ready by itself when they come."""
-    broker = LocalBroker(tmp_path / "broker")
-    settings = Settings(kafka_bootstrap_servers=broker.bootstrap_servers, state_dir=tmp_path / "state")
+    settings = Settings(kafka_bootstrap_servers=own_broker.bootstrap_servers, state_dir=tmp_path / "state")
     with ApiProcess(settings, tmp_path / "api.log") as api:
         api.wait_until(lambda report: not report["ready"] and report["kafkaError"] is not None)
         assert api.http.get("/livez").status_code == 200
         assert api.balance("A").status_code == 503
-        broker.start()
-        try:
-            create_topics(settings)
-            api.ready()
-            assert api.balance("A").status_code == 404
-        finally:
-            broker.stop()
+        own_broker.start()
+        create_topics(settings)
+        api.ready()
+        assert api.balance("A").status_code == 404

@@ -3,9 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections import defaultdict
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
@@ -15,12 +12,13 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from pipelines.checkpoints import CheckpointMismatchError
-from pipelines.queries import EXPORT, FAN_OUT, LOYALTY, SALES, Query, RepeatHorizonError
+from pipelines.queries import EXPORT, FAN_OUT, LOYALTY, SALES, RepeatHorizonError
 from schemas import topics
 from services.messaging.administration import TillTimeError
 from services.messaging.clients import admin, producer
 from services.messaging.wire import encoder
 from tests.kafka_topics import IDS, balances_of, effects_of, headers_of, publish, read_all, records_of
+from tests.pipeline_process import replay_newest_batch, run_to_the_end, start_pipeline, wait_until
 
 SAMPLE = Path(__file__).parents[3] / "shared" / "data" / "pos-invoices"
 
@@ -49,13 +47,6 @@ def invoices(first, count):
 def publish_invoices(settings, batch):
     encode = encoder(topics.POS_INVOICES, IDS)
     publish(settings, topics.POS_INVOICES, ((each["StoreID"].encode(), encode(each)) for each in batch))
-
-
-def run(spark, settings, *queries: Query):
-    """Run the queries until they have read all there is."""
-    started = [query.start(spark, IDS, settings, available_now=True) for query in queries]
-    for query in started:
-        query.awaitTermination()
 
 
 def points(batch):
@@ -89,27 +80,19 @@ def rows(settings):
     return pyarrow.dataset.dataset(settings.export_dir, format="parquet", partitioning="hive").to_table().to_pylist()
 
 
-def replay_newest_batch(checkpoint):
-    """Take away the newest commit: Spark replays that batch, as after a crash between the sink and the commit."""
-    commits = [path for path in Path(checkpoint, "commits").iterdir() if path.name.isdigit()]
-    newest = max(commits, key=lambda path: int(path.name))
-    newest.unlink()
-    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
-
-
 @pytest.mark.usefixtures("topics_created")
 def test_every_invoice_reaches_its_outputs_once_over_batches_repeats_and_replays(spark, settings):
     """Repeats hours later, dead letters, a replay of the newest batch of every query: all outputs are still exact."""
     first, second = invoices(1, 60), invoices(61, 40)
     publish_invoices(settings, first + first[:3])
     publish(settings, topics.POS_INVOICES, [(b"STR1", b"nonsense"), (None, None)])
-    run(spark, settings, FAN_OUT, LOYALTY)
-    run(spark, settings, EXPORT)
+    run_to_the_end(spark, settings, FAN_OUT, LOYALTY)
+    run_to_the_end(spark, settings, EXPORT)
     for query in (FAN_OUT, LOYALTY, EXPORT):
         replay_newest_batch(query.checkpoint(settings))
     publish_invoices(settings, second + first[10:20] + second[:5])
-    run(spark, settings, FAN_OUT, LOYALTY)
-    run(spark, settings, EXPORT)
+    run_to_the_end(spark, settings, FAN_OUT, LOYALTY)
+    run_to_the_end(spark, settings, EXPORT)
 
     everything = first + second
     assert points(everything) == served(settings)
@@ -131,9 +114,9 @@ def test_every_invoice_reaches_its_outputs_once_over_batches_repeats_and_replays
 def test_a_number_is_an_invoice_once_whatever_it_says_the_second_time(spark, settings):
     """A number that comes again under another card, amount or type earns nothing more and ships nothing more."""
     publish_invoices(settings, [invoice(1, "A", 100.0), invoice(3, "B", 50.0, CustomerType="NONPRIME")])
-    run(spark, settings, FAN_OUT, LOYALTY)
+    run_to_the_end(spark, settings, FAN_OUT, LOYALTY)
     publish_invoices(settings, [invoice(1, "C", 900.0), invoice(3, "B", 50.0), invoice(5, "B", 10.0)])
-    run(spark, settings, FAN_OUT, LOYALTY)
+    run_to_the_end(spark, settings, FAN_OUT, LOYALTY)
 
     assert {"A": Decimal("2.00"), "B": Decimal("0.20")} == served(settings)
     assert {"I1", "I3", "I5"} == set(effects_of(settings, topics.SHIPMENT))
@@ -146,7 +129,7 @@ def test_recorded_invoices_give_the_known_totals(spark, settings):
     texts = [line for file in sorted(SAMPLE.glob("*.jsonl")) for line in file.read_bytes().splitlines()]
     publish(settings, topics.POS_INVOICES, ((json.loads(text)["StoreID"].encode(), text) for text in texts))
 
-    run(spark, settings, FAN_OUT, LOYALTY)
+    run_to_the_end(spark, settings, FAN_OUT, LOYALTY)
 
     recorded = [json.loads(text) for text in texts]
     assert (1000, 998) == (len(recorded), len({each["InvoiceNumber"] for each in recorded}))
@@ -161,14 +144,14 @@ def test_recorded_invoices_give_the_known_totals(spark, settings):
 def test_what_is_no_hadoop_record_becomes_a_dead_letter_of_the_export(spark, settings):
     """Neither somebody else's bytes on the hadoop topic nor a till's absurd clock stop the export of the others."""
     publish_invoices(settings, [*invoices(1, 3), *(invoice(n, "A", 1.0, CreatedTime=n) for n in (2**63 - 1, -(2**63)))])
-    run(spark, settings, FAN_OUT)
+    run_to_the_end(spark, settings, FAN_OUT)
     publish(settings, topics.HADOOP, [(b"k", b"not a record")])
     client = producer(settings, "test")  # another producer's record, with other headers than ours
     foreign = encoder(topics.HADOOP, IDS)({"InvoiceNumber": "F1", "ItemCode": "0"})
     client.produce(settings.name_of(topics.HADOOP), key=b"k", value=foreign, headers={"x": b"1"})
     assert 0 == client.flush(60)
 
-    run(spark, settings, EXPORT)
+    run_to_the_end(spark, settings, EXPORT)
 
     ours = effects_of_hadoop_without(settings, {b"not a record", foreign})
     assert len(ours) + 1 == len(rows(settings))
@@ -191,7 +174,7 @@ def test_the_largest_record_that_the_topic_takes_becomes_a_dead_letter(spark, se
     assert 0 == client.flush(60)
     publish_invoices(settings, invoices(1, 1))
 
-    run(spark, settings, FAN_OUT)
+    run_to_the_end(spark, settings, FAN_OUT)
 
     assert {huge, huger} == {message.value() for message in read_all(settings, topics.DEAD_LETTERS)}
     assert {"I1"} == set(effects_of(settings, topics.SHIPMENT))
@@ -201,20 +184,22 @@ def test_the_largest_record_that_the_topic_takes_becomes_a_dead_letter(spark, se
 def test_settings_that_do_not_fit_the_checkpoint_are_refused(spark, settings):
     """A checkpoint says what it was made with, and which setting it cannot bear."""
     publish_invoices(settings, invoices(1, 1))
-    run(spark, settings, FAN_OUT)
+    run_to_the_end(spark, settings, FAN_OUT)
 
     with pytest.raises(CheckpointMismatchError, match="shuffle_partitions: '3' before, '4' now"):
-        run(spark, settings.model_copy(update={"shuffle_partitions": 4}), FAN_OUT)
+        run_to_the_end(spark, settings.model_copy(update={"shuffle_partitions": 4}), FAN_OUT)
 
 
 @pytest.mark.usefixtures("topics_created")
 def test_a_lost_checkpoint_of_the_accounts_is_refused(spark, settings):
     """Accounts that begin again would count from sequence 1, and every reader of the changelog would ignore them."""
     publish_invoices(settings, invoices(1, 1))
-    run(spark, settings, LOYALTY)
+    run_to_the_end(spark, settings, LOYALTY)
 
     with pytest.raises(CheckpointMismatchError, match=r"is new, but .*loyalty-balances goes on from another"):
-        run(spark, settings.model_copy(update={"checkpoint_dir": f"{settings.checkpoint_dir}-lost"}), LOYALTY)
+        run_to_the_end(
+            spark, settings.model_copy(update={"checkpoint_dir": f"{settings.checkpoint_dir}-lost"}), LOYALTY
+        )
 
 
 def test_a_topic_with_the_tills_time_is_refused(spark, settings):
@@ -225,7 +210,7 @@ def test_a_topic_with_the_tills_time_is_refused(spark, settings):
         future.result()
 
     with pytest.raises(TillTimeError, match="LogAppendTime"):
-        run(spark, settings, FAN_OUT)
+        run_to_the_end(spark, settings, FAN_OUT)
 
 
 @pytest.mark.usefixtures("topics_created")
@@ -234,7 +219,7 @@ def test_a_horizon_shorter_than_the_retention_is_refused(spark, settings):
     from datetime import timedelta
 
     with pytest.raises(RepeatHorizonError, match="8 days"):
-        run(spark, settings.model_copy(update={"repeat_horizon": timedelta(days=7)}), FAN_OUT)
+        run_to_the_end(spark, settings.model_copy(update={"repeat_horizon": timedelta(days=7)}), FAN_OUT)
 
 
 @pytest.mark.usefixtures("topics_created")
@@ -242,10 +227,10 @@ def test_sales_by_minute_add_up_over_batches_repeats_and_replays(spark, settings
     """The last record of every window has the figures of its invoices, each once; its sequence only grows."""
     first, second = invoices(1, 20), invoices(21, 10)
     publish_invoices(settings, first + first[:5])
-    run(spark, settings, SALES)
+    run_to_the_end(spark, settings, SALES)
     replay_newest_batch(SALES.checkpoint(settings))
     publish_invoices(settings, second + first[:5])
-    run(spark, settings, SALES)
+    run_to_the_end(spark, settings, SALES)
 
     windows = {}
     for record in effects_of(settings, topics.STORE_SALES).values():
@@ -262,38 +247,6 @@ def test_sales_by_minute_add_up_over_batches_repeats_and_replays(spark, settings
     assert 5 == len(amounts)
 
 
-def start_pipeline(settings, log):
-    """The pipeline as a user starts it, in a session of its own so that it can be killed whole."""
-    from infra.local import jars
-    from infra.local.java import find_java_home
-    from infra.local.ports import free_port
-
-    environment = {
-        **os.environ,
-        "JAVA_HOME": str(find_java_home()),
-        "LOYALTY_KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers,
-        "LOYALTY_TOPIC_PREFIX": settings.topic_prefix,
-        "LOYALTY_CHECKPOINT_DIR": settings.checkpoint_dir,
-        "LOYALTY_EXPORT_DIR": settings.export_dir,
-        "LOYALTY_EXPORT_INTERVAL": "PT1S",
-        "LOYALTY_MAX_OFFSETS_PER_TRIGGER": "90",
-        "LOYALTY_METRICS_PORT": str(free_port()),
-        "LOYALTY_SPARK_MASTER": "local[2]",
-        "LOYALTY_SPARK_JAVA_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-        "LOYALTY_SPARK_JARS_DIR": str(jars.folder("spark")),
-    }
-    return subprocess.Popen(
-        [sys.executable, "-m", "pipelines"], env=environment, stdout=log, stderr=log, start_new_session=True
-    )
-
-
-def wait_until(condition, process, log, seconds=480):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, Path(log.name).read_text(encoding="utf-8")[-4000:]
-        assert time.monotonic() < deadline, Path(log.name).read_text(encoding="utf-8")[-4000:]
-
-
 @pytest.mark.usefixtures("topics_created")
 @pytest.mark.timeout(1500)
 def test_totals_are_right_after_kill_9_of_the_pipeline(settings, tmp_path):
@@ -302,14 +255,14 @@ def test_totals_are_right_after_kill_9_of_the_pipeline(settings, tmp_path):
     publish_invoices(settings, batch + batch[100:130])
     lines = sum(len(each["InvoiceLineItems"]) for each in batch)
     with (tmp_path / "pipeline.log").open("a", encoding="utf-8") as log:
-        doomed = start_pipeline(settings, log)
+        doomed = start_pipeline(settings, log, LOYALTY_MAX_OFFSETS_PER_TRIGGER="90")
         wait_until(lambda: 0 < len(records_of(settings, topics.LOYALTY)), doomed, log)
         os.killpg(doomed.pid, signal.SIGKILL)
         doomed.wait()
         counted = len(effects_of(settings, topics.LOYALTY))
         assert counted < 450, "it was killed too late to prove anything"
 
-        survivor = start_pipeline(settings, log)
+        survivor = start_pipeline(settings, log, LOYALTY_MAX_OFFSETS_PER_TRIGGER="90")
         try:
             wait_until(lambda: len(effects_of(settings, topics.LOYALTY)) >= 450, survivor, log)
             wait_until(lambda: len(effects_of(settings, topics.HADOOP)) >= lines, survivor, log)

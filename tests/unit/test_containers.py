@@ -1,7 +1,9 @@
 """What can be known of the images and the compose file without an engine."""
 
 import http.server
+import os
 import re
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,29 +21,66 @@ EVERY_DOCKERFILE = pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda
 VARIABLES = {f"LOYALTY_{name.upper()}" for name in Settings.model_fields}
 
 
+LONG_RUNNING = {"kafka", "postgres", "pipeline", "ledger", "api"}
+"""What `docker-compose up` leaves running, with no profile."""
+
+
+def interpolated(text: str) -> str:
+    """The compose file as Compose reads it where nobody sets a variable."""
+    return re.sub(r"\$\{\w+(?::?-([^}]*))?\}", lambda found: found[1] or "", text)
+
+
 @pytest.fixture
 def compose() -> dict[str, Any]:
-    """The compose file as YAML gives it, anchors merged."""
-    parsed: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+    """The compose file, variables at their defaults and anchors merged."""
+    text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    parsed: dict[str, Any] = yaml.safe_load(interpolated(text))
     return parsed
+
+
+@pytest.fixture
+def built(compose: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The services whose images are the project's own."""
+    return {name: service for name, service in compose["services"].items() if "build" in service}
 
 
 def dockerfile_of(service: dict[str, Any]) -> Path:
     return ROOT / str(service["build"]["dockerfile"])
 
 
-def test_every_service_has_an_image_that_can_be_built(compose: dict[str, Any]) -> None:
-    """Each service names a Dockerfile of the project, and services of one image build it from the same one."""
-    by_image: dict[str, set[Path]] = {}
-    for service in compose["services"].values():
-        by_image.setdefault(service["image"], set()).add(dockerfile_of(service))
-    assert set(DOCKERFILES) == {file for files in by_image.values() for file in files}
-    assert all(1 == len(files) for files in by_image.values())
+def test_images_are_the_projects_own_or_pinned(compose: dict[str, Any], built: dict[str, dict[str, Any]]) -> None:
+    """Services of one image build it from the same file and target; whatever comes from elsewhere has a version."""
+    by_image: dict[str, set[tuple[Path, str | None]]] = {}
+    for service in built.values():
+        by_image.setdefault(service["image"], set()).add((dockerfile_of(service), service["build"].get("target")))
+    assert set(DOCKERFILES) == {file for made in by_image.values() for file, _ in made}
+    assert all(1 == len(made) for made in by_image.values())
+    others = [service["image"] for name, service in compose["services"].items() if name not in built]
+    assert others
+    assert all(re.search(r":v?\d+\.\d+\.\d+$", image) for image in others)
+
+
+def test_profiles_add_to_what_always_runs(compose: dict[str, Any]) -> None:
+    """Without a profile there is the whole stack and nothing else; each profile is one that the documents name."""
+    services = compose["services"]
+    assert {*LONG_RUNNING, "topics"} == {name for name, service in services.items() if "profiles" not in service}
+    profiles = {profile for service in services.values() for profile in service.get("profiles", ())}
+    assert {"simulate", "cluster", "observability"} == profiles
+
+
+def test_no_container_has_more_rights_than_it_needs(built: dict[str, dict[str, Any]]) -> None:
+    """No capability, no way to one, and nothing to write to but volumes and /tmp."""
+    for service in built.values():
+        assert (["ALL"], ["no-new-privileges:true"]) == (service["cap_drop"], service["security_opt"])
+        assert service["read_only"]
+        assert "/tmp" in [*(mount.partition(":")[0] for mount in service["tmpfs"]), *service.get("volumes", ())]  # noqa: S108
 
 
 def test_settings_of_containers_exist() -> None:
-    """Every LOYALTY_ variable in the compose file and the images is a setting."""
-    texts = [path.read_text(encoding="utf-8") for path in [ROOT / "docker-compose.yml", *DOCKERFILES]]
+    """Every LOYALTY_ variable in the compose file, the images and their scripts is a setting."""
+    docker = ROOT / "infra" / "docker"
+    paths = [ROOT / "docker-compose.yml", *DOCKERFILES, *docker.glob("*.sh")]
+    texts = [path.read_text(encoding="utf-8") for path in paths]
     assert set() == {name for text in texts for name in re.findall(r"LOYALTY_[A-Z_]+", text)} - VARIABLES
 
 
@@ -62,37 +101,54 @@ def test_services_wait_for_evidence(compose: dict[str, Any]) -> None:
         for name, wait in service.get("depends_on", {}).items():
             needed = services[name]
             if wait["condition"] == "service_healthy":
-                assert "\nHEALTHCHECK " in dockerfile_of(needed).read_text(encoding="utf-8")
+                own = "test" in needed.get("healthcheck", {})
+                assert own or "\nHEALTHCHECK --" in dockerfile_of(needed).read_text(encoding="utf-8")
             else:
                 assert ("service_completed_successfully", True) == (wait["condition"], "command" in needed)
                 assert "restart" not in needed
 
 
-def test_nothing_is_published_beyond_this_machine(compose: dict[str, Any]) -> None:
+def test_nothing_is_published_beyond_this_machine(compose: dict[str, Any], built: dict[str, dict[str, Any]]) -> None:
     """Every published port is bound to the loopback address, and the port behind it is one that the image exposes."""
     published = [(name, port) for name, service in compose["services"].items() for port in service.get("ports", ())]
     assert published
     for name, port in published:
         host, _, inside = port.rsplit(":", 2)
-        exposed = re.findall(r"^EXPOSE (.*)$", dockerfile_of(compose["services"][name]).read_text(), re.MULTILINE)
-        assert ("127.0.0.1", True) == (host, inside in exposed[0].split())
+        assert "127.0.0.1" == host
+        if name in built:
+            exposed = re.findall(r"^EXPOSE (.*)$", dockerfile_of(built[name]).read_text(), re.MULTILINE)
+            assert inside in exposed[0].split()
 
 
 def test_the_api_can_be_scaled(compose: dict[str, Any]) -> None:
-    """Instances share no name, no port and no named volume: RocksDB allows one process a folder."""
+    """Instances share no name, no port, and of volumes only that of the keys: RocksDB allows one process a folder."""
     api = compose["services"]["api"]
     assert "container_name" not in api
     assert all(re.search(r":\d+-\d+:\d+$", port) for port in api["ports"])
-    assert all(":" not in volume for volume in api["volumes"])
+    assert ["keys:/data/keys"] == [volume for volume in api["volumes"] if ":" in volume]
 
 
-def test_named_volumes_are_declared_and_owned(compose: dict[str, Any]) -> None:
+def test_named_volumes_are_declared_and_owned(compose: dict[str, Any], built: dict[str, dict[str, Any]]) -> None:
     """A new volume takes its owner from the folder in the image: without one, root owns what a user must write."""
-    for service in compose["services"].values():
+    for service in built.values():
         for volume in service.get("volumes", ()):
             name, _, folder = volume.rpartition(":")
             assert not name or name in compose["volumes"]
-            assert f" {folder}" in "".join(re.findall(r"mkdir -p .*", dockerfile_of(service).read_text()))
+            made = "".join(re.findall(r"mkdir -p .*", dockerfile_of(service).read_text()))
+            assert folder == "/tmp" or f" {folder}" in made  # noqa: S108
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [("", "spark: without LOYALTY_SPARK_MASTER"), ("local[2]", "spark: without LOYALTY_SPARK_MASTER")],
+)
+def test_a_cluster_that_nobody_would_use_does_not_start(variables: str, expected: str) -> None:
+    """The profile without the setting, or with another, ends with status 2 and says what is missing."""
+    script = ROOT / "infra" / "docker" / "spark.sh"
+    environment = {"PATH": os.defpath, "LOYALTY_SPARK_MASTER": variables}
+    run = subprocess.run(["bash", script, "master"], env=environment, capture_output=True, text=True, check=False)
+    assert 2 == run.returncode
+    assert run.stderr.startswith(expected)
 
 
 @EVERY_DOCKERFILE
@@ -100,10 +156,13 @@ def test_images_are_built_alike(dockerfile: Path) -> None:
     """One base by build argument, packages by hash, a user that is not root, and a health check."""
     text = dockerfile.read_text(encoding="utf-8")
     bases = set(re.findall(r"^FROM (\S+)", text, re.MULTILINE))
-    assert ({"${BASE}"}, 1) == (bases, text.count("ARG BASE=debian:bookworm-slim\n"))
+    stages = set(re.findall(r"^FROM \S+ AS (\S+)", text, re.MULTILINE))
+    assert ({"${BASE}"}, 1) == (bases - stages, text.count("ARG BASE=debian:bookworm-slim\n"))
     assert all("--require-hashes" in line for line in re.findall(r"pip install .*-r .*", text))
-    assert "\nUSER loyalty\n" in text.rpartition("\nFROM ")[2]
-    assert "\nHEALTHCHECK " in text
+    last = text.rpartition("\nFROM ")[2]
+    assert re.findall(r"^USER (.*)$", last, re.MULTILINE)[-1] in ("loyalty", "postgres")
+    assert "useradd --system --uid 10001 " in text
+    assert "\nHEALTHCHECK --" in last
 
 
 @EVERY_DOCKERFILE
@@ -119,7 +178,19 @@ def test_what_is_copied_is_there(dockerfile: Path) -> None:
 def test_the_images_that_need_jars_share_a_stage() -> None:
     """The stage is the same text in both, so that the builder makes it once."""
     texts = [(ROOT / "infra" / "docker" / f"{name}.Dockerfile").read_text() for name in ("kafka", "pipeline")]
-    assert 1 == len({text.partition("AS build\n")[2].partition("\nFROM ")[0] for text in texts})
+    stages = {text.partition("AS jars\n")[2].partition("\nFROM ")[0] for text in texts}
+    assert 1 == len(stages)
+    assert "setup.jars.ensure" in stages.pop()
+
+
+def test_code_is_copied_after_what_it_needs() -> None:
+    """No layer that takes minutes is behind one that a change of code makes anew."""
+    for path in DOCKERFILES:
+        last = path.read_text(encoding="utf-8").partition("\nFROM ${BASE}\n")[2] or path.read_text(encoding="utf-8")
+        code = re.search(r"^COPY (schemas|services|api|infra/docker/\w+\.sh) ", last, re.MULTILINE)
+        assert code
+        slow = ("apt-get install", "pip install", "COPY --from=")
+        assert [] == [step for step in slow if step in last[code.start() :]]
 
 
 @pytest.fixture

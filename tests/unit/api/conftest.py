@@ -15,10 +15,11 @@ from services.messaging.wire import encoder
 from services.state_stores import catalogue
 from services.state_stores.local import LocalStores
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.store import StateStore
+from services.state_stores.store import StateStore, state_stores
 from services.state_stores.task import ChangelogRecord, Progress, StoreTask
 from services.state_stores.waiters import SequenceWaiters
 from tests.group import alone
+from tests.store_tables import PlayedCommandLog
 
 IDS = FolderSchemaIds()
 
@@ -67,14 +68,19 @@ class TestFeed:
 
 
 @pytest.fixture
-def feed() -> TestFeed:
-    return TestFeed(StateStore(catalogue.stores(IDS)[0]), SequenceWaiters())
+def stores() -> dict[str, StateStore]:
+    return state_stores(catalogue.stores(IDS))
 
 
 @pytest.fixture
-def client(feed: TestFeed) -> Iterator[TestClient]:
-    stores = LocalStores({catalogue.BALANCES: feed.store}, feed, feed.waiters)
-    with TestClient(create_app(alone(stores), Metrics()), raise_server_exceptions=False) as client:
+def feed(stores: dict[str, StateStore]) -> TestFeed:
+    return TestFeed(stores[catalogue.BALANCES], SequenceWaiters())
+
+
+@pytest.fixture
+def client(feed: TestFeed, stores: dict[str, StateStore]) -> Iterator[TestClient]:
+    cluster = alone(LocalStores(stores, feed, feed.waiters))
+    with TestClient(create_app(cluster, Metrics(), PlayedCommandLog()), raise_server_exceptions=False) as client:
         yield client
 
 

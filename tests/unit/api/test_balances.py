@@ -27,7 +27,7 @@ def kind(response: Any, status: int) -> str:
 
 
 def test_answers_with_the_balance(client: TestClient, write: Write) -> None:
-    """200 with exact points, sequence and time; the ETag is the sequence."""
+    """200 with exact points, sequence and time; a record from before there were accounts has all points available."""
     write("9265846829", "417.04", 3)
 
     answer = client.get("/v1/customers/9265846829/balance")
@@ -38,7 +38,12 @@ def test_answers_with_the_balance(client: TestClient, write: Write) -> None:
     assert answer.json() == {
         "CustomerCardNo": "9265846829",
         "TotalLoyaltyPoints": "417.04",
+        "AvailableLoyaltyPoints": "417.04",
+        "PendingLoyaltyPoints": "0.00",
+        "ReservedLoyaltyPoints": "0.00",
+        "Tier": None,
         "Sequence": 3,
+        "OpenedTime": None,
         "UpdatedTime": "2023-11-14T22:13:20Z",
     }
 
@@ -58,7 +63,7 @@ def test_takes_any_card_that_fits_in_a_path_segment(client: TestClient, write: W
 def test_unknown_customer(client: TestClient) -> None:
     """404 of the type unknown-customer, which an unknown route is not."""
     assert kind(client.get("/v1/customers/nobody/balance"), 404) == "unknown-customer"
-    assert kind(client.get("/v1/customers/nobody"), 404) == "unknown-route"
+    assert kind(client.get("/v1/customers/nobody/balances"), 404) == "unknown-route"
 
 
 @pytest.mark.parametrize(

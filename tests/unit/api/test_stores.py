@@ -12,6 +12,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error, positive_data_acceptance
 
 from schemas.topics import LOYALTY_BALANCES, STORES
+from services.state_stores.entry import Entry
 from tests.store_tables import MINUTE, NOON, Instance, balance, sales, shop
 
 BALANCES, TOP, SALES, SHOPS = "customer-balances", "top-customers", "store-sales", "stores"
@@ -78,7 +79,12 @@ def test_one_key(client: TestClient, full: Instance) -> None:
         "value": {
             "CustomerCardNo": "C07",
             "TotalLoyaltyPoints": "400.00",
+            "AvailableLoyaltyPoints": "400.00",
+            "PendingLoyaltyPoints": "0.00",
+            "ReservedLoyaltyPoints": "0.00",
+            "Tier": None,
             "Sequence": 8,
+            "OpenedTime": None,
             "UpdatedTime": "2023-11-14T22:14:00Z",
         },
         "sequence": 8,
@@ -90,7 +96,7 @@ def test_one_key(client: TestClient, full: Instance) -> None:
     )
     stored = task.store.get(b"C07")
     assert stored is not None
-    assert stored[24:] in answer.content
+    assert Entry.unpack(stored).body in answer.content
 
 
 @pytest.mark.parametrize("key", ["a/b", "/", "a b", "é☕", "100%", "?#", "a//b", "keys/x"])
@@ -111,7 +117,7 @@ def test_an_unknown_store_is_no_unknown_key(client: TestClient) -> None:
     for path in ("keys/C01", "all", "range", "count", f"windows/x?from={NOON}&to={NOON}"):
         answer = client.get(f"/v1/stores/nothing/local/{path}")
         assert kind(answer, 404) == "unknown-store"
-        assert answer.json()["stores"] == [BALANCES, TOP, SALES, SHOPS]
+        assert answer.json()["stores"] == [BALANCES, TOP, SALES, SHOPS, "decisions", "programmes"]
 
 
 @pytest.mark.usefixtures("full")

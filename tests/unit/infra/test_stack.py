@@ -28,13 +28,31 @@ def test_a_taken_port_is_named_with_its_setting(tmp_path: Path) -> None:
         stack = LocalStack(tmp_path, private_settings(tmp_path, api_port=port))
         with pytest.raises(PortTakenError, match=f"port {port} for api-1 .*LOYALTY_API_PORT"):
             stack.start()
-    assert [None, None, None] == [process.pid for process in stack.processes]
+    assert ["kafka", "pipeline", "api-1", "ledger"] == [process.name for process in stack.processes]
+    assert {None} == {process.pid for process in stack.processes}
 
 
 def test_instances_share_neither_port_nor_folder(tmp_path: Path) -> None:
     """Each API instance has a port and a state folder of its own: RocksDB allows one process a folder."""
     apis = LocalStack(tmp_path, private_settings(tmp_path), api_instances=3).apis
     assert 3 == len({api.settings.api_port for api in apis}) == len({api.settings.state_dir for api in apis})
+
+
+def test_webhooks_run_where_there_are_some(tmp_path: Path) -> None:
+    """With a file of endpoints the stack delivers to them; a stack without an API has no readers at all."""
+    settings = private_settings(tmp_path)
+    settings.webhooks_file.touch()
+    assert ["ledger", "webhooks"] == [reader.process.name for reader in LocalStack(tmp_path, settings).readers]
+    assert [] == LocalStack(tmp_path, settings, api_instances=0).readers
+
+
+def test_a_taken_port_of_a_reader_is_named(tmp_path: Path) -> None:
+    """The ledger's port too is asked for before anything is started."""
+    with socket.create_server((HOST, 0)) as server:
+        port = server.getsockname()[1]
+        stack = LocalStack(tmp_path, private_settings(tmp_path, ledger_metrics_port=port))
+        with pytest.raises(PortTakenError, match=f"port {port} for ledger .*LOYALTY_LEDGER_METRICS_PORT"):
+            stack.start()
 
 
 @pytest.mark.parametrize("servers", ["kafka.example:9092", "127.0.0.1:9092,127.0.0.1:9093", "127.0.0.1"])

@@ -1,16 +1,21 @@
 """What the stores of the table show of their changelogs' records."""
 
+import io
+import json
 from decimal import Decimal
 from typing import Any
 
+import fastavro
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.topics import STORE_SALES, STORES, Topic
+import schemas
+from schemas.topics import LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_PROGRAMMES, STORE_SALES, STORES, Topic
+from services.commands.publishing import mark_of
 from services.messaging.schema_ids import FolderSchemaIds
-from services.messaging.wire import UndecodableError, encoder
+from services.messaging.wire import UndecodableError, encoder, header
 from services.state_stores import catalogue
 from services.state_stores.definition import StoreDefinition, View
 
@@ -98,3 +103,90 @@ def test_a_shop_counts_by_its_last_record() -> None:
     assert (None, shop) == (shown.sequence, orjson.loads(shown.body))
     with pytest.raises(UndecodableError):
         view("stores", STORES, b"STR2", shop)
+
+
+BALANCE = {
+    "CustomerCardNo": "4711",
+    "TotalLoyaltyPoints": Decimal("30.00"),
+    "Sequence": 4,
+    "UpdatedTime": 1_700_000_000_000,
+    "OpenedTime": 1_600_000_000_000,
+    "AvailableLoyaltyPoints": Decimal("-2.50"),
+    "PendingLoyaltyPoints": Decimal("20.00"),
+    "ReservedLoyaltyPoints": Decimal("12.50"),
+    "Tier": "gold",
+}
+
+
+def test_a_balance_says_what_can_be_spent() -> None:
+    """Total, available, pending and reserved points as strings, the tier, and which account it is."""
+    shown = view("customer-balances", LOYALTY_BALANCES, b"4711", BALANCE)
+
+    assert (4, 1_600_000_000_000, 1_700_000_000_000) == (shown.sequence, shown.opened_time, shown.updated_time)
+    assert orjson.loads(shown.body) == {
+        "CustomerCardNo": "4711",
+        "TotalLoyaltyPoints": "30.00",
+        "AvailableLoyaltyPoints": "-2.50",
+        "PendingLoyaltyPoints": "20.00",
+        "ReservedLoyaltyPoints": "12.50",
+        "Tier": "gold",
+        "Sequence": 4,
+        "OpenedTime": "2020-09-13T12:26:40Z",
+        "UpdatedTime": "2023-11-14T22:13:20Z",
+    }
+
+
+def test_a_balance_of_the_old_schema_is_still_read() -> None:
+    """Id 5 on the wire: all its points can be spent, none are pending or reserved, and its account is the oldest."""
+    old = {name: BALANCE[name] for name in ("CustomerCardNo", "TotalLoyaltyPoints", "Sequence", "UpdatedTime")}
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, json.loads(schemas.schema_text("history/Balance-1.avsc")), old)
+
+    shown = TABLE["customer-balances"].view(b"4711", header(5) + body.getvalue())
+
+    assert (4, 0) == (shown.sequence, shown.opened_time)
+    found = orjson.loads(shown.body)
+    assert ("30.00", "30.00", "0.00", "0.00") == tuple(
+        found[f"{kind}LoyaltyPoints"] for kind in ("Total", "Available", "Pending", "Reserved")
+    )
+    assert (None, None) == (found["Tier"], found["OpenedTime"])
+
+
+def test_a_decision_is_ready_to_send() -> None:
+    """A mark shows nothing but that something was asked for; a decision has points as strings and times in ISO 8601."""
+    mark = mark_of("C-1", "reserve", "beef")
+    decided = {
+        **mark,
+        "Sequence": 2,
+        "Status": "done",
+        "CustomerCardNo": "4711",
+        "RedemptionID": "C-1",
+        "Points": Decimal("10.00"),
+        "ExpiresTime": 1_700_000_000_000,
+        "AccountSequence": 5,
+    }
+
+    shown = [view("decisions", LOYALTY_DECISIONS, b"C-1", record) for record in (mark, decided)]
+
+    assert [1, 2] == [each.sequence for each in shown]
+    bodies = [orjson.loads(each.body) for each in shown]
+    assert {"CommandID": "C-1", "Status": "pending", "Kind": "reserve", "RequestHash": "beef"} == {
+        name: value for name, value in bodies[0].items() if value is not None
+    }
+    assert ("done", "4711", "10.00", "C-1", "2023-11-14T22:13:20Z", 5) == tuple(
+        bodies[1][name]
+        for name in ("Status", "CustomerCardNo", "Points", "RedemptionID", "ExpiresTime", "AccountSequence")
+    )
+    with pytest.raises(UndecodableError):
+        view("decisions", LOYALTY_DECISIONS, b"C-2", mark)
+
+
+def test_a_version_of_the_programme_shows_its_file() -> None:
+    """The text as it was published, under the number of the version; another key is none of it."""
+    version = {"Version": 3, "EffectiveTime": 1_700_000_000_123, "PublishedTime": 0, "Programme": "version: 1\n"}
+
+    shown = orjson.loads(view("programmes", LOYALTY_PROGRAMMES, b"3", version).body)
+
+    assert {**version, "EffectiveTime": "2023-11-14T22:13:20.123000Z", "PublishedTime": "1970-01-01T00:00:00Z"} == shown
+    with pytest.raises(UndecodableError):
+        view("programmes", LOYALTY_PROGRAMMES, b"4", version)

@@ -2,16 +2,25 @@
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
+import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from services.messaging.schema_ids import FolderSchemaIds
+from services.state_stores import catalogue
+from services.state_stores.changelog import Changelog
 from services.state_stores.contract import Checkpoint, StoreClosedError, StoreCorruptError, StoreError
 from services.state_stores.directory import StateDirectory, StateDirectoryInUseError
+from services.state_stores.entry import FORMAT
+from services.state_stores.opening import TaskOpener
 from services.state_stores.rocksdb import RocksDbStorePartition, RocksDbTuning
+from services.state_stores.store import StateStore
 
 WRITE_FOR_EVER = """
 import sys
@@ -157,3 +166,22 @@ def test_a_state_directory_lets_one_process_in(tmp_path: Path) -> None:
         StateDirectory(tmp_path)
     state.release()
     assert second() == ""
+
+
+def test_a_store_of_an_older_format_is_rebuilt(tmp_path: Path) -> None:
+    """Entries had 24 bytes before their JSON once: such a store is thrown away as a whole, and not misread."""
+    directory = StateDirectory(tmp_path)
+    store = StateStore(catalogue.stores(FolderSchemaIds())[0])
+    old = RocksDbStorePartition(tmp_path / store.definition.name / "0", RocksDbTuning())
+    now = time.time_ns() // 1_000_000
+    entry = struct.pack(">qqq", 3, 5, now) + b'{"CustomerCardNo":"A"}'
+    old.apply({b"A": entry}, Checkpoint("format 1 of topic x", 6, now))
+    old.close()
+
+    opener = TaskOpener(directory.open_rocksdb(RocksDbTuning()), lambda _: None)
+    task = opener.open(store, 0, Changelog(f"format {FORMAT} of topic x", 3, timedelta(days=1)), 0, 9)
+
+    assert (0, 0, None) == (task.store.count(), task.progress.position, task.progress.resumed_from)
+    assert "format 1 of topic x" in str(task.progress.rebuilt_because)
+    task.store.close()
+    directory.release()

@@ -20,9 +20,15 @@ DEFINITION = catalogue.stores(IDS)[0]
 ENCODE = encoder(LOYALTY_BALANCES, IDS)
 
 
-def value(card: str, sequence: int, points: str = "1.00", updated: int = 1_700_000_000_123) -> bytes:
+def value(card: str, sequence: int, points: str = "1.00", updated: int = 1_700_000_000_123, opened: int = 0) -> bytes:
     return ENCODE(
-        {"CustomerCardNo": card, "TotalLoyaltyPoints": Decimal(points), "Sequence": sequence, "UpdatedTime": updated}
+        {
+            "CustomerCardNo": card,
+            "TotalLoyaltyPoints": Decimal(points),
+            "Sequence": sequence,
+            "UpdatedTime": updated,
+            "OpenedTime": opened,
+        }
     )
 
 
@@ -53,7 +59,12 @@ def test_keeps_what_is_ready_to_send() -> None:
     assert orjson.loads(kept.body) == {
         "CustomerCardNo": "CARD1",
         "TotalLoyaltyPoints": "90071992547409.93",
+        "AvailableLoyaltyPoints": "90071992547409.93",
+        "PendingLoyaltyPoints": "0.00",
+        "ReservedLoyaltyPoints": "0.00",
+        "Tier": None,
         "Sequence": 3,
+        "OpenedTime": None,
         "UpdatedTime": "2023-11-14T22:13:20.123000Z",
     }
 
@@ -81,6 +92,22 @@ def test_tombstone_deletes() -> None:
 
     assert kept is not None
     assert kept.sequence == 1
+
+
+def test_an_account_that_was_opened_later_is_newer() -> None:
+    """A new account counts from 1: it replaces the erased one's last balance, and nothing of that comes back."""
+    task = new_task()
+    task.apply([record(0, "A", value("A", 57, opened=1_000)), record(1, "A", value("A", 1, opened=2_000))])
+    task.apply([record(2, "A", value("A", 58, opened=1_000)), record(3, "A", value("A", 59))])
+
+    kept = entry(task, "A")
+
+    assert kept is not None
+    assert ((2_000, 1), 1, 2) == (kept.version, kept.offset, task.progress.ignored)
+    task.apply([record(4, "A", value("A", 2, opened=2_000))])
+    kept = entry(task, "A")
+    assert kept is not None
+    assert (2_000, 2) == kept.version
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,172 @@
+"""Builds, sizes, start and memory of the containers: ``make bench-containers``. Writes var/reports/containers.json.
+
+Builds come from a copy of the checkout, so that a line of code can be changed for one of them. Memory is what the
+engine counts for a container (page cache that could be freed left out), the largest of a look every two seconds while
+a day goes through.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+from benchmarks.machine import machine
+from infra.containers.project import ComposeProject, ContainersError, engine
+from infra.containers.stack import ContainerStack
+from infra.demo.oracle import expect
+from infra.demo.trading_day import simulated
+from infra.local import jars
+from infra.local.stack import private_settings
+from schemas import topics
+from services.messaging.publishing import connected_producer, publish
+from services.messaging.schema_ids import schema_ids
+from services.pos_simulator import Options
+
+REPORT = Path("var/reports/containers.json")
+IMAGES = [f"retail-loyalty-{name}" for name in ("kafka", "postgres", "pipeline", "api", "cli")]
+CHANGED = "services/settings.py"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cold", action="store_true", help="also build everything anew, without the builder's cache")
+    parser.add_argument("--invoices", type=int, default=1_000)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        report = {
+            "machine": machine(),
+            "options": vars(options),
+            "build_seconds": builds(Path(directory, "checkout"), cold=options.cold),
+            "image_megabytes": {image: megabytes(image) for image in IMAGES},
+            **a_life(Path(directory, "stack"), options.invoices),
+        }
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    REPORT.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(report, indent=2))
+
+
+def builds(checkout: Path, *, cold: bool) -> dict[str, float]:
+    """Seconds to build all images: anew if asked for, with nothing changed, and with one line of code changed."""
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=jars.ROOT, capture_output=True, text=True, check=True).stdout
+    certificates = [str(path.relative_to(jars.ROOT)) for path in (jars.ROOT / "infra/docker/ca").glob("*.crt")]
+    for name in [*files.rstrip("\0").split("\0"), *certificates]:
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(jars.ROOT / name, checkout / name)
+    project = ComposeProject("loyalty-bench", files=[checkout / "docker-compose.yml"])
+    taken = {}
+    if cold:
+        taken["cold"] = seconds(lambda: project.compose("build", "--no-cache"))
+    project.build()
+    taken["nothing changed"] = seconds(project.build)
+    with (checkout / CHANGED).open("a", encoding="utf-8") as code:
+        code.write(f"# {time.time()}\n")
+    taken["a line of code changed"] = seconds(project.build)
+    return taken
+
+
+def seconds(action: Callable[[], Any]) -> float:
+    started = time.monotonic()
+    action()
+    return round(time.monotonic() - started, 1)
+
+
+def megabytes(image: str) -> int:
+    return round(int(engine("inspect", "--format", "{{.Size}}", image)) / 1e6)
+
+
+def a_life(directory: Path, count: int) -> dict[str, Any]:
+    """From nothing to the first balance over HTTP, and to the last one of a day; with the memory of each container."""
+    settings = private_settings(directory, export_interval=timedelta(seconds=10), stop_timeout=timedelta(seconds=1))
+    stack = ContainerStack(directory, settings)
+    stack.project.build()
+    day = list(simulated(Options(count=count, seed=3), schema_ids(settings)))
+    readings = list(expect(day, settings.loyalty_factor).readings.values())
+    memory, taken = Memory(stack), {}
+    started = time.monotonic()
+
+    def lap(name: str) -> None:
+        taken[name] = round(time.monotonic() - started, 1)
+
+    try:
+        with memory:
+            stack.project.up()
+            lap("containers")
+            name = settings.name_of(topics.POS_INVOICES)
+            publish(day, connected_producer(settings, "benchmark", [name]), name)
+            wait_for_balance(stack, *readings[0])
+            lap("first balance")
+            stack.wait_until_ready()
+            wait_for_balance(stack, *readings[-1])
+            lap("last balance")
+    finally:
+        stack.stop()
+    return {"seconds_from_start": taken, "memory_megabytes": memory.largest}
+
+
+def wait_for_balance(stack: ContainerStack, card: str, sequence: int) -> None:
+    """Ask until the balance of a customer has come so far."""
+    with httpx.Client(timeout=60, trust_env=False) as http:
+        while True:
+            stack.check()
+            with suppress(httpx.TransportError):
+                parameters = {"minSequence": sequence, "timeout": 10}
+                url = f"{stack.api_url}/v1/customers/{card}/balance"
+                if http.get(url, params=parameters).status_code == httpx.codes.OK:
+                    return
+            time.sleep(0.2)
+
+
+class Memory:
+    """Megabytes of each service, the largest of what the engine said."""
+
+    def __init__(self, stack: ContainerStack) -> None:
+        self._stack = stack
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self.largest: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(2):
+            with suppress(ContainersError):  # one that has just ended
+                self._look()
+
+    def _look(self) -> None:
+        services = {
+            container.id: container.service for container in self._stack.project.containers() if container.is_up
+        }
+        if not services:
+            return
+        format_ = "{{.ID}} {{.MemUsage}}"
+        for line in engine("stats", "--no-stream", "--no-trunc", "--format", format_, *services).splitlines():
+            identity, used, *_ = line.split()
+            service = services[identity]
+            self.largest[service] = max(self.largest.get(service, 0), in_megabytes(used))
+
+
+def in_megabytes(text: str) -> int:
+    """The engine's own way to write memory: 74.09MiB, 1.2GiB."""
+    factors = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "B": 1}
+    unit = next(unit for unit in factors if text.endswith(unit))
+    return round(float(text.removesuffix(unit)) * factors[unit] / 1e6)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""The ledger, measured: entries a second, into SQLite and into PostgreSQL (``make bench-ledger``).
+
+What the process does but for Kafka: values are decoded, and appended in transactions of 5,000, to the disk.
+Both databases take turns, a new one each round. Writes var/reports/ledger.json.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+
+from benchmarks.machine import machine
+from schemas.topics import LOYALTY
+from services.ledger.appender import Batch
+from services.ledger.positions import Span
+from services.ledger.queries import LedgerQueries, Selection
+from services.ledger.records import entry_of
+from services.messaging.schema_ids import FolderSchemaIds
+from services.messaging.wire import decoder, encoder
+from tests import postgresql
+from tests.ledger import Ledger, entry, notification
+
+REPORT = Path("var/reports/ledger.json")
+BATCH = 5_000
+PAGES = 200
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--entries", type=int, default=100_000)
+    parser.add_argument("--customers", type=int, default=5_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    records = list(values(options.entries, options.customers))
+    found: dict[str, list[dict[str, float]]] = {}
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        socket = None
+        if folder := postgresql.programs():
+            socket = stack.enter_context(postgresql.server(folder, settings=("shared_buffers=128MB",)))
+        for number in range(options.rounds):
+            found.setdefault("sqlite", []).append(measured(f"sqlite:///{name}/{number}.sqlite", records))
+            if socket:
+                with postgresql.database(socket) as url:
+                    found.setdefault("postgresql", []).append(measured(url, records))
+    figures = {kind: {name: median(each[name] for each in runs) for name in runs[0]} for kind, runs in found.items()}
+    report = {"machine": machine(), "options": vars(options), "medians": figures}
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    REPORT.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(report, indent=2))
+
+
+def values(entries: int, customers: int) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of the topic: the customers in turn, each with its entries in order."""
+    encode = encoder(LOYALTY, FolderSchemaIds())
+    for number in range(entries):
+        card = f"{9_200_000_000 + number % customers}"
+        yield card.encode(), encode(notification(card, entry(number // customers + 1)))
+
+
+def measured(url: str, records: Sequence[tuple[bytes, bytes]]) -> dict[str, float]:
+    ledger = Ledger(url)
+    with timed() as first:
+        follow(ledger, records)
+    with timed() as repeated:
+        follow(ledger, records)
+    queries, cards = LedgerQueries(url), [key.decode() for key, _ in records[:PAGES]]
+    with timed() as reading:
+        for card in cards:
+            queries.page(card, Selection(), 100)
+    queries.close()
+    ledger.close()
+    return {
+        "entries_per_second": len(records) / first["seconds"],
+        "cpu_microseconds_per_entry": first["cpu"] / len(records) * 1e6,
+        "repeats_per_second": len(records) / repeated["seconds"],
+        "milliseconds_per_page": reading["seconds"] / PAGES * 1e3,
+    }
+
+
+def follow(ledger: Ledger, records: Sequence[tuple[bytes, bytes]]) -> None:
+    decode = decoder(LOYALTY, FolderSchemaIds())
+    for start in range(0, len(records), BATCH):
+        entries = [entry_of(decode(value), key) for key, value in records[start : start + BATCH]]
+        ledger.appender.append(Batch(entries, [], {0: Span(ledger.position, ledger.position + len(entries))}))
+        ledger.position += len(entries)
+
+
+@contextmanager
+def timed() -> Iterator[dict[str, Any]]:
+    """Seconds on the clock, and of processor time of this process; the database's server is not in the latter."""
+    found: dict[str, Any] = {}
+    started, cpu = time.perf_counter(), sum(psutil.Process().cpu_times()[:2])
+    yield found
+    found["seconds"] = time.perf_counter() - started
+    found["cpu"] = sum(psutil.Process().cpu_times()[:2]) - cpu
+
+
+if __name__ == "__main__":
+    main()

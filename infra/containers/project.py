@@ -1,0 +1,159 @@
+"""A Compose project: the containers that belong to one run of the compose files."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from infra.local import jars
+
+COMPOSE_FILE = jars.ROOT / "docker-compose.yml"
+SECURED_FILE = jars.ROOT / "docker-compose.secured.yml"
+
+_LOG_LINES = 20
+_LABEL = "com.docker.compose"
+
+
+class ContainersError(RuntimeError):
+    """The engine or Compose could not do what was asked; the message has the last lines of what it said."""
+
+
+@dataclass(frozen=True)
+class Container:
+    """One container, as the engine has it now.
+
+    Attributes:
+        state: created, running, restarting, exited …
+        exit_status: of the last end of its process.
+        restarts: how often the engine has started it again by itself.
+    """
+
+    id: str
+    service: str
+    number: int
+    state: str
+    exit_status: int
+    restarts: int
+
+    @property
+    def is_up(self) -> bool:
+        return self.state == "running"
+
+
+@dataclass(frozen=True)
+class ComposeProject:
+    """One run of the compose files, under a name of its own.
+
+    Attributes:
+        environment: what the files interpolate; the caller's own environment is left out but for what tools need.
+        profiles: groups of services beside those that always run.
+    """
+
+    name: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    profiles: Sequence[str] = ()
+    files: Sequence[Path] = (COMPOSE_FILE,)
+
+    def build(self, *services: str) -> None:
+        """Make the images; what has not changed comes from the builder's cache."""
+        self.compose("build", *services)
+
+    def up(self, *services: str, scale: Mapping[str, int] | None = None) -> None:
+        """Start what is not running, each service when those it needs are healthy or done; keeps other replicas."""
+        scales = [part for service, number in (scale or {}).items() for part in ("--scale", f"{service}={number}")]
+        self.compose("up", "--detach", "--no-recreate", *scales, *services)
+
+    def down(self) -> None:
+        """Stop and remove everything of the project, its data included; nothing happens where nothing is."""
+        self.compose("down", "--volumes", "--remove-orphans", "--timeout", "10")
+
+    def containers(self, *services: str) -> list[Container]:
+        """Those that exist, of all or of these services, by service and number."""
+        filters = ["--filter", f"label={_LABEL}.project={self.name}"]
+        if not (ids := engine("ps", "--all", "--quiet", "--no-trunc", *filters).split()):
+            return []
+        found = sorted(map(_container, json.loads(engine("inspect", *ids))), key=lambda c: (c.service, c.number))
+        return [container for container in found if not services or container.service in services]
+
+    def container(self, service: str) -> Container:
+        """The first of a service. Raises ContainersError if there is none."""
+        for container in self.containers(service):
+            return container
+        raise ContainersError(f"{self.name} has no container of {service}")
+
+    def url(self, container: Container, port: int) -> str:
+        """Where this machine reaches a port that a container publishes."""
+        return f"http://{engine('port', container.id, str(port)).split()[0]}"
+
+    def compose(self, *arguments: str) -> str:
+        """Run a command of Compose on this project. Raises ContainersError."""
+        files = [part for path in self.files for part in ("--file", str(path))]
+        profiles = [part for profile in self.profiles for part in ("--profile", profile)]
+        command = [*compose_command(), "--project-name", self.name, *files, *profiles, *arguments]
+        inherited = {name: value for name, value in os.environ.items() if not _is_interpolated(name)}
+        return _run(command, {**inherited, **self.environment})
+
+
+def _container(facts: dict[str, Any]) -> Container:
+    labels, state = facts["Config"]["Labels"], facts["State"]
+    return Container(
+        id=facts["Id"],
+        service=labels[f"{_LABEL}.service"],
+        number=int(labels[f"{_LABEL}.container-number"]),
+        state=state["Status"],
+        exit_status=state["ExitCode"],
+        restarts=facts["RestartCount"],
+    )
+
+
+def log_of(container: Container, *options: str) -> str:
+    """What a container has written to its standard output and error."""
+    command = ["docker", "logs", *options, container.id]
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False).stdout
+
+
+def last_lines(container: Container) -> str:
+    """The end of a container's log, for an error message."""
+    lines = log_of(container, "--tail", str(_LOG_LINES)).splitlines()
+    return "\n  ".join([f"The end of the log of {container.service} ({container.id[:12]}):", *lines])
+
+
+def engine(*arguments: str) -> str:
+    """Run a docker command; returns its output. Raises ContainersError."""
+    return _run(["docker", *arguments], os.environ)
+
+
+@cache
+def compose_command() -> tuple[str, ...]:
+    """Compose v2 where it is installed, else docker-compose. Raises ContainersError."""
+    if shutil.which("docker") is None:
+        raise ContainersError("there is no docker here: install an engine (Debian: docker.io docker-compose)")
+    if subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode == 0:
+        return "docker", "compose"
+    if shutil.which("docker-compose") is None:
+        raise ContainersError("there is no Compose here: install its plugin, or docker-compose 1.29")
+    return ("docker-compose",)
+
+
+def _is_interpolated(name: str) -> bool:
+    """A developer's own settings, or another project's files, change no run of this one."""
+    return name.startswith(("LOYALTY_", "COMPOSE_"))
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    try:
+        # In a session of its own: Ctrl-C must reach only the one who decides what ends when.
+        run = subprocess.run(
+            command, cwd=jars.ROOT, env=environment, capture_output=True, text=True, check=False, start_new_session=True
+        )
+    except OSError as error:
+        raise ContainersError(f"{command[0]} cannot be run: {error}") from error
+    if run.returncode != 0:
+        said = (run.stdout + run.stderr).splitlines()[-_LOG_LINES:]
+        raise ContainersError("\n  ".join([f"`{' '.join(command)}` ended with status {run.returncode}:", *said]))
+    return run.stdout

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Makes debian:bookworm-slim with debootstrap, for machines that can pull no image. As root, on Debian or Ubuntu:
+#   infra/docker/base.sh [TAG]
+# What Debian's own image of that name has, too: no documentation, no caches of apt.
+set -euo pipefail
+
+tag=${1:-debian:bookworm-slim}
+mirror=${MIRROR:-http://deb.debian.org}
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+
+debootstrap --variant=minbase bookworm "$root" "$mirror/debian"
+printf 'deb %s main\n' \
+    "$mirror/debian bookworm" "$mirror/debian bookworm-updates" "$mirror/debian-security bookworm-security" \
+    >"$root/etc/apt/sources.list"
+printf 'path-exclude %s\n' '/usr/share/doc/*' '/usr/share/man/*' '/usr/share/info/*' '/usr/share/locale/*' \
+    >"$root/etc/dpkg/dpkg.cfg.d/docker"
+echo 'path-include /usr/share/doc/*/copyright' >>"$root/etc/dpkg/dpkg.cfg.d/docker"
+echo 'Dir::Cache::pkgcache ""; Dir::Cache::srcpkgcache "";' >"$root/etc/apt/apt.conf.d/docker-clean"
+find "$root"/usr/share/{man,info,locale} -type f -delete
+find "$root/usr/share/doc" -type f ! -name copyright -delete
+rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/var/log/*.log
+tar -C "$root" -c . | docker import --change 'CMD ["bash"]' - "$tag"

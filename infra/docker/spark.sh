@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Starts a part of a Spark cluster from the pipeline's image.
+#   spark.sh master | worker   of the compose file (web pages on port 8080); worker takes SPARK_WORKER_CORES and _MEMORY
+#   driver | executor          as Kubernetes starts them for spark-submit --master k8s://…: links to this file on the path
+set -euo pipefail
+
+role=$(basename "$0")
+if [ "$role" = spark.sh ]; then
+    role=${1:-nothing}
+    shift || true
+fi
+
+cluster() {
+    if [[ ${LOYALTY_SPARK_MASTER:-} != spark://* ]]; then
+        echo "spark: without LOYALTY_SPARK_MASTER=spark://spark-master:7077 the pipeline would not use this cluster" >&2
+        exit 2
+    fi
+    export SPARK_DAEMON_MEMORY=${SPARK_DAEMON_MEMORY:-192m} SPARK_WORKER_DIR=/tmp/work
+    export SPARK_DAEMON_JAVA_OPTS="-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile=file:/app/pipelines/log4j2.properties"
+    exec spark-class "org.apache.spark.deploy.$1" "${@:2}"
+}
+
+# What Spark's own image does with the words and the variables that Spark gives to the pods it makes.
+executor() {
+    local options home
+    mapfile -t options < <(env | grep '^SPARK_JAVA_OPT_' | sort -t_ -k4 -n | sed 's/[^=]*=//')
+    home=$(find_spark_home.py)
+    exec java "${options[@]}" "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" -cp "$home/jars/*:/app/jars/*" \
+        org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \
+        --driver-url "$SPARK_DRIVER_URL" --executor-id "$SPARK_EXECUTOR_ID" --cores "$SPARK_EXECUTOR_CORES" \
+        --app-id "$SPARK_APPLICATION_ID" --hostname "$SPARK_EXECUTOR_POD_IP" \
+        --resourceProfileId "$SPARK_RESOURCE_PROFILE_ID" --podName "$SPARK_EXECUTOR_POD_NAME"
+}
+
+case $role in
+master) cluster master.Master --host "$(hostname)" --port 7077 --webui-port 8080 ;;
+worker) cluster worker.Worker --webui-port 8080 "$LOYALTY_SPARK_MASTER" ;;
+driver)
+    exec spark-submit --deploy-mode client --conf "spark.driver.bindAddress=$SPARK_DRIVER_BIND_ADDRESS" \
+        --conf "spark.executorEnv.SPARK_DRIVER_POD_IP=$SPARK_DRIVER_BIND_ADDRESS" "$@"
+    ;;
+executor) executor ;;
+*) echo "spark: master, worker, driver or executor, not $role" >&2 && exit 2 ;;
+esac

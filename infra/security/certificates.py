@@ -1,0 +1,137 @@
+"""An authority of the deployment's own, and the certificate that it gives to the broker."""
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+BROKER = "broker"
+"""The broker's name in its certificate, and so to the authorizer (infra/kafka/secured.properties)."""
+
+_AUTHORITY_LIFE = timedelta(days=3650)
+_CERTIFICATE_LIFE = timedelta(days=397)
+"""A year and a month: who renews once a year is never late."""
+
+_RENEW_BEFORE = timedelta(days=30)
+# Machines' clocks differ a little: a new certificate is to be good at once, everywhere.
+_CLOCK_TOLERANCE = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """A certificate that clients trust, with the key that signs in its name."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @classmethod
+    def new(cls, now: datetime | None = None) -> Self:
+        key, name = ec.generate_private_key(ec.SECP256R1()), _name("retail-loyalty authority")
+        builder = (
+            _builder(name, name, key.public_key(), _AUTHORITY_LIFE, now or datetime.now(UTC))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs_certificates=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        )
+        return cls(builder.sign(key, hashes.SHA256()), key)
+
+    @classmethod
+    def load(cls, certificate: bytes, key: bytes) -> Self:
+        """Raises ValueError for what is no PEM, or no key of this kind."""
+        found = load_pem_private_key(key, password=None)
+        if not isinstance(found, ec.EllipticCurvePrivateKey):
+            raise ValueError("the authority's key is not an elliptic curve's")  # noqa: TRY004  # of the file, no type
+        return cls(x509.load_pem_x509_certificate(certificate), found)
+
+    def certificate_pem(self) -> bytes:
+        return self.certificate.public_bytes(Encoding.PEM)
+
+    def key_pem(self) -> bytes:
+        return _pem(self.key)
+
+    def broker_pem(self, hosts: Sequence[str], now: datetime | None = None) -> bytes:
+        """A new key of the broker and its certificate for these hosts (names or addresses), as Kafka reads them.
+
+        It is good for a server and for a client: with it brokers and controllers recognise each other.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        issuer = self.certificate.subject
+        builder = (
+            _builder(_name(BROKER), issuer, key.public_key(), _CERTIFICATE_LIFE, now or datetime.now(UTC))
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(
+                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
+                critical=False,
+            )
+            # Strict readers, Python 3.13 among them, want to see whose key has signed.
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
+            .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+        )
+        return _pem(key) + builder.sign(self.key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+    def has_signed(self, pem: bytes, hosts: Sequence[str], now: datetime | None = None) -> bool:
+        """Whether this is a certificate of this authority for all of these hosts, with a month of life left."""
+        certificate = x509.load_pem_x509_certificate(pem)
+        try:
+            certificate.verify_directly_issued_by(self.certificate)
+        except Exception:  # noqa: BLE001  # a bad signature, another issuer, another kind of key: each has its own
+            return False
+        named = set(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+        lasts = certificate.not_valid_after_utc - (now or datetime.now(UTC)) > _RENEW_BEFORE
+        return lasts and {_host(host) for host in hosts} <= named
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, life: timedelta, now: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCK_TOLERANCE)
+        .not_valid_after(now + life)
+    )
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

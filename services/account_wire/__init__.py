@@ -1,0 +1,17 @@
+"""Accounts and what happens to them as bytes and records: between the domain and Spark, Kafka and HTTP."""
+
+from services.account_wire.events import LARGEST_POINTS, command, credit_command, event_of
+from services.account_wire.records import balance, decision, notification
+from services.account_wire.state import dump, load
+
+__all__ = [
+    "LARGEST_POINTS",
+    "balance",
+    "command",
+    "credit_command",
+    "decision",
+    "dump",
+    "event_of",
+    "load",
+    "notification",
+]

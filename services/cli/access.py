@@ -1,0 +1,66 @@
+"""`loyalty access`: the services' users and rights, on brokers that ask for them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from confluent_kafka.admin._acl import AclBinding, AclOperation
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from rich.table import Table
+
+from schemas.access import USERS
+from services.cli.output import AsJson, clear_errors, console, print_json, read_settings
+from services.messaging.access import apply_rights, rights, set_passwords
+from services.messaging.publishing import require_broker
+from services.settings import password_in
+
+app = typer.Typer(no_args_is_help=True, help="Who may do what with which topic.")
+
+
+@app.command("list")
+def list_rights(*, as_json: AsJson = False) -> None:
+    """Show every right of every service; whatever is not listed is denied."""
+    rows = sorted((_as_row(right) for right in rights(read_settings())), key=lambda row: tuple(row.values()))
+    if as_json:
+        print_json({"rights": rows})
+        return
+    table = Table("user", "may", "kind", "name")
+    for row in rows:
+        table.add_row(*row.values())
+    console().print(table)
+
+
+@app.command("apply")
+def apply(
+    *,
+    passwords: Annotated[
+        Path | None,
+        typer.Option(help="Folder with a file for each user that holds its password; unset: users stay as they are."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give every service its user and its rights, and take away what it has beyond them."""
+    settings = read_settings()
+    with clear_errors():
+        given = {user: password_in(passwords / user) for user in USERS if passwords}
+        require_broker(settings)
+        if given:
+            set_passwords(settings, given)
+        changes = apply_rights(settings)
+    if as_json:
+        shown = {"granted": changes.granted, "withdrawn": changes.withdrawn}
+        print_json({name: [_as_row(right) for right in found] for name, found in shown.items()} | {"users": [*given]})
+        return
+    for word, found in (("granted", changes.granted), ("withdrawn", changes.withdrawn)):
+        for right in found:
+            console().print(f"{word}: {' '.join(_as_row(right).values())}", highlight=False)
+    console().print(f"ready: {len(rights(settings))} rights, {len(given)} passwords set", highlight=False)
+
+
+def _as_row(right: AclBinding) -> dict[str, str]:
+    return {
+        "user": right.principal.removeprefix("User:"),
+        "may": AclOperation(right.operation).name.lower(),
+        "kind": ResourceType(right.restype).name.lower(),
+        "name": right.name + "*" * (right.resource_pattern_type == ResourcePatternType.PREFIXED),
+    }

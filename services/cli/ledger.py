@@ -1,0 +1,141 @@
+"""`loyalty ledger`: run it, and ask it what an operator wants to know."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from services.cli.output import AsJson, console, print_json, read_settings, stop
+from services.cli.processes import become
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from services.ledger.queries import LedgerQueries
+
+# The pipeline's image has this command too, and no SQL: what needs it is imported by who uses it.
+# ruff: noqa: PLC0415
+
+app = typer.Typer(no_args_is_help=True, help="The ledger: every entry of every account, in SQL.")
+
+
+@app.command("run")
+def run() -> None:
+    """Follow the topic loyalty and append what it says; several may run, and one of them does the work."""
+    become("services.ledger", [])
+
+
+@app.command("migrate")
+def migrate(*, as_json: AsJson = False) -> None:
+    """Bring the database's schema up to date; `run` does so by itself."""
+    from services.ledger import database
+
+    with _clear_errors(), _writing() as engine:
+        database.migrate(engine)
+    if as_json:
+        print_json({"migrated": True})
+    else:
+        console().print("the schema is up to date", highlight=False)
+
+
+@app.command("gaps")
+def gaps(*, as_json: AsJson = False) -> None:
+    """Show entries that are missing though later ones are there; with --json the cards too."""
+    with _clear_errors(), _reading() as queries:
+        found = queries.gaps()
+    if as_json:
+        rows = [
+            {
+                "card": gap.account.card,
+                "pseudonym": gap.account.pseudonym,
+                "opened_time": gap.account.opened_time,
+                "first": gap.first,
+                "last": gap.last,
+            }
+            for gap in found
+        ]
+        print_json({"gaps": rows})
+        return
+    table = Table("account (pseudonym)", "opened", "first missing", "last missing", title=f"{len(found)} gaps")
+    for gap in found:
+        account = gap.account
+        table.add_row(account.pseudonym, _time(account.opened_time), str(gap.first), str(gap.last))
+    console().print(table)
+
+
+@app.command("undecodable")
+def undecodable(*, as_json: AsJson = False) -> None:
+    """Show records of the topic loyalty that are no entry: where they are, and why."""
+    with _clear_errors(), _reading() as queries:
+        found = queries.undecodable()
+    if as_json:
+        rows: list[dict[str, Any]] = [
+            {"partition": each.partition, "offset": each.offset, "time": each.append_time, "reason": each.reason}
+            for each in found
+        ]
+        print_json({"undecodable": rows})
+        return
+    table = Table("place", "time", "reason", title=f"{len(found)} records")
+    for each in found:
+        table.add_row(f"{each.partition}:{each.offset}", _time(each.append_time), escape(each.reason))
+    console().print(table)
+
+
+@app.command("reread")
+def reread(*, as_json: AsJson = False) -> None:
+    """Let the ledger read all that the topic still has once more, for entries that it could not read at first.
+
+    What is there stays, and is not appended twice; a running process begins at once.
+    """
+    from services.ledger.positions import forget_positions
+
+    with _clear_errors(), _writing() as engine, engine.begin() as connection:
+        partitions = forget_positions(connection)
+    if as_json:
+        print_json({"partitions": partitions})
+    else:
+        console().print(f"partitions to be read again: {partitions}", highlight=False)
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    from sqlalchemy.exc import DBAPIError
+
+    from services.ledger.database import LedgerError
+    from services.ledger.queries import LedgerUnavailableError
+
+    try:
+        yield
+    except LedgerUnavailableError:
+        stop("the ledger's database does not answer, or has no ledger in it yet (LOYALTY_LEDGER_URL)")
+    except LedgerError as error:
+        stop(str(error))
+    except DBAPIError as error:
+        stop(f"the ledger's database: {error.orig}")
+
+
+@contextmanager
+def _reading() -> "Iterator[LedgerQueries]":
+    from services.ledger.queries import LedgerQueries
+
+    with closing(LedgerQueries(read_settings().ledger_url)) as queries:
+        yield queries
+
+
+@contextmanager
+def _writing() -> "Iterator[Engine]":
+    from services.ledger.database import writing_engine
+
+    engine = writing_engine(read_settings().ledger_url)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,150 @@
+"""`loyalty programme`: check a programme file, publish it as the next version, show what is published."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from services import programmes
+from services.cli.output import MISUSED, AsJson, clear_errors, console, print_json, read_settings, stop
+from services.programmes import ProgrammeError, Version
+from services.settings import Settings
+
+app = typer.Typer(no_args_is_help=True, help="The rules of the loyalty programme.")
+
+File = Annotated[Path, typer.Argument(help="A programme file (docs/programme.md).")]
+
+
+@app.command("check")
+def check(file: File, *, as_json: AsJson = False) -> None:
+    """Say all that is wrong with a programme file; exit code 2 if anything is."""
+    text = _text_of(file)
+    try:
+        programmes.parse(text)
+    except ProgrammeError as error:
+        if as_json:
+            problems = [{"line": each.line, "path": each.path, "message": each.message} for each in error.problems]
+            print_json({"valid": False, "problems": problems})
+            raise typer.Exit(MISUSED) from error
+        _stop_with_problems(file, error)
+    if as_json:
+        print_json({"valid": True, "problems": []})
+    else:
+        console().print(f"{file}: valid", highlight=False, markup=False)
+
+
+@app.command("publish")
+def publish(
+    file: File,
+    *,
+    effective_from: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="ISO 8601 with an offset or Z. Without it: as soon as the notice allows."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Publish a programme file as the next version; it decides everything that comes in from its time on."""
+    text = _text_of(file)
+    effective_time = None if effective_from is None else _milliseconds(effective_from)
+    settings = read_settings()
+    with clear_errors():
+        try:
+            version = programmes.publish(text, settings, effective_time)
+        except ProgrammeError as error:
+            if error.problems:
+                _stop_with_problems(file, error)
+            stop(str(error))
+    if as_json:
+        print_json(_json(version))
+    else:
+        console().print(f"version {version.number} takes effect at {_iso(version.effective_time)}", highlight=False)
+
+
+@app.command("show")
+def show(
+    *,
+    version: Annotated[int | None, typer.Option(min=0, help="Print the file of this version.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the versions, or the file of one of them."""
+    settings = read_settings()
+    with clear_errors():
+        try:
+            known = [_version_0(settings), *programmes.versions(settings)]
+        except ProgrammeError as error:
+            stop(str(error))
+    if version is not None:
+        _show_one(known, version, as_json=as_json)
+    elif as_json:
+        print_json({"versions": [_json(each) for each in known]})
+    else:
+        _show_table(known)
+
+
+def _version_0(settings: Settings) -> Version:
+    text = f"loyalty-factor: {settings.loyalty_factor}\n"
+    return Version(0, 0, 0, text, programmes.version_0(settings))
+
+
+def _show_one(known: list[Version], number: int, *, as_json: bool) -> None:
+    if number >= len(known):
+        stop(f"there is no version {number}; the latest is {len(known) - 1}")
+    if as_json:
+        print_json(_json(known[number]))
+    else:
+        typer.echo(known[number].text, nl=not known[number].text.endswith("\n"))
+
+
+def _show_table(known: list[Version]) -> None:
+    now = datetime.now(UTC).timestamp() * 1000
+    in_force = max(each.number for each in known if each.effective_time <= now)
+    table = Table("version", "takes effect", "published", "")
+    for each in known:
+        state = "in force" if each.number == in_force else "to come" if each.number > in_force else ""
+        published = _iso(each.published_time) if each.number else "from the settings"
+        table.add_row(str(each.number), _iso(each.effective_time) if each.number else "", published, state)
+    console().print(table)
+
+
+def _text_of(file: Path) -> str:
+    with clear_errors():
+        content = file.read_bytes()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        stop(f"{file}: line {line}: not UTF-8", MISUSED)
+
+
+def _stop_with_problems(file: Path, error: ProgrammeError) -> None:
+    """One line a problem: all can be mended before the next try."""
+    stderr = Console(stderr=True, soft_wrap=True)
+    for problem in error.problems:
+        stderr.print(f"{file}: {problem}", highlight=False, markup=False)
+    stop(f"{file}: {len(error.problems)} problems", MISUSED)
+
+
+def _milliseconds(time: str) -> int:
+    try:
+        found = datetime.fromisoformat(time)
+    except ValueError:
+        stop(f"--effective-from is a time such as 2026-12-01T00:00:00+05:30, not {time!r}", MISUSED)
+    if found.tzinfo is None:
+        stop(f"--effective-from {time} has no offset: add Z, or one such as +05:30", MISUSED)
+    return int(found.timestamp() * 1000)
+
+
+def _iso(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _json(version: Version) -> dict[str, Any]:
+    return {
+        "version": version.number,
+        "effective_time": _iso(version.effective_time),
+        "published_time": _iso(version.published_time) if version.number else None,
+        "programme": version.text,
+    }

@@ -1,0 +1,75 @@
+"""``python -m services.ledger``, or ``loyalty ledger run``: the ledger process. The only place where its parts meet."""
+
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import stamina
+import structlog
+
+from schemas.topics import LOYALTY
+from services.ledger.appender import Appender
+from services.ledger.database import AWAY, LedgerError, migrate, writing_engine
+from services.ledger.follower import Follower
+from services.ledger.health import serving
+from services.ledger.metrics import Metrics
+from services.logging import configure_logging
+from services.messaging.schema_ids import schema_ids
+from services.messaging.wire import decoder
+from services.pseudonyms import PseudonymKeyError, pseudonyms
+from services.settings import Settings, SettingsError, read_settings
+
+log = structlog.get_logger("services.ledger")
+
+_STARTING_AGAIN_DOES_NOT_HELP = 2
+
+
+class _StopError(Exception):
+    """SIGTERM before there is anything to stop."""
+
+
+def run(settings: Settings) -> None:
+    """Follow until SIGTERM or SIGINT. Raises LedgerError, PseudonymKeyError, OSError."""
+
+    def stop_at_once(_: int, __: FrameType | None) -> None:
+        raise _StopError
+
+    _on_signals(stop_at_once)
+    metrics = Metrics()
+    engine = writing_engine(settings.ledger_url)
+    appender = Appender(engine, pseudonyms(settings.pseudonym_key_file), settings.name_of(LOYALTY))
+    follower = Follower(settings, appender, decoder(LOYALTY, schema_ids(settings)), metrics)
+    try:
+        with serving(settings.metrics_host, settings.ledger_metrics_port, metrics.registry, lambda: follower.trouble):
+            for attempt in stamina.retry_context(on=AWAY, attempts=None, timeout=None):
+                with attempt:
+                    migrate(engine)
+                    appender.bind()
+            _on_signals(lambda _, __: follower.stop())
+            follower.run()
+    finally:
+        engine.dispose()
+
+
+def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)
+
+
+def main() -> int:
+    try:
+        settings = read_settings()
+        configure_logging(settings)
+        run(settings)
+    except _StopError:
+        return 0
+    except (SettingsError, LedgerError, PseudonymKeyError, OSError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return _STARTING_AGAIN_DOES_NOT_HELP
+    log.info("stopped")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""The accounts that a batch is about, as the transaction has them so far."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
+
+from services.ledger.gaps import Gap
+from services.ledger.tables import AccountRow, GapRow
+
+# Below the number of parameters that either database allows a statement.
+_CHUNK = 10_000
+
+_Item = TypeVar("_Item")
+
+
+class AccountKey(NamedTuple):
+    """What an account is known by, erased or not."""
+
+    pseudonym: str
+    opened_time: int
+
+
+@dataclass(slots=True)
+class Account:
+    """An account; ``erased_time`` is null as long as it is open."""
+
+    id: int
+    last_sequence: int
+    erased_time: int | None
+    gaps: list[Gap] = field(default_factory=list)
+
+
+class Accounts:
+    """Accounts by their keys: those of all cards that a batch names, as owners or as the other end of a transfer."""
+
+    def __init__(self, connection: Connection, pseudonyms: Collection[str]) -> None:
+        self._connection = connection
+        self._by_key: dict[AccountKey, Account] = {}
+        self._by_pseudonym: defaultdict[str, list[Account]] = defaultdict(list)
+        for chunk in _chunks(pseudonyms):
+            rows = connection.execute(select(AccountRow.__table__).where(AccountRow.pseudonym.in_(chunk)))
+            for row in rows:
+                key = AccountKey(row.pseudonym, row.opened_time)
+                self._add(key, Account(row.id, row.last_sequence, row.erased_time))
+        self._load_gaps()
+
+    def _add(self, key: AccountKey, account: Account) -> None:
+        self._by_key[key] = account
+        self._by_pseudonym[key.pseudonym].append(account)
+
+    def _load_gaps(self) -> None:
+        by_id = {account.id: account for account in self._by_key.values()}
+        for chunk in _chunks(by_id):
+            for row in self._connection.execute(select(GapRow.__table__).where(GapRow.account_id.in_(chunk))):
+                by_id[row.account_id].gaps.append(Gap(row.first_sequence, row.last_sequence))
+
+    def __getitem__(self, key: AccountKey) -> Account:
+        return self._by_key[key]
+
+    def open(self, cards: Mapping[AccountKey, str | None]) -> None:
+        """Make those of these accounts that are not there, with their cards."""
+        new = {key: card for key, card in cards.items() if key not in self._by_key}
+        if not new:
+            return
+        values = [{**key._asdict(), "card": card, "last_sequence": 0} for key, card in new.items()]
+        columns = (AccountRow.id, AccountRow.pseudonym, AccountRow.opened_time)
+        for row in self._connection.execute(insert(AccountRow).returning(*columns), values):
+            self._add(AccountKey(row.pseudonym, row.opened_time), Account(row.id, 0, None))
+
+    def erase(self, key: AccountKey, time: int) -> bool:
+        """Take the card from an account; returns False if that has been done before."""
+        account = self._by_key[key]
+        if account.erased_time is not None:
+            return False
+        account.erased_time = time
+        statement = update(AccountRow).where(AccountRow.id == account.id)
+        self._connection.execute(statement.values(card=None, erased_time=time))
+        return True
+
+    def is_forgotten(self, pseudonym: str, time: int) -> bool:
+        """Whether an entry of that time may not name this customer: erased since, or erased and not there again."""
+        states = [account.erased_time for account in self._by_pseudonym.get(pseudonym, ())]
+        erased = [each for each in states if each is not None]
+        return bool(erased) and (len(erased) == len(states) or time <= max(erased))
+
+    def update_sequences(self, changed: Iterable[tuple[Account, int, list[Gap]]]) -> None:
+        """Note the highest sequence and the gaps of these accounts."""
+        sequences, closed, opened = [], [], []
+        for account, last, gaps in changed:
+            if last != account.last_sequence:
+                sequences.append({"account": account.id, "sequence": last})
+            if gaps != account.gaps:
+                closed.append(account.id)
+                opened += [{"account_id": account.id, "first_sequence": a, "last_sequence": b} for a, b in gaps]
+            account.last_sequence, account.gaps = last, gaps
+        if sequences:
+            statement = update(AccountRow).where(AccountRow.id == bindparam("account"))
+            self._connection.execute(statement.values(last_sequence=bindparam("sequence")), sequences)
+        for chunk in _chunks(closed):
+            self._connection.execute(delete(GapRow).where(GapRow.account_id.in_(chunk)))
+        if opened:
+            self._connection.execute(insert(GapRow), opened)
+
+
+def _chunks(items: Collection[_Item]) -> Iterator[list[_Item]]:
+    ordered = list(items)
+    return (ordered[start : start + _CHUNK] for start in range(0, len(ordered), _CHUNK))

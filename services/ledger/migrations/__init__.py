@@ -1,0 +1,1 @@
+"""Alembic's migrations of the ledger, run by ``services.ledger.database.migrate``."""

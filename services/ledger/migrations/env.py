@@ -1,0 +1,13 @@
+"""Run by Alembic: applies migrations on the connection, and in the transaction, of whoever migrates."""
+
+from alembic import context
+
+from services.ledger.tables import Base
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=Base.metadata,
+    version_table="ledger_version",
+    transactional_ddl=True,
+)
+context.run_migrations()

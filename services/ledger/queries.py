@@ -1,0 +1,251 @@
+"""Questions to the ledger. Everything here blocks: it belongs into a thread."""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import structlog
+from sqlalchemy import ColumnElement, Connection, Row, func, select
+from sqlalchemy.exc import ProgrammingError
+
+from services.domain.entries import Entry, Kind
+from services.ledger.database import AWAY, reading_engine
+from services.ledger.records import Undecodable, storable
+from services.ledger.tables import AccountRow, EntryRow, GapRow, UndecodableRow
+
+log = structlog.get_logger(__name__)
+
+_DAY = 86_400_000
+_EPOCH = date(1970, 1, 1).toordinal()
+_PAGE = 1_000
+
+
+class LedgerUnavailableError(RuntimeError):
+    """The ledger's database does not answer, or has no ledger in it yet."""
+
+
+class UnknownCustomerError(LookupError):
+    """No account of the ledger has this card."""
+
+
+class Cursor(NamedTuple):
+    """A place among a customer's entries."""
+
+    opened_time: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which entries: of these kinds (none: of all), on these days and between them (UTC; None: no limit)."""
+
+    kinds: Collection[Kind] = ()
+    first_day: date | None = None
+    last_day: date | None = None
+
+    @property
+    def start(self) -> int | None:
+        """Milliseconds since the epoch; entries from then on."""
+        return None if self.first_day is None else (self.first_day.toordinal() - _EPOCH) * _DAY
+
+    @property
+    def end(self) -> int | None:
+        """Milliseconds since the epoch; entries before then."""
+        return None if self.last_day is None else (self.last_day.toordinal() + 1 - _EPOCH) * _DAY
+
+    def conditions(self) -> Iterator[ColumnElement[bool]]:
+        if self.kinds:
+            yield EntryRow.kind.in_([kind.value for kind in self.kinds])
+        if self.start is not None:
+            yield EntryRow.time >= self.start
+        if self.end is not None:
+            yield EntryRow.time < self.end
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Entries, the newest first; ``next``: None at the end."""
+
+    entries: Sequence[Entry]
+    next: Cursor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A customer's entries of some time, the oldest first, with the totals around them in hundredths.
+
+    ``opening`` and the points of the entries make ``closing``, whatever the ledger lacks of the time before.
+    """
+
+    opening: int
+    closing: int
+    entries: Iterator[Entry] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAccount:
+    """An account; ``card`` is None once erased."""
+
+    id: int
+    card: str | None
+    pseudonym: str
+    opened_time: int
+    last_sequence: int
+    erased_time: int | None
+
+
+class MissingEntries(NamedTuple):
+    """Sequences of an account that are missing, both ends included."""
+
+    account: KnownAccount
+    first: int
+    last: int
+
+
+class LedgerQueries:
+    """Asks one ledger. Every method raises LedgerUnavailableError."""
+
+    def __init__(self, url: str) -> None:
+        self._engine = reading_engine(url)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def page(self, card: str, selection: Selection, limit: int, before: Cursor | None = None) -> Page:
+        """A customer's entries, the newest first, from behind the cursor; raises UnknownCustomerError."""
+        found: list[Entry] = []
+        with self._connected() as connection:
+            for account in reversed(_accounts_of(connection, card)):
+                wanted = [EntryRow.account_id == account.id, *selection.conditions()]
+                if before:
+                    if account.opened_time > before.opened_time:
+                        continue
+                    if account.opened_time == before.opened_time:
+                        wanted.append(EntryRow.sequence < before.sequence)
+                rows = select(EntryRow.__table__).where(*wanted).order_by(EntryRow.sequence.desc())
+                limited = rows.limit(limit + 1 - len(found))
+                found += [_entry(account, row) for row in connection.execute(limited)]
+                if len(found) > limit:
+                    last = found[limit - 1]
+                    return Page(found[:limit], Cursor(last.opened_time, last.sequence))
+        return Page(found, None)
+
+    def statement(self, card: str, selection: Selection) -> Statement:
+        """A customer's statement; its entries are read as they are taken. Raises UnknownCustomerError."""
+        with self._connected() as connection:
+            accounts = _accounts_of(connection, card)
+            total = sum(_total(connection, account) for account in accounts)
+            since = sum(_points_since(connection, account, selection.start) for account in accounts)
+            after = 0
+            if selection.end is not None:
+                after = sum(_points_since(connection, account, selection.end) for account in accounts)
+        entries = (each for account in accounts for each in self._entries(account, selection))
+        return Statement(total - since, total - after, entries)
+
+    def accounts(self) -> Iterator[KnownAccount]:
+        """Every account, in no particular order."""
+        last = -1
+        while True:
+            with self._connected() as connection:
+                page = select(AccountRow.__table__).where(AccountRow.id > last).order_by(AccountRow.id).limit(_PAGE)
+                accounts = [_account(row) for row in connection.execute(page)]
+            if not accounts:
+                return
+            yield from accounts
+            last = accounts[-1].id
+
+    def entries_of(self, account: KnownAccount) -> Iterator[Entry]:
+        """Every entry of an account, the oldest first."""
+        return self._entries(account, Selection())
+
+    def gaps(self) -> list[MissingEntries]:
+        """What is missing of which accounts."""
+        statement = (
+            select(AccountRow.__table__, GapRow.first_sequence.label("first"), GapRow.last_sequence.label("last"))
+            .join(GapRow, GapRow.account_id == AccountRow.id)
+            .order_by(AccountRow.id, GapRow.first_sequence)
+        )
+        with self._connected() as connection:
+            return [MissingEntries(_account(row), row.first, row.last) for row in connection.execute(statement)]
+
+    def undecodable(self) -> list[Undecodable]:
+        """Records of the topic that are no entry."""
+        table = UndecodableRow.__table__
+        with self._connected() as connection:
+            rows = connection.execute(select(table).order_by(UndecodableRow.partition, UndecodableRow.record_offset))
+            return [Undecodable(row.partition, row.record_offset, row.append_time, row.reason) for row in rows]
+
+    def _entries(self, account: KnownAccount, selection: Selection) -> Iterator[Entry]:
+        """Page by page, and up to where the account was: nobody's reading holds a transaction open."""
+        last = 0
+        while True:
+            with self._connected() as connection:
+                between = (EntryRow.sequence > last, EntryRow.sequence <= account.last_sequence)
+                wanted = (EntryRow.account_id == account.id, *between, *selection.conditions())
+                page = select(EntryRow.__table__).where(*wanted).order_by(EntryRow.sequence).limit(_PAGE)
+                entries = [_entry(account, row) for row in connection.execute(page)]
+            yield from entries
+            if len(entries) < _PAGE:
+                return
+            last = entries[-1].sequence
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        try:
+            with self._engine.connect() as connection:
+                yield connection
+        # The tables may not be there yet: that too is over once the ledger process has started.
+        except (*AWAY, ProgrammingError) as error:
+            log.warning("the ledger does not answer", error=str(error).partition("\n")[0])
+            raise LedgerUnavailableError("the ledger does not answer") from error
+
+
+def _accounts_of(connection: Connection, card: str) -> list[KnownAccount]:
+    """The oldest first: more than one only while it is not known here that the others are erased."""
+    statement = select(AccountRow.__table__).where(AccountRow.card == storable(card)).order_by(AccountRow.opened_time)
+    if not (accounts := [_account(row) for row in connection.execute(statement)]):
+        raise UnknownCustomerError
+    return accounts
+
+
+def _total(connection: Connection, account: KnownAccount) -> int:
+    """After the latest entry; not the sum of all: the ledger may have begun later than the account."""
+    latest = (EntryRow.account_id == account.id, EntryRow.sequence == account.last_sequence)
+    return connection.execute(select(EntryRow.total).where(*latest)).scalar_one()
+
+
+def _points_since(connection: Connection, account: KnownAccount, start: int | None) -> int:
+    wanted = [EntryRow.account_id == account.id, EntryRow.sequence <= account.last_sequence]
+    if start is not None:
+        wanted.append(EntryRow.time >= start)
+    return int(connection.execute(select(func.coalesce(func.sum(EntryRow.points), 0)).where(*wanted)).scalar_one())
+
+
+def _account(row: Row[Any]) -> KnownAccount:
+    return KnownAccount(row.id, row.card, row.pseudonym, row.opened_time, row.last_sequence, row.erased_time)
+
+
+def _entry(account: KnownAccount, row: Row[Any]) -> Entry:
+    return Entry(
+        sequence=row.sequence,
+        opened_time=account.opened_time,
+        kind=Kind(row.kind),
+        points=row.points,
+        total=row.total,
+        available=row.available,
+        pending=row.pending,
+        reserved=row.reserved,
+        time=row.time,
+        programme_version=row.programme_version,
+        tier=row.tier,
+        event_id=row.event_id,
+        invoice_number=row.invoice_number,
+        total_amount=Decimal(repr(row.total_amount)),
+        expires_time=row.expires_time,
+        reason=row.reason,
+        actor=row.actor,
+        counterparty=row.counterparty or "",
+    )

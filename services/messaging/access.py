@@ -1,0 +1,102 @@
+"""Brings users and rights to the brokers: what ``schemas.access`` says, and nothing besides."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from confluent_kafka.admin._scram import (
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialAlteration,
+    UserScramCredentialUpsertion,
+)
+
+from schemas.access import SERVICES, Service
+from services.messaging.clients import admin
+from services.settings import Settings
+
+_BROKER_SECONDS = 30.0
+_MECHANISMS = {
+    "SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256,
+    "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512,
+}
+# Twice Kafka's least and default; generated passwords need no more, and every new connection pays for it.
+_ITERATIONS = 8192
+_EVERY_RIGHT = AclBindingFilter(
+    ResourceType.ANY,
+    None,  # type: ignore[arg-type]  # any, as its documentation says and its types do not
+    ResourcePatternType.ANY,
+    None,  # type: ignore[arg-type]
+    None,  # type: ignore[arg-type]
+    AclOperation.ANY,
+    AclPermissionType.ANY,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What was done so that the brokers have the rights of the table."""
+
+    granted: list[AclBinding]
+    withdrawn: list[AclBinding]
+
+
+def rights(settings: Settings) -> set[AclBinding]:
+    """Every right of the table, under the names that topics and groups have on the brokers."""
+    return {binding for service in SERVICES for binding in _rights_of(service, settings)}
+
+
+def _rights_of(service: Service, settings: Settings) -> Iterator[AclBinding]:
+    by_operation = (
+        (AclOperation.READ, service.reads),
+        (AclOperation.WRITE, service.writes),
+        (AclOperation.DESCRIBE_CONFIGS, service.reads_settings_of),
+    )
+    for operation, topics in by_operation:
+        for topic in topics:
+            yield _right(service.user, operation, ResourceType.TOPIC, settings.name_of(topic))
+    for name in service.transactional_ids:
+        yield _right(service.user, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, settings.topic_prefix + name)
+    for group in service.groups:
+        yield _right(service.user, AclOperation.READ, ResourceType.GROUP, settings.topic_prefix + group)
+
+
+def _right(user: str, operation: AclOperation, kind: ResourceType, name: str) -> AclBinding:
+    pattern = ResourcePatternType.PREFIXED if name.endswith("*") else ResourcePatternType.LITERAL
+    return AclBinding(kind, name.removesuffix("*"), pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+
+
+def apply_rights(settings: Settings) -> Changes:
+    """Grant what is missing of the table, then withdraw what the table's users have beyond it.
+
+    Rights of other users stay as they are, and so do those on names without this deployment's prefix.
+    Raises KafkaException; no right is withdrawn unless all were granted.
+    """
+    client = admin(settings)
+    found = set(client.describe_acls(_EVERY_RIGHT, request_timeout=_BROKER_SECONDS).result())
+    wanted = rights(settings)
+    users = {f"User:{service.user}" for service in SERVICES}
+    surplus = {
+        each for each in found - wanted if each.principal in users and each.name.startswith(settings.topic_prefix)
+    }
+    changes = Changes(sorted(wanted - found, key=str), sorted(surplus, key=str))
+    if changes.granted:
+        for granted in client.create_acls(changes.granted, request_timeout=_BROKER_SECONDS).values():
+            granted.result()
+    if changes.withdrawn:
+        exactly = [AclBindingFilter(*each._to_tuple()) for each in changes.withdrawn]  # noqa: SLF001  # its only way
+        for withdrawn in client.delete_acls(exactly, request_timeout=_BROKER_SECONDS).values():
+            withdrawn.result()
+    return changes
+
+
+def set_passwords(settings: Settings, passwords: Mapping[str, str]) -> None:
+    """Create these users (name to password) or give them another password. Raises KafkaException."""
+    client = admin(settings)
+    how = ScramCredentialInfo(_MECHANISMS[settings.kafka_sasl_mechanism], _ITERATIONS)
+    upsertions: list[UserScramCredentialAlteration] = [
+        UserScramCredentialUpsertion(user, how, password.encode()) for user, password in passwords.items()
+    ]
+    for future in client.alter_user_scram_credentials(upsertions, request_timeout=_BROKER_SECONDS).values():
+        future.result()

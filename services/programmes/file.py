@@ -1,0 +1,257 @@
+"""The programme file: YAML in, the domain's rules out. docs/programme.md says what each key means."""
+
+import re
+import zoneinfo
+from collections import Counter
+from collections.abc import Iterable
+from datetime import date, timedelta
+from decimal import (
+    ROUND_CEILING,
+    ROUND_DOWN,
+    ROUND_FLOOR,
+    ROUND_HALF_DOWN,
+    ROUND_HALF_EVEN,
+    ROUND_HALF_UP,
+    ROUND_UP,
+    Decimal,
+)
+from functools import cache
+from itertools import pairwise
+from typing import Annotated, cast
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+
+from services.domain import programme as domain
+from services.domain.programme import Combining, Period, Programme, SpentReturns
+from services.yaml_files import FileModel, InvalidFileError, Notes, Problem, validated
+from services.yaml_files.scalars import choice, day, duration, in_iso, number, points, scalar, text
+
+ROUNDING = {
+    "half-up": ROUND_HALF_UP,
+    "half-down": ROUND_HALF_DOWN,
+    "half-even": ROUND_HALF_EVEN,
+    "up": ROUND_UP,
+    "down": ROUND_DOWN,
+    "ceiling": ROUND_CEILING,
+    "floor": ROUND_FLOOR,
+}
+WEEKDAYS = {
+    name: number
+    for number, name in enumerate(["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"])
+}
+LARGEST_POINTS = "1000000"
+LARGEST_MULTIPLIER = "100"
+
+_USUAL = Programme()
+_NOTHING, _DAY, _YEARS = timedelta(0), timedelta(days=1), timedelta(days=36_500)
+# An account remembers every invoice for so long.
+_LONGEST_RETURN = timedelta(days=730)
+_MILLISECOND = timedelta(milliseconds=1)
+_HOURS = re.compile(r"(\d{1,2}):00-(\d{1,2}):00", re.ASCII)
+_LAST_HOUR = 24
+
+
+class ProgrammeError(ValueError):
+    """A programme that cannot be; the message has a line for each problem.
+
+    Attributes:
+        problems: in the order of the file's lines; empty where the error is in no file.
+    """
+
+    def __init__(self, message: str, problems: Iterable[Problem] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
+
+
+def parse(file: str) -> Programme:
+    """The rules that a programme file states, as version 0; raises ProgrammeError with all that is wrong."""
+    try:
+        return validated(file, _ProgrammeFile).rules()
+    except InvalidFileError as error:
+        raise ProgrammeError(str(error), error.problems) from error
+
+
+@cache
+def _time_zones() -> frozenset[str]:
+    return frozenset(zoneinfo.available_timezones())
+
+
+def _time_zone(name: str) -> str:
+    if name not in _time_zones():
+        raise ValueError(f"{name!r} is no time zone of this machine, such as Asia/Kolkata or UTC")
+    return name
+
+
+def _hours(value: str) -> tuple[int, int]:
+    match = _HOURS.fullmatch(value)
+    if not match:
+        raise ValueError(f"{value!r} is no span of whole hours such as 17:00-20:00")
+    first, end = int(match[1]), int(match[2])
+    if not first < end <= _LAST_HOUR:
+        raise ValueError(f"{value} does not end later on the same day; 22:00-2:00 takes two campaigns")
+    return first, end
+
+
+def _some(values: list[str]) -> list[str]:
+    if not values:
+        raise ValueError("is an empty list: leave the key out instead")
+    return values
+
+
+def _duration_or_never(value: str) -> int | None:
+    return None if value == "never" else duration(_DAY, _YEARS)(value)
+
+
+_Text = Annotated[str, scalar(text)]
+_Texts = Annotated[list[_Text], AfterValidator(_some)]
+_Multiplier = Annotated[Decimal, scalar(number("1", LARGEST_MULTIPLIER, places=3))]
+_Weekdays = Annotated[list[Annotated[int, scalar(choice(WEEKDAYS))]], AfterValidator(_some)]
+
+
+class _Tier(FileModel):
+    name: _Text
+    points: Annotated[int, scalar(points("0.01", "1000000000"))]
+    multiplier: _Multiplier = Decimal(1)
+
+
+class _Campaign(FileModel):
+    name: _Text
+    first_day: Annotated[date, scalar(day)] | None = None
+    last_day: Annotated[date, scalar(day)] | None = None
+    weekdays: _Weekdays = Field(default_factory=list)
+    hours: Annotated[tuple[int, int], scalar(_hours)] | None = None
+    stores: _Texts = Field(default_factory=list)
+    items: _Texts = Field(default_factory=list)
+    categories: _Texts = Field(default_factory=list)
+    multiplier: _Multiplier = Decimal(1)
+    bonus: Annotated[int, scalar(points("0.01", LARGEST_POINTS))] = 0
+
+    @field_validator("last_day")
+    @classmethod
+    def _in_order(cls, last_day: date | None, info: ValidationInfo) -> date | None:
+        first_day = info.data.get("first_day")
+        if first_day and last_day and last_day < first_day:
+            raise ValueError(f"{last_day} is before first-day {first_day}")
+        return last_day
+
+    @model_validator(mode="after")
+    def _gives_something(self) -> "_Campaign":
+        if self.multiplier == 1 and not self.bonus:
+            raise ValueError("gives nothing: a multiplier above 1 or a bonus is missing")
+        return self
+
+
+class _ProgrammeFile(FileModel):
+    """The fields are in this order because validators look at those above them."""
+
+    loyalty_factor: Annotated[Decimal, scalar(number("0", "100", places=6))]
+    rounding: Annotated[str, scalar(choice(ROUNDING))] = _USUAL.rounding
+    customer_types: _Texts = Field(default_factory=lambda: sorted(_USUAL.customer_types))
+    time_zone: Annotated[str, scalar(_time_zone)] = _USUAL.time_zone
+    pending: Annotated[int, scalar(duration(_NOTHING, timedelta(days=366)))] = _USUAL.pending
+    valid_for: Annotated[int | None, scalar(_duration_or_never)] = _USUAL.valid_for
+    expiry_notice: Annotated[int, scalar(duration(_NOTHING, timedelta(days=366)))] = _USUAL.expiry_notice
+    # A decision is kept for ten days: whoever asks for a redemption's fate must find it.
+    reserve_for: Annotated[int, scalar(duration(timedelta(minutes=1), _DAY))] = _USUAL.reserve_for
+    return_window: Annotated[int, scalar(duration(_NOTHING, _LONGEST_RETURN))] = _USUAL.return_window
+    spent_returns: Annotated[SpentReturns, scalar(choice({word.value: word for word in SpentReturns}))] = (
+        _USUAL.spent_returns
+    )
+    tier_period: Annotated[Period | None, scalar(choice({word.value: word for word in Period}))] = _USUAL.tier_period
+    tiers: list[_Tier] = Field(default_factory=list, validate_default=True)
+    categories: dict[_Text, _Texts] = Field(default_factory=dict)
+    combining: Annotated[Combining, scalar(choice({word.value: word for word in Combining}))] = _USUAL.combining
+    campaigns: list[_Campaign] = Field(default_factory=list)
+
+    @field_validator("valid_for")
+    @classmethod
+    def _can_be_spent(cls, valid_for: int | None, info: ValidationInfo) -> int | None:
+        pending = info.data.get("pending", 0)
+        if valid_for is not None and valid_for <= pending:
+            raise ValueError(f"points would expire before they can be spent: pending is {_iso(pending)}")
+        return valid_for
+
+    @field_validator("expiry_notice")
+    @classmethod
+    def _before_expiry(cls, notice: int, info: ValidationInfo) -> int:
+        if notice and "valid_for" in info.data:
+            valid_for = info.data["valid_for"]
+            if valid_for is None:
+                raise ValueError("points never expire: valid-for is missing")
+            if notice >= valid_for:
+                raise ValueError(f"must be shorter than valid-for, which is {_iso(valid_for)}")
+        return notice
+
+    @field_validator("tiers")
+    @classmethod
+    def _ascend(cls, tiers: list[_Tier], info: ValidationInfo) -> list[_Tier]:
+        notes = cast(Notes, info.context)
+        if "tier_period" in info.data and bool(tiers) != bool(info.data["tier_period"]):
+            missing, given = ("tier-period", "tiers") if tiers else ("tiers", "tier-period")
+            notes.append(((given,), f"{missing} is missing"))
+        for number_of, (lower, higher) in enumerate(pairwise(tiers), start=1):
+            if higher.points <= lower.points:
+                notes.append((("tiers", number_of, "points"), "must be more than those of the tier before"))
+        notes += _given_twice("tiers", [tier.name for tier in tiers])
+        return tiers
+
+    @field_validator("campaigns")
+    @classmethod
+    def _are_known(cls, campaigns: list[_Campaign], info: ValidationInfo) -> list[_Campaign]:
+        notes = cast(Notes, info.context)
+        notes += _given_twice("campaigns", [campaign.name for campaign in campaigns])
+        known = info.data.get("categories")
+        if known is not None:
+            allowed = ", ".join(known) or "none is defined under categories"
+            notes += [
+                (("campaigns", number_of, "categories", place), f"{category!r} is not known; known: {allowed}")
+                for number_of, campaign in enumerate(campaigns)
+                for place, category in enumerate(campaign.categories)
+                if category not in known
+            ]
+        return campaigns
+
+    def rules(self) -> Programme:
+        return Programme(
+            loyalty_factor=self.loyalty_factor,
+            rounding=self.rounding,
+            customer_types=frozenset(name.upper() for name in self.customer_types),
+            time_zone=self.time_zone,
+            pending=self.pending,
+            valid_for=self.valid_for,
+            expiry_notice=self.expiry_notice,
+            reserve_for=self.reserve_for,
+            return_window=self.return_window,
+            spent_returns=self.spent_returns,
+            tier_period=self.tier_period,
+            tiers=tuple(domain.Tier(tier.name, tier.points, tier.multiplier) for tier in self.tiers),
+            combining=self.combining,
+            campaigns=tuple(map(self._campaign, self.campaigns)),
+        )
+
+    def _campaign(self, campaign: _Campaign) -> domain.Campaign:
+        of_categories = (code for category in campaign.categories for code in self.categories[category])
+        return domain.Campaign(
+            name=campaign.name,
+            first_day=campaign.first_day,
+            last_day=campaign.last_day,
+            weekdays=frozenset(campaign.weekdays),
+            hours=campaign.hours,
+            stores=frozenset(campaign.stores),
+            items=frozenset([*campaign.items, *of_categories]),
+            multiplier=campaign.multiplier,
+            bonus=campaign.bonus,
+        )
+
+
+def _given_twice(key: str, names: list[str]) -> Notes:
+    counted = Counter(names)
+    return [
+        ((key, place, "name"), f"{name!r} is the name of another one too")
+        for place, name in enumerate(names)
+        if counted[name] > 1 and name in names[:place]
+    ]
+
+
+def _iso(milliseconds: int) -> str:
+    return in_iso(milliseconds * _MILLISECOND)

@@ -1,0 +1,173 @@
+"""The endpoints file: who gets which notifications, and how often it is tried. docs/webhooks.md explains every key."""
+
+import base64
+import binascii
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, cast
+
+import httpx
+from pydantic import Field, ValidationInfo, field_validator
+
+from services.domain.entries import Kind
+from services.yaml_files import FileModel, InvalidFileError, Notes, validated
+from services.yaml_files.scalars import choice, duration, scalar, text, whole
+
+USUAL_KINDS = (Kind.EARNED, Kind.REDEEMED, Kind.EXPIRES_SOON, Kind.TIER)
+
+SECRET_PREFIX = "whsec_"  # noqa: S105 - what a secret begins with
+# Bytes of a secret, by the specification of Standard Webhooks.
+_SHORTEST_SECRET, _LONGEST_SECRET = 24, 64
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,49}")
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class EndpointsError(ValueError):
+    """Endpoints that cannot be; the message has a line for each problem, and no secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where notifications go. Neither the URL (it can hold a token) nor the secrets are for logs.
+
+    Attributes:
+        name: by which the endpoint is known, to its consumer group too: another name is another endpoint.
+        secrets: raw bytes; each signs, so that a receiver can change from one to the next.
+        timeout: for one try, until the answer's status is here.
+        attempts: tries in all.
+        first_wait, longest_wait: between tries; doubled from one to the next.
+        concurrency: requests at the same time, for different customers.
+    """
+
+    name: str
+    url: str = field(repr=False)
+    secrets: tuple[bytes, ...] = field(repr=False)
+    kinds: frozenset[Kind] = frozenset(USUAL_KINDS)
+    timeout: timedelta = timedelta(seconds=10)
+    attempts: int = 10
+    first_wait: timedelta = timedelta(seconds=1)
+    longest_wait: timedelta = timedelta(minutes=5)
+    concurrency: int = 8
+
+
+def load(file: Path) -> list[Endpoint]:
+    """The endpoints of a file; raises EndpointsError with all that is wrong, OSError if it cannot be opened."""
+    try:
+        found = validated(file.read_text(encoding="utf-8-sig"), _EndpointsFile).endpoints
+    except InvalidFileError as error:
+        raise EndpointsError("\n".join(f"{file}: {problem}" for problem in error.problems)) from error
+    except UnicodeDecodeError as error:
+        raise EndpointsError(f"{file}: not UTF-8") from error
+    return [
+        Endpoint(
+            name=each.name,
+            url=each.url,
+            secrets=_secrets(file.parent / each.secret_file, each.name),
+            kinds=frozenset(each.kinds),
+            timeout=each.timeout * _MILLISECOND,
+            attempts=each.attempts,
+            first_wait=each.first_wait * _MILLISECOND,
+            longest_wait=each.longest_wait * _MILLISECOND,
+            concurrency=each.concurrency,
+        )
+        for each in found
+    ]
+
+
+def _secrets(file: Path, endpoint: str) -> tuple[bytes, ...]:
+    try:
+        lines = file.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise EndpointsError(f"endpoint {endpoint}: secret-file {file}: {why}") from error
+    if not lines:
+        raise EndpointsError(f"endpoint {endpoint}: secret-file {file}: empty")
+    secrets = tuple(_secret(line) for line in lines)
+    if None in secrets:
+        raise EndpointsError(
+            f"endpoint {endpoint}: secret-file {file}, secret {secrets.index(None) + 1}: not {SECRET_PREFIX} and "
+            f"{_SHORTEST_SECRET} to {_LONGEST_SECRET} random bytes in base64"
+        )
+    return tuple(secret for secret in secrets if secret is not None)
+
+
+def _secret(line: str) -> bytes | None:
+    try:
+        secret = base64.b64decode(line.removeprefix(SECRET_PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return secret if line.startswith(SECRET_PREFIX) and _SHORTEST_SECRET <= len(secret) <= _LONGEST_SECRET else None
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError(f"{value!r} is no name of at most 50 small letters, digits and hyphens")
+    return value
+
+
+def _url(value: str) -> str:
+    """The value is not repeated: it may hold a token."""
+    try:
+        url = httpx.URL(value)
+    except httpx.InvalidURL:
+        url = httpx.URL()
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ValueError("is no URL such as https://crm.example/hooks")
+    if url.userinfo:
+        raise ValueError("has a user name or password in it: the signature is what tells the sender")
+    if url.fragment:
+        raise ValueError("has a fragment (#…), which is never sent")
+    return value
+
+
+_Duration = scalar(duration(timedelta(milliseconds=100), timedelta(hours=1)))
+_Kind = Annotated[Kind, scalar(choice({kind.value: kind for kind in Kind}))]
+
+
+class _Endpoint(FileModel):
+    name: Annotated[str, scalar(_name)]
+    url: Annotated[str, scalar(_url)]
+    secret_file: Annotated[str, scalar(text)]
+    kinds: list[_Kind] = Field(default_factory=lambda: list(USUAL_KINDS))
+    timeout: Annotated[int, _Duration] = 10_000
+    attempts: Annotated[int, scalar(whole(1, 100))] = 10
+    first_wait: Annotated[int, _Duration] = 1_000
+    longest_wait: Annotated[int, _Duration] = 300_000
+    concurrency: Annotated[int, scalar(whole(1, 100))] = 8
+
+    @field_validator("kinds")
+    @classmethod
+    def _some(cls, kinds: list[Kind]) -> list[Kind]:
+        if not kinds:
+            raise ValueError("is an empty list: leave the key out instead")
+        return kinds
+
+    @field_validator("longest_wait")
+    @classmethod
+    def _not_shorter(cls, longest: int, info: ValidationInfo) -> int:
+        if longest < info.data.get("first_wait", 0):
+            raise ValueError("is shorter than first-wait")
+        return longest
+
+
+class _EndpointsFile(FileModel):
+    endpoints: list[_Endpoint]
+
+    @field_validator("endpoints")
+    @classmethod
+    def _apart(cls, endpoints: list[_Endpoint], info: ValidationInfo) -> list[_Endpoint]:
+        if not endpoints:
+            raise ValueError("is an empty list: nothing is to be delivered")
+        counted = Counter(each.name for each in endpoints)
+        seen: set[str] = set()
+        for number, each in enumerate(endpoints):
+            if counted[each.name] > 1 and each.name in seen:
+                cast(Notes, info.context).append(
+                    (("endpoints", number, "name"), f"{each.name!r} is the name of another one too")
+                )
+            seen.add(each.name)
+        return endpoints

@@ -1,0 +1,69 @@
+"""What is sent: a notification as JSON, the id by which a receiver drops repeats, and who signs it.
+
+After the specification of Standard Webhooks 1.0.0 (standard-webhooks/standard-webhooks, spec/standard-webhooks.md).
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import orjson
+from standardwebhooks import Webhook
+
+from services.domain.entries import Kind
+from services.messaging.wire import Record
+
+_TIMES = ("UpdatedTime", "OpenedTime", "ExpiresTime")
+_ID_DIGITS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One notification on its way; the same notification always gives the same message.
+
+    Attributes:
+        identity: for the header webhook-id. It has no card in it, and no full stop, which would divide what is signed.
+        kind: as in the notification; one that this version does not know stays a text.
+    """
+
+    identity: str
+    kind: Kind | str
+    body: bytes
+
+    @classmethod
+    def of(cls, notification: Record) -> "Message":
+        """The message of a decoded Notification."""
+        entry = "{CustomerCardNo}@{OpenedTime}.{Sequence}".format(**notification)
+        body = {
+            "type": f"loyalty.{notification['Kind']}",
+            "timestamp": _iso(notification["UpdatedTime"]),
+            "data": {name: _json(name, value) for name, value in notification.items()},
+        }
+        digest = hashlib.sha256(entry.encode()).hexdigest()[:_ID_DIGITS]
+        return cls(f"msg_{digest}", notification["Kind"], orjson.dumps(body))
+
+
+def signed(message: Message, secrets: Iterable[bytes], now: datetime) -> dict[str, str]:
+    """The headers of one try; ``now`` is part of what is signed, so that a copy of the request soon grows stale."""
+    text = message.body.decode()
+    signatures = (Webhook(secret).sign(message.identity, now.astimezone(UTC), text) for secret in secrets)
+    return {
+        "content-type": "application/json",
+        "webhook-id": message.identity,
+        "webhook-timestamp": str(int(now.timestamp())),
+        "webhook-signature": " ".join(signatures),
+    }
+
+
+def _json(name: str, value: Any) -> Any:
+    if name in _TIMES:
+        return _iso(value) if value else None
+    return str(value) if isinstance(value, Decimal) else value
+
+
+def _iso(milliseconds: int) -> str:
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

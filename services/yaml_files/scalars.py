@@ -1,0 +1,133 @@
+"""What a text in a file stands for; errors say what is allowed. ``scalar`` makes a model's field of each."""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import date, timedelta
+from decimal import Decimal
+from typing import TypeVar
+
+from pydantic import PlainValidator
+
+Value = TypeVar("Value")
+
+LONGEST_TEXT = 200
+
+_DECIMAL = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?", re.ASCII)
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_DURATION = re.compile(r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,3})?)S)?)?", re.ASCII)
+_CALENDAR = re.compile(r"P(\d+W)?\d+[YM].*", re.ASCII)
+_MILLISECOND = timedelta(milliseconds=1)
+_LONGEST = 10**14
+"""Milliseconds: more than anybody can mean, less than a timedelta can hold."""
+
+
+def scalar(convert: Callable[[str], Value]) -> PlainValidator:
+    """A validator of single values; ``convert`` raises ValueError with what is wrong."""
+
+    def check(value: object) -> Value:
+        if not isinstance(value, str):
+            raise ValueError("must be a single value, neither a list nor a map")  # noqa: TRY004 - pydantic takes these
+        if not value.strip():
+            raise ValueError("has no value")
+        return convert(value)
+
+    return PlainValidator(check)
+
+
+def number(low: str, high: str, places: int) -> Callable[[str], Decimal]:
+    """An exact decimal between two others, both included."""
+
+    def convert(text: str) -> Decimal:
+        if not _DECIMAL.fullmatch(text):
+            raise ValueError(f"{_quoted(text)} is no decimal number such as 0.02")
+        found = Decimal(text)
+        if not Decimal(low) <= found <= Decimal(high):
+            raise ValueError(f"{text} is not between {low} and {high}")
+        if -int(found.normalize().as_tuple().exponent) > places:
+            raise ValueError(f"{text} has more than {places} decimal places")
+        return found
+
+    return convert
+
+
+def points(low: str, high: str) -> Callable[[str], int]:
+    """Points with two places, in hundredths."""
+    exact = number(low, high, places=2)
+    return lambda text: int(exact(text).scaleb(2))
+
+
+def whole(low: int, high: int) -> Callable[[str], int]:
+    """A whole number."""
+    exact = number(str(low), str(high), places=0)
+    return lambda text: int(exact(text))
+
+
+def duration(low: timedelta, high: timedelta) -> Callable[[str], int]:
+    """An ISO 8601 duration of weeks, days, hours, minutes and seconds, in milliseconds."""
+
+    def convert(text: str) -> int:
+        found = _timedelta(text)
+        if not low <= found <= high:
+            raise ValueError(f"{text} is not between {in_iso(low)} and {in_iso(high)}")
+        return found // _MILLISECOND
+
+    return convert
+
+
+def _timedelta(text: str) -> timedelta:
+    if _CALENDAR.fullmatch(text):
+        raise ValueError(f"{text}: months and years have no fixed length; give days, such as P365D")
+    match = _DURATION.fullmatch(text)
+    if not match or not any(match.groups()) or text.endswith("T"):
+        raise ValueError(f"{_quoted(text)} is no ISO 8601 duration such as P30D or PT15M")
+    weeks, days, hours, minutes, seconds = (Decimal(part or 0) for part in match.groups())
+    milliseconds = (((weeks * 7 + days) * 24 + hours) * 60 + minutes) * 60_000 + seconds * 1_000
+    if milliseconds > _LONGEST:
+        raise ValueError(f"{text} is too long")
+    return int(milliseconds) * _MILLISECOND
+
+
+def in_iso(length: timedelta) -> str:
+    """A duration as ISO 8601, in days or else the largest unit that divides it."""
+    seconds, rest = divmod(length // _MILLISECOND, 1_000)
+    if rest:
+        return f"PT{length.total_seconds():g}S"
+    if seconds % 86_400 == 0:
+        return f"P{seconds // 86_400}D"
+    for unit, size in (("H", 3600), ("M", 60)):
+        if seconds % size == 0:
+            return f"PT{seconds // size}{unit}"
+    return f"PT{seconds}S"
+
+
+def choice(allowed: Mapping[str, Value]) -> Callable[[str], Value]:
+    """One of these words."""
+
+    def convert(text: str) -> Value:
+        if text not in allowed:
+            raise ValueError(f"{_quoted(text)} is not known; allowed: {', '.join(allowed)}")
+        return allowed[text]
+
+    return convert
+
+
+def text(value: str) -> str:
+    """A printable text."""
+    if len(value) > LONGEST_TEXT or not value.isprintable() or value != value.strip():
+        raise ValueError(f"{_quoted(value)} is no text of at most {LONGEST_TEXT} printable characters ")
+    return value
+
+
+def day(text: str) -> date:
+    """A date, YYYY-MM-DD."""
+    try:
+        if _DAY.fullmatch(text):
+            return date.fromisoformat(text)
+    except ValueError:
+        pass
+    raise ValueError(f"{_quoted(text)} is no day such as 2026-12-24")
+
+
+def _quoted(text: str) -> str:
+    shown = text if len(text) <= 50 else text[:47] + "…"  # noqa: PLR2004 - enough to recognise it
+    return repr(shown)

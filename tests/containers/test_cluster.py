@@ -1,0 +1,154 @@
+"""The pipeline on a Spark cluster of containers: what comes out is what one machine makes of it."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from infra.containers.project import Container, ContainersError, engine
+from infra.containers.stack import ContainerStack
+from infra.demo.oracle import expect
+from infra.demo.report import figures
+from infra.demo.run import progress_bars, run
+from infra.demo.trading_day import simulated
+from infra.local.stack import private_settings
+from services.messaging.schema_ids import schema_ids
+from services.pos_simulator import Options
+
+MASTER = "spark://spark-master:7077"
+DAY = Options(count=360, seed=8)
+RATE = 100
+_APPLICATIONS = "http://127.0.0.1:4040/api/v1/applications"
+
+
+class Cluster(ContainerStack):
+    """The stack with its pipeline submitted to a master with two workers.
+
+    Attributes:
+        lost: the worker that was killed, if one was to be.
+    """
+
+    def __init__(self, directory: Path, *, loses_a_worker: bool) -> None:
+        settings = private_settings(
+            directory,
+            spark_master=MASTER,
+            spark_java_options="-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            export_interval=timedelta(seconds=2),
+            stop_timeout=timedelta(seconds=1),
+            # Some batches a query, so that there is a middle.
+            max_offsets_per_trigger=120,
+        )
+        super().__init__(directory, settings, profiles=["cluster"])
+        self.lost: Container | None = None
+        self._loses_a_worker = loses_a_worker
+
+    def check(self) -> None:
+        """Asked twice a second while the day goes through; here a worker may be lost."""
+        super().check()
+        if self._loses_a_worker and self.lost is None:
+            self.lost = self._kill_a_busy_worker()
+
+    def _kill_a_busy_worker(self) -> Container | None:
+        """A task that runs when its worker is stopped cannot end before the worker is killed."""
+        for worker in self.project.containers("spark-worker"):
+            if not self._active_tasks(worker):
+                continue
+            signal_all(worker, "STOP")
+            if self._active_tasks(worker):
+                engine("kill", worker.id)
+                return worker
+            signal_all(worker, "CONT")
+        return None
+
+    def _active_tasks(self, worker: Container) -> int:
+        """Of the executors of a worker, as the driver counts them; none before the first batch has been done."""
+        networks = json.loads(engine("inspect", "--format", "{{json .NetworkSettings.Networks}}", worker.id))
+        addresses = {network["IPAddress"] for network in networks.values()}
+        executors = [each for each in self.executors() if each["hostPort"].rpartition(":")[0] in addresses]
+        return sum(each["activeTasks"] for each in executors if each["completedTasks"])
+
+    def executors(self) -> list[dict[str, Any]]:
+        """Those that work and those that were lost, as the driver tells; none before it is there."""
+        ask = (
+            "import json, urllib.request as r\n"
+            f"url = '{_APPLICATIONS}'\n"
+            "name = json.load(r.urlopen(url))[0]['id']\n"
+            "print(r.urlopen(f'{url}/{name}/allexecutors').read().decode())"
+        )
+        try:
+            found: list[dict[str, Any]] = json.loads(
+                engine("exec", self.project.container("pipeline").id, "python", "-c", ask)
+            )
+        except ContainersError:  # it has not come so far
+            return []
+        return found
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+    """Starts a cluster."""
+    started: list[Cluster] = []
+
+    def start(**options: bool) -> Cluster:
+        started.append(Cluster(tmp_path, **options))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for stack in started:
+        stack.stop()
+
+
+def a_day_through(stack: Cluster) -> dict[str, Any]:
+    """Send the day; compare every record, row and balance with the oracle, by which the local stack is judged too."""
+    sent = list(simulated(DAY, schema_ids(stack.settings)))
+    result = run(stack, sent, expect(sent, stack.settings.loyalty_factor), RATE, progress_bars(Console()))
+    assert [] == result.mismatches
+    return figures(result)
+
+
+def signal_all(container: Container, name: str) -> None:
+    """To every process of a container but its first."""
+    engine("exec", container.id, "sh", "-c", f"kill -{name} -1")
+
+
+def workers_of(stack: Cluster) -> list[str]:
+    """What the master says of each worker."""
+    said = engine("exec", stack.project.container("spark-master").id, "python", "-c", _WORKERS)
+    return sorted(json.loads(said))
+
+
+_WORKERS = (
+    "import json, urllib.request as r\n"
+    "print(json.dumps([each['state'] for each in json.load(r.urlopen('http://127.0.0.1:8080/json/'))['workers']]))"
+)
+
+
+@pytest.mark.timeout(1800)
+def test_a_cluster_counts_as_one_machine_does(cluster: Callable[..., Cluster]) -> None:
+    """All that comes out is what the oracle says, and the work was done by executors on both workers."""
+    stack = cluster(loses_a_worker=False)
+    assert 0 == a_day_through(stack)["mismatches"]
+    assert ["ALIVE", "ALIVE"] == workers_of(stack)
+    executors = {each["hostPort"].rpartition(":")[0]: each for each in stack.executors() if each["id"] != "driver"}
+    assert 2 == len(executors)
+    assert all(each["completedTasks"] and not each["failedTasks"] for each in executors.values())
+
+
+@pytest.mark.timeout(1800)
+def test_a_worker_killed_in_a_batch_changes_nothing(cluster: Callable[..., Cluster]) -> None:
+    """A worker's container is killed with a task running on it: the other does its work, the totals are the same."""
+    stack = cluster(loses_a_worker=True)
+    assert 0 == a_day_through(stack)["mismatches"]
+    assert stack.lost is not None
+    (lost,) = [each for each in stack.executors() if not each["isActive"]]
+    assert lost["failedTasks"], "no task ran on it: it was not killed in a batch"
+    deadline = time.monotonic() + 120  # the master gives a silent worker a minute
+    while "DEAD" not in workers_of(stack):
+        assert time.monotonic() < deadline
+        time.sleep(1)

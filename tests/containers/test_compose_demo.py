@@ -1,0 +1,25 @@
+"""`make compose-demo` as a user runs it, with a short day."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from infra.containers.project import engine
+from infra.containers.stack import ContainerStack
+from infra.local import jars
+from infra.local.stack import private_settings
+
+
+def test_every_result_agrees_and_nothing_stays(tmp_path: Path) -> None:
+    """The report has the keys of the local demo's and no mismatch; containers, volumes and network are gone."""
+    command = [sys.executable, "-m", "infra.demo", "--containers", "--invoices", "300", "--var", str(tmp_path)]
+    demo = subprocess.run(command, cwd=jars.ROOT, capture_output=True, text=True, check=False)
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    report = json.loads((tmp_path / "reports/compose-demo.json").read_text(encoding="utf-8"))
+    assert (300, 0) == (report["invoices"], report["mismatches"])
+    assert report["points"] > 0
+    assert report["parquet_rows"] == report["hadoop"] > 0
+    name = ContainerStack(tmp_path / "compose-demo", private_settings(tmp_path)).project.name
+    for what in ("container", "volume", "network"):
+        assert "" == engine(what, "ls", "--quiet", "--filter", f"label=com.docker.compose.project={name}")

@@ -1,0 +1,122 @@
+"""What the images promise: no root, no secrets, data that survive, a database that knows its callers."""
+
+import json
+import subprocess
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from infra.containers.project import ContainersError, engine
+from tests.images import API, CLI, KAFKA, PASSWORD, PIPELINE, POSTGRES, KafkaInContainer, PostgresInContainer
+
+EVERY_IMAGE = pytest.mark.parametrize("image", [KAFKA, POSTGRES, PIPELINE, API, CLI])
+
+
+def inside(image: str, *command: str) -> str:
+    """The output of a command in a container of its own, which may write nowhere but in /tmp."""
+    program, *arguments = command
+    options = ["--rm", "--network", "none", "--read-only", "--tmpfs", "/tmp", "--entrypoint", program]  # noqa: S108
+    return engine("run", *options, image, *arguments)
+
+
+@EVERY_IMAGE
+def test_nobody_is_root(image: str) -> None:
+    """Processes run as user 10001, who owns no program."""
+    assert "10001" == inside(image, "id", "-u").strip()
+    own = ["find", "/app", "/usr", "-xdev", "-user", "10001"]
+    assert "" == inside(image, *own)
+
+
+@EVERY_IMAGE
+def test_nothing_secret_is_inside(image: str) -> None:
+    """No variable of the image is a password, and the certificates given for the build are in no image."""
+    environment = json.loads(engine("inspect", "--format", "{{json .Config.Env}}", image))
+    assert [] == [variable for variable in environment if "PASSWORD" in variable or "SECRET" in variable]
+    given = "test ! -d /usr/local/share/ca-certificates || ls /usr/local/share/ca-certificates; ls /tmp"
+    assert "" == inside(image, "sh", "-c", given)
+    assert "PASSWORD" not in engine("history", "--no-trunc", "--format", "{{.CreatedBy}}", image)
+
+
+@EVERY_IMAGE
+def test_compilers_and_installers_stay_behind(image: str) -> None:
+    """What builds an image is not in it: an intruder finds no pip, and no compiler."""
+    found = inside(
+        image, "sh", "-c", "command -v pip pip3 gcc cc make git curl wget; ls /app/.venv/bin/pip 2>/dev/null; true"
+    )
+    assert "" == found
+
+
+def test_the_command_runs_without_anything_else() -> None:
+    """`docker run retail-loyalty-cli` is the command `loyalty`."""
+    shown = engine("run", "--rm", "--network", "none", CLI, "settings", "--json")
+    assert "127.0.0.1:9092" in shown
+
+
+@pytest.fixture
+def postgres() -> Iterator[PostgresInContainer]:
+    with PostgresInContainer() as database:
+        yield database
+
+
+def ask(database: PostgresInContainer, statement: str, password: str = PASSWORD) -> subprocess.CompletedProcess[str]:
+    """Run a statement as a client over TCP."""
+    client = ["docker", "exec", "--env", f"PGPASSWORD={password}", database.get_container_id(), "psql"]
+    options = ["--host=127.0.0.1", "--username=loyalty", "--no-align", "--tuples-only", f"--command={statement}"]
+    return subprocess.run([*client, *options], capture_output=True, text=True, check=False)
+
+
+def test_rows_survive_a_stop_and_a_kill(postgres: PostgresInContainer) -> None:
+    """What was committed is there after an orderly stop and after a kill."""
+    container = postgres.get_wrapped_container()
+    ask(postgres, "CREATE TABLE entries (number int)")
+    for number, end in enumerate((container.stop, container.kill)):
+        assert 0 == ask(postgres, f"INSERT INTO entries VALUES ({number})").returncode  # noqa: S608
+        end()
+        container.start()
+        postgres.wait_until_healthy()
+    assert "0\n1\n" == ask(postgres, "SELECT number FROM entries ORDER BY number").stdout
+
+
+def test_a_wrong_password_is_refused(postgres: PostgresInContainer) -> None:
+    """Over TCP nobody gets in without the password, from within the container neither."""
+    assert "1\n" == ask(postgres, "SELECT 1").stdout
+    refused = ask(postgres, "SELECT 1", "another")
+    assert 2 == refused.returncode
+    assert "password authentication failed" in refused.stderr
+
+
+def test_a_database_without_a_password_does_not_start() -> None:
+    """The first start says what it needs."""
+    with pytest.raises(ContainersError, match="needs POSTGRES_PASSWORD or POSTGRES_PASSWORD_FILE"):
+        engine("run", "--rm", POSTGRES)
+
+
+def test_a_new_container_goes_on_with_the_data_of_a_volume() -> None:
+    """An image can be replaced: user, password and rows are the volume's."""
+    volume = f"loyalty-test-{uuid.uuid4().hex[:8]}"
+    engine("volume", "create", volume)
+    try:
+        with PostgresInContainer(volume) as first:
+            assert 0 == ask(first, "CREATE TABLE entries AS SELECT 7 AS number").returncode
+        with PostgresInContainer(volume) as second:
+            assert "7\n" == ask(second, "SELECT number FROM entries").stdout
+    finally:
+        engine("volume", "rm", volume)
+
+
+def test_a_broker_keeps_its_identity_over_a_kill() -> None:
+    """Killed and started again it is the same cluster, not a new and empty one."""
+    from services.messaging.clients import admin
+    from services.settings import Settings
+
+    broker = KafkaInContainer()
+    try:
+        broker.start()
+        client = admin(Settings(kafka_bootstrap_servers=broker.bootstrap_servers))
+        before = client.list_topics(timeout=60).cluster_id
+        broker.kill()
+        broker.start()
+        assert before == client.list_topics(timeout=60).cluster_id
+    finally:
+        broker.remove()

@@ -1,0 +1,77 @@
+"""`--scale api=N` while callers read: containers come and go, and no answer is wrong."""
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from infra.containers.stack import ContainerStack
+from infra.docker.healthy import is_healthy
+from infra.local.stack import private_settings
+from tests.api_process import Changelog
+from tests.read_load import Load, Writer
+
+CARDS = [f"CARD{number}" for number in range(45)]
+DEADLINE_SECONDS = 240
+ANSWERS = 500
+"""Checked in each state of the group before it changes again."""
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[ContainerStack]:
+    """Kafka, the topics and one API instance; the pipeline's part is played by a writer of the changelog."""
+    stack = ContainerStack(tmp_path, private_settings(tmp_path))
+    try:
+        stack.project.up("api")
+        yield stack
+    finally:
+        stack.stop()
+
+
+def wait_for(what: str, is_so: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(0.2)
+
+
+def is_shared(urls: list[str]) -> bool:
+    """Whether each instance is ready, and knows as many as there are, with an owner for each partition."""
+    if not all(is_healthy(f"{url}/readyz") for url in urls):
+        return False
+    known = [httpx.get(f"{url}/v1/stores/customer-balances/metadata", trust_env=False).json() for url in urls]
+    shares = [[each["active"] for each in metadata["instances"] if each["active"]] for metadata in known]
+    return all(len(urls) == len(share) and [0, 1, 2] == sorted(chain(*share)) for share in shares)
+
+
+def test_scaling_one_three_two_under_read_load(stack: ContainerStack) -> None:
+    """Readers never see less than they have seen, nor a total that never was, and are answered in every state."""
+    urls = stack.api_urls()
+    wait_for("one instance", lambda: is_shared(urls))
+    asked = list(urls)
+    with Load(Writer(Changelog(stack.settings), CARDS), lambda: asked) as load:
+        for number in (3, 2):
+            checked_until(load, load.findings.answers + ANSWERS)
+            if number < len(asked):
+                # As whoever balances the load does it: no new request for one that goes.
+                asked = [stack.project.url(container, 8080) for container in stack.project.containers("api")][:number]
+            stack.project.up("api", scale={"api": number})
+            urls = stack.api_urls()
+            assert number == len(urls)
+            asked = urls
+            wait_for(f"{number} instances", lambda: is_shared(urls))  # noqa: B023  # asked before the next turn
+        checked_until(load, load.findings.answers + ANSWERS)
+    findings = load.findings
+    assert [] == findings.wrong
+    assert findings.answers > 3 * ANSWERS
+    assert findings.longest_failure < 60, findings.reasons
+    answers = {card: httpx.get(f"{url}/v1/customers/{card}/balance", trust_env=False) for url in urls for card in CARDS}
+    assert {200} == {answer.status_code for answer in answers.values()}
+
+
+def checked_until(load: Load, answers: int) -> None:
+    wait_for(f"{answers} answers; {load.findings}", lambda: load.findings.answers >= answers)

@@ -1,0 +1,61 @@
+"""The secured compose files: a service gets in as itself, with its own password and rights, and in no other way."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from infra.containers.project import ContainersError
+from infra.containers.stack import ContainerStack
+from infra.local.stack import private_settings
+from infra.security.broker import BrokerSecurity
+from infra.security.folder import LOCAL_HOSTS, SecurityFolder
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerStack]:
+    """Kafka with its users, rights and topics; no pipeline and no API."""
+    directory = tmp_path_factory.mktemp("secured")
+    folder = SecurityFolder(directory / "security")
+    folder.complete(LOCAL_HOSTS)
+    settings = private_settings(directory / "stack")
+    stack = ContainerStack(directory / "stack", settings, profiles=["simulate"], security=BrokerSecurity(folder))
+    try:
+        stack.project.up("topics")
+        yield stack
+    finally:
+        stack.stop()
+
+
+def simulate(stack: ContainerStack, **variables: str) -> str:
+    """One invoice from the till's container, with other variables than the compose file gives it."""
+    changes = [part for name, value in variables.items() for part in ("-e", f"LOYALTY_KAFKA_{name}={value}")]
+    return stack.project.compose("run", "--rm", "-T", *changes, "simulate", "simulate", "--count", "1")
+
+
+def test_the_till_publishes(secured: ContainerStack) -> None:
+    """With the credentials of the compose file."""
+    assert "published" in simulate(secured)
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"SASL_USERNAME": "pipeline"}, "cannot be used: SASL authentication error"),
+        ({"SASL_USERNAME": "admin"}, "cannot be used: SASL authentication error"),
+        ({"SECURITY_PROTOCOL": "PLAINTEXT"}, "no Kafka broker answers"),
+        ({"SSL_CA_LOCATION": "/etc/ssl/certs/ca-certificates.crt"}, "SSL_CA_LOCATION: .*No such file"),
+        ({"SASL_PASSWORD_FILE": "/run/secrets/admin"}, "SASL_PASSWORD_FILE: .*No such file"),
+    ],
+    ids=["another-user", "admin", "plain-text", "another-authority", "another-password"],
+)
+def test_as_anybody_else_it_is_refused(secured: ContainerStack, variables: dict[str, str], says: str) -> None:
+    """The till's password opens no other user, and no other password is in its container."""
+    with pytest.raises(ContainersError, match=says):
+        simulate(secured, **variables)
+
+
+def test_anothers_credentials_do_not_bring_the_tills_rights(secured: ContainerStack) -> None:
+    """The API as itself cannot publish invoices, whatever program runs under its name."""
+    run = ("run", "--rm", "-T", "--no-deps", "--entrypoint", "loyalty")
+    with pytest.raises(ContainersError, match="topic pos-invoices: Broker: Topic authorization failed"):
+        secured.project.compose(*run, "api", "simulate", "--count", "1")

@@ -1,0 +1,71 @@
+"""The project's images as testcontainers: a broker and a database that a test has to itself, on 127.0.0.1 alone."""
+
+from testcontainers.community.postgres import PostgresContainer
+from testcontainers.core.config import testcontainers_config
+from testcontainers.core.container import DockerContainer
+from testcontainers.core.wait_strategies import HealthcheckWaitStrategy
+
+from infra.local.ports import HOST, free_port
+
+# The reaper is an image from elsewhere, and needs the engine's socket; every container here is removed by its fixture.
+testcontainers_config.ryuk_disabled = True
+
+KAFKA, POSTGRES, PIPELINE, API, CLI = (
+    f"retail-loyalty-{name}" for name in ("kafka", "postgres", "pipeline", "api", "cli")
+)
+START_SECONDS = 240
+PASSWORD = "of-a-test"  # noqa: S105
+
+
+class KafkaInContainer:
+    """A broker in a container, with the words of infra.local.broker.LocalBroker: started again, it has all it had."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self._container = DockerContainer(KAFKA).with_env("KAFKA_HOST_ADDRESS", self.bootstrap_servers)
+        self._container.ports["29092/tcp"] = (HOST, self.port)
+        self._healthy = HealthcheckWaitStrategy().with_startup_timeout(START_SECONDS)
+        self._container.waiting_for(self._healthy)
+        self._created = False
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def start(self) -> None:
+        if self._created:
+            self._container.get_wrapped_container().start()
+            self._healthy.wait_until_ready(self._container)
+        else:
+            self._created = True
+            self._container.start()
+
+    def stop(self) -> None:
+        if self._created:
+            self._container.get_wrapped_container().stop(timeout=60)
+
+    def kill(self) -> None:
+        self._container.get_wrapped_container().kill()
+
+    def remove(self) -> None:
+        self._container.stop()
+
+
+class PostgresInContainer(PostgresContainer):
+    """testcontainers' own PostgreSQL, from the project's image; its data is in a named volume if one is given."""
+
+    def __init__(self, volume: str | None = None) -> None:
+        super().__init__(POSTGRES, username="loyalty", password=PASSWORD, dbname="loyalty", driver=None)
+        self.ports["5432"] = (HOST,)
+        self._healthy = HealthcheckWaitStrategy().with_startup_timeout(START_SECONDS)
+        self.waiting_for(self._healthy)
+        if volume:
+            self.with_volume_mapping(volume, "/data/postgres", "rw")
+
+    def wait_until_healthy(self) -> None:
+        """Wait for a container that was started again."""
+        self._healthy.wait_until_ready(self)
+
+    def url(self, driver: str) -> str:
+        """As SQLAlchemy takes it; the driver is the name of a package (psycopg)."""
+        return self.get_connection_url(host=HOST, driver=driver)

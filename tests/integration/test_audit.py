@@ -1,0 +1,140 @@
+"""The audit on a real broker, ledger, API and Spark state: nothing where all is well, and whatever is falsified."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import delete, func, select
+
+from infra.local import jars
+from infra.local.stack import environment_of
+from pipelines.auditing import audit
+from pipelines.inputs import Context
+from schemas import topics
+from services import account_wire, programmes
+from services.audit.facts import entry_of
+from services.domain.entries import Kind
+from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
+from services.ledger.database import writing_engine
+from services.ledger.tables import AccountRow, EntryRow
+from services.messaging.wire import encoder
+from services.pseudonyms import pseudonyms
+from tests.account_facts import buy, command, invoice, ledger_of, run
+from tests.api_process import ApiProcess
+from tests.kafka_topics import IDS, publish, records_of
+
+ROOT = Path(__file__).parents[2]
+A, B, C = "8001-A", "8002-B", "8003-C"
+
+
+@pytest.fixture
+def settings(settings, tmp_path):
+    return settings.model_copy(
+        update={"timer_interval": timedelta(seconds=1), "archive_dir": str(tmp_path / "archive")}
+    )
+
+
+def context_of(spark, settings):
+    return Context(spark, settings, IDS, programmes.load(settings), pseudonyms(settings.pseudonym_key_file))
+
+
+@pytest.mark.usefixtures("topics_created")
+@pytest.mark.timeout(1500)
+def test_what_was_falsified_is_named_and_nothing_else(spark, settings, tmp_path):
+    """Purchases, repeats, commands, a transfer, an erasure: no difference; then one falsification in every place."""
+    buy(settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0), invoice("I3", C, 10.0), invoice("I1", A, 1000.0))
+    command(
+        settings,
+        (A, Reserve(append_time=0, command_id="reserve", points=300)),
+        (B, Reserve(append_time=0, command_id="too-much", points=30_000)),
+        (C, Adjust(append_time=0, command_id="adjust", points=-10, reason="a mistake", actor="alice")),
+    )
+    run(spark, settings)
+    buy(settings, invoice("I2", C, 900.0), invoice("I4", A, -500.0, OriginalInvoiceNumber="I1"))
+    command(
+        settings,
+        (A, Capture(append_time=0, command_id="capture", redemption_id="reserve")),
+        (A, Transfer(append_time=0, command_id="gift", points=100, counterparty=B)),
+        (C, Erase(append_time=0, command_id="erase")),
+    )
+    run(spark, settings)
+    run(spark, settings)  # the other end of the transfer
+    buy(settings, invoice("I9", A, 77.0))  # on its way, and no difference
+    number = len(records_of(settings, topics.LOYALTY))
+    with ApiProcess(settings, tmp_path / "api.log") as api, ledger_of(settings, number, tmp_path / "ledger.log"):
+        api.ready()
+        context = context_of(spark, settings)
+        report = audit(context, api.url, (), archive=False)
+        assert ([], [], []) == (report.differences, report.unreadable, report.notes)
+        assert (3, number, 0) == (report.accounts, report.entries, report.not_recomputed)
+        assert {"loyalty topic": number, "ledger": number, "served balance": 2, "Spark's state": 2} == report.compared
+
+        falsify(settings)
+        api.ready()
+        environment = environment_of(
+            settings.model_copy(
+                update={
+                    "spark_master": "local[2]",
+                    "spark_jars_dir": jars.folder("spark"),
+                    "spark_driver_memory": "700m",
+                    "spark_java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+                }
+            )
+        )
+        audited = subprocess.run(
+            [sys.executable, "-m", "pipelines.audit", "--json", "--api", api.url],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            check=False,
+            timeout=600,
+        )
+    assert 1 == audited.returncode, audited.stderr.decode()[-3000:]
+    found = {(each["whose"], each["where"], each["what"]) for each in json.loads(audited.stdout)["differences"]}
+    assert {
+        (A, "ledger", "entry 2 (reserved 0.00) is missing"),
+        (B, "events", "no such event: forged, of the recorded entry 4"),
+        (B, "loyalty topic", "entry 4 (adjusted 500.00) is one too many"),
+        (B, "ledger", "entry 4 (adjusted 500.00) is one too many"),
+        (A, "served balance", "no entry has its sequence 9"),
+    } <= found
+    assert {A, B} == {whose for whose, *_ in found}
+
+
+def falsify(settings):
+    """A row less in the ledger, an entry that no event explains, and a balance that nobody has earned."""
+    engine = writing_engine(settings.ledger_url)
+    with engine.begin() as connection:
+        account = connection.scalar(select(AccountRow.id).where(AccountRow.card == A))
+        connection.execute(delete(EntryRow).where(EntryRow.account_id == account, EntryRow.sequence == 2))
+    last = max(
+        (each for each in map(entry_of_b, records_of(settings, topics.LOYALTY)) if each), key=lambda e: e.sequence
+    )
+    forged = replace(
+        last,
+        sequence=last.sequence + 1,
+        kind=Kind.ADJUSTED,
+        points=50_000,
+        total=last.total + 50_000,
+        event_id="forged",
+    )
+    publish(
+        settings,
+        topics.LOYALTY,
+        [(B.encode(), encoder(topics.LOYALTY, IDS)(account_wire.notification(B, forged)))],
+    )
+    balance = account_wire.balance(A, replace(last, sequence=9, total=1_000_000))
+    publish(settings, topics.LOYALTY_BALANCES, [(A.encode(), encoder(topics.LOYALTY_BALANCES, IDS)(balance))])
+    with engine.connect() as connection:
+        is_in = select(func.count()).select_from(EntryRow).where(EntryRow.event_id == forged.event_id)
+        while not connection.scalar(is_in):
+            connection.rollback()
+    engine.dispose()
+
+
+def entry_of_b(record):
+    return entry_of(record) if record["CustomerCardNo"] == B else None

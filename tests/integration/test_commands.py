@@ -1,0 +1,251 @@
+"""Commands as their users meet them: real API processes, a real broker; the real account decides, without Spark."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka import murmur2
+
+from infra.local.broker import LocalBroker
+from schemas import topics
+from services.commands.identity import command_id, request_hash
+from services.commands.publishing import KafkaCommandLog, mark_of
+from services.domain.account import Account
+from services.domain.events import Purchase
+from services.messaging.administration import create_topics
+from services.settings import Settings
+from tests.api_process import DEADLINE_SECONDS, ApiProcess
+from tests.command_decider import Decider
+from tests.kafka_topics import headers_of, read_all, records_of
+
+CARD = "9265846829"
+PATH = f"/v1/customers/{CARD}/redemptions"
+
+
+@pytest.fixture
+def accounts() -> dict[str, Account | None]:
+    return {}
+
+
+@pytest.fixture
+def decider(settings: Settings, accounts: dict[str, Account | None], topics_created: list[str]) -> Decider:  # noqa: ARG001
+    return Decider(settings, accounts)
+
+
+@pytest.fixture
+def start(settings: Settings, tmp_path: Path) -> Iterator[Callable[[str], ApiProcess]]:
+    """Starts an instance with a state directory of that name."""
+    with ExitStack() as stack:
+
+        def start_one(name: str) -> ApiProcess:
+            own = settings.model_copy(update={"state_dir": tmp_path / name})
+            instance = stack.enter_context(ApiProcess(own, tmp_path / f"{name}.log"))
+            instance.ready()
+            return instance
+
+        yield start_one
+
+
+def earn(decider: Decider, points: str) -> None:
+    now = time.time_ns() // 1_000_000
+    decider.happen(CARD, Purchase(now, f"I-{now}", Decimal(points) * 50))
+
+
+def redeem(api: ApiProcess, key: str, points: str = "10.00", timeout: float = 30) -> httpx.Response:
+    headers = {"Idempotency-Key": key}
+    return api.http.post(PATH, json={"points": points}, headers=headers, params={"timeout": timeout})
+
+
+def ask(api: ApiProcess, method: str, path: str, key: str = "k") -> httpx.Response:
+    return api.http.request(method, path, headers={"Idempotency-Key": key}, params={"timeout": 30})
+
+
+def until(answer: Callable[[], httpx.Response], *statuses: int) -> httpx.Response:
+    """Repeat a request as its Retry-After says until it is answered so."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        try:
+            found = answer()
+        except httpx.TransportError:
+            found = httpx.Response(503)
+        if found.status_code in statuses:
+            return found
+        assert time.monotonic() < deadline, found.text
+        assert found.status_code in {202, 404, 409, 502, 503, 504}, found.text
+
+
+def kind(answer: httpx.Response) -> str:
+    return str(answer.json()["type"]).removeprefix("urn:problem-type:loyalty:")
+
+
+def wait_until_shared(instances: list[ApiProcess]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    path = "/v1/stores/decisions/metadata"
+    while True:
+        found = [each.http.get(path).json()["instances"] for each in instances]
+        shares = [{holder["url"]: holder["active"] for holder in holders} for holders in found]
+        if all(len(share) == len(instances) and all(share.values()) for share in shares):
+            return
+        assert time.monotonic() < deadline
+
+
+def test_commands_are_done_once_whoever_is_asked(
+    start: Callable[[str], ApiProcess], decider: Decider, settings: Settings, tmp_path: Path
+) -> None:
+    """Two instances: the same answer from both, the balance shows it at once; Kafka has one mark and one command."""
+    earn(decider, "105.00")
+    instances = [start(name) for name in "ab"]
+    wait_until_shared(instances)
+    with decider:
+        for number in range(8):
+            first, second = instances[number % 2], instances[1 - number % 2]
+            answer = redeem(first, f"k-{number}")
+            assert 201 == answer.status_code, answer.text
+            for api in instances:
+                balance = api.balance(CARD).json()
+                assert (f"{10 * (number + 1)}.00", answer.json()["AvailableLoyaltyPoints"]) == (
+                    balance["ReservedLoyaltyPoints"],
+                    balance["AvailableLoyaltyPoints"],
+                )
+            again = redeem(second, f"k-{number}")
+            assert (answer.status_code, answer.content) == (again.status_code, again.content)
+            assert "idempotency-key-reused" == kind(redeem(second, f"k-{number}", "10.01"))
+        assert "insufficient-points" == kind(redeem(instances[0], "k-9", "25.01"))
+
+        redemption = answer.json()["RedemptionID"]
+        ended = [ask(api, "POST", f"/v1/redemptions/{redemption}/capture") for api in instances]
+        assert [200, 200] == [each.status_code for each in ended]
+        assert ended[0].content == ended[1].content
+        assert "95.00" == instances[1].balance(CARD).json()["TotalLoyaltyPoints"]
+        erased = [ask(api, "DELETE", f"/v1/customers/{CARD}") for api in instances]
+        assert [200, 200] == [each.status_code for each in erased]
+        assert [404, 404] == [api.balance(CARD).status_code for api in instances]
+
+    commands = read_all(settings, topics.LOYALTY_COMMANDS)
+    identities = [headers_of(message)["ce_id"].decode() for message in commands]
+    assert 11 == len(commands) == len(set(identities))
+    assert {CARD.encode()} == {message.key() for message in commands}
+    assert {murmur2(CARD.encode(), 3)} == {message.partition() for message in commands}
+    assert b"retail.loyalty.LoyaltyCommand" == headers_of(commands[0])["ce_type"]
+    marks = [each for each in records_of(settings, topics.LOYALTY_DECISIONS) if each["Sequence"] == 1]
+    assert sorted(identities) == sorted(each["CommandID"] for each in marks)
+    assert not [log for log in tmp_path.glob("*.log") if CARD in log.read_text()]
+
+
+def test_many_at_once_never_spend_more_than_there_is(start: Callable[[str], ApiProcess], decider: Decider) -> None:
+    """60 requests of 20 keys at once, through two instances, against points for 7: 7 keys are done, and say so."""
+    earn(decider, "75.00")
+    instances = [start(name) for name in "ab"]
+    wait_until_shared(instances)
+
+    def patiently(number: int) -> httpx.Response:
+        api = instances[number % 2]
+        return until(lambda: redeem(api, f"k-{number % 20}"), 201, 409)
+
+    def final(number: int) -> httpx.Response:
+        answer = patiently(number)
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while answer.status_code == 409 and kind(answer) == "command-in-flight":
+            assert time.monotonic() < deadline
+            answer = patiently(number)
+        return answer
+
+    with decider, ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(final, range(60)))
+
+    outcomes = [{answers[n].content for n in range(60) if n % 20 == key} for key in range(20)]
+    assert [1] * 20 == [len(each) for each in outcomes]
+    assert 7 == sum(answers[key].status_code == 201 for key in range(20))
+    assert ("75.00", "5.00") == tuple(
+        instances[0].balance(CARD).json()[f"{part}LoyaltyPoints"] for part in ("Total", "Available")
+    )
+
+
+def test_a_slow_decision_can_be_asked_for(start: Callable[[str], ApiProcess], decider: Decider) -> None:
+    """202 with Location, also there; 409 for who repeats it meanwhile; 200 once it is decided, then 201 as ever."""
+    earn(decider, "25.00")
+    api = start("one")
+    answer = redeem(api, "slow", timeout=0)
+    where = answer.headers["location"]
+    assert (202, "pending") == (answer.status_code, answer.json()["Status"])
+    assert 202 == api.http.get(where).status_code
+    assert "command-in-flight" == kind(redeem(api, "slow"))
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(until, lambda: api.http.get(where, params={"timeout": 20}), 200)
+        with decider:
+            decided = waiting.result()
+            assert "15.00" == api.balance(CARD).json()["AvailableLoyaltyPoints"]
+            assert (201, decided.json()) == ((again := redeem(api, "slow")).status_code, again.json())
+
+
+def test_a_command_survives_the_instance_that_took_it(
+    start: Callable[[str], ApiProcess], decider: Decider, settings: Settings
+) -> None:
+    """Killed after the mark, before the command: a retry is in flight at first, then sends it, and is done."""
+    earn(decider, "25.00")
+    identity = command_id("POST", PATH, "lost")
+    asked: dict[str, Any] = {"points": 1000, "reason": "", "actor": ""}
+    api = start("heir")
+    log = KafkaCommandLog(settings)
+    asyncio.run(log.mark(mark_of(identity, "reserve", request_hash(identity, asked))))
+    log.close()
+    until(lambda: api.http.get(f"/v1/commands/{identity}"), 202)
+
+    early = redeem(api, "lost")
+    assert "command-in-flight" == kind(early)
+    assert 1 <= int(early.headers["retry-after"]) <= 30
+    with decider:
+        answer = until(lambda: redeem(api, "lost"), 201)
+    assert identity == answer.json()["CommandID"]
+    assert [identity] == [each["CommandID"] for each in records_of(settings, topics.LOYALTY_COMMANDS)]
+
+
+def test_whoever_takes_over_gives_the_same_answer(start: Callable[[str], ApiProcess], decider: Decider) -> None:
+    """Of two instances one is killed with all it knew: the other answers as it did, and nothing is done twice."""
+    earn(decider, "100.00")
+    first, second = start("a"), start("b")
+    wait_until_shared([first, second])
+    keys = [uuid.uuid4().hex for _ in range(6)]
+    with decider:
+        before = [redeem(first, key) for key in keys]
+        assert [201] * 6 == [each.status_code for each in before]
+        first.kill()
+        after = [until(lambda key=key: redeem(second, key), 201) for key in keys]  # type: ignore[misc]
+        assert [each.content for each in before] == [each.content for each in after]
+        assert 201 == redeem(second, "another").status_code
+    assert "70.00" == second.balance(CARD).json()["ReservedLoyaltyPoints"]
+
+
+def test_without_kafka_nothing_is_half_done(tmp_path: Path) -> None:
+    """503 with Retry-After while it is away; with Kafka back the same request is done, once."""
+    broker = LocalBroker(tmp_path / "broker")
+    broker.start()
+    settings = Settings(kafka_bootstrap_servers=broker.bootstrap_servers, state_dir=tmp_path / "state")
+    try:
+        create_topics(settings)
+        with ApiProcess(settings, tmp_path / "api.log") as api:
+            api.ready()
+            accounts: dict[str, Account | None] = {}
+            earn(Decider(settings, accounts), "25.00")
+            broker.stop()
+            away = redeem(api, "away")
+            assert 503 == away.status_code
+            assert kind(away) in {"kafka-unavailable", "owner-in-doubt"}
+            assert int(away.headers["retry-after"]) >= 1
+
+            broker.start()
+            with Decider(settings, accounts):
+                answer = until(lambda: redeem(api, "away"), 201)
+                assert answer.content == redeem(api, "away").content
+            assert "10.00" == api.balance(CARD).json()["ReservedLoyaltyPoints"]
+    finally:
+        broker.stop()

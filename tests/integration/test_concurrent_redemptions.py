@@ -1,0 +1,137 @@
+"""Many redemptions at once, on the real stack: exactly as many succeed as the balance covers, whatever is killed."""
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+
+import httpx
+import pytest
+
+from schemas import topics
+from services.messaging.wire import encoder
+from services.settings import Settings
+from tests.api_process import ApiProcess
+from tests.kafka_topics import IDS, effects_of, publish, records_of
+from tests.pipeline_process import start_pipeline, wait_until
+
+ATTEMPTS, COVERED = 50, 10
+POINTS_EACH = Decimal("10.00")
+PATIENCE_SECONDS = 480.0
+
+
+@pytest.fixture
+def api(settings: Settings, topics_created: list[str], tmp_path: Path) -> Iterator[ApiProcess]:  # noqa: ARG001
+    with ApiProcess(settings, tmp_path / "api.log") as instance:
+        instance.ready()
+        yield instance
+
+
+def earn(settings: Settings, card: str) -> None:
+    """One PRIME invoice that earns what COVERED redemptions need, and a little too little for one more."""
+    points = POINTS_EACH * COVERED + Decimal("9.98")
+    invoice = {
+        "InvoiceNumber": f"I-{card}",
+        "StoreID": "STR1",
+        "CustomerType": "PRIME",
+        "CustomerCardNo": card,
+        "TotalAmount": float(points * 50),
+    }
+    publish(settings, topics.POS_INVOICES, [(b"STR1", encoder(topics.POS_INVOICES, IDS)(invoice))])
+
+
+def redeem(api: ApiProcess, card: str, attempt: int) -> httpx.Response:
+    """Ask for a redemption, and for its decision as long as there is none."""
+    answer = api.http.post(
+        f"/v1/customers/{card}/redemptions",
+        params={"timeout": 30},
+        json={"points": str(POINTS_EACH)},
+        headers={"Idempotency-Key": f"{card}-{attempt}"},
+    )
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while answer.status_code == httpx.codes.ACCEPTED:
+        assert time.monotonic() < deadline, answer.text
+        answer = api.http.get(answer.headers["Location"], params={"timeout": 5})
+    return answer
+
+
+def redeem_all(api: ApiProcess, card: str, pool: ThreadPoolExecutor) -> list[Future[httpx.Response]]:
+    return [pool.submit(redeem, api, card, attempt) for attempt in range(ATTEMPTS)]
+
+
+def reserved(settings: Settings, card: str) -> list[str]:
+    entries = effects_of(settings, topics.LOYALTY).values()
+    return [entry["EventID"] for entry in entries if (entry["CustomerCardNo"], entry["Kind"]) == (card, "reserved")]
+
+
+def assert_exactly_what_is_covered(settings: Settings, api: ApiProcess, card: str) -> None:
+    """COVERED reservations by as many commands, and a balance that shows them and nothing else."""
+    assert COVERED == len(set(reserved(settings, card))) == len(reserved(settings, card))
+    kinds = Counter(entry["Kind"] for entry in effects_of(settings, topics.LOYALTY).values())
+    assert {"earned": 1, "reserved": COVERED, "refused": ATTEMPTS - COVERED} == kinds
+    balance = api.balance(card).json()
+    assert ("109.98", "9.98", "100.00") == (
+        balance["TotalLoyaltyPoints"],
+        balance["AvailableLoyaltyPoints"],
+        balance["ReservedLoyaltyPoints"],
+    )
+
+
+@contextmanager
+def pipeline(settings: Settings, log: Path) -> Iterator[Callable[[Callable[[], bool]], None]]:
+    """The loyalty query in a process of its own; gives a function that waits for something, killed at the end."""
+    with log.open("a", encoding="utf-8") as output:
+        process = start_pipeline(
+            settings,
+            output,
+            *("--query", "loyalty"),
+            LOYALTY_MAX_OFFSETS_PER_TRIGGER=str(settings.max_offsets_per_trigger),
+        )
+        try:
+            yield lambda condition: wait_until(condition, process, output)
+        finally:
+            # SIGKILL to it and to everything it started, as when a machine loses its power.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.mark.timeout(1500)
+def test_as_many_succeed_as_the_balance_covers(settings: Settings, api: ApiProcess, tmp_path: Path) -> None:
+    """50 at once against a balance that covers 10: 10 succeed, 40 are refused, and asking again changes nothing."""
+    earn(settings, "A")
+    with pipeline(settings, tmp_path / "pipeline.log") as wait, ThreadPoolExecutor(ATTEMPTS) as pool:
+        wait(lambda: api.balance("A").status_code == httpx.codes.OK)
+        answers = [asked.result() for asked in redeem_all(api, "A", pool)]
+        again = [asked.result() for asked in redeem_all(api, "A", pool)]
+
+    statuses = Counter(answer.status_code for answer in answers)
+    assert {httpx.codes.CREATED: COVERED, httpx.codes.CONFLICT: ATTEMPTS - COVERED} == statuses
+    assert [answer.json() for answer in answers] == [answer.json() for answer in again]
+    assert_exactly_what_is_covered(settings, api, "A")
+
+
+@pytest.mark.timeout(1500)
+def test_as_many_succeed_though_the_pipeline_is_killed(settings: Settings, api: ApiProcess, tmp_path: Path) -> None:
+    """The same with SIGKILL of the pipeline once the first of them are decided, and a start on its checkpoint."""
+    few_a_batch = settings.model_copy(update={"max_offsets_per_trigger": 6})
+    earn(settings, "B")
+    with ThreadPoolExecutor(ATTEMPTS) as pool:
+        with pipeline(few_a_batch, tmp_path / "first.log") as wait:
+            wait(lambda: api.balance("B").status_code == httpx.codes.OK)
+            asked = redeem_all(api, "B", pool)
+            wait(lambda: bool(reserved(settings, "B")))
+        decided = [each for each in records_of(settings, topics.LOYALTY_DECISIONS) if each["Sequence"] > 1]
+        assert len({each["CommandID"] for each in decided}) < ATTEMPTS, "it was killed too late to prove anything"
+        with pipeline(few_a_batch, tmp_path / "second.log") as wait:
+            wait(lambda: all(each.done() for each in asked))
+            answers = [each.result() for each in asked]
+
+    # Whoever had to ask for the decision is answered 200 with what became of it, not with a status of its own.
+    outcomes = Counter(answer.json().get("Status", answer.status_code) for answer in answers)
+    assert COVERED == outcomes["done"] + outcomes[httpx.codes.CREATED]
+    assert_exactly_what_is_covered(settings, api, "B")

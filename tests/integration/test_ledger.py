@@ -1,0 +1,273 @@
+"""The ledger process against a real broker: nothing is lost and nothing doubled, whenever it ends."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from sqlalchemy.exc import DBAPIError
+
+from infra.local.ports import free_port
+from infra.local.stack import environment_of
+from schemas.topics import LOYALTY
+from services.domain.entries import Entry, Kind
+from services.ledger.queries import LedgerQueries
+from services.messaging.wire import encoder
+from services.pseudonyms import pseudonyms
+from services.settings import Settings
+from tests.kafka_topics import IDS, publish
+from tests.ledger import bytes_of, entry, notification
+
+DEADLINE_SECONDS = 240.0
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.usefixtures("topics_created")
+
+
+class LedgerProcess:
+    """``python -m services.ledger``; its log is a file."""
+
+    def __init__(self, settings: Settings, log: Path) -> None:
+        self._log = log
+        port = free_port()
+        environment = environment_of(settings.model_copy(update={"ledger_metrics_port": port}))
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "services.ledger"], cwd=ROOT, env=environment, stdout=output, stderr=output
+            )
+        self._url = f"http://127.0.0.1:{port}"
+
+    def get(self, path: str) -> httpx.Response | None:
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.get(f"{self._url}{path}", timeout=5, trust_env=False)
+        return None
+
+    def wait_until(self, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not is_so():
+            assert self._process.poll() is None, f"the ledger ended by itself:\n{self._log.read_text()}"
+            assert time.monotonic() < deadline, f"not in time:\n{self._log.read_text()}"
+
+    def is_ready(self) -> bool:
+        answer = self.get("/readyz")
+        return answer is not None and answer.status_code == 200
+
+    def metric(self, line: str) -> float:
+        answer = self.get("/metrics")
+        lines = answer.text.splitlines() if answer else []
+        return sum(float(each.rpartition(" ")[2]) for each in lines if each.startswith(line))
+
+    def pause(self) -> None:
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(DEADLINE_SECONDS)
+
+    def terminate(self) -> int:
+        self._process.terminate()
+        return self._process.wait(DEADLINE_SECONDS)
+
+    def wait(self) -> int:
+        return self._process.wait(DEADLINE_SECONDS)
+
+
+@pytest.fixture
+def start(settings: Settings, database_url: str, tmp_path: Path) -> Iterator[Callable[..., LedgerProcess]]:
+    """Starts ledger processes over the database of the test; none survives it."""
+    started: list[LedgerProcess] = []
+
+    def start(**changes: object) -> LedgerProcess:
+        own = settings.model_copy(update={"ledger_url": database_url, **changes})
+        started.append(LedgerProcess(own, tmp_path / f"ledger-{len(started)}.log"))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+def send(settings: Settings, *entries: tuple[str, Entry]) -> None:
+    encode = encoder(LOYALTY, IDS)
+    publish(settings, LOYALTY, ((card.encode(), encode(notification(card, each))) for card, each in entries))
+
+
+def stored(url: str) -> list[tuple[str | None, int, int]]:
+    """Card, sequence and points of every entry; nothing while there is no ledger yet."""
+    queries = LedgerQueries(url)
+    try:
+        found = [(each.card, of.sequence, of.points) for each in queries.accounts() for of in queries.entries_of(each)]
+    except (RuntimeError, DBAPIError):
+        found = []
+    finally:
+        queries.close()
+    return sorted(found, key=str)
+
+
+def expected(entries: list[tuple[str, Entry]]) -> list[tuple[str | None, int, int]]:
+    return sorted({(card, each.sequence, each.points) for card, each in entries}, key=str)
+
+
+def day(customers: int, each: int) -> list[tuple[str, Entry]]:
+    return [(f"CARD{card}", entry(number, card + number)) for number in range(1, each + 1) for card in range(customers)]
+
+
+def test_killed_again_and_again(settings: Settings, database_url: str, start: Callable[..., LedgerProcess]) -> None:
+    """Ended by kill -9 six times while 30,000 entries, some of them twice, come in: each is there once, and no gap."""
+    entries = day(300, 100)
+    send(settings, *entries, *entries[::7])
+    for kills in range(6):
+        process = start()
+        goal = kills * 4_000
+        process.wait_until(lambda process=process, goal=goal: process.metric("loyalty_ledger_position{") > goal)
+        process.kill()
+    process = start()
+    process.wait_until(lambda: process.is_ready() and process.metric("loyalty_ledger_position{") == len(entries) + 4286)
+    assert expected(entries) == stored(database_url)
+    assert 0 == process.metric("loyalty_ledger_gaps ")
+    assert 0 == process.terminate()
+
+
+def test_two_processes_share_a_ledger(
+    settings: Settings, database_url: str, start: Callable[..., LedgerProcess]
+) -> None:
+    """Both append, one is frozen and comes back: every entry is there once, and neither dies of the other."""
+    entries = day(60, 100)
+    first, second = start(), start()
+    for process in (first, second):
+        process.wait_until(process.is_ready)
+    send(settings, *entries[:2_000])
+    first.wait_until(lambda: 2_000 == len(stored(database_url)))
+    first.pause()
+    send(settings, *entries[2_000:4_000])
+    # What is frozen within a transaction keeps SQLite's lock, and is waited for.
+    first.resume()
+    send(settings, *entries[4_000:])
+    second.wait_until(lambda: len(entries) == len(stored(database_url)))
+    assert expected(entries) == stored(database_url)
+    assert [0, 0] == [first.terminate(), second.terminate()]
+
+
+def test_gaps_repeats_and_what_is_no_entry(
+    settings: Settings, database_url: str, start: Callable[..., LedgerProcess]
+) -> None:
+    """A gap shows until it is filled; a record that cannot be read stops nobody, and says where it is and why."""
+    process = start()
+    process.wait_until(process.is_ready)
+    send(settings, ("A", entry(1)), ("A", entry(1)), ("A", entry(4)))
+    publish(
+        settings,
+        LOYALTY,
+        [(b"A", b"no Avro"), (b"B", encoder(LOYALTY, IDS)(notification("A", entry(9)))), (b"A", None)],
+    )
+    send(settings, ("B", entry(1)))
+    process.wait_until(
+        lambda: 3 == len(stored(database_url)) and 3 == process.metric("loyalty_ledger_undecodable_records_total ")
+    )
+    assert 1 == process.metric("loyalty_ledger_gaps ")
+    assert 1 == process.metric("loyalty_ledger_repeats_total ")
+    assert [(2, 3)] == [(gap["first"], gap["last"]) for gap in command(database_url, "gaps")["gaps"]]
+    reasons = [each["reason"] for each in command(database_url, "undecodable")["undecodable"]]
+    assert [True] * 3 == [
+        any(words in reason for reason in reasons) for words in ("no value", "Confluent framing", "key is not")
+    ]
+    send(settings, ("A", entry(2)), ("A", entry(3)))
+    process.wait_until(lambda: 0 == process.metric("loyalty_ledger_gaps "))
+    assert [] == command(database_url, "gaps")["gaps"]
+    assert 3 == command(database_url, "reread")["partitions"]
+    process.wait_until(lambda: 6 <= process.metric("loyalty_ledger_repeats_total "))
+    assert expected([("A", entry(number)) for number in (1, 2, 3, 4)] + [("B", entry(1))]) == stored(database_url)
+    assert 0 == process.terminate()
+
+
+def command(url: str, name: str) -> dict[str, Any]:
+    """What ``loyalty ledger … --json`` answers."""
+    environment = {**os.environ, "LOYALTY_LEDGER_URL": url}
+    program = [sys.executable, "-c", "from services.cli import app; app()", "ledger", name, "--json"]
+    done = subprocess.run(program, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_it_waits_for_kafka_and_ends_when_told(start: Callable[..., LedgerProcess]) -> None:
+    """Without a broker it is alive, not ready, says why, and SIGTERM ends it."""
+    process = start(kafka_bootstrap_servers=f"127.0.0.1:{free_port()}")
+    process.wait_until(lambda: (answer := process.get("/readyz")) is not None and "Kafka" in answer.text)
+    answer = process.get("/livez")
+    assert answer is not None
+    assert 200 == answer.status_code
+    assert 0 == process.terminate()
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_it_waits_for_its_database(settings: Settings, database_url: str, start: Callable[..., LedgerProcess]) -> None:
+    """While the database lets nobody in, the process waits and says so; what came meanwhile is there afterwards."""
+    process = start()
+    process.wait_until(process.is_ready)
+    send(settings, ("A", entry(1)))
+    process.wait_until(lambda: 1 == process.metric("loyalty_ledger_entries_total "))
+    name, _, folder = database_url.rpartition("@/")[2].partition("?host=")
+    with psycopg.connect(host=folder, user="postgres", autocommit=True) as server:
+        server.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false'.encode())
+        server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+        send(settings, ("A", entry(2)), ("B", entry(1)))
+        process.wait_until(lambda: (answer := process.get("/readyz")) is not None and "OperationalError" in answer.text)
+        server.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true'.encode())
+    process.wait_until(lambda: process.is_ready() and 3 == process.metric("loyalty_ledger_entries_total "))
+    assert expected([("A", entry(1)), ("A", entry(2)), ("B", entry(1))]) == stored(database_url)
+    assert 0 == process.terminate()
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_settings_that_cannot_be_end_it(settings: Settings, start: Callable[..., LedgerProcess]) -> None:
+    """Status 2 for a database that is none, for the ledger of another topic, and for another key."""
+    assert 2 == start(ledger_url="mysql://host/db").wait()
+    process = start()
+    process.wait_until(process.is_ready)
+    assert 0 == process.terminate()
+    assert 2 == start(topic_prefix="").wait()
+    settings.pseudonym_key_file.write_bytes(b"x" * 32)
+    assert 2 == start().wait()
+    settings.pseudonym_key_file.write_bytes(b"short")
+    assert 2 == start().wait()
+
+
+def test_an_erased_customer_is_nowhere(
+    settings: Settings, database_url: str, start: Callable[..., LedgerProcess]
+) -> None:
+    """After the erasure, and after a replay of everything before it, the database and the logs hold no card."""
+    card, secret = "9265846829", "words of hers"
+    life = [
+        (card, entry(1)),
+        (card, entry(2, kind=Kind.SENT, points=-10, counterparty="OTHER", reason=secret)),
+        ("OTHER", entry(1, kind=Kind.RECEIVED, points=10, counterparty=card, reason=secret)),
+        (card, entry(3, kind=Kind.ERASED, points=-90)),
+    ]
+    process = start()
+    send(settings, *life)
+    process.wait_until(lambda: 1 == process.metric("loyalty_ledger_erased_accounts_total "))
+    send(settings, *life)
+    process.wait_until(lambda: 4 == process.metric("loyalty_ledger_repeats_total "))
+    assert 0 == process.terminate()
+    assert expected([(None if of == card else of, each) for of, each in life]) == stored(database_url)  # type: ignore[misc]
+    queries = LedgerQueries(database_url)
+    found = [(account, list(queries.entries_of(account))) for account in queries.accounts()]
+    queries.close()
+    assert card not in str(found)
+    assert secret not in str(found)
+    assert pseudonyms(settings.pseudonym_key_file).of(card) in str(found)
+    if database_url.startswith("sqlite"):
+        assert card.encode() not in bytes_of(database_url)

@@ -1,0 +1,325 @@
+"""The loyalty query on a real broker: commands, time, programme versions, what it begins with and what it archives."""
+
+import json
+import signal
+import time
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow.dataset
+import pytest
+from confluent_kafka import KafkaException
+
+from pipelines.accounts import ACCOUNTS
+from pipelines.checkpoints import CheckpointMismatchError
+from pipelines.queries import ARCHIVE, LOYALTY, Seed
+from schemas import topics
+from services import account_wire, programmes
+from services.domain.events import Adjust, Capture, Erase, Purchase, Reserve, Transfer
+from services.messaging.administration import is_empty
+from services.messaging.wire import decoder, encoder
+from services.pseudonyms import pseudonyms
+from tests.kafka_topics import IDS, headers_of, publish, read_all
+from tests.pipeline_process import replay_newest_batch, rewind, run_to_the_end, start_pipeline, wait_until
+
+CARDS = ("7001-A", "7002-B")
+A, B = CARDS
+
+
+def run(spark, settings, query=LOYALTY):
+    wait_for_leaders(settings)
+    run_to_the_end(spark, settings, query)
+
+
+def wait_for_leaders(settings, seconds=60):
+    """A starved broker answers for a new topic before its partitions have a leader."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            is_empty(topics.LOYALTY_BALANCES, settings)
+        except KafkaException:
+            assert time.monotonic() < deadline
+        else:
+            return
+
+
+def invoice(number, card, amount):
+    return {
+        "InvoiceNumber": number,
+        "StoreID": "STR1",
+        "TotalAmount": amount,
+        "CustomerType": "PRIME",
+        "CustomerCardNo": card,
+        "InvoiceLineItems": [{"ItemCode": "458", "TotalValue": amount}],
+    }
+
+
+def buy(settings, *invoices):
+    encode = encoder(topics.POS_INVOICES, IDS)
+    publish(settings, topics.POS_INVOICES, [(b"STR1", encode(each)) for each in invoices])
+
+
+def send(settings, card, *commands):
+    encode = encoder(topics.LOYALTY_COMMANDS, IDS)
+    values = [encode(account_wire.command(card, command)) for command in commands]
+    publish(settings, topics.LOYALTY_COMMANDS, [(card.encode(), value) for value in values])
+
+
+def latest(settings, topic):
+    """Key to latest record, None where that is a tombstone."""
+    decode = decoder(topic, IDS)
+    return {
+        (message.key() or b"").decode(): None if message.value() is None else decode(bytes(message.value() or b""))
+        for message in read_all(settings, topic)
+    }
+
+
+def effects(settings, topic):
+    """CloudEvents id to value; a repeat must be equal to the byte."""
+    found = {}
+    for message in read_all(settings, topic):
+        identity = headers_of(message)["ce_id"].decode()
+        assert message.value() == found.setdefault(identity, message.value()), (
+            f"{identity} came twice, and not the same"
+        )
+    return found
+
+
+def entries(settings, card):
+    """Kind and change of points of the card's entries, in their order; sequences must be 1, 2, 3 … of each account."""
+    decode = decoder(topics.LOYALTY, IDS)
+    found = [decode(value) for value in effects(settings, topics.LOYALTY).values()]
+    mine = sorted(
+        (each for each in found if each["CustomerCardNo"] == card), key=lambda e: (e["OpenedTime"], e["Sequence"])
+    )
+    opened = {each["OpenedTime"] for each in mine}
+    for each in opened:
+        assert [e["Sequence"] for e in mine if e["OpenedTime"] == each] == list(
+            range(1, 1 + sum(e["OpenedTime"] == each for e in mine))
+        )
+    return [(each["Kind"], each["EarnedLoyaltyPoints"]) for each in mine]
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_commands_are_decided_once_whatever_is_sent_again_or_replayed(spark, settings):
+    """Reserve, capture, refusal, adjustment, transfer and erasure, each with its records, over repeats and replays."""
+    buy(settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0))
+    run(spark, settings)
+    asked = [
+        Reserve(append_time=0, command_id="r1", points=500),
+        Capture(append_time=0, command_id="c1", redemption_id="r1"),
+        Reserve(append_time=0, command_id="r2", points=100_000),
+        Adjust(append_time=0, command_id="a1", points=300, reason="sorry", actor="desk"),
+        Transfer(append_time=0, command_id="t1", points=400, counterparty=B),
+    ]
+    for each in asked:  # one by one: those of one millisecond are decided in an order of their own
+        send(settings, A, each)
+    run(spark, settings)
+    replay_newest_batch(LOYALTY.checkpoint(settings))
+    send(settings, A, *asked)
+    run(spark, settings)  # the replay, and the credit
+    run(spark, settings)
+
+    decisions = latest(settings, topics.LOYALTY_DECISIONS)
+    assert {"r1": "done", "c1": "done", "r2": "refused", "a1": "done", "t1": "done"}.items() <= {
+        key: decision["Status"] for key, decision in decisions.items()
+    }.items()
+    assert "insufficient-points" == decisions["r2"]["Reason"]
+    assert [("earned", "20.00"), ("reserved", "0.00"), ("redeemed", "-5.00"), ("refused", "0.00")] == [
+        (kind, str(points)) for kind, points in entries(settings, A)[:4]
+    ]
+    assert [("earned", Decimal("1.00")), ("received", Decimal("4.00"))] == entries(settings, B)
+    balances = latest(settings, topics.LOYALTY_BALANCES)
+    assert (Decimal("14.00"), 6) == (balances[A]["TotalLoyaltyPoints"], balances[A]["Sequence"])
+    assert Decimal("5.00") == balances[B]["AvailableLoyaltyPoints"]
+    assert len(effects(settings, topics.LOYALTY)) < len(read_all(settings, topics.LOYALTY)), "nothing was replayed"
+
+    send(settings, A, Erase(append_time=0, command_id="e1"))
+    run(spark, settings)
+    assert latest(settings, topics.LOYALTY_BALANCES)[A] is None
+    decisions = latest(settings, topics.LOYALTY_DECISIONS)
+    assert {"r1": None, "c1": None, "r2": None, "a1": None, "t1": None}.items() <= decisions.items()
+    assert [] == [card for card, _ in accounts_of(spark, settings) if card == A]
+
+    send(settings, B, Erase(append_time=0, command_id="e2"))
+    time.sleep(0.01)  # another millisecond of the broker
+    buy(settings, invoice("I3", B, 100.0))
+    run(spark, settings)
+    replay_newest_batch(LOYALTY.checkpoint(settings))
+    run(spark, settings)
+    opened_anew = latest(settings, topics.LOYALTY_BALANCES)[B]
+    assert (Decimal("2.00"), 1) == (opened_anew["TotalLoyaltyPoints"], opened_anew["Sequence"])
+    assert ("erased", Decimal("-5.00")) in entries(settings, B)
+
+
+def accounts_of(spark, settings):
+    """Card and account of all that is in Spark's state."""
+    state = spark.read.format("statestore").option("stateVarName", ACCOUNTS).load(LOYALTY.checkpoint(settings))
+    found = state.selectExpr("user_map_key.card", "user_map_value.account").collect()
+    return [(row.card, account_wire.load(bytes(row.account))) for row in found]
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_malformed_commands_become_dead_letters_and_stop_nobody(spark, settings):
+    """Each kind of bad command is set aside with its reason; the good one among them is decided."""
+    encode = encoder(topics.LOYALTY_COMMANDS, IDS)
+
+    def changed(**changes):
+        good = account_wire.command(A, Reserve(append_time=0, command_id=f"bad-{len(bad)}", points=100))
+        return encode(good | changes)
+
+    lots = [{"Points": 2**62, "ExpiresTime": 0}, {"Points": 2**62, "ExpiresTime": 0}]
+    received = {"Kind": "receive", "Counterparty": B}
+    bad: list[tuple[str, bytes | None, bytes | None]] = []
+    bad.append(("no value", A.encode(), None))
+    bad.append(("not in the Confluent framing: no magic byte 0 and schema id", A.encode(), b"reserve"))
+    bad.append(("unknown schema id 1162167621", A.encode(), b"\x00EEEE"))
+    bad.append(("not an Avro LoyaltyCommand of its schema id", A.encode(), changed()[:-4]))
+    no_text = changed(Actor="ABCD").replace(b"ABCD", b"\xff" * 4)
+    bad.append(("not an Avro LoyaltyCommand of its schema id", A.encode(), no_text))
+    bad.append(("CommandID is missing", A.encode(), changed(CommandID="\u00a0")))
+    bad.append(("CommandID is too long", A.encode(), changed(CommandID="x" * 129)))
+    bad.append(("CustomerCardNo is missing", b"", changed(CustomerCardNo="")))
+    bad.append(("the key is not the CustomerCardNo", B.encode(), changed()))
+    bad.append(("the key is not the CustomerCardNo", None, changed()))
+    kinds = "reserve, capture, void, adjust, transfer, receive, erase"
+    bad.append((f"Kind is none of {kinds}", A.encode(), changed(Kind="gift")))
+    bad.append(("Points are not above 0", A.encode(), changed(Points=Decimal("-1.00"))))
+    bad.append(("Points are out of range", A.encode(), changed(Points=Decimal(10**11))))
+    bad.append(("Points are 0", A.encode(), changed(Kind="adjust", Points=Decimal(0))))
+    bad.append(("RedemptionID is missing", A.encode(), changed(Kind="capture", RedemptionID="\t")))
+    bad.append(("Counterparty is missing", A.encode(), changed(Kind="transfer")))
+    bad.append(("Lots do not make up the Points", A.encode(), changed(**received, Lots=[])))
+    bad.append(("Lots do not make up the Points", A.encode(), changed(**received, Lots=lots)))
+    publish(settings, topics.LOYALTY_COMMANDS, [(key, value) for _, key, value in bad])
+    send(settings, A, Adjust(append_time=0, command_id="good", points=100))
+
+    run(spark, settings)
+
+    letters = sorted(
+        (headers_of(letter)["dead_letter_reason"].decode(), letter.key() or b"", letter.value() or b"")
+        for letter in read_all(settings, topics.DEAD_LETTERS)
+    )
+    assert sorted((reason, key or b"", value or b"") for reason, key, value in bad) == letters
+    assert {"good": "done"} == {k: d["Status"] for k, d in latest(settings, topics.LOYALTY_DECISIONS).items()}
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_what_time_does_needs_no_traffic(spark, settings):
+    """Points are released though nothing comes in; the same batches once more give the same bytes."""
+    settings = settings.model_copy(update={"timer_interval": timedelta(seconds=1)})
+    programmes.publish("loyalty-factor: 0.02\npending: PT2S\n", settings)
+    buy(settings, invoice("I0", B, 1.0))
+    run(spark, settings)  # the first batch, which is never done again
+    query = LOYALTY.start(spark, IDS, settings, available_now=False)
+    try:
+        buy(settings, invoice("I1", A, 1000.0))
+        deadline = time.monotonic() + 300
+        while ("released", Decimal(0)) not in entries(settings, A):
+            assert query.isActive, query.exception()
+            assert time.monotonic() < deadline, entries(settings, A)
+    finally:
+        query.stop()
+
+    done = [("earned", Decimal("20.00")), ("released", Decimal(0))]
+    assert done == entries(settings, A)
+    assert Decimal("20.00") == latest(settings, topics.LOYALTY_BALANCES)[A]["AvailableLoyaltyPoints"]
+    before = len(read_all(settings, topics.LOYALTY))
+    rewind(LOYALTY.checkpoint(settings))
+    run(spark, settings)
+    assert done == entries(settings, A)
+    assert before < len(read_all(settings, topics.LOYALTY)), "no timer fired again, so nothing was proven"
+
+
+@pytest.mark.usefixtures("topics_created")
+@pytest.mark.timeout(1500)
+def test_a_new_version_of_the_programme_decides_without_a_restart_of_the_pipeline(settings, tmp_path):
+    """The running process takes the version up between two batches, and goes on with the same accounts."""
+    settings = settings.model_copy(update={"programme_notice": timedelta(0)})
+    buy(settings, invoice("I1", A, 1000.0))
+    with (tmp_path / "pipeline.log").open("a", encoding="utf-8") as log:
+        running = start_pipeline(settings, log, "--query", "loyalty", LOYALTY_LOG_FORMAT="json")
+        try:
+            wait_until(lambda: 1 == len(entries(settings, A)), running, log)
+            version = programmes.publish("loyalty-factor: 0.05\n", settings)
+            wait_until(lambda: 2 == Path(log.name).read_text("utf-8").count('"event": "query started"'), running, log)
+            assert version.effective_time < time.time() * 1000
+            buy(settings, invoice("I2", A, 1000.0))
+            wait_until(lambda: 2 == len(entries(settings, A)), running, log)
+        finally:
+            running.send_signal(signal.SIGTERM)
+            assert 0 == running.wait(120)
+
+    assert [("earned", Decimal("20.00")), ("earned", Decimal("50.00"))] == entries(settings, A)
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_a_checkpoint_of_an_older_release_is_refused(spark, settings):
+    """Accounts kept in another way cannot go on; the message says what to do."""
+    buy(settings, invoice("I1", A, 1000.0))
+    send(settings, A, Erase(append_time=0, command_id="e1"))
+    folder = Path(LOYALTY.checkpoint(settings))
+    folder.mkdir(parents=True)
+    made_with = {"query": "loyalty", "source": settings.name_of(topics.POS_INVOICES), "shuffle_partitions": "3"}
+    (folder / "retail-loyalty.json").write_text(json.dumps(made_with), encoding="utf-8")
+
+    with pytest.raises(CheckpointMismatchError, match="loyalty rebuild"):
+        run(spark, settings)
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_a_new_checkpoint_goes_on_with_the_accounts_it_is_handed(spark, settings):
+    """Accounts of a lost checkpoint, handed to a new one, count on from their sequence and from the given offsets."""
+    programmes.publish("loyalty-factor: 0.02\npending: P1D\n", settings)
+    buy(settings, invoice("I1", A, 1000.0))
+    run(spark, settings)
+    kept = accounts_of(spark, settings)
+    elsewhere = settings.model_copy(update={"checkpoint_dir": f"{settings.checkpoint_dir}-anew"})
+    accounts = spark.createDataFrame(
+        [(card, account_wire.dump(account)) for card, account in kept], "CustomerCardNo string, account binary"
+    )
+    ends = {topic: next_offsets(settings, topic) for topic in LOYALTY.sources}
+
+    LOYALTY.start(spark, IDS, elsewhere, available_now=True, seed=Seed(accounts, ends)).awaitTermination()
+    timers = spark.read.format("statestore").option("readRegisteredTimers", True)  # noqa: FBT003
+    assert 1 == timers.load(LOYALTY.checkpoint(elsewhere)).count(), "nothing would release the points"
+    buy(settings, invoice("I1", A, 1000.0), invoice("I2", A, 100.0))  # the account itself knows I1
+    run(spark, elsewhere)
+
+    balance = latest(settings, topics.LOYALTY_BALANCES)[A]
+    assert (Decimal("22.00"), 2) == (balance["TotalLoyaltyPoints"], balance["Sequence"])
+    with pytest.raises(CheckpointMismatchError, match="is not new"):
+        LOYALTY.start(spark, IDS, elsewhere, available_now=True, seed=Seed(accounts, ends))
+
+
+def next_offsets(settings, topic):
+    offsets = dict.fromkeys(range(topic.partitions), 0)
+    for message in read_all(settings, topic):
+        offsets[message.partition()] = message.offset() + 1
+    return offsets
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_the_archive_has_every_event_once_and_no_card(spark, settings, tmp_path):
+    """Purchases and commands, over repeats and a replay, each one row under its pseudonym; no file names a card."""
+    settings = settings.model_copy(
+        update={"archive_dir": str(tmp_path / "archive"), "pseudonym_key_file": tmp_path / "pseudonyms.key"}
+    )
+    transfer = Transfer(append_time=0, command_id="t1", points=400, counterparty=B)
+    buy(settings, invoice("I1", A, 1000.0), invoice("I1", A, 1000.0), invoice("I2", B, 50.0))
+    send(settings, A, transfer, transfer)
+    run(spark, settings, ARCHIVE)
+    replay_newest_batch(ARCHIVE.checkpoint(settings))
+    buy(settings, invoice("I2", B, 50.0), invoice("I3", B, 25.0))
+    run(spark, settings, ARCHIVE)
+
+    rows = pyarrow.dataset.dataset(settings.archive_dir, format="parquet", partitioning="hive").to_table().to_pylist()
+    of = pseudonyms(settings.pseudonym_key_file).of
+    events = {(row["pseudonym"], account_wire.event_of(row["append_time"], row["event"])) for row in rows}
+    assert 4 == len(rows)
+    assert {(of(A), "I1"), (of(B), "I2"), (of(B), "I3"), (of(A), "t1")} == {(who, e.event_id) for who, e in events}
+    assert {of(B)} == {event.counterparty for _, event in events if isinstance(event, Transfer)}
+    assert {Decimal("1000.0")} == {e.total_amount for _, e in events if isinstance(e, Purchase) and e.event_id == "I1"}
+    assert {"topic", "partition", "offset", "date", "batch"} <= set(rows[0])
+    assert not any(card in repr(row) for row in rows for card in CARDS)

@@ -1,0 +1,251 @@
+"""The topic of programmes, on a real broker: versions, races, and what is refused."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
+from typer.testing import CliRunner, Result
+
+from schemas import topics
+from services import programmes
+from services.cli import app
+from services.messaging.clients import consumer
+from services.messaging.wire import encoder
+from services.programmes import ProgrammeError, load, publish, versions
+from services.settings import Settings
+from tests.kafka_topics import IDS, PATIENCE, effects_of
+from tests.kafka_topics import publish as publish_records
+
+HOUR = 3_600_000
+FACTOR = Decimal("0.03")
+
+
+def file(factor: str) -> str:
+    return f"loyalty-factor: {factor}\n"
+
+
+def now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def record(number: int, text: str, effective_time: int = 0) -> bytes:
+    fields = {"Version": number, "EffectiveTime": effective_time, "PublishedTime": 0, "Programme": text}
+    return encoder(topics.LOYALTY_PROGRAMMES, IDS)(fields)
+
+
+@pytest.fixture
+def own(settings: Settings, topics_created: list[str]) -> Settings:  # noqa: ARG001  # there when it publishes
+    return settings.model_copy(update={"loyalty_factor": FACTOR})
+
+
+@pytest.fixture
+def in_use(own: Settings) -> Settings:
+    """A deployment that has seen an invoice."""
+    publish_records(own, topics.POS_INVOICES, [(b"S1", b"{}")])
+    return own
+
+
+def test_an_empty_topic_is_version_0(own: Settings) -> None:
+    """Before anything is published the factor of the settings decides, at any time."""
+    assert (0, FACTOR) == (load(own).at(0).version, load(own).at(now()).loyalty_factor)
+
+
+def test_versions_decide_from_their_time_on(in_use: Settings) -> None:
+    """Each version is known to every process, and decides what comes in its time; version 0 what came before."""
+    first, second = now() + HOUR, now() + 2 * HOUR
+    publish(file("0.05"), in_use, first)
+    publish(file("0.07"), in_use, second)
+
+    found = load(in_use)
+
+    assert [FACTOR, Decimal("0.05"), Decimal("0.05"), Decimal("0.07")] == [
+        found.at(when).loyalty_factor for when in (first - 1, first, second - 1, second)
+    ]
+    assert [0, 1, 2] == [programme.version for programme in found.versions]
+    assert {"1", "2"} == set(effects_of(in_use, topics.LOYALTY_PROGRAMMES))
+
+
+def test_a_version_needs_notice(in_use: Settings) -> None:
+    """A time that not every process would hear of before it comes is refused, and nothing is published."""
+    for soon in (now() - HOUR, now() + 50_000):
+        with pytest.raises(ProgrammeError, match=r"too soon: .* 60 s before"):
+            publish(file("0.05"), in_use, soon)
+
+    assert [] == versions(in_use)
+    assert 1 == publish(file("0.05"), in_use, now() + 80_000).number
+
+
+def test_without_a_time_it_is_as_soon_as_the_notice_allows(in_use: Settings) -> None:
+    """The version takes effect a notice after its publication, or a little later."""
+    version = publish(file("0.05"), in_use)
+
+    assert 60_000 <= version.effective_time - version.published_time <= 70_000
+
+
+def test_nobody_needs_notice_before_the_first_invoice(own: Settings) -> None:
+    """Where nothing was ever to be decided, a version may take effect at once, and from the past on."""
+    assert 1 == publish(file("0.05"), own, 1_000).number
+    assert 2 == publish(file("0.06"), own).number
+    publish_records(own, topics.LOYALTY_COMMANDS, [(b"1", b"x")])
+    with pytest.raises(ProgrammeError, match="too soon"):
+        publish(file("0.07"), own, now() + 5_000)
+
+
+def test_versions_take_effect_in_their_order(in_use: Settings) -> None:
+    """A version from before the latest one's time is refused; one of the same time takes its place."""
+    when = now() + HOUR
+    publish(file("0.05"), in_use, when)
+
+    with pytest.raises(ProgrammeError, match="version 1 takes effect later than that: nothing was published"):
+        publish(file("0.06"), in_use, when - 1)
+    publish(file("0.07"), in_use, when)
+
+    assert Decimal("0.07") == load(in_use).at(when).loyalty_factor
+
+
+def test_a_bad_file_is_not_published(own: Settings) -> None:
+    """Its problems are those of parse, and the topic stays as it is."""
+    with pytest.raises(ProgrammeError, match="line 1: loyalty-factor: 7000 is not between") as caught:
+        publish(file("7000"), own)
+
+    assert 1 == len(caught.value.problems)
+    assert [] == versions(own)
+
+
+def test_publishers_at_once_never_share_a_version(in_use: Settings) -> None:
+    """Of four at the same moment each has a version of its own, or hears that another one was faster."""
+    together = Barrier(4)
+
+    def one(number: int) -> str:
+        together.wait()
+        try:
+            return str(publish(file(f"0.{number}"), in_use, now() + HOUR).number)
+        except ProgrammeError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(4) as pool:
+        outcomes = list(pool.map(one, range(1, 5)))
+
+    won = sorted(outcome for outcome in outcomes if outcome.isdecimal())
+    lost = [outcome for outcome in outcomes if not outcome.isdecimal()]
+    assert [str(number) for number in range(1, len(won) + 1)] == won
+    assert won
+    assert all("another publisher" in outcome or "takes effect later" in outcome for outcome in lost), lost
+    texts = {version.text for version in versions(in_use)}
+    assert texts == {file(f"0.{number}") for number, outcome in enumerate(outcomes, start=1) if outcome.isdecimal()}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        (b"1", b"hello", "offset 0: not in the Confluent framing"),
+        (b"1", None, "offset 0: not in the Confluent framing"),
+        (b"1", record(1, "loyalty-factor: much"), "offset 0: line 1: loyalty-factor: 'much' is no decimal"),
+        (b"2", record(1, "loyalty-factor: 0.5"), "offset 0: its key is b'2', its version 1"),
+        (b"2", record(2, "loyalty-factor: 0.5"), "version 1 is missing among 1 versions"),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_an_error(own: Settings, key: bytes, value: bytes | None, says: str) -> None:
+    """Nothing is skipped: without that version, points would be decided by the wrong rules."""
+    publish_records(own, topics.LOYALTY_PROGRAMMES, [(key, value)])
+
+    with pytest.raises(ProgrammeError, match=r"loyalty-programmes[:,] ") as caught:
+        load(own)
+    assert says in str(caught.value)
+
+
+@pytest.fixture
+def loyalty(own: Settings) -> Iterator["Command"]:
+    return Command(own)
+
+
+class Command:
+    """`loyalty programme …` with the settings of a test."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.environment = {
+            "LOYALTY_KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers,
+            "LOYALTY_TOPIC_PREFIX": settings.topic_prefix,
+            "LOYALTY_LOYALTY_FACTOR": str(settings.loyalty_factor),
+        }
+
+    def __call__(self, *arguments: str) -> Result:
+        return CliRunner().invoke(app, ["programme", *arguments], env=self.environment)
+
+
+def test_the_command_publishes_and_shows(in_use: Settings, loyalty: Command, tmp_path: Path) -> None:
+    """What was published, comments and all, is what is shown; version 0 is shown as the file that it amounts to."""
+    text = "# of the spring\nloyalty-factor: 0.05\n"
+    (tmp_path / "spring.yaml").write_text(text, encoding="utf-8")
+    when = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+
+    published = loyalty("publish", str(tmp_path / "spring.yaml"), "--effective-from", when.isoformat())
+
+    assert (0, f"version 1 takes effect at {when:%Y-%m-%dT%H:%M:%SZ}\n") == (published.exit_code, published.stdout)
+    assert text == loyalty("show", "--version", "1").stdout
+    assert programmes.parse(loyalty("show", "--version", "0").stdout) == programmes.version_0(in_use)
+    shown = json.loads(loyalty("show", "--json").stdout)["versions"]
+    assert [(0, None), (1, text)] == [
+        (each["version"], each["programme"] if each["version"] else None) for each in shown
+    ]
+    assert f"{when:%Y-%m-%dT%H:%M:%SZ}" == shown[1]["effective_time"]
+    table = loyalty("show").stdout
+    assert "in force" in table
+    assert "to come" in table
+    missing = loyalty("show", "--version", "2")
+    assert (1, "error: there is no version 2; the latest is 1\n") == (missing.exit_code, missing.stderr)
+
+
+def test_the_command_says_why_it_did_not_publish(in_use: Settings, loyalty: Command, tmp_path: Path) -> None:
+    """Too soon: one line and exit code 1."""
+    (tmp_path / "a.yaml").write_text(file("0.05"), encoding="utf-8")
+
+    result = loyalty("publish", str(tmp_path / "a.yaml"), "--effective-from", "2026-01-01T00:00:00Z")
+
+    assert 1 == result.exit_code
+    assert 1 == result.stderr.count("\n")
+    assert "too soon" in result.stderr
+    assert [] == versions(in_use)
+
+
+def test_a_publisher_that_dies_half_way_publishes_nothing(in_use: Settings) -> None:
+    """One that is killed before its commit leaves no version, and the next one has its number."""
+    killed = """
+import os, sys
+from services import programmes
+from services.programmes import topic
+from services.settings import Settings
+def die(*_): os._exit(9)
+topic._refuse_too_soon = die
+programmes.publish("loyalty-factor: 0.9", Settings(kafka_bootstrap_servers=sys.argv[1], topic_prefix=sys.argv[2]))
+"""
+    arguments = [in_use.kafka_bootstrap_servers, in_use.topic_prefix]
+    assert 9 == subprocess.run([sys.executable, "-c", killed, *arguments], check=False).returncode
+
+    assert 1 == publish(file("0.05"), in_use).number
+    assert [file("0.05")] == [version.text for version in versions(in_use)]
+
+
+def test_readers_reach_the_end_behind_a_transaction(in_use: Settings) -> None:
+    """A commit takes an offset that no record has; at the end a reader is told the offset behind it."""
+    publish(file("0.05"), in_use)
+    client = consumer(in_use, "test")
+    try:
+        place = TopicPartition(in_use.name_of(topics.LOYALTY_PROGRAMMES), 0, OFFSET_BEGINNING)
+        client.assign([place])
+        first, last = client.poll(PATIENCE), client.poll(PATIENCE)
+        assert first is not None
+        assert last is not None
+        assert (0, None, KafkaError._PARTITION_EOF) == (first.offset(), first.error(), last.error().code())
+        assert 2 == last.offset() == client.get_watermark_offsets(place, timeout=PATIENCE)[1]
+    finally:
+        client.close()

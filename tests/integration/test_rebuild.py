@@ -1,0 +1,111 @@
+"""A lost checkpoint of the loyalty query on a real broker: made anew, accounts go on as if it had not been lost."""
+
+import shutil
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from pipelines.auditing import audit
+from pipelines.checkpoints import CheckpointMismatchError
+from pipelines.inputs import Context
+from pipelines.queries import ARCHIVE, LOYALTY
+from pipelines.rebuilding import RebuildError, rebuild
+from schemas import topics
+from services import programmes
+from services.audit.facts import Source
+from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
+from services.messaging.clients import admin
+from services.pseudonyms import pseudonyms
+from tests.account_facts import buy, command, invoice, run, served
+from tests.kafka_topics import IDS, effects_of
+
+A, B, C = "9001-A", "9002-B", "9003-C"
+OTHERS = (Source.LEDGER, Source.BALANCE)
+
+
+@pytest.fixture
+def settings(settings, tmp_path):
+    return settings.model_copy(
+        update={"timer_interval": timedelta(seconds=1), "archive_dir": str(tmp_path / "archive"), "metrics_port": 1}
+    )
+
+
+def context_of(spark, settings):
+    return Context(spark, settings, IDS, programmes.load(settings), pseudonyms(settings.pseudonym_key_file))
+
+
+def delete_records(settings, *of):
+    """What retention does."""
+    ends = [TopicPartition(settings.name_of(topic), partition, -1) for topic in of for partition in range(3)]
+    client = admin(settings)
+    for future in client.delete_records(ends).values():
+        future.result()
+
+
+@pytest.mark.usefixtures("topics_created")
+@pytest.mark.timeout(1500)
+def test_accounts_go_on_after_their_checkpoint_was_lost(spark, settings):
+    """Totals, reservations and sequences go on; what had not been processed is; no invoice counts again.
+
+    From the topics, and once those have forgotten, from the archive: without it nothing is made up.
+    """
+    buy(settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0), invoice("I3", C, 10.0))
+    command(
+        settings,
+        (A, Reserve(append_time=0, command_id="reserve", points=300)),
+        (A, Transfer(append_time=0, command_id="gift", points=100, counterparty=B)),
+        (C, Erase(append_time=0, command_id="erase")),
+    )
+    run(spark, settings)
+    run(spark, settings)  # the other end of the transfer
+    before = served(settings)
+    # These are on their way when the checkpoint is lost.
+    buy(settings, invoice("I4", B, 100.0), invoice("I5", C, 30.0))
+    shutil.rmtree(LOYALTY.checkpoint(settings))
+    with pytest.raises(CheckpointMismatchError, match="loyalty rebuild"):
+        run(spark, settings)
+
+    rebuilt = rebuild(context_of(spark, settings), archive=False)
+
+    assert (3, 2, None, []) == (rebuilt.accounts, rebuilt.late, rebuilt.aside, rebuilt.differences)
+    after = served(settings)
+    assert before[A] == after[A]
+    assert (Decimal("4.00"), before[B]["Sequence"] + 1) == (after[B]["TotalLoyaltyPoints"], after[B]["Sequence"])
+    assert before[B]["OpenedTime"] == after[B]["OpenedTime"]
+    assert C not in before, "erased"
+    assert (Decimal("0.60"), 1) == (after[C]["TotalLoyaltyPoints"], after[C]["Sequence"])
+
+    buy(settings, invoice("I1", A, 1000.0), invoice("I4", B, 100.0), invoice("I6", A, 10.0))
+    command(settings, (A, Capture(append_time=0, command_id="capture", redemption_id="reserve")))
+    run(spark, settings)
+    run(spark, settings, ARCHIVE)
+    report = audit(context_of(spark, settings), "", OTHERS, archive=False)
+    assert ([], []) == (report.differences, report.unreadable)
+    going_on = served(settings)
+    assert (Decimal("16.20"), before[A]["Sequence"] + 2) == (
+        going_on[A]["TotalLoyaltyPoints"],
+        going_on[A]["Sequence"],
+    )
+    assert after[B] == going_on[B]
+
+    delete_records(settings, topics.POS_INVOICES, topics.LOYALTY_COMMANDS)
+    with pytest.raises(RebuildError, match=r"pos-invoices: records of before .* are no longer in the topic"):
+        rebuild(context_of(spark, settings), archive=False)
+    assert Path(LOYALTY.checkpoint(settings)).exists(), "what is refused changes nothing"
+
+    rebuilt = rebuild(context_of(spark, settings), archive=True)
+
+    assert (3, 0, []) == (rebuilt.accounts, rebuilt.late, rebuilt.differences)
+    assert Path(rebuilt.aside).is_dir()
+    command(settings, (B, Adjust(append_time=0, command_id="adjust", points=5, reason="r", actor="a")))
+    run(spark, settings)
+    report = audit(context_of(spark, settings), "", OTHERS, archive=True)
+    assert ([], [], []) == (report.differences, report.unreadable, report.notes)
+    assert Decimal("4.05") == served(settings)[B]["TotalLoyaltyPoints"]
+    sequences = sorted(
+        each["Sequence"] for each in effects_of(settings, topics.LOYALTY).values() if each["CustomerCardNo"] == A
+    )
+    assert list(range(1, len(sequences) + 1)) == sequences

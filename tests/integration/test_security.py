@@ -1,0 +1,330 @@
+"""A broker that asks who is there and denies whatever the table of rights does not grant: docs/security.md, lived."""
+
+import json
+import re
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from infra.demo.topic_reader import TopicReader
+from infra.local import jars
+from infra.local.broker import LocalBroker
+from infra.local.stack import environment_of
+from infra.security.broker import BrokerSecurity
+from infra.security.certificates import Authority
+from infra.security.folder import SecurityFolder
+from schemas import topics
+from schemas.access import ADMIN, SERVICES, Service
+from schemas.topics import Topic
+from services.messaging import clients, dead_letters
+from services.messaging.access import apply_rights, set_passwords
+from services.messaging.administration import create_topics
+from services.messaging.publishing import PublishError, connected_producer
+from services.messaging.wire import Record, encoder
+from services.settings import Settings
+from tests.api_process import ApiProcess
+from tests.kafka_topics import IDS, PATIENCE, publish
+
+AWKWARD = r"""p"a\s's;w=o{r}d """
+"""For the pipeline: everything that JAAS could take for its own. (librdkafka drops blanks before a password.)"""
+
+EVERY_SERVICE = pytest.mark.parametrize("service", SERVICES, ids=lambda service: service.user)
+
+
+@dataclass
+class Secured:
+    """The broker, and the settings of each of its users."""
+
+    broker: LocalBroker
+    security: BrokerSecurity
+
+    def settings_of(self, user: str, **changes: object) -> Settings:
+        plain = Settings(kafka_bootstrap_servers=self.broker.bootstrap_servers)
+        return self.security.settings_of(user, plain).model_copy(update=changes)
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """A secured broker with its topics, and with users and rights as `loyalty access apply` sets them up.
+
+    All trust a second authority too, as they do while one takes the place of another.
+    """
+    directory = tmp_path_factory.mktemp("secured")
+    folder = SecurityFolder(directory / "security")
+    folder.complete(["127.0.0.1"])
+    folder.authority.write_bytes(folder.authority.read_bytes() + Authority.new().certificate_pem())
+    folder.password("pipeline").write_text(AWKWARD, encoding="utf-8")
+    secured = Secured(LocalBroker(directory, security=BrokerSecurity(folder)), BrokerSecurity(folder))
+    secured.broker.start()
+    try:
+        settings = secured.settings_of(ADMIN)
+        create_topics(settings)
+        loyalty(settings, "access", "apply", "--passwords", str(folder.passwords))
+        yield secured
+    finally:
+        secured.broker.stop()
+
+
+def loyalty(settings: Settings, *arguments: str, status: int = 0) -> str:
+    """Run the command as this user; what it printed, to stderr where it was to fail."""
+    run = subprocess.run(
+        [sys.executable, "-c", "from services.cli import app; app()", *arguments],
+        env=environment_of(settings),
+        cwd=jars.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+    assert status == run.returncode, run.stdout + run.stderr
+    return run.stderr if status else run.stdout
+
+
+def invoice(number: int, card: str, amount: float) -> dict[str, object]:
+    items = [{"ItemCode": "1", "ItemPrice": amount, "ItemQty": 1, "TotalValue": amount}]
+    return {
+        "InvoiceNumber": f"I{number}",
+        "CreatedTime": 1_595_688_900_000,
+        "StoreID": "STR1",
+        "TotalAmount": amount,
+        "CustomerType": "PRIME",
+        "CustomerCardNo": card,
+        "DeliveryType": "HOME-DELIVERY",
+        "DeliveryAddress": {"AddressLine": "1 High Street", "City": "Gonda", "ContactNumber": "7243866404"},
+        "InvoiceLineItems": items,
+    }
+
+
+def read_to_end(settings: Settings, topic: Topic) -> list[Record]:
+    """What the demo, in the auditor's group, finds on a topic."""
+    with closing(TopicReader(settings)) as reader:
+        ends = {topic: reader.ends(topic)}
+        deadline = time.monotonic() + PATIENCE
+        while not reader.has_read(ends):
+            assert time.monotonic() < deadline
+            reader.read(0.5)
+        return reader.records(topic, IDS)
+
+
+def test_every_service_does_its_work_with_its_own_rights(spark, secured, tmp_path):
+    """Till, all queries, API, operator and auditor, each as itself: an invoice becomes a balance, nonsense comes back.
+
+    So the rights of the table suffice, and password and authority reach every client, Spark's on both sides.
+    """
+    from pipelines.queries import QUERIES
+
+    encode = encoder(topics.POS_INVOICES, IDS)
+    sent = [invoice(1, "C1", 100.25), invoice(2, "C2", 50.0), invoice(3, "C1", 10.0)]
+    till = secured.settings_of("till")
+    publish(till, topics.POS_INVOICES, [(b"STR1", encode(each)) for each in sent] + [(b"STR1", b"nonsense")])
+
+    folders = {"checkpoint_dir": str(tmp_path / "checkpoints"), "export_dir": str(tmp_path / "parquet")}
+    pipeline = secured.settings_of("pipeline", **folders)
+    for query in QUERIES.values():  # one by one: the export reads what the fan-out writes
+        query.start(spark, IDS, pipeline, available_now=True).awaitTermination()
+
+    earned = {"C1": "2.21", "C2": "1.00"}
+    api = secured.settings_of("api", state_dir=tmp_path / "state")
+    with ApiProcess(api, tmp_path / "api.log") as process:
+        process.ready()
+        assert earned == process.points([*earned, "C3"])
+        assert 0 == process.terminate()
+
+    shipped = read_to_end(secured.settings_of("auditor"), topics.SHIPMENT)
+    assert ["I1", "I2", "I3"] == sorted(each["InvoiceNumber"] for each in shipped)
+
+    operator = secured.settings_of("operator")
+    letters = list(dead_letters.read(operator))
+    assert [b"nonsense"] == [letter.value for letter in letters]
+    assert 1 == dead_letters.replay(operator, letters)
+
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [] == [path for path in written if AWKWARD.encode() in path.read_bytes()]
+
+
+@EVERY_SERVICE
+def test_the_broker_grants_what_the_table_says_and_nothing_else(secured, service: Service):
+    """The broker's own word, topic by topic, on what a service may do; of others' topics it sees not even that."""
+    client = clients.admin(secured.settings_of(service.user))
+    names = [topic.name for topic in topics.ALL]
+    answers = client.describe_topics(
+        TopicCollection(names), include_authorized_operations=True, request_timeout=PATIENCE
+    )
+    expected: dict[str, set[AclOperation]] = {}
+    for operation, of in (
+        (AclOperation.READ, service.reads),
+        (AclOperation.WRITE, service.writes),
+        (AclOperation.DESCRIBE_CONFIGS, service.reads_settings_of),
+    ):
+        for topic in of:
+            expected.setdefault(topic.name, {AclOperation.DESCRIBE}).add(operation)
+    found = {name: answer for name, answer in answers.items() if answer.exception(PATIENCE) is None}
+    assert expected == {name: set(answer.result().authorized_operations) for name, answer in found.items()}
+    refused = [answer.exception().args[0].code() for name, answer in answers.items() if name not in found]
+    assert {KafkaError.TOPIC_AUTHORIZATION_FAILED} >= set(refused)
+
+
+@pytest.mark.parametrize(
+    ("user", "topic"),
+    [("till", topics.LOYALTY_BALANCES), ("till", topics.POS_INVOICES), ("api", topics.POS_INVOICES)],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_reading_what_is_anothers_is_refused(secured, user, topic):
+    """A till reads no balances, nor what other tills have sent; the API sees no invoice."""
+    client = clients.consumer(secured.settings_of(user), "loyalty-api", log_level=0)
+    try:
+        described = client.list_topics(topic.name, timeout=PATIENCE).topics[topic.name].error
+        client.assign([TopicPartition(topic.name, number, 0) for number in range(topic.partitions)])
+        found = [message for _ in range(4) if (message := client.poll(1))]
+        codes = {error.code() for error in [described, *(message.error() for message in found)] if error}
+        assert KafkaError.TOPIC_AUTHORIZATION_FAILED in codes
+        assert [] == [message for message in found if message.error() is None]
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("user", "topic"),
+    [
+        ("till", topics.LOYALTY_BALANCES),
+        ("api", topics.POS_INVOICES),
+        ("api", topics.LOYALTY_BALANCES),
+        ("pipeline", topics.POS_INVOICES),
+        ("auditor", topics.DEAD_LETTERS),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_writing_what_is_anothers_is_refused(secured, user, topic):
+    """Nobody but the pipeline makes balances, not even the API that serves them; only tills make invoices."""
+    codes = []
+    client = clients.producer(
+        secured.settings_of(user), "test", **{"log_level": 0, "enable.idempotence": False, "message.timeout.ms": 60_000}
+    )
+    client.produce(topic.name, b"forged", b"C1", on_delivery=lambda error, _: codes.append(error.code()))
+    assert 0 == client.flush(PATIENCE)
+    assert [KafkaError.TOPIC_AUTHORIZATION_FAILED] == codes
+
+
+def test_another_services_group_is_refused(secured):
+    """Who could join the API's group would take partitions from it."""
+    client = clients.consumer(secured.settings_of("auditor"), "loyalty-api", log_level=0)
+    try:
+        client.subscribe([topics.LOYALTY_BALANCES.name])
+        messages = (client.poll(1) for _ in range(int(PATIENCE)))
+        error = next(message.error() for message in messages if message)
+        assert KafkaError.GROUP_AUTHORIZATION_FAILED == error.code()
+    finally:
+        client.close()
+
+
+def test_a_service_creates_no_topics_and_grants_no_rights(secured):
+    """That is the administrator's, also where the pipeline would like to."""
+    pipeline = secured.settings_of("pipeline")
+    with pytest.raises(KafkaException, match="AUTHORIZATION_FAILED"):
+        create_topics(pipeline.model_copy(update={"topic_prefix": "new-"}))
+    with pytest.raises(KafkaException, match="CLUSTER_AUTHORIZATION_FAILED"):
+        apply_rights(pipeline)
+    with pytest.raises(KafkaException, match="CLUSTER_AUTHORIZATION_FAILED"):
+        set_passwords(pipeline, {"pipeline": "another"})
+
+
+@pytest.fixture
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is refused stays so: no need to ask for as long as a starved broker might take."""
+    monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 4.0)
+
+
+def refusal(settings: Settings) -> str:
+    with pytest.raises(PublishError) as error:
+        connected_producer(settings, "test", [topics.POS_INVOICES.name])
+    return str(error.value)
+
+
+@pytest.mark.usefixtures("short_patience")
+def test_who_cannot_prove_who_it_is_stays_outside(secured, tmp_path):
+    """A wrong password, no credentials, an unknown authority, another host's certificate: no topic is even seen."""
+    till = secured.settings_of("till")
+    passwords = secured.security.folder.password
+    stranger = SecurityFolder(tmp_path / "stranger")
+    stranger.complete(["127.0.0.1"])
+    elsewhere = secured.broker.bootstrap_servers.replace("127.0.0.1", "127.0.0.2")
+
+    def changed(**changes: object) -> str:
+        return refusal(till.model_copy(update=changes))
+
+    assert "cannot be used: SASL authentication error" in changed(kafka_sasl_password_file=passwords("api"))
+    assert "cannot be used: SASL authentication error" in changed(kafka_sasl_username="nobody")
+    assert "certificate verify failed" in changed(kafka_ssl_ca_location=stranger.authority)
+    assert "no Kafka broker answers" in changed(kafka_bootstrap_servers=elsewhere)
+    assert "no Kafka broker answers" in changed(kafka_security_protocol="PLAINTEXT")
+    assert "no Kafka broker answers" in changed(kafka_security_protocol="SASL_PLAINTEXT")
+
+
+def test_a_refused_command_says_so_in_one_line(secured):
+    """Not that no broker answers: one that does has another opinion of the password."""
+    wrong = secured.settings_of("till", kafka_sasl_password_file=secured.security.folder.password("api"))
+    shown = loyalty(wrong, "simulate", "--count", "1", status=1)
+    assert re.fullmatch(r"error: the Kafka broker at \S+ cannot be used: SASL authentication error: .*\n", shown)
+
+
+def test_only_the_brokers_certificate_opens_its_own_listener(secured):
+    """Brokers recognise each other by certificate; a client without one, or with a password, does not get in."""
+    properties = (secured.broker._directory / "server.properties").read_text(encoding="utf-8")
+    own = re.search(r"^listeners=.*BROKER://([^,]*),", properties, re.MULTILINE)
+    assert own
+    common = {"bootstrap.servers": own[1], "log_level": 0, "ssl.ca.location": str(secured.security.folder.authority)}
+    certificate = str(secured.security.folder.broker)
+    proof = {"ssl.certificate.location": certificate, "ssl.key.location": certificate}
+    with pytest.raises(KafkaException):
+        AdminClient({**common, "security.protocol": "SSL"}).list_topics(timeout=4)
+    assert AdminClient({**common, "security.protocol": "SSL", **proof}).list_topics(timeout=PATIENCE).topics
+
+
+def test_a_right_beyond_the_table_is_withdrawn(secured):
+    """Applying the table again takes back what was granted by hand, and changes nothing else."""
+    admin = secured.settings_of(ADMIN)
+    by_hand = AclBinding(
+        ResourceType.TOPIC,
+        topics.LOYALTY_BALANCES.name,
+        ResourcePatternType.LITERAL,
+        "User:till",
+        "*",
+        AclOperation.READ,
+        AclPermissionType.ALLOW,
+    )
+    client = clients.admin(admin)
+    for future in client.create_acls([by_hand]).values():
+        future.result()
+    shown = json.loads(loyalty(admin, "access", "apply", "--json"))
+    right = {"user": "till", "may": "read", "kind": "topic", "name": "loyalty-balances"}
+    assert {"granted": [], "withdrawn": [right], "users": []} == shown
+
+
+@pytest.mark.usefixtures("short_patience")
+def test_a_rotated_password_replaces_the_old_one(secured, tmp_path):
+    """Once the new one is set, the old one opens nothing."""
+    new = tmp_path / "till"
+    new.write_text(secrets.token_urlsafe(), encoding="utf-8")
+    old = secured.security.folder.password("till").read_text(encoding="utf-8")
+    admin, till = secured.settings_of(ADMIN), secured.settings_of("till")
+    set_passwords(admin, {"till": new.read_text(encoding="utf-8")})
+    try:
+        connected_producer(till.model_copy(update={"kafka_sasl_password_file": new}), "test", [])
+        assert "SASL authentication error" in refusal(till)
+    finally:
+        set_passwords(admin, {"till": old})

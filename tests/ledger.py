@@ -1,0 +1,129 @@
+"""A ledger for tests: notifications as the loyalty query writes them, and what the database has of them."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, select
+
+from services.domain.entries import Entry, Kind
+from services.ledger.appender import Appended, Appender, Batch
+from services.ledger.database import migrate, writing_engine
+from services.ledger.positions import Span, Watermarks
+from services.ledger.records import CardEntry
+from services.ledger.tables import AccountRow, EntryRow, GapRow
+from services.pseudonyms import Pseudonyms
+
+PSEUDONYMS = Pseudonyms(b"k" * 32)
+TOPIC_ID = "incarnation-1"
+OPENED = 1_000
+EVERYTHING = {0: Watermarks(0, 1_000_000)}
+
+
+def entry(sequence: int, points: int = 100, **changes: Any) -> Entry:
+    """An entry of a purchase; its total is what it would be if all entries had the same points."""
+    plain = Entry(
+        sequence=sequence,
+        opened_time=OPENED,
+        kind=Kind.EARNED,
+        points=points,
+        total=points * sequence,
+        available=points * sequence,
+        pending=0,
+        reserved=0,
+        time=OPENED + sequence,
+        programme_version=0,
+        event_id=f"INV{sequence}",
+        invoice_number=f"INV{sequence}",
+        total_amount=Decimal("50.5"),
+    )
+    return replace(plain, **changes)
+
+
+def notification(card: str, of: Entry) -> dict[str, Any]:
+    """The record of an entry."""
+    hundredth = Decimal("0.01")
+    return {
+        "InvoiceNumber": of.invoice_number,
+        "CustomerCardNo": card,
+        "TotalAmount": float(of.total_amount),
+        "EarnedLoyaltyPoints": of.points * hundredth,
+        "TotalLoyaltyPoints": of.total * hundredth,
+        "Sequence": of.sequence,
+        "UpdatedTime": of.time,
+        "Kind": of.kind.value,
+        "EventID": of.event_id,
+        "OpenedTime": of.opened_time,
+        "AvailableLoyaltyPoints": of.available * hundredth,
+        "PendingLoyaltyPoints": of.pending * hundredth,
+        "ReservedLoyaltyPoints": of.reserved * hundredth,
+        "Tier": of.tier,
+        "ProgrammeVersion": of.programme_version,
+        "ExpiresTime": of.expires_time,
+        "Reason": of.reason,
+        "Actor": of.actor,
+        "Counterparty": of.counterparty,
+    }
+
+
+class Ledger:
+    """A ledger over a database, with the test as its only partition."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.engine = writing_engine(url)
+        migrate(self.engine)
+        self.appender = Appender(self.engine, PSEUDONYMS, "loyalty")
+        self.appender.bind()
+        self.position = self.appender.open(TOPIC_ID, EVERYTHING)[0]
+
+    def append(self, *entries: tuple[str, Entry]) -> Appended:
+        """Append entries of cards as the next records of the partition."""
+        appended = self.appender.append(self.batch(*entries))
+        self.position += len(entries)
+        return appended
+
+    def batch(self, *entries: tuple[str, Entry]) -> Batch:
+        span = Span(self.position, self.position + len(entries))
+        return Batch([CardEntry(card, each) for card, each in entries], [], {0: span})
+
+    def gaps(self) -> list[tuple[int, int]]:
+        with self.engine.connect() as connection:
+            return sorted(
+                (row.first_sequence, row.last_sequence) for row in connection.execute(select(GapRow.__table__))
+            )
+
+    def cards(self) -> list[str | None]:
+        with self.engine.connect() as connection:
+            return list(connection.scalars(select(AccountRow.card).order_by(AccountRow.id)))
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def stored(engine: Engine) -> list[tuple[str, int, int, int]]:
+    """Pseudonym, OpenedTime, sequence and points of every entry."""
+    columns = (AccountRow.pseudonym, AccountRow.opened_time, EntryRow.sequence, EntryRow.points)
+    statement = select(*columns).join(EntryRow, EntryRow.account_id == AccountRow.id).order_by(*columns[:3])
+    with engine.connect() as connection:
+        return [(row[0], row[1], row[2], row[3]) for row in connection.execute(statement)]
+
+
+def expected(entries: Iterable[tuple[str, Entry]]) -> list[tuple[str, int, int, int]]:
+    """What ``stored`` gives once each of these is there once."""
+    return sorted({(PSEUDONYMS.of(card), each.opened_time, each.sequence, each.points) for card, each in entries})
+
+
+def texts(engine: Engine) -> str:
+    """Every text of the database."""
+    with engine.connect() as connection:
+        tables = (AccountRow.__table__, EntryRow.__table__)
+        return "\n".join(str(tuple(row)) for table in tables for row in connection.execute(select(table)))
+
+
+def bytes_of(url: str) -> bytes:
+    """All that SQLite has on the disk."""
+    file = Path(url.removeprefix("sqlite:///"))
+    return b"".join(each.read_bytes() for each in file.parent.glob(f"{file.name}*"))

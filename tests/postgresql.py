@@ -1,0 +1,87 @@
+"""PostgreSQL for tests: a server of this run, from the system's packages."""
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+DEADLINE_SECONDS = 120.0
+# Nobody minds if a test's data are gone after a power cut.
+FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "shared_buffers=16MB", "max_connections=50")
+
+
+def programs() -> Path | None:
+    """Where initdb and postgres are: Debian has them off the path."""
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: float(folder.parent.name))
+    found = shutil.which("initdb")
+    candidates = [*([Path(found).resolve().parent] if found else []), *reversed(debian)]
+    return next((each for each in candidates if (each / "initdb").exists() and (each / "postgres").exists()), None)
+
+
+@contextmanager
+def server(bin_folder: Path, settings: Sequence[str] = FAST) -> Iterator[str]:
+    """Run a server that only listens on a socket of its own; gives the folder of the socket."""
+    user = _user()
+    folder = Path(tempfile.mkdtemp(prefix="loyalty-postgresql-"))
+    try:
+        if user:
+            os.chown(folder, user.pw_uid, user.pw_gid)
+        as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user else {}
+        data = folder / "data"
+        initdb = [bin_folder / "initdb", "--auth=trust", "--encoding=UTF8", "--no-sync", "--username=postgres", data]
+        done = subprocess.run(initdb, capture_output=True, text=True, cwd=folder, check=False, **as_user)
+        assert 0 == done.returncode, done.stderr
+        options = [f"-c{option}" for option in ("listen_addresses=", f"unix_socket_directories={folder}", *settings)]
+        with (folder / "log").open("ab") as log:
+            process = subprocess.Popen(
+                [bin_folder / "postgres", "-D", data, *options], stdout=log, stderr=log, cwd=folder, **as_user
+            )
+        try:
+            _wait(process, folder)
+            yield str(folder)
+        finally:
+            process.terminate()
+            process.wait(DEADLINE_SECONDS)
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def database(socket_folder: str) -> Iterator[str]:
+    """A database of its own; gives its URL, and drops it."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(host=socket_folder, user="postgres", autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"'.encode())
+        yield f"postgresql://postgres@/{name}?host={socket_folder}"
+        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)'.encode())
+
+
+def _user() -> pwd.struct_passwd | None:
+    """Whom to run it as: itself, or somebody else for root, whom PostgreSQL refuses."""
+    if os.geteuid() != 0:
+        return None
+    known = {entry.pw_name: entry for entry in pwd.getpwall()}
+    return known.get("postgres") or known["nobody"]
+
+
+def _wait(process: subprocess.Popen[bytes], folder: Path) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not _answers(folder):
+        assert process.poll() is None, (folder / "log").read_text()
+        assert time.monotonic() < deadline, (folder / "log").read_text()
+
+
+def _answers(folder: Path) -> bool:
+    try:
+        psycopg.connect(host=str(folder), user="postgres").close()
+    except psycopg.OperationalError:
+        return False
+    return True

@@ -1,0 +1,131 @@
+"""What a request for a command must be, and that the OpenAPI document says so."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+import schemathesis
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error, positive_data_acceptance
+
+from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS, LOYALTY_DECISIONS
+from services import account_wire
+from services.domain.account import Account, process
+from services.domain.entries import Kind
+from services.domain.programme import Programmes
+from services.messaging.wire import Record, encoder
+from tests.command_scene import CARD, Scene, kind, play
+from tests.store_tables import IDS, Instance
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("customers/A/redemptions", {}),
+        ("customers/A/redemptions", {"points": 10}),
+        *[
+            ("customers/A/redemptions", {"points": points})
+            for points in ["0", "0.00", "-1", "1.001", "1e3", "+1", "", " 1", "1.", ".5", "1" + 10 * "0", "NaN", "1\n"]
+        ],
+        ("customers/A/redemptions", {"points": "1", "capture": True}),
+        ("customers/A/redemptions", {"points": "1", "reason": "x" * 501}),
+        ("customers/A/redemptions", {"points": "1", "reason": "\ud800"}),
+        ("customers/%20/redemptions", {"points": "1"}),
+        (f"customers/{'x' * 129}/redemptions", {"points": "1"}),
+        ("customers/A/redemptions?timeout=31", {"points": "1"}),
+        ("customers/A/adjustments", {"points": "1", "actor": "me"}),
+        ("customers/A/adjustments", {"points": "1", "actor": " ", "reason": "because"}),
+        ("customers/A/adjustments", {"points": "1", "actor": "me", "reason": "because", "allowNegative": "yes"}),
+        ("customers/A/adjustments", {"points": "-0", "actor": "me", "reason": "because"}),
+        ("transfers", {"from": "A", "points": "1"}),
+        ("transfers", {"from": "A", "to": " ", "points": "1"}),
+        ("transfers", {"from": "A", "to": "B" * 129, "points": "1"}),
+    ],
+)
+def test_what_cannot_be_is_refused_before_it_is_sent(path: str, body: dict[str, Any]) -> None:
+    """422 that says where; nothing goes to Kafka."""
+
+    async def steps(scene: Scene) -> None:
+        answer = await scene.http.post(
+            f"{scene.group.instances[0].url}/v1/{path}",
+            content=json.dumps(body).encode(),  # which can carry half a surrogate pair, as a client's may
+            headers={"Idempotency-Key": "k", "content-type": "application/json"},
+        )
+        assert "invalid-parameters" == kind(answer, 422)
+        assert answer.json()["errors"]
+
+    scene = play(steps)
+    assert ([], []) == (scene.sent, scene.marks)
+
+
+def test_the_key_has_to_be_there_and_printable() -> None:
+    """400 without, 422 for one that is empty, too long or no ASCII; bodies that are no JSON are no command either."""
+
+    async def steps(scene: Scene) -> None:
+        assert "idempotency-key-missing" == kind(await scene.redeem(key=None), 400)  # type: ignore[arg-type]
+        url = f"{scene.group.instances[0].url}/v1/customers/{CARD}/redemptions"
+        for key in ("", "x" * 256, "café".encode(), b"a\x7f"):
+            answer = await scene.http.post(url, json={"points": "1"}, headers={"Idempotency-Key": key})
+            assert "invalid-parameters" == kind(answer, 422)
+        huge = await scene.http.post(url, content=b"x" * 20_000, headers={"Idempotency-Key": "k"})
+        assert ("body-too-large", 16_384) == (kind(huge, 413), huge.json()["limit"])
+
+        async def drops() -> Any:
+            for _ in range(20):
+                yield b"x" * 1_000
+
+        hidden = await scene.http.post(url, content=drops(), headers={"Idempotency-Key": "k"})
+        assert "body-too-large" == kind(hidden, 413)
+
+    scene = play(steps)
+    assert ([], []) == (scene.sent, scene.marks)
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+@pytest.mark.parametrize(
+    ("path", "method"),
+    [
+        ("/v1/customers/{card}/redemptions", "POST"),
+        ("/v1/redemptions/{redemption}/capture", "POST"),
+        ("/v1/redemptions/{redemption}/void", "POST"),
+        ("/v1/customers/{card}/adjustments", "POST"),
+        ("/v1/transfers", "POST"),
+        ("/v1/customers/{card}", "DELETE"),
+        ("/v1/commands/{command}", "GET"),
+        ("/v1/simulate", "POST"),
+    ],
+)
+def test_answers_keep_to_the_openapi_document(path: str, method: str, mode: GenerationMode) -> None:
+    """Schemathesis finds no answer that the document does not describe, for valid and for invalid requests."""
+    instance = Instance()
+    instance.own_everything()
+    account: dict[str, Account | None] = {}
+
+    def decide(command: Record) -> None:
+        card, now = command["CustomerCardNo"], time.time_ns() // 1_000_000
+        event = account_wire.event_of(now, encoder(LOYALTY_COMMANDS, IDS)(command))
+        outcome = process(account.get(card), [event], Programmes(), card)
+        account[card] = outcome.account
+        for entry in outcome.entries:
+            balance = None if entry.kind is Kind.ERASED else account_wire.balance(card, entry)
+            instance.write(LOYALTY_BALANCES, card, balance)
+        for each in outcome.decisions:
+            instance.write(LOYALTY_DECISIONS, each.command_id, account_wire.decision(card, each))
+
+    instance.command_log.on_mark = lambda mark: instance.write(LOYALTY_DECISIONS, mark["CommandID"], mark)
+    instance.command_log.on_send = decide
+    with TestClient(instance.app, raise_server_exceptions=False) as client:
+        operation = schemathesis.openapi.from_asgi("/openapi.json", client.app)[path][method]
+
+        @settings(max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def check(case: Any) -> None:
+            response = case.call()
+            assert response.status_code != 500
+            # That points are not 0 and texts not blank no schema can say; a redemption or a command has to exist.
+            case.validate_response(response, excluded_checks=[not_a_server_error, positive_data_acceptance])
+
+        check()

@@ -1,0 +1,380 @@
+"""Commands over HTTP: real apps over real memory stores, decided by the real account; the test plays Kafka."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from api import commands as desk
+from schemas.topics import LOYALTY_BALANCES
+from services.commands.publishing import mark_of
+from services.messaging.publishing import PublishError
+from services.messaging.wire import Record
+from tests.command_scene import CARD, Scene, kind, play
+
+
+def test_a_redemption_sets_points_aside_and_the_next_read_shows_it() -> None:
+    """201 with id and expiry; Loyalty-Sequence is that of the balance, which has the points in reserve."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        answer = await scene.redeem("10.5")
+
+        body = answer.json()
+        assert (201, "done", "reserve", "10.50") == (answer.status_code, body["Status"], body["Kind"], body["Points"])
+        assert body["RedemptionID"] == body["CommandID"]
+        assert "2023-11-14T22:28:20.002000Z" == body["ExpiresTime"]
+        assert f"/v1/commands/{body['CommandID']}" == answer.headers["location"]
+        assert "RequestHash" not in body
+        balance = await scene.balance()
+        assert answer.headers["loyalty-sequence"] == str(balance["Sequence"])
+        assert ("25.00", "14.50", "10.50") == tuple(
+            balance[f"{part}LoyaltyPoints"] for part in ("Total", "Available", "Reserved")
+        )
+        assert body == (await scene.ask("GET", answer.headers["location"], key=None)).json()
+
+    play(steps)
+
+
+def test_a_redemption_is_captured_or_made_void() -> None:
+    """Capture takes the points, void frees them; what is no longer open is refused, what never was is not found."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        first, second = [(await scene.redeem(key=key)).json()["RedemptionID"] for key in ("a", "b")]
+
+        captured = await scene.ask("POST", f"/v1/redemptions/{first}/capture")
+        freed = await scene.ask("POST", f"/v1/redemptions/{second}/void")
+        late = await scene.ask("POST", f"/v1/redemptions/{first}/void", key="k-2")
+        unknown = await scene.ask("POST", "/v1/redemptions/nothing/capture")
+        no_redemption = await scene.ask("POST", f"/v1/redemptions/{captured.json()['CommandID']}/void")
+
+        assert [200, 200] == [captured.status_code, freed.status_code]
+        assert ("capture", "-10.00", first) == tuple(
+            captured.json()[name] for name in ("Kind", "Points", "RedemptionID")
+        )
+        assert "unknown-redemption" == kind(late, 409)
+        assert ["unknown-redemption"] * 2 == [kind(unknown, 404), kind(no_redemption, 404)]
+        balance = await scene.balance()
+        assert ("15.00", "15.00", "0.00") == tuple(
+            balance[f"{part}LoyaltyPoints"] for part in ("Total", "Available", "Reserved")
+        )
+        assert ["reserve", "reserve", "capture", "void", "void"] == [each["Kind"] for each in scene.sent]
+
+    play(steps)
+
+
+def test_points_are_corrected_by_hand() -> None:
+    """Signed, with reason and actor; below zero only where that is asked for."""
+
+    async def steps(scene: Scene) -> None:
+        path, words = f"/v1/customers/{CARD}/adjustments", {"reason": "goodwill", "actor": "clerk 7"}
+        given = await scene.ask("POST", path, {"points": "5", **words})
+        refused = await scene.ask("POST", path, {"points": "-5.01", **words}, "k-2")
+        forced = await scene.ask("POST", path, {"points": "-5.01", "allowNegative": True, **words}, "k-3")
+
+        assert [201, 201] == [given.status_code, forced.status_code]
+        assert "insufficient-points" == kind(refused, 409)
+        assert ("5.00", "refused") == tuple(refused.json()[name] for name in ("AvailableLoyaltyPoints", "Status"))
+        assert "-0.01" == (await scene.balance())["TotalLoyaltyPoints"]
+        assert ("goodwill", "clerk 7") == (scene.sent[0]["Reason"], scene.sent[0]["Actor"])
+
+    play(steps)
+
+
+def test_points_are_given_to_another_customer() -> None:
+    """What leaves one card arrives on the other; to oneself it is refused."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        sent = await scene.ask("POST", "/v1/transfers", {"from": CARD, "to": "4711", "points": "10.00"})
+        same = await scene.ask("POST", "/v1/transfers", {"from": CARD, "to": CARD, "points": "1"}, "k-2")
+
+        assert (201, "transfer", "-10.00") == (sent.status_code, sent.json()["Kind"], sent.json()["Points"])
+        assert "same-customer" == kind(same, 409)
+        assert ("15.00", "10.00") == (
+            (await scene.balance())["TotalLoyaltyPoints"],
+            (await scene.balance("4711"))["TotalLoyaltyPoints"],
+        )
+
+    play(steps)
+
+
+def test_an_erased_customer_is_unknown_and_begins_anew() -> None:
+    """200, repeated too; the balance is 404, earlier commands are forgotten, and what comes later is a new account."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        before = await scene.redeem()
+        erased = await scene.ask("DELETE", f"/v1/customers/{CARD}")
+        again = await scene.ask("DELETE", f"/v1/customers/{CARD}")
+
+        assert (200, 200) == (erased.status_code, again.status_code)
+        assert erased.json() == again.json()
+        assert CARD not in erased.text
+        gone = await scene.ask("GET", f"/v1/customers/{CARD}/balance", key=None)
+        assert "unknown-customer" == kind(gone, 404)
+        assert "unknown-command" == kind(await scene.ask("GET", before.headers["location"], key=None), 404)
+        scene.earn("3.00")
+        balance = await scene.balance()
+        assert ("3.00", 1) == (balance["TotalLoyaltyPoints"], balance["Sequence"])
+        assert 201 == (await scene.redeem("2.00", "k-2")).status_code
+        assert 200 == (await scene.ask("DELETE", "/v1/customers/nobody")).status_code
+
+    play(steps)
+
+
+def test_the_same_request_is_done_once_and_answered_the_same() -> None:
+    """Done or refused, however the points are spelled: same status, same body, nothing sent again."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        answers = [await scene.redeem(points) for points in ("10.00", "10.00", "10.0", "010")]
+        refused = [await scene.redeem("100.00", "k-2") for _ in range(3)]
+
+        assert [201] * 4 == [each.status_code for each in answers]
+        assert [409] * 3 == [each.status_code for each in refused]
+        for group in (answers, refused):
+            assert all(each.content == group[0].content for each in group)
+        assert 2 == len(scene.sent) == len(scene.marks)
+
+    play(steps)
+
+
+def test_the_same_key_with_another_body_is_refused() -> None:
+    """422, while the first is in flight as well as once it is decided; under another path it is another command."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        scene.decides = False
+        assert 202 == (await scene.redeem("10.00", query="?timeout=0")).status_code
+        assert "idempotency-key-reused" == kind(await scene.redeem("10.01"), 422)
+        scene.decide()
+        assert "idempotency-key-reused" == kind(await scene.redeem("10.01"), 422)
+        scene.decides = True
+        other = await scene.ask("POST", "/v1/customers/4711/redemptions", {"points": "10.01"})
+        assert "insufficient-points" == kind(other, 409)
+        assert 2 == len(scene.sent)
+
+    play(steps)
+
+
+def test_past_its_deadline_the_caller_is_told_where_to_ask() -> None:
+    """202 pending with Location and Retry-After; asked there, 202 again until there is a decision, then 200."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        scene.decides = False
+        answer = await scene.redeem(query="?timeout=0.05")
+
+        where = answer.headers["location"]
+        assert (202, "pending", "1") == (answer.status_code, answer.json()["Status"], answer.headers["retry-after"])
+        pending = await scene.ask("GET", where)
+        assert (202, "pending") == (pending.status_code, pending.json()["Status"])
+        waiting = asyncio.create_task(scene.ask("GET", f"{where}?timeout=30"))
+        await asyncio.sleep(0.05)
+        scene.decide()
+        decided = await waiting
+        assert (200, "done") == (decided.status_code, decided.json()["Status"])
+        assert decided.json() == (await scene.redeem()).json()
+        assert "unknown-command" == kind(await scene.ask("GET", "/v1/commands/nothing"), 404)
+
+    play(steps)
+
+
+def test_who_repeats_what_is_in_flight_is_told_so() -> None:
+    """409 with Location while another request waits for it, and while it is young; then the first one's answer."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        scene.decides = False
+        first = asyncio.create_task(scene.redeem())
+        await scene.until_sent(1)
+        second = await scene.redeem()
+
+        assert "command-in-flight" == kind(second, 409)
+        assert 1 <= int(second.headers["retry-after"]) <= desk.SEND_AGAIN_SECONDS
+        scene.decide()
+        assert 201 == (await first).status_code
+        assert second.headers["location"] == (await first).headers["location"]
+        assert (await first).content == (await scene.redeem()).content
+        assert 1 == len(scene.sent)
+
+    play(steps)
+
+
+def test_a_mark_whose_command_never_came_is_made_good_by_a_retry() -> None:
+    """The API died in between: in flight until the mark is old, then the command is sent, and marked no second time."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        scene.decides = False
+        (command_id,) = {(await scene.redeem(query="?timeout=0")).json()["CommandID"]}
+        request_hash = scene.marks[0]["RequestHash"]
+        died = Scene()
+        died.earn("25.00")
+        then = int((time.time() - desk.SEND_AGAIN_SECONDS - 1) * 1000)
+        died.take_mark(mark_of(command_id, "reserve", request_hash), then)
+
+        async with died.group.running() as callers:
+            died.http = callers.http
+            died.group.instances[0].waiters.bind(asyncio.get_running_loop())
+            assert 201 == (await died.redeem()).status_code
+        assert ([], [command_id]) == (died.marks, [each["CommandID"] for each in died.sent])
+
+    play(steps)
+
+
+@pytest.mark.parametrize("lost", ["on_mark", "on_send"])
+def test_without_kafka_nothing_is_half_done(lost: str) -> None:
+    """503 with Retry-After, and the same request works once Kafka is back, at once or when its mark is old."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        log = scene.group.instances[0].command_log
+        working = getattr(log, lost)
+
+        def fail(_: Record) -> None:
+            raise PublishError("no broker")
+
+        setattr(log, lost, fail)
+        answer = await scene.redeem()
+        assert "kafka-unavailable" == kind(answer, 503)
+        wait = int(answer.headers["retry-after"])
+        setattr(log, lost, working)
+        again = await scene.redeem()
+        if lost == "on_mark":
+            assert (1, 201) == (wait, again.status_code)
+        else:
+            assert "command-in-flight" == kind(again, 409)
+            assert int(again.headers["retry-after"]) <= wait == desk.SEND_AGAIN_SECONDS
+        assert "25.00" == (await scene.balance())["TotalLoyaltyPoints"]
+
+    play(steps)
+
+
+def test_done_means_that_it_can_be_seen() -> None:
+    """Decided, but the balance does not show it: 202; once it does, 201."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        (instance,) = scene.group.instances
+        held_back: list[tuple[Any, ...]] = []
+        write = instance.write
+
+        def without_balances(*record: Any) -> None:
+            held_back.append(record) if record[0] == LOYALTY_BALANCES else write(*record)
+
+        instance.write = without_balances  # type: ignore[method-assign]
+        answer = await scene.redeem(query="?timeout=0.1")
+        assert (202, "done") == (answer.status_code, answer.json()["Status"])
+        assert 202 == (await scene.ask("GET", answer.headers["location"])).status_code
+        for record in held_back:
+            write(*record)
+        assert 200 == (await scene.ask("GET", answer.headers["location"])).status_code
+        assert 201 == (await scene.redeem()).status_code
+
+    play(steps)
+
+
+def test_any_instance_takes_any_command() -> None:
+    """The owner of the command's record sends it, whoever is asked, and each instance answers the same."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("100.00")
+        for key in ("a", "b", "c", "d"):
+            answers = [await scene.redeem(key=key, number=number) for number in range(3)]
+            assert [201] * 3 == [each.status_code for each in answers]
+            assert all(each.content == answers[0].content for each in answers)
+            assert all(each.headers["location"] == answers[0].headers["location"] for each in answers)
+            redemption = answers[0].json()["RedemptionID"]
+            found = [await scene.ask("GET", f"/v1/commands/{redemption}", number=number) for number in range(3)]
+            assert all(each.json() == answers[0].json() for each in found)
+            path = f"/v1/redemptions/{redemption}/capture"
+            assert [200] * 3 == [(await scene.ask("POST", path, number=number)).status_code for number in range(3)]
+        assert ["60.00"] * 3 == [(await scene.balance(number=number))["TotalLoyaltyPoints"] for number in range(3)]
+        assert 8 == len(scene.sent)
+        erased = [await scene.ask("DELETE", f"/v1/customers/{CARD}", number=number) for number in range(3)]
+        assert [200] * 3 == [each.status_code for each in erased]
+
+    play(steps, size=3)
+
+
+def test_of_many_at_once_through_all_instances_one_is_sent() -> None:
+    """The same request 30 times at once: one command; everybody is told it is in flight, or how it ended."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        answers = await asyncio.gather(*(scene.redeem(number=number % 3) for number in range(30)))
+
+        assert {201, 409} >= {each.status_code for each in answers}
+        assert 1 == len({each.content for each in answers if each.status_code == 201})
+        assert {"command-in-flight"} >= {kind(each, 409) for each in answers if each.status_code == 409}
+        assert 1 == len(scene.sent) == len(scene.marks)
+
+    play(steps, size=3)
+
+
+def test_no_copy_stands_in_for_an_owner() -> None:
+    """Where the owner does not answer, or cannot be sure of being it, the command is not sent: 502 or 503."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        store = scene.group.instances[0].stores["decisions"]
+        known = {key: await scene.redeem("0.01", key) for key in map(str, range(20))}
+        places = {key: store.partition_of(each.json()["CommandID"].encode()) for key, each in known.items()}
+        mine = next(key for key, place in places.items() if place == 0)
+        others = next(key for key, place in places.items() if place == 1)
+        sent = len(scene.sent)
+
+        scene.group.dead.add(scene.group.instances[1].url)
+        assert "owner-unreachable" == kind(await scene.redeem("0.01", others), 502)
+        scene.group.instances[0].membership.lease_holds = False
+        in_doubt = await scene.redeem("0.01", mine)
+        assert "owner-in-doubt" == kind(in_doubt, 503)
+        assert "1" == in_doubt.headers["retry-after"]
+        assert sent == len(scene.sent)
+
+    play(steps, size=3)
+
+
+def test_a_partition_that_has_moved_is_found() -> None:
+    """Its former owner refuses, the group is asked again, and the new owner does it."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        first, last = scene.group.instances[0], scene.group.instances[2]
+        stale = first.membership.view
+
+        scene.group.share(lambda place: 2 if place[1] == 1 else place[1])
+        fresh, first.membership.view = first.membership.view, stale
+
+        def refresh() -> None:
+            first.membership.view = fresh
+
+        first.membership.refresh = refresh  # type: ignore[method-assign]
+        for key in "abcdef":
+            assert 201 == (await scene.redeem("0.01", key)).status_code
+        assert last.command_log.commands
+
+    play(steps, size=3)
+
+
+def test_an_instance_takes_no_more_than_it_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """503 too-many-commands beyond its limit, and room again once they are decided."""
+    monkeypatch.setattr(desk, "MOST_IN_FLIGHT", 3)
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        scene.decides = False
+        waiting = [asyncio.create_task(scene.redeem("1", str(number))) for number in range(3)]
+        await scene.until_sent(3)
+        answer = await scene.redeem("1", "3")
+        assert ("too-many-commands", "1") == (kind(answer, 503), answer.headers["retry-after"])
+        scene.decides = True
+        scene.decide()
+        assert [201] * 3 == [(await each).status_code for each in waiting]
+        assert 201 == (await scene.redeem("1", "3")).status_code
+
+    play(steps)

@@ -1,0 +1,135 @@
+"""POST /v1/simulate: what a basket would earn, by the programme that the topic has."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from schemas.topics import LOYALTY_PROGRAMMES
+from tests.store_tables import Instance, balance
+
+NOW = time.time_ns() // 1_000_000
+PROGRAMME = """
+loyalty-factor: 0.02
+tier-period: year
+tiers:
+  - {name: silver, points: 100, multiplier: 1.5}
+campaigns:
+  - {name: tea week, items: ["458"], multiplier: 3}
+"""
+
+
+@pytest.fixture
+def instance() -> Instance:
+    instance = Instance()
+    instance.own_everything()
+    return instance
+
+
+@pytest.fixture
+def client(instance: Instance) -> Iterator[TestClient]:
+    with TestClient(instance.app, raise_server_exceptions=False) as client:
+        yield client
+
+
+def publish(instance: Instance, version: int, effective_time: int, text: str = PROGRAMME) -> None:
+    record = {"Version": version, "EffectiveTime": effective_time, "PublishedTime": 0, "Programme": text}
+    instance.write(LOYALTY_PROGRAMMES, str(version), record)
+
+
+def simulate(client: TestClient, **basket: Any) -> dict[str, Any]:
+    answer = client.post("/v1/simulate", json=basket)
+    assert 200 == answer.status_code, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def parts(answer: dict[str, Any]) -> dict[str, str]:
+    return {part["Name"]: part["LoyaltyPoints"] for part in answer["Parts"]}
+
+
+def test_before_any_programme_the_factor_decides(client: TestClient) -> None:
+    """0.02 points for PRIME, rounded half up; nothing for others; what else an invoice has is ignored."""
+    earned = simulate(client, TotalAmount=100.25, InvoiceNumber="1", CashierID="x", PaymentMethod="CARD")
+
+    assert ("2.01", 0, True, None) == (
+        earned["EarnedLoyaltyPoints"],
+        earned["ProgrammeVersion"],
+        earned["Eligible"],
+        earned["Tier"],
+    )
+    assert {"base": "2.01"} == parts(earned)
+    other = simulate(client, TotalAmount=100.25, CustomerType="NONPRIME")
+    assert ("0.00", False, []) == (other["EarnedLoyaltyPoints"], other["Eligible"], other["Parts"])
+
+
+def test_the_parts_say_where_points_come_from(client: TestClient, instance: Instance) -> None:
+    """Base, tier and campaign, which add up; the tier is the customer's by now."""
+    publish(instance, 1, NOW - 1_000)
+    topic, card, record = balance("4711", "150.00")
+    instance.write(topic, card, {**record, "Tier": "silver"})
+    lines = [{"ItemCode": "458", "TotalValue": 100.0}, {"ItemCode": "1", "TotalValue": 400.0}]
+
+    earned = simulate(client, TotalAmount=500.0, CustomerCardNo="4711", InvoiceLineItems=lines)
+
+    assert {"base": "10.00", "silver": "5.00", "tea week": "6.00"} == parts(earned)
+    assert ("21.00", "silver", 1) == (earned["EarnedLoyaltyPoints"], earned["Tier"], earned["ProgrammeVersion"])
+    stranger = simulate(client, TotalAmount=500.0, CustomerCardNo="nobody", InvoiceLineItems=lines)
+    assert ({"base": "10.00", "tea week": "4.00"}, None) == (parts(stranger), stranger["Tier"])
+
+
+def test_the_version_in_force_decides(client: TestClient, instance: Instance) -> None:
+    """Of several versions the latest that has taken effect; one that comes later does not count yet."""
+    publish(instance, 1, NOW - 2_000, "loyalty-factor: 0.03\n")
+    publish(instance, 2, NOW - 1_000, "loyalty-factor: 0.04\n")
+    publish(instance, 3, NOW + 3_600_000, "loyalty-factor: 0.05\n")
+
+    earned = simulate(client, TotalAmount=100.0)
+
+    assert ("4.00", 2) == (earned["EarnedLoyaltyPoints"], earned["ProgrammeVersion"])
+
+
+def test_nothing_is_stored(client: TestClient, instance: Instance) -> None:
+    """No command, no balance: the customer stays unknown."""
+    simulate(client, TotalAmount=100.0, CustomerCardNo="4711")
+
+    assert ([], []) == (instance.command_log.commands, instance.command_log.marks)
+    assert 404 == client.get("/v1/customers/4711/balance").status_code
+    assert 0 == sum(task.store.count() for store in instance.stores.values() for task in store.tasks.values())
+
+
+@pytest.mark.parametrize(
+    "basket",
+    [
+        {},
+        {"TotalAmount": -1},
+        {"TotalAmount": 1e11},
+        {"TotalAmount": 1, "InvoiceLineItems": [{"ItemCode": "1", "TotalValue": -1}]},
+        {"TotalAmount": 1, "CreatedTime": 2**62},
+        {"TotalAmount": 1, "CustomerCardNo": ""},
+    ],
+)
+def test_a_basket_that_cannot_be_is_refused(client: TestClient, basket: dict[str, Any]) -> None:
+    """422: no amount, negative, too large, no time of the calendar, a card that is none."""
+    answer = client.post("/v1/simulate", json=basket)
+
+    assert (422, "urn:problem-type:loyalty:invalid-parameters") == (answer.status_code, answer.json()["type"])
+
+
+def test_a_programme_that_cannot_be_read_says_so(client: TestClient, instance: Instance) -> None:
+    """503 programme-unreadable with its version: made for a newer instance, perhaps."""
+    publish(instance, 4, NOW - 1_000, "loyalty-factor: much\n")
+
+    answer = client.post("/v1/simulate", json={"TotalAmount": 1})
+
+    assert (503, 4) == (answer.status_code, answer.json()["version"])
+    assert answer.json()["type"].endswith("programme-unreadable")
+
+
+def test_nothing_is_answered_before_the_programme_is_known(instance: Instance, client: TestClient) -> None:
+    """503 while the global store is not here: version 0 would be a wrong answer."""
+    instance.drop((LOYALTY_PROGRAMMES.name, 0))
+
+    assert 503 == client.post("/v1/simulate", json={"TotalAmount": 1}).status_code

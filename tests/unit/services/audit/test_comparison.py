@@ -1,0 +1,198 @@
+"""Whatever is not as the events make it is found and named; what only has not come as far yet is told apart."""
+
+from dataclasses import replace
+from decimal import Decimal
+
+import orjson
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from services import account_wire
+from services.audit.comparison import Extent, verdict
+from services.audit.facts import Facts, Source
+from services.domain.entries import Kind
+from services.domain.events import Purchase, Transfer
+from services.domain.programme import DAY, Programme, Programmes
+from services.state_stores.catalogue import balance_body
+from tests.account_histories import CARD, HISTORIES, START, processed
+
+EVERYTHING = Extent(frozenset(Source), 0, 0, 0, START + 200 * DAY)
+
+
+PROGRAMMES = Programmes()
+
+
+def balance(entry):
+    return orjson.loads(balance_body(account_wire.balance(CARD, entry)))
+
+
+def facts_of(history):
+    """What there is of an account when all is well."""
+    last = history.entries[-1] if history.entries else None
+    return Facts(
+        events=list(history.events),
+        recorded={Source.LOYALTY: list(history.entries), Source.LEDGER: list(history.entries)},
+        balance=balance(last) if last and last.kind is not Kind.ERASED else None,
+        state=history.account,
+    )
+
+
+def found(facts, programmes=PROGRAMMES, extent=EVERYTHING):
+    return verdict(CARD, facts, programmes, extent, veil).differences
+
+
+def veil(card):
+    return card if card.startswith("p-") else f"p-{card}"
+
+
+def three():
+    return processed([[Purchase(START + n, f"I{n}", Decimal(100))] for n in (1, 2, 3)], PROGRAMMES)
+
+
+@given(HISTORIES)
+def test_all_is_well(history):
+    """Of what the processor made nothing differs, in any place."""
+    assert [] == found(facts_of(history), history.programmes)
+
+
+@given(HISTORIES, st.data())
+def test_a_changed_entry_is_found(history, data):
+    """Points, total, time, kind and order of an entry: whichever is changed in one place, that place is named."""
+    assume(history.entries)
+    facts = facts_of(history)
+    where = data.draw(st.sampled_from([Source.LOYALTY, Source.LEDGER]))
+    at = data.draw(st.integers(0, len(history.entries) - 1))
+    field, change = data.draw(st.sampled_from([("points", 1), ("total", -5), ("available", 1), ("expires_time", 7)]))
+    entry = facts.recorded[where][at]
+    facts.recorded[where][at] = replace(entry, **{field: getattr(entry, field) + change})
+
+    assert any(
+        difference.where == where and field in difference.what for difference in found(facts, history.programmes)
+    )
+
+
+@given(HISTORIES, st.data())
+def test_a_lost_event_is_found(history, data):
+    """An event that is taken from the inputs is missed by its entries."""
+    ids = [entry.event_id for entry in history.entries if entry.event_id and entry.kind is not Kind.LAPSED]
+    assume(ids)
+    lost = data.draw(st.sampled_from(ids))
+    facts = facts_of(history)
+    facts.events = [event for event in facts.events if event.event_id != lost]
+
+    assert any(lost in each.what for each in found(facts, history.programmes) if each.where is Source.EVENT)
+
+
+def test_a_doubled_entry_is_found():
+    """An entry that stands in the record a second time, under the next sequence, is one too many."""
+    history = three()
+    facts = facts_of(history)
+    again = replace(history.entries[-1], sequence=4, total=800, available=800)
+    facts.recorded[Source.LOYALTY].append(again)
+
+    (difference,) = found(facts)
+
+    assert (Source.LOYALTY, "entry 4 (earned 2.00) is one too many", False) == difference
+
+
+def test_two_entries_of_one_sequence_are_found():
+    """The same sequence with other contents is a difference, the same record twice is none."""
+    history = three()
+    facts = facts_of(history)
+    facts.recorded[Source.LOYALTY] += [history.entries[1], replace(history.entries[1], reason="forged")]
+
+    assert ["entry 2 is there twice, and not the same"] == [difference.what for difference in found(facts)]
+
+
+def test_a_missing_row_of_the_ledger_is_found():
+    """A row that is gone from the middle is missing; rows at the end may only not be there yet."""
+    history = three()
+    facts = facts_of(history)
+    del facts.recorded[Source.LEDGER][1:]
+    assert [(Source.LEDGER, True)] * 2 == [(each.where, each.settles) for each in found(facts)]
+
+    facts.recorded[Source.LEDGER].append(history.entries[2])
+    assert [(Source.LEDGER, "entry 2 (earned 2.00) is missing", False)] == found(facts)
+
+
+def test_a_purchase_that_was_not_processed_is_found():
+    """An invoice without an entry is named."""
+    facts = facts_of(three())
+    facts.events.append(Purchase(START + 4, "I4", Decimal(5)))
+
+    assert [(Source.EVENT, "not processed: I4", False)] == found(facts)
+
+
+def test_a_wrong_balance_is_found():
+    """A served balance with the right sequence and other points is named; an older one may be on its way."""
+    history = three()
+    facts = facts_of(history)
+    facts.balance = {**facts.balance, "TotalLoyaltyPoints": "99.00"}
+    assert [(Source.BALANCE, "of sequence 3: TotalLoyaltyPoints 99.00 for 6.00", False)] == found(facts)
+
+    facts.balance = balance(history.entries[1])
+    assert [(Source.BALANCE, "is that of sequence 2, not 3", True)] == found(facts)
+
+    facts.balance = None
+    assert [(Source.BALANCE, "there is none, but entry 3", True)] == found(facts)
+
+
+def test_a_wrong_state_is_found():
+    """Spark's account with the right sequence and other lots is named; one of another sequence may be on its way."""
+    history = three()
+    facts = facts_of(history)
+    facts.state = history.account.copy()
+    facts.state.debt = 1
+    assert [(Source.STATE, "at sequence 3: debt 0.01 for 0.00", False)] == found(facts)
+
+    facts.state.sequence = 2
+    assert [(Source.STATE, "has sequence 2, not 3", True)] == found(facts)
+
+
+def test_what_time_has_not_done_is_found():
+    """Points that should have been released by now, and were not, are named; until then nothing is amiss."""
+    programmes = Programmes((Programme(pending=DAY),))
+    history = processed([[Purchase(START, "I1", Decimal(100))]], programmes)
+    facts = facts_of(history)
+
+    assert [] == found(facts, programmes, replace(EVERYTHING, awake=START + DAY - 1))
+    (difference,) = found(facts, programmes, replace(EVERYTHING, awake=START + DAY))
+    assert "time has not done what was due at 2026-09-22T14:13:20+00:00" == difference.what
+
+
+def test_the_ledger_may_have_forgotten_who():
+    """Once a card is erased the ledger has its pseudonym and no words, and that is no difference; other amounts are."""
+    gift = Transfer(append_time=START + 9, command_id="C1", points=50, counterparty="4712", reason="a gift", actor=CARD)
+    history = processed([[Purchase(START + 1, "I1", Decimal(100)), gift]], PROGRAMMES)
+    facts = facts_of(history)
+    hidden = {"counterparty": "p-4712", "reason": "", "actor": f"p-{CARD}"}
+    facts.recorded[Source.LEDGER][-1] = replace(history.entries[-1], **hidden)
+    assert [] == found(facts)
+
+    facts.recorded[Source.LEDGER][-1] = replace(history.entries[-1], **hidden, points=-40)
+    assert [(Source.LEDGER, "entry 2: points -0.40 for -0.50", False)] == found(facts)
+
+
+def test_what_retention_took_is_not_called_wrong():
+    """Where events of before are gone, the account is not recomputed, and the places are compared with each other."""
+    history = three()
+    facts = facts_of(history)
+    facts.events = facts.events[2:]
+    gone = replace(EVERYTHING, events_from=START + 3)
+
+    seen = verdict(CARD, facts, PROGRAMMES, gone, veil)
+    assert (False, []) == (seen.recomputed, seen.differences)
+
+    facts.balance = {**facts.balance, "TotalLoyaltyPoints": "99.00"}
+    seen = verdict(CARD, facts, PROGRAMMES, gone, veil)
+    assert [Source.BALANCE] == [each.where for each in seen.differences]
+
+
+@pytest.mark.parametrize("source", [Source.LOYALTY, Source.LEDGER])
+def test_what_could_not_be_read_is_not_compared(source):
+    """A source that is not among the compared ones may lack everything."""
+    facts = facts_of(three())
+    facts.recorded[source] = []
+
+    assert [] == found(facts, extent=replace(EVERYTHING, compared=EVERYTHING.compared - {source}))

@@ -1,0 +1,86 @@
+"""Facts as bytes are what they were before they became bytes."""
+
+from decimal import Decimal
+
+import orjson
+from hypothesis import given
+
+from schemas.topics import LOYALTY, LOYALTY_BALANCES
+from services import account_wire
+from services.audit.facts import FactsReader, Source, entry_of
+from services.domain.events import Transfer
+from services.messaging.schema_ids import FolderSchemaIds
+from services.messaging.wire import encoder, record_encoder
+from services.state_stores.catalogue import balance_body
+from tests.account_histories import CARD, HISTORIES, START
+from tests.ledger import entry
+
+IDS = FolderSchemaIds()
+ONE = Decimal("1.00")
+OWN = "the customer's pseudonym"
+
+
+@given(HISTORIES)
+def test_entries_are_read_as_they_were_written(history):
+    """A Notification says all of an entry."""
+    assert history.entries == [entry_of(account_wire.notification(CARD, entry)) for entry in history.entries]
+
+
+def test_an_entry_of_before_there_were_kinds():
+    """Its invoice is its event, and all of the total can be spent."""
+    old = {
+        "InvoiceNumber": "I1",
+        "CustomerCardNo": CARD,
+        "TotalAmount": 50.5,
+        "EarnedLoyaltyPoints": ONE,
+        "Sequence": 3,
+    }
+    defaults = {"Kind": "earned", "EventID": "", "OpenedTime": 0, "Tier": "", "ProgrammeVersion": 0, "ExpiresTime": 0}
+    texts = dict.fromkeys(("Reason", "Actor", "Counterparty"), "")
+    none = dict.fromkeys(("AvailableLoyaltyPoints", "PendingLoyaltyPoints", "ReservedLoyaltyPoints"))
+
+    entry = entry_of({**old, **defaults, **texts, **none, "TotalLoyaltyPoints": 7 * ONE, "UpdatedTime": START})
+
+    assert ("I1", 700, 700, 0) == (entry.event_id, entry.total, entry.available, entry.reserved)
+
+
+@given(HISTORIES)
+def test_the_state_is_read_as_spark_keeps_it(history):
+    """What the loyalty query dumps is the account again, and a balance is the same from the changelog and from HTTP."""
+    if history.account is None:
+        return
+    last = history.entries[-1]
+    balance = account_wire.balance(CARD, last)
+    reader = FactsReader(IDS)
+    state = (Source.STATE, 0, account_wire.dump(history.account))
+
+    from_changelog = reader.read([state, (Source.BALANCE, 0, encoder(LOYALTY_BALANCES, IDS)(balance))], CARD, OWN)
+    from_api = reader.read([(Source.BALANCE, 0, balance_body(balance))], CARD, OWN)
+
+    assert history.account == from_changelog.state
+    assert orjson.loads(balance_body(balance)) == from_changelog.balance == from_api.balance
+
+
+def test_a_transfer_to_oneself_is_one_in_the_archive_too():
+    """The archive has the customer's pseudonym in the place of the card, on both sides."""
+    transfer = Transfer(append_time=START, command_id="C1", points=1, counterparty=OWN)
+    event = record_encoder("LoyaltyCommand", IDS.id_of("LoyaltyCommand"))(account_wire.command(OWN, transfer))
+
+    facts = FactsReader(IDS).read([(Source.EVENT, START, event)], CARD, OWN)
+
+    assert [CARD] == [each.counterparty for each in facts.events]
+
+
+def test_the_record_is_the_topic_and_what_it_has_forgotten():
+    """Of an entry in both places that of the topic counts; the ledger adds what retention took from the topic."""
+    encode = encoder(LOYALTY, IDS)
+    first, second = entry(1), entry(2)
+    rows = [
+        (Source.LEDGER, 0, encode(account_wire.notification(CARD, each))) for each in (first, entry(2, reason="hidden"))
+    ]
+
+    facts = FactsReader(IDS).read(
+        [*rows, (Source.LOYALTY, 0, encode(account_wire.notification(CARD, second)))], CARD, OWN
+    )
+
+    assert [second, first] == facts.record

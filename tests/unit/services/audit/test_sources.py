@@ -1,0 +1,106 @@
+"""Balances over HTTP and entries from SQL, as the audit reads them."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlparse
+
+import pytest
+
+from schemas.topics import LOYALTY
+from services.audit import sources
+from services.audit.facts import entry_of
+from services.audit.sources import UnreadableError, ledger_entries, served_balances
+from services.domain.entries import Kind
+from services.messaging.schema_ids import FolderSchemaIds
+from services.messaging.wire import decoder
+from services.settings import Settings
+from tests.ledger import PSEUDONYMS, Ledger, entry
+
+IDS = FolderSchemaIds()
+
+
+@contextmanager
+def serving(pages) -> Iterator[str]:
+    """A server that gives these answers (status, body) one after the other; the last for ever."""
+    left = list(pages)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            status, body = left.pop(0) if len(left) > 1 else left[0]
+            asked.append(parse_qs(urlparse(self.path).query).get("cursor"))
+            answer = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_):
+            pass
+
+    asked = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def page(*cards, following=None, partial=False):
+    entries = [{"key": card, "value": {"CustomerCardNo": card}} for card in cards]
+    return 200, {"entries": entries, "next": following, "partial": partial, "missingPartitions": [2] if partial else []}
+
+
+def test_all_pages_are_read():
+    """Page follows page until there is no next one; a partial page is asked for again."""
+    pages = [page("A", following="x"), page("nobody", partial=True), (503, {}), page("B")]
+    with serving(pages) as url:
+        found = list(served_balances(url + "/"))
+
+    assert [("A", {"CustomerCardNo": "A"}), ("B", {"CustomerCardNo": "B"})] == [
+        (fact.card, json.loads(fact.value)) for fact in found
+    ]
+
+
+@pytest.mark.parametrize(("answer", "reason"), [((404, {}), "404"), (page(partial=True), r"partitions \[2\]")])
+def test_what_cannot_be_read_is_said(monkeypatch, answer, reason):
+    """An API that does not know the store, or that stays partial, is named with its URL."""
+    monkeypatch.setattr(sources, "_SECONDS", 1.0)
+    with serving([answer]) as url, pytest.raises(UnreadableError, match=f"served balance: {url}.*{reason}"):
+        list(served_balances(url))
+
+
+def test_no_api_is_said(monkeypatch):
+    """An address where nobody listens."""
+    monkeypatch.setattr(sources, "_SECONDS", 1.0)
+    with pytest.raises(UnreadableError, match=r"served balance: http://127\.0\.0\.1:9/"):
+        list(served_balances("http://127.0.0.1:9"))
+
+
+def test_entries_of_the_ledger_are_those_that_were_appended(database_url):
+    """Every column comes back; an erased customer has a pseudonym alone."""
+    kept, erased = entry(1, counterparty="4712", reason="why", actor="alice"), entry(1, kind=Kind.ERASED)
+    ledger = Ledger(database_url)
+    ledger.append(("A", kept), ("B", erased))
+    ledger.close()
+
+    found = list(ledger_entries(Settings(ledger_url=database_url), IDS))
+
+    decode = decoder(LOYALTY, IDS)
+    assert {("A", PSEUDONYMS.of("A"), kept), (None, PSEUDONYMS.of("B"), erased)} == {
+        (fact.card, fact.pseudonym, entry_of(decode(fact.value))) for fact in found
+    }
+
+
+def test_no_ledger_is_said(tmp_path):
+    """A file that is not there is not made."""
+    settings = Settings(ledger_url=f"sqlite:///{tmp_path / 'none.sqlite'}")
+    with pytest.raises(UnreadableError, match=r"ledger: .*unable to open"):
+        list(ledger_entries(settings, IDS))
+    assert not list(tmp_path.iterdir())

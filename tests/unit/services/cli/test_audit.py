@@ -1,0 +1,62 @@
+"""`loyalty audit` and `loyalty rebuild` become the Spark programs, with the same options."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from services.cli import app, processes
+
+ROOT = Path(__file__).parents[4]
+DEFAULTS = ["--from=topics", "--show=20"]
+LEFT_OUT = ["--without=ledger", "--without=balances"]
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        (["audit"], ["pipelines.audit", *DEFAULTS]),
+        (
+            ["audit", "--from", "parquet", "--api", "http://x:1", "--without", "state", "--json"],
+            ["pipelines.audit", "--from=parquet", "--show=20", "--api=http://x:1", "--without=state", "--json"],
+        ),
+        (["audit", "--without", "ledger", "--without", "balances"], ["pipelines.audit", *DEFAULTS, *LEFT_OUT]),
+        (["rebuild"], ["pipelines.rebuild", "--from=topics"]),
+        (["rebuild", "--from", "parquet", "--json"], ["pipelines.rebuild", "--from=parquet", "--json"]),
+    ],
+)
+def test_options_are_handed_on(command: list[str], program: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -m …` in place of the CLI."""
+    started: list[list[str]] = []
+
+    def execv(_: str, arguments: list[str]) -> None:
+        started.append(arguments)
+        raise SystemExit
+
+    monkeypatch.setattr(processes.os, "execv", execv)
+    CliRunner().invoke(app, command)
+
+    assert [[sys.executable, "-m", *program]] == started
+
+
+@pytest.mark.parametrize("command", [["audit", "--from", "memory"], ["audit", "--without", "events"], ["rebuild", "x"]])
+def test_wrong_options_start_nothing(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no option is refused before Spark starts."""
+    monkeypatch.setattr(processes.os, "execv", None)
+    assert 2 == CliRunner().invoke(app, command).exit_code
+
+
+@pytest.mark.parametrize("name", ["audit", "rebuild"])
+def test_the_program_has_the_same_parameters(name: str) -> None:
+    """The Spark program takes what the command takes: its main function has the same parameters."""
+    programs = (ROOT / "services" / "cli" / "audit.py", name), (ROOT / "pipelines" / f"{name}.py", "main")
+    parameters = [
+        [(each.arg, ast.unparse(each.annotation)) for each in function.args.kwonlyargs if each.annotation]
+        for path, wanted in programs
+        for function in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(function, ast.FunctionDef) and function.name == wanted
+    ]
+    assert 2 == len(parameters)
+    assert parameters[0] == parameters[1]

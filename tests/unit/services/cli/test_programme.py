@@ -1,0 +1,90 @@
+"""`loyalty programme`: what it refuses without a broker; the rest is in tests/integration/test_programmes.py."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from services.cli import app
+
+NOBODY = "127.0.0.1:1"
+EXAMPLE = Path(__file__).resolve().parents[4] / "docs" / "programme-example.yaml"
+BAD = "loyalty-factor: much\nrounding: down\ntime-zone: Mars\n"
+
+
+def loyalty(*arguments: str) -> Result:
+    environment = {"LOYALTY_KAFKA_BOOTSTRAP_SERVERS": NOBODY}
+    return CliRunner().invoke(app, ["programme", *arguments], env=environment)
+
+
+def test_a_good_file_is_valid() -> None:
+    """Exit code 0 and one line, or one JSON object."""
+    assert (0, f"{EXAMPLE}: valid\n") == ((result := loyalty("check", str(EXAMPLE))).exit_code, result.stdout)
+    assert {"valid": True, "problems": []} == json.loads(loyalty("check", "--json", str(EXAMPLE)).stdout)
+
+
+@pytest.mark.parametrize("command", ["check", "publish"])
+def test_a_bad_file_is_told_with_all_its_problems(command: str, tmp_path: Path) -> None:
+    """Exit code 2, a line a problem with file and line, and how many there are; no broker is asked."""
+    file = tmp_path / "bad.yaml"
+    file.write_text(BAD, encoding="utf-8")
+
+    result = loyalty(command, str(file))
+
+    assert (2, "") == (result.exit_code, result.stdout)
+    assert [
+        f"{file}: line 1: loyalty-factor: 'much' is no decimal number such as 0.02",
+        f"{file}: line 3: time-zone: 'Mars' is no time zone of this machine, such as Asia/Kolkata or UTC",
+        f"error: {file}: 2 problems",
+    ] == result.stderr.splitlines()
+
+
+def test_problems_are_json_for_scripts(tmp_path: Path) -> None:
+    """Line, path and message of each; exit code 2."""
+    file = tmp_path / "bad.yaml"
+    file.write_text(BAD, encoding="utf-8")
+
+    result = loyalty("check", "--json", str(file))
+
+    assert (2, "") == (result.exit_code, result.stderr)
+    found = json.loads(result.stdout)
+    assert found["valid"] is False
+    assert [(1, "loyalty-factor"), (3, "time-zone")] == [(each["line"], each["path"]) for each in found["problems"]]
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "says"),
+    [(None, 1, "No such file"), (b"loyalty-factor: 0.02\n\xff", 2, "line 2: not UTF-8")],
+)
+def test_a_file_that_cannot_be_read_is_one_clear_line(
+    tmp_path: Path, content: bytes | None, code: int, says: str
+) -> None:
+    """The file's name, and why."""
+    file = tmp_path / "programme.yaml"
+    if content is not None:
+        file.write_bytes(content)
+
+    result = loyalty("check", str(file))
+
+    assert (code, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
+    assert f"{file}: {says}" in result.stderr
+
+
+@pytest.mark.parametrize(("time", "says"), [("tomorrow", "not 'tomorrow'"), ("2026-12-01T00:00:00", "has no offset")])
+def test_a_time_must_be_exact(time: str, says: str) -> None:
+    """A time without an offset would be another one on another machine."""
+    result = loyalty("publish", str(EXAMPLE), "--effective-from", time)
+
+    assert (2, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
+    assert says in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["publish", str(EXAMPLE)], ["show"]])
+def test_no_broker_is_one_clear_line(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 1, and the address that was tried."""
+    monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 0.5)
+
+    result = loyalty(*arguments)
+
+    assert (1, f"error: no Kafka broker answers at {NOBODY}\n") == (result.exit_code, result.stderr)

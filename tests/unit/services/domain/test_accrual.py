@@ -1,0 +1,162 @@
+"""What purchases earn, and how the answer explains itself."""
+
+from datetime import UTC, date, datetime
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+
+import pytest
+from hypothesis import given, settings
+
+from services.domain.accrual import accrual
+from services.domain.events import Line, Purchase
+from services.domain.points import earned_points
+from services.domain.programme import Campaign, Combining, Period, Programme, Tier
+from tests.strategies import ACCOUNT_PROGRAMMES, AMOUNTS, PURCHASES
+
+MONDAY_NOON = int(datetime(2026, 11, 16, 12, tzinfo=UTC).timestamp()) * 1000
+MILK, BREAD = Line("milk", Decimal(40)), Line("bread", Decimal(60))
+BASKET = Purchase(MONDAY_NOON, "1", Decimal(100), "here", lines=(MILK, BREAD))
+
+
+def earned(programme, purchase=BASKET, tier=""):
+    return {part.name: part.points for part in accrual(purchase, programme, tier).parts}
+
+
+def programme(*campaigns, combining=Combining.BEST, **rules):
+    return Programme(campaigns=campaigns, combining=combining, **rules)
+
+
+@given(AMOUNTS.map(abs))
+def test_default_programme_earns_what_it_always_did(amount):
+    """0.02 points a unit of money, half up to hundredths."""
+    purchase = Purchase(1, "1", Decimal(repr(amount)))
+
+    assert earned_points(amount) == accrual(purchase, Programme()).points
+
+
+@settings(max_examples=60)
+@given(PURCHASES, ACCOUNT_PROGRAMMES)
+def test_parts_explain_the_whole(purchase, rules):
+    """The parts add up to the points, which are none for customers who take no part, and never negative."""
+    for tier in ("", "silver", "unknown"):
+        result = accrual(purchase, rules, tier)
+        assert result.points == sum(part.points for part in result.parts)
+        assert result.points >= 0
+        assert purchase.customer_type.upper() == "PRIME" or result.points == 0
+
+
+@pytest.mark.parametrize(("rounding", "points"), [(ROUND_FLOOR, 3), (ROUND_CEILING, 4)])
+def test_rounding_is_once_an_invoice_as_the_programme_says(rounding, points):
+    """1.05 at 0.02 with a tier of 1.5 is 0.0315: rounded as a whole, not its parts."""
+    rules = Programme(rounding=rounding, tiers=(Tier("gold", 1, Decimal("1.5")),), tier_period=Period.YEAR)
+
+    assert points == accrual(Purchase(1, "1", Decimal("1.05")), rules, "gold").points
+
+
+def test_customer_types_are_the_programme_s():
+    """Case does not matter; who is not listed earns nothing."""
+    staff = Purchase(1, "1", Decimal(100), customer_type="Staff")
+
+    assert 2_00 == accrual(staff, Programme(customer_types=frozenset({"STAFF"}))).points
+    assert 0 == accrual(staff, Programme()).points
+
+
+def test_tier_multiplies_base_and_campaigns():
+    """A gold customer at 1.5 with a campaign of 2: 2 points base, 1 for the tier, 3 for the campaign."""
+    rules = programme(Campaign("double", multiplier=Decimal(2)), tiers=(Tier("gold", 1, Decimal("1.5")),))
+
+    assert {"base": 2_00, "gold": 1_00, "double": 3_00} == earned(rules, tier="gold")
+
+
+@pytest.mark.parametrize(
+    ("campaign", "fits"),
+    [
+        (Campaign("c", bonus=1), True),
+        (Campaign("c", first_day=date(2026, 11, 16), last_day=date(2026, 11, 16), bonus=1), True),
+        (Campaign("c", first_day=date(2026, 11, 17), bonus=1), False),
+        (Campaign("c", last_day=date(2026, 11, 15), bonus=1), False),
+        (Campaign("c", weekdays=frozenset({0}), bonus=1), True),
+        (Campaign("c", weekdays=frozenset({1, 6}), bonus=1), False),
+        (Campaign("c", hours=(12, 13), bonus=1), True),
+        (Campaign("c", hours=(11, 12), bonus=1), False),
+        (Campaign("c", stores=frozenset({"here"}), bonus=1), True),
+        (Campaign("c", stores=frozenset({"there"}), bonus=1), False),
+        (Campaign("c", items=frozenset({"milk"}), bonus=1), True),
+        (Campaign("c", items=frozenset({"wine"}), bonus=1), False),
+    ],
+)
+def test_campaign_fits_by_day_hour_store_and_item(campaign, fits):
+    """Days inclusive, hours from the first until before the second."""
+    assert fits == ("c" in earned(programme(campaign)))
+
+
+def test_day_and_hour_are_local_by_the_till_s_clock():
+    """Noon in London is 13:00 in Berlin; where the till sent no time, or an absurd one, the broker's counts."""
+    lunch = Campaign("lunch", hours=(13, 14), bonus=1)
+    berlin = programme(lunch, time_zone="Europe/Berlin")
+    clocks = {MONDAY_NOON: True, None: True, 2**62: True, -(2**62): True, MONDAY_NOON + 3_600_000: False}
+
+    for created_time, fits in clocks.items():
+        purchase = Purchase(MONDAY_NOON, "1", Decimal(100), created_time=created_time)
+        assert fits == ("lunch" in earned(berlin, purchase))
+    assert "lunch" not in earned(programme(lunch))
+
+
+ITEM = Campaign("milk", items=frozenset({"milk"}), multiplier=Decimal(3), bonus=10)
+OTHER = Campaign("dairy", items=frozenset({"milk", "cheese"}), multiplier=Decimal(2), bonus=30)
+DOUBLE = Campaign("double", multiplier=Decimal(2))
+
+
+@pytest.mark.parametrize(
+    ("campaigns", "best", "everything"),
+    [
+        ([ITEM], {"milk": 1_60 + 10}, {"milk": 1_60 + 10}),
+        ([DOUBLE], {"double": 2_00}, {"double": 2_00}),
+        (
+            [Campaign("half", items=frozenset({"milk"}), multiplier=Decimal("1.5")), DOUBLE],
+            {"double": 2_00},
+            {"double": 2_00, "half": 40},
+        ),
+        # Best: milk threefold, 0.80 more than the doubled rest of the invoice gives it.
+        ([ITEM, DOUBLE], {"double": 2_00, "milk": 80 + 10}, {"double": 2_00, "milk": 1_60 + 10}),
+        ([ITEM, OTHER], {"milk": 1_60, "dairy": 30}, {"milk": 1_60 + 10, "dairy": 80 + 30}),
+    ],
+)
+def test_how_campaigns_combine(campaigns, best, everything):
+    """Best: the highest multiplier a line and the largest bonus an invoice; all: all of them added up."""
+    assert {"base": 2_00, **best} == earned(programme(*campaigns))
+    assert {"base": 2_00, **everything} == earned(programme(*campaigns, combining=Combining.ALL))
+
+
+@pytest.mark.parametrize("combining", Combining)
+def test_items_can_be_left_out(combining):
+    """A multiplier of 0 is how gift cards earn nothing."""
+    rules = programme(Campaign("no gift cards", items=frozenset({"milk"}), multiplier=Decimal(0)), combining=combining)
+
+    assert 1_20 == accrual(BASKET, rules).points
+
+
+def test_bonus_for_an_item_wants_the_item_paid():
+    """Free milk fits the campaign, but earns nothing."""
+    free = Purchase(MONDAY_NOON, "1", Decimal(60), lines=(Line("milk", Decimal(0)), BREAD))
+
+    assert {"base": 1_20} == earned(programme(ITEM), free)
+
+
+def test_what_costs_nothing_earns_nothing():
+    """Not even a bonus."""
+    assert 0 == accrual(Purchase(1, "1", Decimal(0)), programme(Campaign("c", bonus=50))).points
+
+
+def test_one_invoice_earns_a_hundred_billion_points_at_most():
+    """Whatever a till claims and a programme promises, the total fits the records."""
+    rules = programme(Campaign("c", multiplier=Decimal(100)), loyalty_factor=Decimal(100))
+
+    assert 10**13 == accrual(Purchase(1, "1", Decimal("99999999999.99")), rules).points
+    assert {"base": 10**13 - 1, "c": 1} == earned(rules, Purchase(1, "1", Decimal("999999999.9999")))
+
+
+def test_nothing_earned_is_the_least():
+    """Two exclusions of one item do not take points from the rest."""
+    campaigns = [Campaign(name, items=frozenset({"milk"}), multiplier=Decimal(0)) for name in "abcd"]
+
+    assert 0 == accrual(BASKET, programme(*campaigns, combining=Combining.ALL)).points

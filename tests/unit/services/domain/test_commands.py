@@ -1,0 +1,224 @@
+"""What commands do to an account."""
+
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from services.domain.account import process
+from services.domain.entries import Credit, Kind, Refusal
+from services.domain.events import (
+    Adjust,
+    Capture,
+    Erase,
+    Purchase,
+    Receive,
+    Reserve,
+    SentLot,
+    Transfer,
+    Void,
+)
+from services.domain.lots import Terms
+from services.domain.programme import DAY, MINUTE, Programme, Programmes, Tier
+
+BOUGHT = Purchase(1, "bought", Decimal(500))
+"""Earns 10.00 points."""
+
+
+def reserve(points, command_id="redemption", time=2):
+    return Reserve(append_time=time, command_id=command_id, points=points)
+
+
+def capture(command_id="capture", redemption_id="redemption", time=3):
+    return Capture(append_time=time, command_id=command_id, redemption_id=redemption_id)
+
+
+def void(command_id="void", redemption_id="redemption", time=3):
+    return Void(append_time=time, command_id=command_id, redemption_id=redemption_id)
+
+
+def transfer(points, to="other", time=2):
+    return Transfer(append_time=time, command_id="transfer", points=points, counterparty=to)
+
+
+def after(*events, programme=None):
+    return process(None, [BOUGHT, *events], Programmes((programme or Programme(),)), "card")
+
+
+def last(outcome):
+    entry = outcome.entries[-1]
+    return entry.kind, entry.points, entry.available, entry.reserved
+
+
+def test_reserve_sets_aside_and_capture_spends():
+    """A reserve leaves the total; a capture takes what was reserved, and its decision says by how much."""
+    assert (Kind.RESERVED, 0, 6_00, 4_00) == last(after(reserve(4_00)))
+    outcome = after(reserve(4_00), capture())
+
+    assert (Kind.REDEEMED, -4_00, 6_00, 0) == last(outcome)
+    assert [("reserve", 4_00), ("capture", -4_00)] == [(made.kind, made.points) for made in outcome.decisions]
+    assert {"redemption"} == {made.redemption_id for made in outcome.decisions}
+    assert 2 + 15 * MINUTE == outcome.decisions[0].expires_time == outcome.entries[1].expires_time
+
+
+def test_void_frees_what_is_reserved():
+    """All of it can be spent again."""
+    assert (Kind.VOIDED, 0, 10_00, 0) == last(after(reserve(4_00), void()))
+
+
+@pytest.mark.parametrize("command", [capture("again", time=4), void("again", time=4), capture(redemption_id="other")])
+@pytest.mark.parametrize("end", [capture("end"), void("end")])
+def test_redemption_ends_once(command, end):
+    """What is captured, void or was never reserved can be neither captured nor void; the refusal is an entry."""
+    outcome = after(reserve(4_00), end, command)
+
+    refused = [(made.refusal, made.command_id) for made in outcome.decisions if made.refusal]
+    assert [(Refusal.UNKNOWN_REDEMPTION, command.command_id)] == refused
+    assert [command.command_id] == [entry.event_id for entry in outcome.entries if entry.kind == Kind.REFUSED]
+
+
+def test_reserve_lapses_by_itself():
+    """In time without a capture, as an entry of its own; then it is too late to capture."""
+    lapse = 2 + 15 * MINUTE
+    assert [Kind.REDEEMED] == [after(reserve(4_00), capture(time=lapse - 1)).entries[-1].kind]
+    outcome = after(reserve(4_00), capture(time=lapse))
+
+    assert [Kind.LAPSED, Kind.REFUSED] == [entry.kind for entry in outcome.entries[2:]]
+    assert (lapse, "redemption") == (outcome.entries[2].time, outcome.entries[2].event_id)
+
+
+@pytest.mark.parametrize("command", [reserve(10_01), transfer(10_01)])
+def test_more_than_is_available_is_refused(command):
+    """Not a point moves, and a customer without an account has none."""
+    outcome = after(command)
+    assert (Kind.REFUSED, 0, 10_00, 0) == last(outcome)
+    assert Refusal.INSUFFICIENT_POINTS == outcome.decisions[0].refusal == outcome.entries[-1].reason
+
+    nobody = process(None, [command], Programmes(), "card")
+    assert Refusal.INSUFFICIENT_POINTS == nobody.decisions[0].refusal
+
+
+def test_ten_of_fifty_redemptions_fit():
+    """Of 50 reserves of 1.00 in one batch against 10.00 points exactly 10 are done."""
+    outcome = after(*(reserve(1_00, str(number)) for number in range(50)))
+
+    assert 10 == sum(made.refusal is None for made in outcome.decisions)
+    assert (0, 10_00) == (outcome.account.available, outcome.account.reserved)
+
+
+def test_command_is_decided_once():
+    """A repeat gives neither an entry nor a decision, whether the command was done or refused."""
+    outcome = after(reserve(4_00), reserve(4_00, time=3), reserve(99_00, "refused"), reserve(99_00, "refused", 5))
+
+    assert ["redemption", "refused"] == [made.command_id for made in outcome.decisions]
+
+
+def test_reserve_is_known_while_it_holds():
+    """However long a programme lets it hold: a repeat does not reserve again."""
+    outcome = after(reserve(4_00), reserve(4_00, time=11 * DAY), programme=Programme(reserve_for=30 * DAY))
+
+    assert (6_00, 4_00) == (outcome.account.available, outcome.account.reserved)
+
+
+@pytest.mark.parametrize(
+    ("points", "allow_negative", "kind", "available"),
+    [
+        (5_00, False, Kind.ADJUSTED, 15_00),
+        (-10_00, False, Kind.ADJUSTED, 0),
+        (-10_01, False, Kind.REFUSED, 10_00),
+        (-10_01, True, Kind.ADJUSTED, -1),
+    ],
+)
+def test_adjustment(points, allow_negative, kind, available):
+    """By hand, with reason and actor in the entry; below what is available only where that is allowed."""
+    command = Adjust(
+        append_time=2,
+        command_id="adjust",
+        points=points,
+        allow_negative=allow_negative,
+        reason="goodwill",
+        actor="desk 4",
+    )
+    outcome = after(command)
+    entry = outcome.entries[-1]
+
+    assert (kind, available, available) == (entry.kind, entry.available, outcome.account.total)
+    assert ("desk 4", "adjust") == (entry.actor, entry.event_id)
+    assert ("goodwill" if kind == Kind.ADJUSTED else "insufficient-points") == entry.reason
+
+
+def test_points_given_by_hand_expire_as_earned_ones():
+    """But they are never pending."""
+    programme = Programme(valid_for=10 * DAY, pending=5 * DAY, expiry_notice=DAY)
+    given = Adjust(append_time=DAY, command_id="adjust", points=1_00)
+    outcome = after(given, programme=programme)
+
+    assert 1_00 == outcome.account.lots[Terms(12 * DAY, 0, 11 * DAY)]
+    assert 12 * DAY == outcome.entries[-1].expires_time
+
+
+def test_transfer_keeps_expiry():
+    """What is sent expires there as it would have here, soonest first, and the other account learns from whom."""
+    programme = Programme(valid_for=10 * DAY)
+    announced = replace(programme, expiry_notice=DAY)
+    more = Purchase(3 * DAY, "more", Decimal(500))
+    outcome = after(more, transfer(12_00, time=4 * DAY), programme=programme)
+    credit = Credit("transfer/in", "other", (SentLot(10_00, 11 * DAY), SentLot(2_00, 14 * DAY)), "", "")
+    assert [credit] == outcome.credits
+    assert "other" == outcome.entries[-1].counterparty
+
+    received = Receive(append_time=5 * DAY, command_id=credit.command_id, counterparty="card", lots=credit.lots)
+    there = process(None, [received], Programmes((programme,)), "other")
+    assert {Terms(11 * DAY): 10_00, Terms(14 * DAY): 2_00} == there.account.lots
+    assert (Kind.RECEIVED, 12_00, 12_00, 0) == last(there)
+    assert ("card", 11 * DAY) == (there.entries[0].counterparty, there.entries[0].expires_time)
+    assert [] == there.decisions
+    there = process(None, [received], Programmes((announced,)), "other")
+    assert {Terms(11 * DAY, 0, 10 * DAY): 10_00, Terms(14 * DAY, 0, 13 * DAY): 2_00} == there.account.lots
+
+
+def test_received_points_that_expired_on_the_way_expire_at_once():
+    """A transfer is never refused at its other end, but it does not prolong anything."""
+    received = Receive(append_time=50, command_id="in", counterparty="card", lots=(SentLot(1_00, 40),))
+    outcome = process(None, [received], Programmes(), "other")
+
+    assert [(Kind.RECEIVED, 50), (Kind.EXPIRED, 50)] == [(entry.kind, entry.time) for entry in outcome.entries]
+    assert 0 == outcome.account.total
+
+
+def test_transfer_to_oneself_is_refused():
+    """It would change nothing but the order of spending."""
+    assert Refusal.SAME_CUSTOMER == after(transfer(1_00, to="card")).decisions[0].refusal
+
+
+def test_erasure_ends_the_account():
+    """An entry takes all there is, reserved points too; of the customer's commands nothing is to be left."""
+    erase = Erase(append_time=4, command_id="erase")
+    outcome = after(reserve(4_00), Adjust(append_time=3, command_id="adjust", points=1), erase)
+
+    assert outcome.account is None
+    assert (Kind.ERASED, -10_01, 0, 0) == last(outcome)
+    assert ["redemption", "adjust"] == outcome.forgotten
+    assert ("erase", -10_01, 0) == (
+        outcome.decisions[-1].kind,
+        outcome.decisions[-1].points,
+        outcome.decisions[-1].total,
+    )
+
+
+def test_what_comes_after_an_erasure_opens_a_new_account():
+    """With sequences from 1 and a later time, even within the same millisecond; of the old account nothing is known."""
+    programme = Programme(tiers=(Tier("base", 0),))
+    erase = Erase(append_time=1, command_id="erase")
+    same_number = Purchase(2, "bought", Decimal(50))
+    outcome = after(erase, transfer(1, time=1), same_number, programme=programme)
+    assert [(1, 1), (1, 2), (1, 3)] == [(entry.opened_time, entry.sequence) for entry in outcome.entries[:3]]
+
+    outcome = after(erase, same_number, programme=programme)
+    entry = outcome.entries[-1]
+    assert (2, 1, 1_00, 1_00, "base") == (entry.opened_time, entry.sequence, entry.points, entry.total, entry.tier)
+    account = process(None, [replace(BOUGHT, append_time=9)], Programmes(), "card").account
+    late = process(account, [erase, same_number], Programmes(), "card")
+    assert [9, 10] == [entry.opened_time for entry in late.entries]
+    again = after(erase, Erase(append_time=1, command_id="erase again"))
+    assert [(1, 2), (2, 1)] == [(entry.opened_time, entry.sequence) for entry in again.entries[1:]]

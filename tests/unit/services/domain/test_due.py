@@ -1,0 +1,196 @@
+"""What time does to an account by itself."""
+
+from datetime import datetime
+from decimal import Decimal
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from services.domain.account import advance, process
+from services.domain.entries import Kind
+from services.domain.events import Purchase, Receive, Reserve, SentLot, Void
+from services.domain.lots import Terms
+from services.domain.programme import DAY, Period, Programme, Programmes, Tier
+
+HOUR = DAY // 24
+
+
+def buy(amount, number, time):
+    return Purchase(time, number, Decimal(amount))
+
+
+def let_pass(programme, events, until):
+    programmes = Programmes((programme,))
+    account = process(None, events, programmes, "card").account
+    return advance(account, until, programmes)
+
+
+def happened(outcome):
+    return [(entry.kind, entry.points, entry.time) for entry in outcome.entries]
+
+
+def test_pending_points_are_released_in_time():
+    """Until then they count, but cannot be spent; the release is an entry, on the millisecond, without any traffic."""
+    programme = Programme(pending=14 * DAY)
+    programmes = Programmes((programme,))
+    bought = process(None, [buy("100", "1", 5)], programmes, "card")
+    assert (2_00, 0, 2_00) == (bought.entries[0].total, bought.entries[0].available, bought.entries[0].pending)
+    assert 5 + 14 * DAY == bought.account.next_due(programmes)
+
+    assert [] == advance(bought.account, 4 + 14 * DAY, programmes).entries
+    released = advance(bought.account, 5 + 14 * DAY, programmes)
+    assert [(Kind.RELEASED, 0, 5 + 14 * DAY)] == happened(released)
+    assert (2_00, 0) == (released.entries[0].available, released.entries[0].pending)
+    assert released.account.next_due(programmes) is None
+
+
+def test_points_expire_at_the_end_of_the_local_day():
+    """After their announcement, each once, also where the customer never comes again."""
+    programme = Programme(valid_for=10 * DAY, expiry_notice=3 * DAY, time_zone="Asia/Kolkata")
+    outcome = let_pass(programme, [buy("100", "1", 5 * HOUR)], 30 * DAY)
+    expiry = int(datetime(1970, 1, 12, tzinfo=ZoneInfo("Asia/Kolkata")).timestamp()) * 1000
+
+    assert [(Kind.EXPIRES_SOON, 0, expiry - 3 * DAY), (Kind.EXPIRED, -2_00, expiry)] == happened(outcome)
+    assert ("2.00", expiry) == (outcome.entries[0].reason, outcome.entries[0].expires_time)
+    assert (0, {}) == (outcome.account.total, outcome.account.lots)
+
+
+@pytest.mark.parametrize(
+    ("points", "spent", "left"),
+    [
+        (
+            1_50,
+            {Terms(9 * DAY): 1_00, Terms(12 * DAY): 50},
+            {Terms(): 1_00, Terms(12 * DAY): 50, Terms(13 * DAY): 1_00},
+        ),
+        (
+            3_50,
+            {Terms(9 * DAY): 1_00, Terms(12 * DAY): 1_00, Terms(13 * DAY): 1_00, Terms(): 50},
+            {Terms(): 50},
+        ),
+    ],
+)
+def test_what_expires_soonest_is_spent_first(points, spent, left):
+    """So that as little as possible is lost; what never expires goes last."""
+    lots = (SentLot(1_00, 0), SentLot(1_00, 9 * DAY))
+    kept = Receive(append_time=0, command_id="in", counterparty="other", lots=lots)
+    spend = Reserve(append_time=3 * DAY, command_id="spend", points=points)
+    events = [kept, buy("50", "1", DAY), buy("50", "2", 2 * DAY), spend]
+    account = process(None, events, Programmes((Programme(valid_for=10 * DAY),)), "card").account
+
+    assert spent == account.reservations["spend"].lots
+    assert left == account.lots
+
+
+def test_pending_points_cannot_be_spent():
+    """Whatever expires first."""
+    programme = Programme(valid_for=10 * DAY, pending=DAY)
+    events = [buy("50", "1", 0), buy("50", "2", DAY), Reserve(append_time=DAY, command_id="spend", points=1_00)]
+    account = process(None, events, Programmes((programme,)), "card").account
+
+    assert {Terms(11 * DAY): 1_00} == account.reservations["spend"].lots
+    assert {Terms(12 * DAY, 2 * DAY): 1_00} == account.lots
+
+
+def test_points_of_one_day_are_one_lot():
+    """They expire together; whoever shops often has no more lots than days."""
+    programme = Programme(valid_for=10 * DAY)
+    events = [buy("50", str(hour), hour * HOUR) for hour in range(48)]
+
+    assert [24_00, 24_00] == list(process(None, events, Programmes((programme,)), "card").account.lots.values())
+
+
+@pytest.mark.parametrize("end", ["void", "lapse"])
+def test_reserved_points_do_not_expire(end):
+    """Void or lapsed after their time they come back and expire at once, as an entry of its own."""
+    programme = Programme(valid_for=DAY, reserve_for=5 * DAY)
+    programmes = Programmes((programme,))
+    reserve = Reserve(append_time=HOUR, command_id="redemption", points=1_00)
+    held = process(None, [buy("100", "1", 1), reserve], programmes, "card").account
+    assert [(Kind.EXPIRED, -1_00, 2 * DAY)] == happened(advance(held, 4 * DAY, programmes))
+
+    void = Void(append_time=4 * DAY, command_id="void", redemption_id="redemption")
+    back = process(held, [void], programmes, "card") if end == "void" else advance(held, 6 * DAY, programmes)
+    time = 4 * DAY if end == "void" else HOUR + 5 * DAY
+    kind = Kind.VOIDED if end == "void" else Kind.LAPSED
+    assert [(kind, 0, time), (Kind.EXPIRED, -1_00, time)] == happened(back)[1:]
+    assert 0 == back.account.total
+
+
+def test_everything_has_its_own_time():
+    """A timer that comes late finds everything in the order in which it was due."""
+    programme = Programme(pending=2 * DAY, valid_for=4 * DAY, expiry_notice=DAY, reserve_for=DAY)
+    outcome = let_pass(programme, [buy("100", "1", 1), buy("50", "2", 3 * DAY)], 100 * DAY)
+
+    assert [
+        (Kind.EXPIRES_SOON, 0, 4 * DAY),
+        (Kind.EXPIRED, -2_00, 5 * DAY),
+        (Kind.RELEASED, 0, 5 * DAY),
+        (Kind.EXPIRES_SOON, 0, 7 * DAY),
+        (Kind.EXPIRED, -1_00, 8 * DAY),
+    ] == happened(outcome)
+
+
+TIERED = Programme(
+    tier_period=Period.MONTH, tiers=(Tier("base", 0), Tier("silver", 4_00, Decimal(2)), Tier("gold", 10_00))
+)
+
+
+def tiers(outcome):
+    return [(entry.reason, entry.tier, entry.time // DAY) for entry in outcome.entries if entry.kind == Kind.TIER]
+
+
+def test_tier_rises_at_once_and_counts_for_what_follows():
+    """The purchase that reaches a tier earns by the one before."""
+    events = [buy("100", "1", DAY), buy("100", "2", 2 * DAY), buy("50", "3", 3 * DAY)]
+    outcome = process(None, events, Programmes((TIERED,)), "card")
+
+    assert [2_00, 2_00, 0, 2_00] == [entry.points for entry in outcome.entries]
+    assert [("base", "silver", 2)] == tiers(outcome)
+    assert ["base", "base", "silver", "silver"] == [entry.tier for entry in outcome.entries]
+
+
+def test_tier_lasts_until_the_end_of_the_period_after():
+    """January's purchases make silver for January and February; a customer who never comes again falls on 1 March."""
+    programmes = Programmes((TIERED,))
+    account = process(None, [buy("200", "1", DAY)], programmes, "card").account
+
+    outcome = advance(account, 400 * DAY, programmes)
+    assert [("silver", "base", 59)] == tiers(outcome)
+    assert outcome.account.next_due(programmes) is None
+
+
+def test_tier_falls_no_further_than_the_last_period_earned():
+    """Gold in January, silver in February: gold until the end of February, silver until the end of March."""
+    events = [buy("500", "1", DAY), buy("200", "2", 35 * DAY)]
+    outcome = process(None, events, Programmes((TIERED,)), "card")
+    later = advance(outcome.account, 400 * DAY, Programmes((TIERED,)))
+
+    assert [("base", "gold", 1)] == tiers(outcome)
+    assert [("gold", "silver", 59), ("silver", "base", 90)] == tiers(later)
+
+
+def test_programme_without_tiers_ends_them_with_the_period():
+    """A new version of the programme changes nobody's tier before the running period ends."""
+    programmes = Programmes.of([TIERED, Programme(1, effective_time=10 * DAY)])
+    outcome = process(None, [buy("200", "1", DAY), buy("100", "2", 20 * DAY)], programmes, "card")
+    assert ("silver", 2_00) == (outcome.entries[-1].tier, outcome.entries[-1].points)
+
+    later = advance(outcome.account, 400 * DAY, programmes)
+    assert [("silver", "", 31)] == tiers(later)
+    assert {1} == {entry.programme_version for entry in later.entries}
+    assert later.account.next_due(programmes) is None
+
+
+@pytest.mark.parametrize(
+    ("period", "end"),
+    [(Period.MONTH, (2026, 4)), (Period.QUARTER, (2026, 4)), (Period.HALF_YEAR, (2026, 7)), (Period.YEAR, (2027, 1))],
+)
+def test_periods_are_those_of_the_calendar(period, end):
+    """Months begin at local midnight, summer time or not."""
+    berlin = ZoneInfo("Europe/Berlin")
+    programme = Programme(tier_period=period, tiers=(Tier("base", 0),), time_zone="Europe/Berlin")
+    march = int(datetime(2026, 3, 31, 23, 30, tzinfo=berlin).timestamp()) * 1000
+    account = process(None, [buy("1", "1", march)], Programmes((programme,)), "card").account
+
+    assert int(datetime(*end, 1, tzinfo=berlin).timestamp()) * 1000 == account.next_due(Programmes((programme,)))

@@ -1,0 +1,22 @@
+"""Which version of the programme decides."""
+
+import pytest
+
+from services.domain.programme import Programme, Programmes
+
+FIRST, SECOND, CORRECTED = Programme(), Programme(1, effective_time=100), Programme(2, effective_time=100)
+
+
+@pytest.mark.parametrize(("time", "version"), [(-1, 0), (0, 0), (99, 0), (100, 2), (10**15, 2)])
+def test_latest_version_in_force_decides(time, version):
+    """From its time on; of two for the same time the later one, and before all times the first."""
+    assert version == Programmes.of([CORRECTED, FIRST, SECOND]).at(time).version
+
+
+def test_every_version_can_be_looked_up():
+    """A return is decided by the version of its purchase, in force or not."""
+    programmes = Programmes.of([CORRECTED, SECOND, FIRST])
+
+    assert [FIRST, SECOND, CORRECTED] == [programmes.version(number) for number in range(3)]
+    with pytest.raises(LookupError, match="no version 3"):
+        programmes.version(3)

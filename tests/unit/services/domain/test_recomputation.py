@@ -1,0 +1,118 @@
+"""What is recomputed of an account is what the processor made of it, in whatever order that took the events."""
+
+from dataclasses import replace
+from decimal import Decimal
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.domain.account import advance
+from services.domain.entries import Kind
+from services.domain.events import Erase, Purchase
+from services.domain.programme import DAY, Programmes
+from services.domain.purchases import forget
+from services.domain.recomputation import in_order, recompute
+from tests.account_histories import CARD, HISTORIES, START, processed
+
+LATER = START + 120 * DAY
+PROGRAMMES = Programmes()
+
+
+def bought(number, time, amount=100):
+    return Purchase(START + time, f"I{number}", Decimal(amount))
+
+
+def later(account, programmes):
+    """The account once time has done what leaves no entry."""
+    if account is None:
+        return None
+    account = advance(account, LATER, programmes).account
+    forget(account, LATER, programmes.at(LATER))
+    return account
+
+
+@given(HISTORIES, st.randoms())
+def test_the_same_entries_and_the_same_account(history, dice):
+    """Events and record in any order, also several times, give every entry and the account again."""
+    events = dice.sample(history.events * 2, 2 * len(history.events))
+    record = dice.sample(history.entries * 2, 2 * len(history.entries))
+
+    recomputed = recompute(CARD, events, record, history.programmes)
+
+    assert in_order(history.entries) == recomputed.settled.entries
+    assert later(history.account, history.programmes) == later(recomputed.settled.account, history.programmes)
+    assert [] == recomputed.without_event
+    assert [] == recomputed.not_processed
+
+
+def test_the_order_is_that_of_the_record():
+    """A purchase that came to the processor late has the sequence that it got, not the one of its time."""
+    history = processed([[bought(1, 50)], [bought(2, 10, 7)]], PROGRAMMES)
+
+    recomputed = recompute(CARD, reversed(history.events), history.entries, PROGRAMMES)
+
+    assert ["I1", "I2"] == [entry.event_id for entry in recomputed.settled.entries]
+    assert history.entries == recomputed.settled.entries
+
+
+def test_events_without_record_come_last_and_are_named():
+    """What the processor has not taken counts after all that it has; a further copy of what it took does not."""
+    history = processed([[bought(1, 50)], [bought(2, 60)]], PROGRAMMES)
+    copy, lost = bought(1, 55), bought(3, 1)
+
+    recomputed = recompute(CARD, [*history.events, copy, lost], history.entries, PROGRAMMES)
+
+    assert history.entries == recomputed.settled.entries
+    assert ["I3"] == recomputed.not_processed
+    assert (3, 600) == (recomputed.late.account.sequence, recomputed.late.account.total)
+
+
+def test_an_event_without_effect_needs_no_record():
+    """A customer type that does not take part leaves nothing behind, and nothing is missing."""
+    recomputed = recompute(CARD, [replace(bought(1, 1), customer_type="OTHER")], [], PROGRAMMES)
+
+    assert [] == recomputed.not_processed
+    assert recomputed.late.account is None
+
+
+def test_entries_of_events_that_are_not_there_are_named():
+    """An entry that no event explains is found, and the others are recomputed without it."""
+    history = processed([[bought(1, 1)], [bought(2, 2)]], PROGRAMMES)
+
+    recomputed = recompute(CARD, [history.events[1]], history.entries, PROGRAMMES)
+
+    assert ["I1"] == [entry.event_id for entry in recomputed.without_event]
+    assert [200] == [entry.total for entry in recomputed.settled.entries]
+
+
+def test_what_the_record_has_lost_comes_first():
+    """Where retention took the beginning of the record, older events are taken in the order of their times."""
+    history = processed([[bought(1, 1)], [bought(2, 2)], [bought(3, 3)]], PROGRAMMES)
+
+    recomputed = recompute(CARD, reversed(history.events), history.entries[2:], PROGRAMMES, complete_from=START + 3)
+
+    assert history.entries == recomputed.settled.entries
+    assert [] == recomputed.not_processed
+
+
+def test_an_account_of_before_openings_were_recorded_goes_on_without():
+    """Entries of before 2026-11 have the opening time 0, and so has the account that is recomputed from them."""
+    history = processed([[bought(1, 1)], [bought(2, 2)]], PROGRAMMES)
+    record = [replace(entry, opened_time=0) for entry in history.entries]
+
+    recomputed = recompute(CARD, history.events, record, PROGRAMMES)
+
+    assert record == recomputed.settled.entries
+    assert 0 == recomputed.settled.account.opened_time
+
+
+def test_a_new_account_after_an_erasure_in_the_same_millisecond():
+    """Its opening time is the one that the processor chose, so that the two accounts can be told apart."""
+    history = processed(
+        [[bought(1, 1), Erase(append_time=START + 2, command_id="C1"), bought(2, 3)], [bought(3, 4)]], PROGRAMMES
+    )
+
+    recomputed = recompute(CARD, history.events, history.entries, PROGRAMMES)
+
+    assert history.entries == recomputed.settled.entries
+    assert [Kind.EARNED, Kind.ERASED, Kind.EARNED, Kind.EARNED] == [e.kind for e in recomputed.settled.entries]

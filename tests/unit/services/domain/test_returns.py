@@ -1,0 +1,263 @@
+"""What returns take back."""
+
+from dataclasses import replace
+from decimal import ROUND_FLOOR, Decimal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.domain.account import process
+from services.domain.accrual import base_points
+from services.domain.entries import Kind
+from services.domain.events import Adjust, Line, Purchase, Reserve
+from services.domain.lots import Terms
+from services.domain.programme import DAY, Campaign, Period, Programme, Programmes, SpentReturns, Tier
+
+SQUARE = Programme(loyalty_factor=Decimal("0.001"), rounding=ROUND_FLOOR)
+"""One hundredth for 10 whole units of money, as Square's example has one point for 10 dollars."""
+
+
+def buy(amount, number="bought", time=1, lines=()):
+    return Purchase(time, number, Decimal(amount), "here", lines=lines)
+
+
+def back(amount, original="bought", number="back", time=2, lines=()):
+    return Purchase(time, number, -Decimal(amount), "here", original_invoice_number=original, lines=lines)
+
+
+def after(*events, programme=None):
+    return process(None, events, Programmes((programme or Programme(),)), "card")
+
+
+def taken(outcome):
+    return [-entry.points for entry in outcome.entries if entry.kind == Kind.RETURNED]
+
+
+@pytest.mark.parametrize(("refund", "points"), [("1", 0), ("5", 0), ("10", 1), ("20", 2), ("105", 10), ("500", 10)])
+def test_square_s_worked_examples(refund, points):
+    """Of 105 dollars, which earned 10, a refund of 1 or 5 takes nothing, of 10 takes 1, of 20 takes 2, of all all.
+
+    Source: developer.squareup.com/forums/t/22747.
+    """
+    assert [points] == taken(after(buy("105"), back(refund), programme=SQUARE))
+
+
+def test_refund_takes_nothing_where_nothing_was_earned():
+    """An invoice too small to earn, or never seen, gives nothing to take; the return is entered all the same."""
+    assert [0] == taken(after(buy("9"), back("9"), programme=SQUARE))
+    assert [0] == taken(after(buy("105"), back("105", original="unknown"), programme=SQUARE))
+    assert [0] == taken(after(back("105"), programme=SQUARE))
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(1, 40_00), min_size=1, max_size=8), st.integers(1, 150_00))
+def test_many_small_returns_take_what_a_large_one_takes(refunds, amount):
+    """Points are computed anew on what remains, so rounding gains nothing: neither customer nor shop."""
+    refunds = [Decimal(cents).scaleb(-2) for cents in refunds]
+    amount = Decimal(amount).scaleb(-2)
+    small = after(buy(amount), *(back(refund, number=str(n), time=2 + n) for n, refund in enumerate(refunds)))
+    remaining = max(Decimal(0), amount - sum(refunds))
+
+    assert base_points(amount, Programme()) - base_points(remaining, Programme()) == sum(taken(small))
+
+
+def test_return_may_be_positive_where_it_names_its_original():
+    """Tills that send returns as positive amounts mean the same."""
+    returned = replace(back("50"), total_amount=Decimal(50))
+
+    assert taken(after(buy("100"), back("50"))) == taken(after(buy("100"), returned)) == [1_00]
+
+
+def test_return_counts_once():
+    """The same return again, and the same purchase after it, change nothing."""
+    outcome = after(buy("100"), back("50"), back("50", time=3), buy("100", time=4))
+
+    assert [Kind.EARNED, Kind.RETURNED] == [entry.kind for entry in outcome.entries]
+
+
+def test_return_in_the_millisecond_of_its_purchase():
+    """What was bought first is counted first, whatever the numbers say."""
+    assert [2_00] == taken(after(back("100", number="a", original="b"), buy("100", number="b", time=2)))
+
+
+def test_return_of_an_item_takes_its_campaign_s_points():
+    """Milk counts threefold: bringing it back takes three times as much as bringing back bread."""
+    campaign = Campaign("milk", items=frozenset({"milk"}), multiplier=Decimal(3))
+    programme = Programme(campaigns=(campaign,))
+    basket = (Line("milk", Decimal(40)), Line("bread", Decimal(60)))
+    bought = buy("100", lines=basket)
+
+    assert [3_60] == [entry.points for entry in after(bought, programme=programme).entries]
+    for line, points in (basket[0], 2_40), (basket[1], 1_20):
+        assert [points] == taken(after(bought, back(line.value, lines=(line,)), programme=programme))
+    assert [3_60] == taken(after(bought, back("100"), programme=programme))
+    assert [1_80, 1_80] == taken(after(bought, back("70"), back("30", number="rest", time=3), programme=programme))
+
+
+def test_bonus_goes_with_what_it_was_given_for():
+    """The bonus for milk stays while milk stays."""
+    programme = Programme(campaigns=(Campaign("milk", items=frozenset({"milk"}), bonus=50),))
+    milk, bread = Line("milk", Decimal(10)), Line("bread", Decimal(90))
+    bought = buy("100", lines=(milk, bread))
+
+    assert [1_80] == taken(after(bought, back("90", lines=(bread,)), programme=programme))
+    assert [70] == taken(after(bought, back("10", lines=(milk,)), programme=programme))
+
+
+def test_return_is_computed_by_the_rules_of_the_purchase():
+    """A campaign that has ended, a factor and a tier that have changed meanwhile: the purchase earned by its own."""
+    campaign = Campaign("opening", first_day=None, multiplier=Decimal(2))
+    first = Programme(
+        campaigns=(campaign,), tier_period=Period.YEAR, tiers=(Tier("base", 0), Tier("gold", 4_00, Decimal(2)))
+    )
+    second = Programme(1, effective_time=100, loyalty_factor=Decimal("0.5"))
+    events = [buy("100"), buy("100", "as gold", 2), back("50", time=100), back("50", "as gold", "later", 101)]
+    outcome = process(None, events, Programmes.of([first, second]), "card")
+
+    assert [4_00, 8_00] == [entry.points for entry in outcome.entries if entry.kind == Kind.EARNED]
+    assert [2_00, 4_00] == taken(outcome)
+    assert {1} == {entry.programme_version for entry in outcome.entries if entry.kind == Kind.RETURNED}
+
+
+def test_return_without_a_reference_takes_the_newest_purchases_first():
+    """So that what is named later is still there; beyond what was bought there is nothing to take."""
+    events = [buy("100", "old"), buy("30", "new", 2)]
+
+    outcome = after(*events, back("50", original=None, time=3))
+    assert [1_00] == taken(outcome)
+    assert (Decimal(80), 1_60) == outcome.account.purchases["old"][1:3]
+    assert (Decimal(0), 0) == outcome.account.purchases["new"][1:3]
+    assert [2_60] == taken(after(*events, back("1000", original=None, time=3)))
+
+
+def test_return_of_a_customer_who_no_longer_takes_part():
+    """Points of a known purchase are taken back even so; without a reference the invoice concerns nobody."""
+    known = replace(back("50"), customer_type="NONPRIME")
+
+    assert [1_00] == taken(after(buy("100"), known))
+    assert [] == taken(after(buy("100"), replace(known, original_invoice_number=None)))
+
+
+@pytest.mark.parametrize(
+    ("policy", "points", "available"),
+    [(SpentReturns.WITHIN_BALANCE, 50, 0), (SpentReturns.NEGATIVE_ALLOWED, 2_00, -1_50)],
+)
+def test_return_of_points_that_are_spent(policy, points, available):
+    """Within balance takes what is there and forgives the rest; else it is owed, and what is earned next pays it."""
+    spent = Adjust(append_time=2, command_id="spent", points=-1_50)
+    programme = Programme(spent_returns=policy)
+    outcome = after(buy("100"), spent, back("100", time=3), programme=programme)
+
+    assert [points] == taken(outcome)
+    assert available == outcome.account.available == outcome.entries[-1].available
+    later = process(outcome.account, [buy("200", "next", 4)], Programmes((programme,)), "card")
+    assert available + 4_00 == later.account.available == later.account.total
+
+
+def test_debt_is_no_reason_to_take_reserved_points():
+    """What is set aside stays so; the debt is paid when it comes back, and not if it is spent."""
+    programme = Programme(spent_returns=SpentReturns.NEGATIVE_ALLOWED)
+    reserved = Reserve(append_time=2, command_id="redemption", points=2_00)
+    outcome = after(buy("100"), reserved, back("100", time=3), programme=programme)
+    entry = outcome.entries[-1]
+    assert (0, -2_00, 2_00) == (entry.total, entry.available, entry.reserved)
+
+    lapsed = process(outcome.account, [buy("1", "next", DAY)], Programmes((programme,)), "card").account
+    assert (0, 2, 2) == (lapsed.debt, lapsed.available, lapsed.total)
+
+
+@pytest.mark.parametrize(
+    ("pending", "time", "left"),
+    [
+        (5 * DAY, 3 * DAY, {Terms(32 * DAY, 6 * DAY): 2_00, Terms(34 * DAY, 8 * DAY): 1_00}),
+        (5 * DAY, 7 * DAY, {Terms(32 * DAY): 2_00, Terms(34 * DAY, 8 * DAY): 1_00}),
+        (0, 7 * DAY, {Terms(32 * DAY): 2_00, Terms(34 * DAY): 1_00}),
+    ],
+)
+def test_return_takes_from_the_lot_of_its_purchase(pending, time, left):
+    """Pending or released, not from what expires soonest or is somebody else's."""
+    programme = Programme(pending=pending, valid_for=30 * DAY)
+    events = [buy("100", "first", DAY), buy("100", "second", 2 * DAY), buy("50", "third", 3 * DAY)]
+    returned = back("100", "second", time=time)
+
+    assert left == after(*events, returned, programme=programme).account.lots
+
+
+def test_pending_points_of_one_day_are_told_apart():
+    """They expire together, but each purchase is released in its own time."""
+    programme = Programme(pending=5 * DAY, valid_for=30 * DAY)
+    events = [buy("100", "first", DAY), buy("100", "second", DAY + 1), back("100", "second", time=DAY + 2)]
+
+    assert {Terms(32 * DAY, 6 * DAY): 2_00} == after(*events, programme=programme).account.lots
+
+
+def test_return_takes_elsewhere_what_its_lot_has_not():
+    """Spent from its own lot, the rest comes from what expires soonest, pending points too."""
+    programme = Programme(pending=5 * DAY, valid_for=30 * DAY)
+    spent = Adjust(append_time=6 * DAY, command_id="spent", points=-1_50)
+    events = [buy("100", "first", DAY), spent, buy("100", "second", 6 * DAY), buy("50", "third", 7 * DAY)]
+    lots = after(*events, back("100", "first", time=8 * DAY), programme=programme).account.lots
+
+    assert {Terms(37 * DAY, 11 * DAY): 50, Terms(38 * DAY, 12 * DAY): 1_00} == lots
+
+
+def test_tier_that_returns_undo_ends_with_the_period():
+    """Buying up a tier and bringing everything back keeps it only until the running period ends."""
+    programme = Programme(tier_period=Period.MONTH, tiers=(Tier("gold", 2_00),))
+    events = [buy("100"), back("100"), buy("1", "small", 3), buy("1", "next", 40 * DAY)]
+    outcome = after(*events, programme=programme)
+    tiers = [(entry.tier, entry.time) for entry in outcome.entries if entry.kind == Kind.TIER]
+
+    assert [("gold", 1), ("", 31 * DAY)] == tiers
+
+
+def test_return_counts_against_the_period_of_its_purchase():
+    """What January's purchases were worth is settled with January: returns of it cost February nothing."""
+    programme = Programme(tier_period=Period.MONTH, tiers=(Tier("gold", 2_00),))
+    events = [buy("50"), buy("100", "february", 35 * DAY), back("50", time=36 * DAY), buy("1", "april", 95 * DAY)]
+    tiers = [(entry.tier, entry.time // DAY) for entry in after(*events, programme=programme).entries]
+
+    assert [("", 0), ("", 35), ("gold", 35), ("gold", 36), ("", 90), ("", 95)] == tiers
+
+
+@pytest.mark.parametrize(
+    ("window", "day", "points"), [(90 * DAY, 89, 2_00), (90 * DAY, 91, 0), (5 * DAY, 9, 2_00), (5 * DAY, 11, 0)]
+)
+def test_purchases_are_remembered_for_the_return_window(window, day, points):
+    """And for ten days at least, so that a repeat is known by its number."""
+    programme = Programme(return_window=window)
+
+    assert [points] == taken(after(buy("100"), back("100", time=day * DAY), programme=programme))
+    again = after(buy("100"), buy("100", time=day * DAY), programme=programme)
+    assert (1 if points else 2) == len(again.entries)
+
+
+def test_lot_of_a_purchase_is_found_by_the_rules_of_the_purchase():
+    """Points that expire soon are earned by an old version, points that never do by the one in force."""
+    programmes = Programmes.of([Programme(valid_for=30 * DAY), Programme(1, effective_time=DAY)])
+    early, old, new = buy("50", "early"), buy("100", "old", DAY - 1), buy("100", "new", DAY)
+    account = process(None, [early, old, new, back("100", "new", time=2 * DAY)], programmes, "card").account
+
+    assert {Terms(31 * DAY): 3_00} == account.lots
+    account = process(None, [early, old, new, back("100", "old", time=2 * DAY)], programmes, "card").account
+    assert {Terms(31 * DAY): 1_00, Terms(): 2_00} == account.lots
+
+
+def test_returned_lines_may_be_negative():
+    """As the lines of a negative invoice are; the sign says nothing."""
+    programme = Programme(campaigns=(Campaign("milk", items=frozenset({"milk"}), multiplier=Decimal(3)),))
+    bought = buy("100", lines=(Line("milk", Decimal(40)), Line("bread", Decimal(60))))
+
+    for value in Decimal(40), Decimal(-40):
+        assert [2_40] == taken(after(bought, back("40", lines=(Line("milk", value),)), programme=programme))
+
+
+def test_return_never_earns():
+    """Where a discount was a line of the campaign, the rest by itself would be worth more: nothing is taken."""
+    programme = Programme(campaigns=(Campaign("milk", items=frozenset({"milk", "off"}), multiplier=Decimal(9)),))
+    bought = buy("100", lines=(Line("milk", Decimal(40)), Line("off", Decimal(-30)), Line("bread", Decimal(90))))
+    outcome = after(bought, back("1", lines=(Line("bread", Decimal(1)),)), programme=programme)
+
+    assert [0] == taken(outcome)
+    assert 3_60 == outcome.account.total == outcome.account.purchases["bought"].earned

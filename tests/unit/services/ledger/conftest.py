@@ -1,0 +1,14 @@
+"""A ledger in each kind of database."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.ledger import Ledger
+
+
+@pytest.fixture
+def ledger(database_url: str) -> Iterator[Ledger]:
+    ledger = Ledger(database_url)
+    yield ledger
+    ledger.close()

@@ -1,0 +1,235 @@
+"""Appending, in both databases: services.ledger.appender."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Engine, event
+
+from services.domain.entries import Kind
+from services.ledger.appender import Appended, Appender, Batch
+from services.ledger.database import LedgerError
+from services.ledger.positions import PositionMovedError, Span, Watermarks, forget_positions
+from services.ledger.records import Undecodable
+from services.pseudonyms import Pseudonyms
+from tests.ledger import EVERYTHING, PSEUDONYMS, TOPIC_ID, Ledger, entry, expected, stored, texts
+
+ENTRIES = [("A", entry(1)), ("B", entry(1)), ("A", entry(2)), ("A", entry(3))]
+
+
+def test_every_entry_is_appended_once(ledger: Ledger) -> None:
+    """Repeats, in one batch or in later ones, are counted and change nothing."""
+    assert Appended(entries=3) == ledger.append(*ENTRIES[:3])
+    assert Appended(entries=1) == ledger.append(*ENTRIES, *ENTRIES)
+    assert expected(ENTRIES) == stored(ledger.engine)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=15)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_any_batches_give_the_same(ledger: Ledger, sizes: list[int], random: Any) -> None:
+    """However records are cut into batches, with whatever repeats of a replay, each entry is there once."""
+    records = [(card, entry(sequence)) for card in "ABC" for sequence in range(1, 6)]
+    stream = records + random.sample(records, 6)
+    while stream:
+        size = max(1, random.choice(sizes))
+        ledger.append(*stream[:size])
+        stream = stream[size:]
+    assert expected(records) == stored(ledger.engine)
+    assert [] == ledger.gaps()
+
+
+class KilledError(Exception):
+    """The process ends here."""
+
+
+@contextmanager
+def killed(engine: Engine, moment: str, number: int) -> Iterator[None]:
+    """The process ends at this statement, or commit, counted from 0."""
+    left = count(number, -1)
+
+    def die(*_: object) -> None:
+        if next(left) == 0:
+            raise KilledError
+
+    event.listen(engine, moment, die)
+    yield
+    event.remove(engine, moment, die)
+
+
+@pytest.mark.parametrize("moment", ["before_cursor_execute", "after_cursor_execute", "commit"])
+def test_a_crash_at_any_point_doubles_and_loses_nothing(ledger: Ledger, moment: str) -> None:
+    """Wherever a transaction ends early, nothing of it is there, and a process that starts again appends it whole."""
+    ledger.append(*LIFE[:2])
+    before = texts(ledger.engine)
+    for crashes in count():
+        process = Ledger(ledger.url)
+        assert 2 == process.position, "offsets go with the entries"
+        try:
+            with killed(process.engine, moment, crashes):
+                process.append(*LIFE[2:])
+        except KilledError:
+            assert before == texts(ledger.engine)
+        else:
+            break
+        finally:
+            process.close()
+    assert crashes >= (1 if moment == "commit" else 8)
+    assert expected(LIFE) == stored(ledger.engine)
+    assert len(LIFE) == ledger.appender.open(TOPIC_ID, EVERYTHING)[0]
+
+
+def test_two_processes_append_nothing_twice(ledger: Ledger) -> None:
+    """Of two that read the same, the second is refused before it writes, and goes on where the first has ended."""
+    other = Ledger(ledger.url)
+    ledger.append(*ENTRIES)
+    with pytest.raises(PositionMovedError):
+        other.append(*ENTRIES, ("C", entry(1)))
+    assert expected(ENTRIES) == stored(ledger.engine)
+    other.position = other.appender.open(TOPIC_ID, EVERYTHING)[0]
+    other.append(("C", entry(1)))
+    other.close()
+    assert expected([*ENTRIES, ("C", entry(1))]) == stored(ledger.engine)
+
+
+def test_a_gap_is_noted_until_it_is_filled(ledger: Ledger) -> None:
+    """A missing sequence is a gap of its account; what comes later splits it, and fills it."""
+    assert 1 == ledger.append(("A", entry(1)), ("A", entry(6)), ("B", entry(1))).gaps
+    assert [(2, 5)] == ledger.gaps()
+    assert 1 == ledger.append(("A", entry(3)), ("A", entry(7))).gaps
+    assert [(2, 2), (4, 5)] == ledger.gaps()
+    assert 2 == ledger.appender.count_gaps()
+    assert -2 == ledger.append(("A", entry(2)), ("A", entry(4)), ("A", entry(5))).gaps
+    assert [] == ledger.gaps()
+
+
+def test_a_first_record_that_is_not_the_first_entry_is_a_gap(ledger: Ledger) -> None:
+    """What the topic had forgotten before the ledger first read it shows."""
+    ledger.append(("A", entry(4)))
+    assert [(1, 3)] == ledger.gaps()
+
+
+def test_an_account_opened_again_is_another(ledger: Ledger) -> None:
+    """The same card with a later OpenedTime counts from 1 again, and nothing is taken for a repeat or a gap."""
+    ledger.append(("A", entry(1)), ("A", entry(1, opened_time=9_000)), ("A", entry(2, opened_time=9_000)))
+    assert 3 == len(stored(ledger.engine))
+    assert [] == ledger.gaps()
+
+
+def test_records_that_are_no_entry_are_kept_track_of(ledger: Ledger) -> None:
+    """They move the position as any other, and reading the topic anew finds them anew."""
+    record = Undecodable(0, 0, 1_700_000_000_000, "no \0 magic")
+    ledger.appender.append(Batch([], [record], {0: Span(0, 1)}))
+    assert 1 == ledger.appender.open(TOPIC_ID, EVERYTHING)[0]
+    with ledger.engine.begin() as connection:
+        forget_positions(connection)
+    with pytest.raises(PositionMovedError):
+        ledger.appender.append(Batch([], [], {0: Span(1, 2)}))
+    assert 0 == ledger.appender.open(TOPIC_ID, EVERYTHING)[0]
+    ledger.appender.append(Batch([], [record], {0: Span(0, 1)}))
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "marks", "start"),
+    [
+        (TOPIC_ID, Watermarks(0, 100), 4),
+        (TOPIC_ID, Watermarks(2, 4), 4),
+        (TOPIC_ID, Watermarks(7, 100), 7),
+        (TOPIC_ID, Watermarks(1, 3), 1),
+        ("incarnation-2", Watermarks(0, 100), 0),
+    ],
+    ids=["goes on", "at the end", "deleted meanwhile", "log was cut", "topic made anew"],
+)
+def test_where_reading_goes_on(ledger: Ledger, topic_id: str, marks: Watermarks, start: int) -> None:
+    """At the stored offset where the topic still has it; from the beginning of what is another log."""
+    ledger.append(*ENTRIES)
+    again = Ledger(ledger.url)
+    assert {0: start} == again.appender.open(topic_id, {0: marks})
+    again.appender.append(Batch([], [], {0: Span(start, start + 1)}))
+    again.close()
+
+
+def test_a_ledger_stays_with_its_topic_and_its_key(ledger: Ledger) -> None:
+    """Another topic's entries, or pseudonyms of another key, are refused: they would make other accounts."""
+    for appender in (
+        Appender(ledger.engine, PSEUDONYMS, "other-loyalty"),
+        Appender(ledger.engine, Pseudonyms(b"x" * 32), "loyalty"),
+    ):
+        with pytest.raises(LedgerError, match="made with another"):
+            appender.bind()
+
+
+@pytest.mark.parametrize("card", ["ü" * 5_000, "a\0b", "'; DROP TABLE ledger_entry; --", "\U0001f6d2"])
+def test_odd_texts_stop_nobody(ledger: Ledger, card: str) -> None:
+    """What a till may send as a card, however long and whatever is in it, is appended like any other."""
+    odd = entry(1, reason="\U0001f6d2'", counterparty=card)
+    assert 1 == ledger.append((card, odd)).entries
+    assert 0 == ledger.append((card, odd)).entries
+
+
+def erased(sequence: int) -> Any:
+    return entry(sequence, kind=Kind.ERASED, points=-100 * (sequence - 1), total=0, available=0)
+
+
+WORDS = "as I, Anna, asked"
+LIFE = [
+    ("4711", entry(1)),
+    ("4711", entry(2, kind=Kind.ADJUSTED, reason=WORDS, actor="4711")),
+    ("4711", entry(3, kind=Kind.REFUSED, points=0, reason="insufficient-points", actor="clerk")),
+    ("4711", entry(4, kind=Kind.SENT, points=-50, reason=WORDS, counterparty="0815")),
+    ("0815", entry(1, kind=Kind.RECEIVED, points=50, reason=WORDS, counterparty="4711", actor="4711")),
+    ("4711", erased(5)),
+]
+
+
+@pytest.mark.parametrize("cut", range(len(LIFE) + 1))
+def test_an_erasure_takes_the_customer_out(ledger: Ledger, cut: int) -> None:
+    """Wherever batches are cut: neither card nor words are left, amounts and codes are, others keep their names."""
+    for batch in (LIFE[:cut], LIFE[cut:]):
+        if batch:
+            ledger.append(*batch)
+    found = texts(ledger.engine)
+    assert "4711" not in found
+    assert "Anna" not in found
+    assert expected(LIFE) == stored(ledger.engine)
+    assert all(text in found for text in ("0815", "insufficient-points", "clerk", PSEUDONYMS.of("4711")))
+
+
+def test_a_replay_after_an_erasure_brings_nobody_back(ledger: Ledger) -> None:
+    """Older records of the account come again, and some that are new come late: it stays erased."""
+    ledger.append(*LIFE[:2], *LIFE[4:])
+    assert [(3, 4)] == ledger.gaps()
+    assert Appended(entries=2, gaps=-1) == ledger.append(*LIFE)
+    assert "4711" not in texts(ledger.engine)
+    assert expected(LIFE) == stored(ledger.engine)
+
+
+def test_other_accounts_name_an_erased_customer_no_more(ledger: Ledger) -> None:
+    """A transfer that arrives after the erasure has the pseudonym; once they are back, a new one has the card."""
+    ledger.append(*LIFE)
+    late = entry(2, kind=Kind.RECEIVED, reason=WORDS, counterparty="4711", time=OPENED_AGAIN - 1)
+    ledger.append(("0815", late))
+    assert "4711" not in texts(ledger.engine)
+    ledger.append(("4711", entry(1, opened_time=OPENED_AGAIN)))
+    older = entry(3, kind=Kind.RECEIVED, counterparty="4711", time=LIFE[-1][1].time)
+    newer = entry(4, kind=Kind.SENT, counterparty="4711", time=OPENED_AGAIN + 1)
+    ledger.append(("0815", older))
+    assert 1 == texts(ledger.engine).count("'4711'")
+    ledger.append(("0815", newer))
+    assert 2 == texts(ledger.engine).count("'4711'")
+
+
+OPENED_AGAIN = 50_000
+
+
+def test_a_customer_can_be_erased_twice(ledger: Ledger) -> None:
+    """The account that was opened after the first erasure is forgotten as the first was."""
+    ledger.append(*LIFE, ("4711", entry(1, opened_time=OPENED_AGAIN, time=OPENED_AGAIN)))
+    assert [None, "0815", "4711"] == ledger.cards()
+    end = entry(2, opened_time=OPENED_AGAIN, time=OPENED_AGAIN + 5, kind=Kind.ERASED, points=-100, total=0)
+    assert 1 == ledger.append(("4711", end)).erased
+    assert [None, "0815", None] == ledger.cards()
+    assert "4711" not in texts(ledger.engine)

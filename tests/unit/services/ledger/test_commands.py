@@ -1,0 +1,59 @@
+"""`loyalty ledger …` on both databases: services.cli.ledger."""
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from services.cli import app
+from services.ledger.appender import Batch
+from services.ledger.positions import Span
+from services.ledger.records import Undecodable
+from tests.ledger import PSEUDONYMS, Ledger, entry
+
+
+def loyalty(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["ledger", *arguments])
+
+
+@pytest.fixture(autouse=True)
+def _settings(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+    monkeypatch.setenv("LOYALTY_LEDGER_URL", database_url)
+
+
+def test_a_database_without_a_ledger_is_one_line() -> None:
+    """What there is to ask fails with the setting's name; migrate makes the tables, and may be repeated."""
+    answer = loyalty("gaps")
+    assert (1, 1) == (answer.exit_code, len(answer.stderr.strip().splitlines()[-1:]))
+    assert "LOYALTY_LEDGER_URL" in answer.stderr
+    assert [0, 0] == [loyalty("migrate").exit_code, loyalty("migrate").exit_code]
+    assert {"gaps": []} == json.loads(loyalty("gaps", "--json").stdout)
+
+
+def test_gaps_are_shown_without_cards(ledger: Ledger) -> None:
+    """The table has the pseudonym; --json has the card too."""
+    ledger.append(("9265846829", entry(3)))
+    table = loyalty("gaps").stdout
+    assert PSEUDONYMS.of("9265846829") in table
+    assert "9265846829" not in table
+    (gap,) = json.loads(loyalty("gaps", "--json").stdout)["gaps"]
+    assert ("9265846829", 1, 2) == (gap["card"], gap["first"], gap["last"])
+
+
+def test_undecodable_records_are_shown_until_they_are_read_again(ledger: Ledger) -> None:
+    """Place and reason; reread forgets them with the positions."""
+    record = Undecodable(0, 7, 1_700_000_000_000, "no [magic] byte")
+    ledger.appender.append(Batch([], [record], {0: Span(0, 8)}))
+    assert "0:7" in loyalty("undecodable").stdout
+    assert "no [magic] byte" in loyalty("undecodable").stdout
+    assert {"partitions": 1} == json.loads(loyalty("reread", "--json").stdout)
+    assert {"undecodable": []} == json.loads(loyalty("undecodable", "--json").stdout)
+
+
+def test_a_database_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line, and no password in it."""
+    monkeypatch.setenv("LOYALTY_LEDGER_URL", "mysql://root:secret@host/db")
+    answer = loyalty("migrate")
+    assert (1, False) == (answer.exit_code, "secret" in answer.stderr)
+    assert "neither sqlite" in answer.stderr

@@ -1,0 +1,96 @@
+"""The schema and its migrations: services.ledger.database."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Engine, insert, select, text
+from sqlalchemy.exc import DBAPIError
+
+from services.ledger.database import LedgerError, migrate, parse_url, reading_engine, writing_engine
+from services.ledger.tables import Base, PropertyRow
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    engine = writing_engine(database_url)
+    yield engine
+    engine.dispose()
+
+
+def test_migrations_lead_to_the_tables(engine: Engine) -> None:
+    """After all migrations the database has what the code's tables say, and nothing else."""
+    migrate(engine)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "version_table": "ledger_version"})
+        assert [] == compare_metadata(context, Base.metadata)
+
+
+def test_migrating_again_changes_nothing(engine: Engine) -> None:
+    """Every start migrates: what is there stays."""
+    migrate(engine)
+    with engine.begin() as connection:
+        connection.execute(insert(PropertyRow).values(name="a", value="b"))
+    migrate(engine)
+    with engine.connect() as connection:
+        assert [("a", "b")] == [tuple(row) for row in connection.execute(select(PropertyRow.__table__))]
+
+
+def test_processes_may_migrate_at_once(database_url: str) -> None:
+    """Of several that find an empty database, one makes the tables and the others find them."""
+
+    def start() -> None:
+        engine = writing_engine(database_url)
+        try:
+            migrate(engine)
+        finally:
+            engine.dispose()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert [None] * 4 == [future.result() for future in [pool.submit(start) for _ in range(4)]]
+
+
+def test_a_later_schema_is_refused(engine: Engine) -> None:
+    """A version that does not know the schema says so instead of writing into it."""
+    migrate(engine)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE ledger_version SET version_num = '9999'"))
+    with pytest.raises(LedgerError, match="9999"):
+        migrate(engine)
+
+
+def test_readers_of_a_file_cannot_write(tmp_path: Path) -> None:
+    """SQLite's file is opened for reading only; one that is not there is not made."""
+    url = f"sqlite:///{tmp_path / 'a ledger?.sqlite'}".replace("?", "%3F")
+    engine, reader = writing_engine(url), reading_engine(url)
+    with pytest.raises(DBAPIError, match="unable to open"), reader.connect() as connection:
+        connection.execute(text("SELECT 1"))
+    migrate(engine)
+    with pytest.raises(DBAPIError, match="readonly"), reader.connect() as connection:
+        connection.execute(insert(PropertyRow).values(name="a", value="b"))
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("nonsense", "is no URL"),
+        ("mysql://root:secret@host/db", "neither sqlite"),
+        ("sqlite://", "neither sqlite"),
+        ("sqlite:///:memory:", "neither sqlite"),
+    ],
+)
+def test_other_databases_are_refused(url: str, reason: str) -> None:
+    """The message says what is possible, and holds no password."""
+    with pytest.raises(LedgerError, match=reason) as caught:
+        parse_url(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:p@h/d", "postgresql+psycopg2://u:p@h/d"])
+def test_one_driver_for_postgresql(url: str) -> None:
+    """However the URL names PostgreSQL, psycopg 3 is what is installed."""
+    assert "postgresql+psycopg" == parse_url(url).drivername

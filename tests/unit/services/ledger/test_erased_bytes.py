@@ -1,0 +1,29 @@
+"""What SQLite keeps on the disk of an erased customer: services.ledger.appender."""
+
+from pathlib import Path
+
+from sqlalchemy import text
+
+from services.domain.entries import Kind
+from services.ledger.database import reading_engine
+from tests.ledger import Ledger, bytes_of, entry
+
+CARD = "9265846829"
+
+
+def test_no_byte_of_a_card_stays(tmp_path: Path) -> None:
+    """Neither free pages nor the write-ahead log hold the card; while somebody reads, the log is emptied later."""
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    entries = [(CARD, entry(number, reason="words " * 50)) for number in range(1, 200)]
+    ledger.append(*entries, *(("B", entry(number, counterparty=CARD)) for number in range(1, 200)))
+    assert CARD.encode() in bytes_of(ledger.url)
+    reader = reading_engine(ledger.url)
+    with reader.connect() as connection:
+        connection.execute(text("BEGIN"))
+        assert connection.scalar(text("SELECT count(*) FROM ledger_entry"))
+        ledger.append((CARD, entry(200, kind=Kind.ERASED, points=0)))
+        ledger.appender.tidy()
+        assert CARD.encode() in bytes_of(ledger.url)
+    ledger.appender.tidy()
+    assert CARD.encode() not in bytes_of(ledger.url)
+    ledger.close()

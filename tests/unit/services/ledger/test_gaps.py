@@ -1,0 +1,19 @@
+"""Missing sequences: services.ledger.gaps."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.ledger.gaps import Gap, track
+
+
+@given(st.lists(st.lists(st.integers(1, 40), max_size=10), max_size=6))
+def test_gaps_are_what_is_missing(batches: list[list[int]]) -> None:
+    """In whatever order and batches sequences come, repeats included: the gaps are those below the highest not seen."""
+    last, gaps = 0, list[Gap]()
+    for batch in batches:
+        last, gaps = track(last, gaps, batch)
+    seen = {sequence for batch in batches for sequence in batch}
+    assert max(seen, default=0) == last
+    missing = [sequence for gap in gaps for sequence in range(gap.first, gap.last + 1)]
+    assert sorted(set(range(1, last)) - seen) == sorted(missing)
+    assert all(first.last + 1 < second.first for first, second in zip(sorted(gaps), sorted(gaps)[1:], strict=False))

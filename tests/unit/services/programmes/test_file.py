@@ -1,0 +1,271 @@
+"""The programme file: what it becomes, and every way in which it can be wrong."""
+
+from dataclasses import fields
+from datetime import date
+from decimal import ROUND_DOWN, Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.domain.programme import DAY, MINUTE, Campaign, Combining, Period, Programme, SpentReturns, Tier
+from services.programmes import ProgrammeError, parse
+from services.programmes.file import ROUNDING, WEEKDAYS
+from services.yaml_files import Problem
+
+EXAMPLE = Path(__file__).resolve().parents[4] / "docs" / "programme-example.yaml"
+LEAST = "loyalty-factor: 0.02\n"
+TIER = "tier-period: year\ntiers:\n"
+CAMPAIGN = "campaigns:\n  - {name: a, multiplier: 2}\n"
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(ProgrammeError) as caught:
+        parse(text)
+    assert str(caught.value).splitlines() == [str(problem) for problem in caught.value.problems]
+    return str(caught.value).splitlines()
+
+
+def problems_or_none(text: str) -> list[Problem] | None:
+    try:
+        parse(text)
+    except ProgrammeError as error:
+        return list(error.problems)
+    return None
+
+
+def test_the_least_file_is_the_java_originals() -> None:
+    """With a factor alone, every other rule is the usual one."""
+    assert Programme() == parse(LEAST)
+
+
+def test_every_key_becomes_its_rule() -> None:
+    """The example, read by a person: each value with its unit, categories as their items."""
+    expected = Programme(
+        loyalty_factor=Decimal("0.02"),
+        customer_types=frozenset({"PRIME"}),
+        time_zone="Asia/Kolkata",
+        pending=3 * DAY,
+        valid_for=365 * DAY,
+        expiry_notice=14 * DAY,
+        reserve_for=15 * MINUTE,
+        return_window=30 * DAY,
+        spent_returns=SpentReturns.WITHIN_BALANCE,
+        tier_period=Period.QUARTER,
+        tiers=(Tier("silver", 10_000, Decimal("1.25")), Tier("gold", 50_000, Decimal("1.5"))),
+        combining=Combining.BEST,
+        campaigns=(
+            Campaign("diwali", first_day=date(2026, 11, 1), last_day=date(2026, 11, 14), multiplier=Decimal(2)),
+            Campaign(
+                "happy hour",
+                weekdays=frozenset({0, 1, 2, 3}),
+                hours=(17, 20),
+                stores=frozenset({"STR1534", "STR7188"}),
+                items=frozenset({"1001", "1002", "1003", "2001", "2002"}),
+                multiplier=Decimal(3),
+            ),
+            Campaign("new oven", items=frozenset({"2002"}), bonus=500),
+        ),
+    )
+    assert expected == parse(EXAMPLE.read_text(encoding="utf-8"))
+
+
+def test_what_the_example_leaves_usual_can_be_said_too() -> None:
+    """The values that the example does not show."""
+    text = (
+        "loyalty-factor: 1.000001\nrounding: down\ncustomer-types: [prime, Gold]\nvalid-for: never\n"
+        "spent-returns: negative-allowed\ncombining: all\nreserve-for: P1D\nreturn-window: PT0S\npending: P1W\n"
+    )
+    expected = Programme(
+        loyalty_factor=Decimal("1.000001"),
+        rounding=ROUND_DOWN,
+        customer_types=frozenset({"PRIME", "GOLD"}),
+        spent_returns=SpentReturns.NEGATIVE_ALLOWED,
+        combining=Combining.ALL,
+        reserve_for=DAY,
+        return_window=0,
+        pending=7 * DAY,
+    )
+    assert expected == parse(text)
+
+
+def test_every_rule_of_the_domain_has_its_key() -> None:
+    """A rule that no file could state would always be the usual one."""
+    unknown = problems(LEAST + "nothing: 1\n")[0]
+    known = set(unknown.partition("Known here: ")[2].split(", "))
+    rules = {field.name.replace("_", "-") for field in fields(Programme)} - {"version", "effective-time"}
+    assert rules | {"categories"} == known
+
+
+@given(st.decimals("0", "100", places=6, allow_nan=False))
+def test_numbers_are_exact(factor: Decimal) -> None:
+    """The factor is the decimal that is written, never a binary fraction near it."""
+    assert factor == parse(f"loyalty-factor: {factor:f}").loyalty_factor
+    assert factor == parse(f"loyalty-factor: '{factor:f}'").loyalty_factor
+
+
+@pytest.mark.parametrize("name", ROUNDING)
+def test_rounding_modes_are_those_of_decimal(name: str) -> None:
+    """Each name gives a mode that decimal knows."""
+    assert Decimal(1) == Decimal("1.4").quantize(Decimal(1), parse(f"{LEAST}rounding: {name}").rounding) - (
+        name in ("up", "ceiling")
+    )
+
+
+@pytest.mark.parametrize(("name", "number"), WEEKDAYS.items())
+def test_weekdays_count_as_dates_do(name: str, number: int) -> None:
+    """2026-11-23 is a Monday; a weekday's number is that of datetime."""
+    assert name == date(2026, 11, 23 + number).strftime("%A").lower()
+    assert {number} == parse(f"{LEAST}campaigns: [{{name: a, bonus: 1, weekdays: [{name}]}}]").campaigns[0].weekdays
+
+
+def test_all_problems_come_at_once() -> None:
+    """Wrong values, unknown and missing keys, keys given twice and rules that contradict: in the order of the lines."""
+    text = """\
+rounding: half_up
+valid-for: P30D
+pending: P30D
+tier-period: year
+tiers:
+  - {name: gold, points: 500}
+  - {name: gold, points: 100}
+campains: []
+rounding: down
+campaigns:
+  - name: a
+    multiplier: 2
+    categories: [dairy]
+"""
+    assert [
+        "line 1: loyalty-factor: is missing",
+        "line 1: rounding: 'half_up' is not known; allowed: half-up, half-down, half-even, up, down, ceiling, floor",
+        "line 2: valid-for: points would expire before they can be spent: pending is P30D",
+        "line 7: tiers[1].points: must be more than those of the tier before",
+        "line 7: tiers[1].name: 'gold' is the name of another one too",
+        "line 8: campains: unknown; is campaigns meant?",
+        "line 9: rounding: given twice, first in line 1",
+        "line 13: campaigns[0].categories[0]: 'dairy' is not known; known: none is defined under categories",
+    ] == [line.partition(" Known here")[0] for line in problems(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("loyalty-factor: 100.1", "100.1 is not between 0 and 100"),
+        ("loyalty-factor: -0.1", "-0.1 is not between"),
+        ("loyalty-factor: 0.0000001", "more than 6 decimal places"),
+        ("loyalty-factor: 1e-2", "'1e-2' is no decimal number"),
+        ("loyalty-factor: .02", "'.02' is no decimal number"),
+        ("loyalty-factor: 0x10", "is no decimal number"),
+        ("loyalty-factor: 1_000", "is no decimal number"),
+        ("loyalty-factor: ٣", "is no decimal number"),
+        ("loyalty-factor: .inf", "is no decimal number"),
+        ("loyalty-factor: 12:30", "'12:30' is no decimal number"),
+        ("loyalty-factor:", "has no value"),
+        ("loyalty-factor: [0.02]", "must be a single value"),
+        (LEAST + "pending: P1M", "P1M: months and years have no fixed length"),
+        (LEAST + "valid-for: P1Y6M", "months and years have no fixed length"),
+        (LEAST + "pending: 30 days", "'30 days' is no ISO 8601 duration"),
+        (LEAST + "pending: P", "is no ISO 8601 duration"),
+        (LEAST + "pending: P1DT", "is no ISO 8601 duration"),
+        (LEAST + "pending: P-1D", "is no ISO 8601 duration"),
+        (LEAST + "pending: P1.5D", "is no ISO 8601 duration"),
+        (LEAST + "pending: P99999999999999999999D", "is too long"),
+        (LEAST + "pending: P367D", "P367D is not between P0D and P366D"),
+        (LEAST + "valid-for: PT23H", "PT23H is not between P1D and"),
+        (LEAST + "reserve-for: P2D", "P2D is not between PT1M and P1D"),
+        (LEAST + "reserve-for: PT59S", "PT59S is not between PT1M and P1D"),
+        (LEAST + "return-window: P731D", "not between P0D and P730D"),
+        (LEAST + "expiry-notice: P7D", "points never expire: valid-for is missing"),
+        (LEAST + "valid-for: P7D\nexpiry-notice: P7D", "must be shorter than valid-for, which is P7D"),
+        (LEAST + "time-zone: Asia/Nowhere", "'Asia/Nowhere' is no time zone"),
+        (LEAST + "time-zone: ../etc/passwd", "is no time zone"),
+        (LEAST + "time-zone: Asia", "is no time zone"),
+        (LEAST + "customer-types: []", "is an empty list"),
+        (LEAST + "customer-types: PRIME", "must be a list"),
+        (LEAST + "customer-types: [' PRIME']", "printable characters"),
+        (LEAST + "spent-returns: negative", "allowed: within-balance, negative-allowed"),
+        (LEAST + "tier-period: week", "allowed: month, quarter, half-year, year"),
+        (LEAST + "tier-period: year", "tier-period: tiers is missing"),
+        (LEAST + "tiers: [{name: a, points: 1}]", "tiers: tier-period is missing"),
+        (LEAST + TIER + "  - {name: a, points: 0}", "tiers[0].points: 0 is not between 0.01 and"),
+        (LEAST + TIER + "  - {name: a, points: 0.001}", "tiers[0].points: 0.001 is not between"),
+        (LEAST + TIER + "  - {name: a, points: 1.001}", "more than 2 decimal places"),
+        (LEAST + TIER + "  - {name: a, points: 1, multiplier: 0.9}", "0.9 is not between 1 and 100"),
+        (LEAST + TIER + "  - {name: a, points: 1, multiplier: 1.0001}", "more than 3 decimal places"),
+        (LEAST + TIER + "  - {name: a, points: 2}\n  - {name: b, points: 2}", "tiers[1].points: must be more"),
+        (LEAST + TIER + "  - a", "tiers[0]: must be a map"),
+        (LEAST + TIER + "  - {name: a, points: 1, benefits: x}", "tiers[0].benefits: unknown; Known here: name, po"),
+        (LEAST + "campaigns: [{name: a}]", "campaigns[0]: gives nothing"),
+        (LEAST + "campaigns: [{name: a, bonus: 1}, {name: a, bonus: 1}]", "campaigns[1].name: 'a' is the name of"),
+        (LEAST + CAMPAIGN + "    first_day: 2026-01-01", "expected"),
+        (LEAST + "campaigns: [{name: a, bonus: 1, first-day: 2026-02-30}]", "'2026-02-30' is no day"),
+        (LEAST + "campaigns: [{name: a, bonus: 1, first-day: 20260201}]", "'20260201' is no day"),
+        (
+            LEAST + "campaigns: [{name: a, bonus: 1, first-day: 2026-02-02, last-day: 2026-02-01}]",
+            "is before first-day",
+        ),
+        (LEAST + "campaigns: [{name: a, bonus: 1, hours: 17:30-20:00}]", "is no span of whole hours"),
+        (LEAST + "campaigns: [{name: a, bonus: 1, hours: 22:00-2:00}]", "takes two campaigns"),
+        (LEAST + "campaigns: [{name: a, bonus: 1, hours: 9:00-25:00}]", "does not end later on the same day"),
+        (LEAST + "campaigns: [{name: a, bonus: 1, hours: 9:00-9:00}]", "does not end later on the same day"),
+        (LEAST + "campaigns: [{name: a, bonus: 1, weekdays: [mon]}]", "allowed: monday, tuesday"),
+        (LEAST + "campaigns: [{name: a, bonus: 1, stores: []}]", "stores: is an empty list"),
+        (LEAST + "campaigns: [{name: a, bonus: 0.00}]", "0.00 is not between 0.01 and 1000000"),
+        (
+            LEAST + "categories: {a: [x]}\ncampaigns: [{name: a, bonus: 1, categories: [b]}]",
+            "'b' is not known; known: a",
+        ),
+        (LEAST + "categories: {a: []}", "categories.a: is an empty list"),
+        (LEAST + "? [a, b]\n: c", "a key must be a single word"),
+        (LEAST + "a: &x 1\nb: *x", "anchors (&) and aliases (*) are not allowed"),
+        (LEAST + "a: !!python/object:os.system x", "tags (!) are not allowed"),
+        (LEAST + "a: [", "cannot be read: while parsing"),
+        (LEAST + "a: \x07", "line 2: cannot be read: a character is not printable"),
+        ("---\na: 1\n---\nb: 1\n", "expected a single document"),
+        ("- a", "line 1: must be a map"),
+        ("", "line 1: loyalty-factor: is missing"),
+        ("[" * 10_000, "nested too deeply"),
+        ("a: " + "x" * 300_000, "more than 256 KiB"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_reason(text: str, says: str) -> None:
+    """One problem, and it says what is wrong or what is allowed."""
+    found = problems(text)
+    assert 1 == len([line for line in found if says in line]), found
+
+
+@given(st.text(max_size=300))
+def test_any_text_gives_a_programme_or_problems(text: str) -> None:
+    """Whatever the text, the answer is a programme or ProgrammeError with a problem, nothing else."""
+    assert problems_or_none(text) != []
+
+
+TREES = st.recursive(
+    st.sampled_from(["", "x", "P1D", "0.5", "2026-01-01", "monday", "9:00-10:00", "never"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["name", "points", "multiplier", "bonus", "hours", "x"]), inner, max_size=4)
+    ),
+    max_leaves=6,
+)
+
+
+def flow(tree: object) -> str:
+    if isinstance(tree, dict):
+        return "{" + ", ".join(f"{key}: {flow(value)}" for key, value in tree.items()) + "}"
+    return "[" + ", ".join(map(flow, tree)) + "]" if isinstance(tree, list) else f'"{tree}"'
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([field.name.replace("_", "-") for field in fields(Programme)] + ["categories"]), TREES
+    )
+)
+def test_any_shape_gives_a_programme_or_problems(file: dict[str, object]) -> None:
+    """The same for known keys with values of any shape; each problem has a line of the file."""
+    text = "\n".join(f"{key}: {flow(value)}" for key, value in file.items())
+    found = problems_or_none(text)
+    assert found != []
+    assert all(1 <= problem.line <= max(1, len(file)) for problem in found or ())

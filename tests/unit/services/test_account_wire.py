@@ -1,0 +1,226 @@
+"""Accounts and their events as bytes and records."""
+
+import io
+import json
+from dataclasses import replace
+from decimal import Decimal
+
+import fastavro
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import schemas
+from services import account_wire
+from services.domain.account import Account, process
+from services.domain.entries import Kind
+from services.domain.events import Adjust, Erase, Line, Purchase, Receive, Reserve, SentLot, Transfer
+from services.domain.lots import Terms
+from services.domain.programme import Campaign, Programme, Programmes
+from services.messaging.schema_ids import FolderSchemaIds
+from services.messaging.wire import UndecodableError, record_decoder, record_encoder
+from tests.strategies import (
+    ACCOUNT_EVENTS,
+    ACCOUNT_EVENTS_WITH_ERASURES,
+    COMMANDS,
+    ERASURES,
+    PROGRAMMES,
+    PURCHASES,
+    RETURNS,
+)
+
+IDS = FolderSchemaIds()
+
+
+def written(name, record):
+    return record_encoder(name, IDS.id_of(name))(record)
+
+
+def over_the_wire(name, record):
+    return record_decoder(name, IDS.writer_schema)(written(name, record))
+
+
+def purchase_record(purchase):
+    return {
+        "InvoiceNumber": purchase.invoice_number,
+        "TotalAmount": float(purchase.total_amount),
+        "CreatedTime": purchase.created_time,
+        "StoreID": purchase.store_id,
+        "CustomerType": purchase.customer_type,
+        "OriginalInvoiceNumber": purchase.original_invoice_number,
+        "InvoiceLineItems": [{"ItemCode": line.item_code, "TotalValue": float(line.value)} for line in purchase.lines],
+    }
+
+
+def asked(**changes):
+    return account_wire.command("card", Reserve(append_time=0, command_id="1", points=1)) | changes
+
+
+@settings(max_examples=60)
+@given(ACCOUNT_EVENTS, PROGRAMMES)
+def test_account_survives_the_state_store(events, programmes):
+    """What is written to Spark's state is what is read from it, and equal accounts are equal bytes."""
+    account = process(None, events, programmes, "card").account
+    if account:
+        state = account_wire.dump(account)
+        assert account == account_wire.load(state)
+        assert state == account_wire.dump(account_wire.load(state))
+
+
+@settings(max_examples=40)
+@given(ACCOUNT_EVENTS, PROGRAMMES, st.integers(0, 14))
+def test_account_goes_on_from_the_state_store(events, programmes, cut):
+    """Stored and loaded between two batches, it makes the same entries; the order of what it remembers is kept."""
+    ordered = sorted(events, key=lambda event: event.append_time)
+    account = process(None, ordered[:cut], programmes, "card").account
+    stored = account and account_wire.load(account_wire.dump(account))
+
+    assert process(account, ordered[cut:], programmes, "card") == process(stored, ordered[cut:], programmes, "card")
+    if account:
+        assert list(account.purchases) == list(stored.purchases)
+        assert list(account.commands) == list(stored.commands)
+
+
+@pytest.mark.parametrize(("total", "lots", "debt"), [(12_34, {Terms(): 12_34}, 0), (0, {}, 0), (-5, {}, 5)])
+def test_account_of_the_first_version_goes_on(total, lots, debt):
+    """It had a total alone: points that never expire. Its sequence goes on."""
+    schema_id = next(number for number, path in schemas.ids().items() if path == "history/LoyaltyAccount-1.avsc")
+    state = schema_id_header(schema_id) + body("history/LoyaltyAccount-1.avsc", total)
+    account = account_wire.load(state)
+
+    assert Account(0, 7, 1000, debt, lots) == account
+    entry = process(account, [Purchase(2000, "1", Decimal(100))], Programmes(), "card").entries[0]
+    assert (8, total + 2_00, 0) == (entry.sequence, entry.total, entry.opened_time)
+
+
+def schema_id_header(schema_id):
+    return b"\0" + schema_id.to_bytes(4, "big")
+
+
+def body(path, total):
+    buffer = io.BytesIO()
+    record = {"TotalLoyaltyPoints": total, "Sequence": 7, "UpdatedTime": 1000}
+    fastavro.schemaless_writer(buffer, fastavro.parse_schema(json.loads(schemas.schema_text(path))), record)
+    return buffer.getvalue()
+
+
+@given(st.binary(max_size=40) | st.binary(max_size=40).map(lambda body: schema_id_header(13) + body))
+def test_what_is_no_event_is_refused(value):
+    """Bytes that are neither purchase nor command raise an error that says so."""
+    with pytest.raises(UndecodableError):
+        account_wire.event_of(1, value)
+    with pytest.raises((UndecodableError, LookupError)):
+        account_wire.load(value)
+
+
+@given(PURCHASES | RETURNS)
+def test_purchase_arrives_as_it_was(purchase):
+    """Amounts are the decimals that doubles show; lines without an item or a value say nothing."""
+    event = account_wire.event_of(purchase.append_time, written("Purchase", purchase_record(purchase)))
+
+    assert replace(purchase, lines=tuple(line for line in purchase.lines if line.value)) == event
+
+
+@given(COMMANDS | ERASURES, st.text(max_size=5))
+def test_command_arrives_as_it_was_given(command, text):
+    """Every kind of command, there and back."""
+    command = replace(command, reason=text, actor=text, request_hash=text)
+    event = account_wire.event_of(command.append_time, written("LoyaltyCommand", account_wire.command("card", command)))
+
+    assert command == event
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (asked(Kind="steal"), "no command of kind 'steal'"),
+        (asked(CommandID=" "), "CommandID is missing"),
+        (asked(Points=Decimal(0)), "Points out of range"),
+        (asked(Points=Decimal(-1)), "Points out of range"),
+        (asked(Points=Decimal(10) ** 11), "Points out of range"),
+        (asked(Kind="adjust", Points=Decimal(0)), "Points out of range"),
+        (asked(Kind="adjust", Points=-(Decimal(10) ** 11)), "Points out of range"),
+        (asked(Kind="capture"), "RedemptionID is missing"),
+        (asked(Kind="void"), "RedemptionID is missing"),
+        (asked(Kind="transfer"), "Counterparty is missing"),
+        (asked(Kind="receive", Counterparty="1", Lots=[{"Points": 0, "ExpiresTime": 0}]), "a lot out of range"),
+        (asked(Kind="receive", Counterparty="1", Lots=[{"Points": 1, "ExpiresTime": -1}]), "a lot out of range"),
+        (asked(Kind="receive", Counterparty="1"), "Lots are missing"),
+    ],
+)
+def test_malformed_command_is_named(record, reason):
+    """What an account could not decide never reaches it; the error says what is wrong."""
+    with pytest.raises(UndecodableError, match=reason):
+        account_wire.event_of(1, written("LoyaltyCommand", record))
+
+
+@pytest.mark.parametrize("amount", [float("nan"), float("inf")])
+def test_amount_must_be_finite(amount):
+    """Validation upstream lets none through; here it would be no decimal."""
+    record = purchase_record(Purchase(1, "1", Decimal(1))) | {"TotalAmount": amount}
+    with pytest.raises(UndecodableError, match="not a finite amount"):
+        account_wire.event_of(1, written("Purchase", record))
+
+
+@settings(max_examples=40)
+@given(ACCOUNT_EVENTS_WITH_ERASURES, PROGRAMMES)
+def test_records_are_the_contracts(events, programmes):
+    """Entries, balances, decisions and credits have all fields of their schemas and come back unchanged."""
+    outcome = process(None, events, programmes, "card")
+    records = [
+        *(("Notification", account_wire.notification("card", entry)) for entry in outcome.entries),
+        *(("Balance", account_wire.balance("card", entry)) for entry in outcome.entries),
+        *(("Decision", account_wire.decision("card", made)) for made in outcome.decisions),
+        *(("LoyaltyCommand", account_wire.credit_command("card", credit)) for credit in outcome.credits),
+    ]
+    for name, record in records:
+        assert schemas.field_names(name) == list(record)
+        assert record == over_the_wire(name, record)
+
+
+def test_entry_has_the_fields_of_its_notification():
+    """Nothing an entry knows is lost on the way."""
+    purchase = Purchase(1, "invoice", Decimal("100.10"))
+    command = Adjust(append_time=2, command_id="command", points=5, reason="why", actor="who")
+    first, second = process(None, [purchase, command], Programmes((Programme(3),)), "card").entries
+    record = account_wire.notification("card", second)
+
+    assert ("invoice", 100.1) == tuple(account_wire.notification("card", first)[n] for n in ("EventID", "TotalAmount"))
+    assert ("adjusted", "command", "why", "who", 3) == tuple(
+        record[name] for name in ("Kind", "EventID", "Reason", "Actor", "ProgrammeVersion")
+    )
+    assert (Decimal("0.05"), Decimal("2.05")) == (record["EarnedLoyaltyPoints"], record["TotalLoyaltyPoints"])
+
+
+def test_credit_becomes_the_other_end_of_the_transfer():
+    """Under the transfer's id, so that it counts once however often it is sent."""
+    transfer = Transfer(append_time=2, command_id="transfer", points=50, counterparty="other", reason="gift")
+    outcome = process(None, [Purchase(1, "1", Decimal(100)), transfer], Programmes(), "card")
+    record = account_wire.credit_command("card", outcome.credits[0])
+
+    assert "other" == record["CustomerCardNo"]
+    assert Receive(
+        append_time=3, command_id="transfer/in", reason="gift", counterparty="card", lots=(SentLot(50, 0),)
+    ) == account_wire.event_of(3, written("LoyaltyCommand", record))
+
+
+def test_decision_of_an_erasure_names_nobody():
+    """It outlives the customer it was about."""
+    outcome = process(None, [Erase(append_time=1, command_id="erase")], Programmes(), "card")
+
+    assert "card" not in account_wire.decision("card", outcome.decisions[0]).values()
+    assert Kind.ERASED == outcome.entries[0].kind
+
+
+def test_state_stays_small():
+    """By default a remembered purchase costs about 40 bytes, and lines are kept only for campaigns that name items."""
+    lines = tuple(Line(f"item-{number}", Decimal(10)) for number in range(5))
+    start = 1_790_000_000_000
+    purchases = [Purchase(start + n, f"5140{n:04}", Decimal("11114.5"), "STR7188", lines=lines) for n in range(11)]
+
+    def size(count, programme):
+        return len(account_wire.dump(process(None, purchases[:count], Programmes((programme,)), "card").account))
+
+    campaign = Campaign("one item", items=frozenset({"item-1"}))
+    assert size(11, Programme()) - size(1, Programme()) <= 40 * 10
+    assert size(11, Programme(campaigns=(campaign,))) - size(1, Programme(campaigns=(campaign,))) <= 80 * 10

@@ -1,0 +1,57 @@
+"""Pseudonyms and their key: services.pseudonyms."""
+
+import hashlib
+import hmac
+import stat
+from base64 import b32decode
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from services.pseudonyms import PseudonymKeyError, Pseudonyms, pseudonyms
+
+KEY = bytes(range(32))
+
+
+def test_a_pseudonym_is_the_keyed_hash_of_the_card() -> None:
+    """Behind the version: HMAC-SHA256 of the card's UTF-8 under the key, in base 32, lower case."""
+    version, _, text = Pseudonyms(KEY).of("9265846829ü").partition("-")
+    assert ("p1", hmac.new(KEY, "9265846829ü".encode(), hashlib.sha256).digest()) == (
+        version,
+        b32decode(f"{text.upper()}===="),
+    )
+
+
+def test_pseudonyms_depend_on_card_and_key_alone() -> None:
+    """The same card has the same one in every process with the key, and others have others."""
+    assert Pseudonyms(KEY).of("1") == Pseudonyms(KEY).of("1")
+    assert 4 == len({Pseudonyms(key).of(card) for key in (KEY, KEY[::-1]) for card in ("1", "2")})
+    assert 2 == len({Pseudonyms(key).key_id for key in (KEY, KEY[::-1])})
+
+
+def test_a_missing_key_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    """32 bytes that nobody else may read, the folder too; the next process finds the same, and nothing else is left."""
+    file = tmp_path / "keys" / "pseudonym.key"
+    first = pseudonyms(file)
+    assert (32, 0o600) == (file.stat().st_size, stat.S_IMODE(file.stat().st_mode))
+    assert first.key_id == pseudonyms(file).key_id
+    assert [file] == list(file.parent.iterdir())
+    assert first.key_id != pseudonyms(tmp_path / "other").key_id
+
+
+def test_all_who_make_it_at_once_have_the_same(tmp_path: Path) -> None:
+    """However many start together on a new machine: one key."""
+    for number in range(20):
+        file = tmp_path / str(number) / "key"
+        with ThreadPoolExecutor(8) as pool:
+            assert 1 == len(set(pool.map(lambda file: pseudonyms(file).key_id, [file] * 8)))
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"x" * 33])
+def test_what_is_no_key_is_refused(tmp_path: Path, content: bytes) -> None:
+    """The message names the file and says what is wrong."""
+    file = tmp_path / "key"
+    file.write_bytes(content)
+    with pytest.raises(PseudonymKeyError, match=f"key is no key: it has {len(content)} bytes"):
+        pseudonyms(file)

@@ -1,0 +1,76 @@
+"""docs/webhooks.md and docs/programme.md say what the code does."""
+
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.domain.entries import Kind
+from services.programmes import parse
+from services.programmes.file import ROUNDING, _ProgrammeFile
+from services.webhooks.endpoints import _Endpoint, load
+from services.webhooks.metrics import Metrics
+from services.yaml_files.model import _key
+
+DOCS = Path(__file__).resolve().parents[4] / "docs"
+WEBHOOKS = (DOCS / "webhooks.md").read_text(encoding="utf-8")
+PROGRAMME = (DOCS / "programme.md").read_text(encoding="utf-8")
+
+
+def rows(text: str) -> list[str]:
+    """The names that tables of a document are about: code in the first cell."""
+    return re.findall(r"^\| `([\w.-]+)` \|", text, re.MULTILINE)
+
+
+def examples(text: str) -> list[str]:
+    return re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def test_webhook_keys_kinds_and_metrics_are_documented() -> None:
+    """Every key of an endpoint, every kind and every metric has its row, and nothing else has one."""
+    registry = CollectorRegistry()
+    Metrics(registry)
+    named = {
+        name for each in registry.collect() for name in [f"{each.name}_total" if each.type == "counter" else each.name]
+    }
+    headers = {"webhook-id", "webhook-timestamp", "webhook-signature"}
+    keys = {_key(name) for name in _Endpoint.model_fields}
+    assert keys | named | headers | {kind.value for kind in Kind} == set(rows(WEBHOOKS))
+
+
+def test_programme_keys_are_documented() -> None:
+    """Every key of the file has its row, and so have the keys of tiers and campaigns."""
+    inner = {
+        f"{name}.{_key(field)}"
+        for name, model in (
+            ("tiers", _ProgrammeFile.model_fields["tiers"]),
+            ("campaigns", _ProgrammeFile.model_fields["campaigns"]),
+        )
+        for field in model.annotation.__args__[0].model_fields  # type: ignore[union-attr]
+    }
+    outer = {_key(name) for name in _ProgrammeFile.model_fields} - {"tiers", "campaigns"}
+    assert inner | outer == set(rows(PROGRAMME))
+    assert all(f"`{mode}`" in PROGRAMME for mode in ROUNDING)
+
+
+@pytest.mark.parametrize("example", examples(PROGRAMME))
+def test_programme_examples_are_valid(example: str) -> None:
+    """Each example can be published as it is, or behind the one key that is never left out."""
+    assert parse(example if "loyalty-factor" in example else f"loyalty-factor: 0.02\n{example}")
+
+
+@pytest.mark.parametrize("example", examples(WEBHOOKS))
+def test_webhook_examples_are_valid(example: str, tmp_path: Path) -> None:
+    """Each example can be used once its secrets are there."""
+    (tmp_path / "webhooks.yaml").write_text(example, encoding="utf-8")
+    (tmp_path / "secrets").mkdir()
+    for name in re.findall(r"secret-file: (\S+)", example):
+        (tmp_path / name).write_text("whsec_" + "A" * 44, encoding="utf-8")
+    assert load(tmp_path / "webhooks.yaml")
+
+
+def test_there_are_examples() -> None:
+    """A check of none would pass."""
+    assert len(examples(PROGRAMME)) >= 3
+    assert examples(WEBHOOKS)

@@ -1,0 +1,115 @@
+"""The endpoints file: what it becomes, and what is refused without showing a secret."""
+
+import base64
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from services.domain.entries import Kind
+from services.webhooks.endpoints import USUAL_KINDS, Endpoint, EndpointsError, load
+
+RAW = bytes(range(32))
+SECRET = f"whsec_{base64.b64encode(RAW).decode()}"
+LEAST = "name: crm, url: 'https://crm.example/hooks?token=t0ken', secret-file: secret"
+
+
+def written(folder: Path, endpoints: str, secret: str = SECRET) -> Path:
+    (folder / "secret").write_text(secret, encoding="utf-8")
+    file = folder / "webhooks.yaml"
+    file.write_text(endpoints, encoding="utf-8")
+    return file
+
+
+def test_the_least_endpoint_has_the_usual_rules(tmp_path: Path) -> None:
+    """Name, URL and secret are enough; the secret's file is found beside the endpoints file."""
+    expected = Endpoint("crm", "https://crm.example/hooks?token=t0ken", (RAW,), frozenset(USUAL_KINDS))
+    assert [expected] == load(written(tmp_path, f"endpoints: [{{{LEAST}}}]"))
+
+
+def test_every_key_becomes_its_rule(tmp_path: Path) -> None:
+    """Durations are ISO 8601, kinds those of the notifications."""
+    more = "kinds: [earned, erased], timeout: PT2S, attempts: 3, first-wait: PT0.5S, longest-wait: PT1M, concurrency: 1"
+    (endpoint,) = load(written(tmp_path, f"endpoints: [{{{LEAST}, {more}}}]"))
+
+    assert frozenset({Kind.EARNED, Kind.ERASED}) == endpoint.kinds
+    assert (timedelta(seconds=2), 3, timedelta(seconds=0.5), timedelta(minutes=1), 1) == (
+        endpoint.timeout,
+        endpoint.attempts,
+        endpoint.first_wait,
+        endpoint.longest_wait,
+        endpoint.concurrency,
+    )
+
+
+def test_a_new_secret_can_join_the_old_one(tmp_path: Path) -> None:
+    """A secret file may have several lines: each signs."""
+    file = written(tmp_path, f"endpoints: [{{{LEAST}}}]", f"{SECRET}\n\nwhsec_{base64.b64encode(b'x' * 24).decode()}\n")
+    assert (RAW, b"x" * 24) == load(file)[0].secrets
+
+
+def test_an_endpoint_shows_neither_url_nor_secret(tmp_path: Path) -> None:
+    """Whatever prints one, in a log or a traceback, gives nothing away."""
+    shown = repr(load(written(tmp_path, f"endpoints: [{{{LEAST}}}]")))
+    assert "t0ken" not in shown
+    assert repr(RAW) not in shown
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "says"),
+    [
+        ("", "line 1: endpoints: is missing"),
+        ("endpoints: []", "nothing is to be delivered"),
+        (f"endpoints: [{{{LEAST}}}, {{{LEAST}}}]", "endpoints[1].name: 'crm' is the name of another one too"),
+        ("endpoints: [{name: CRM, url: 'https://a', secret-file: secret}]", "'CRM' is no name"),
+        ("endpoints: [{name: a, url: 'ftp://a', secret-file: secret}]", "url: is no URL such as"),
+        ("endpoints: [{name: a, url: '/hook', secret-file: secret}]", "url: is no URL such as"),
+        ("endpoints: [{name: a, url: 'https://', secret-file: secret}]", "url: is no URL such as"),
+        ("endpoints: [{name: a, url: 'https://a:port', secret-file: secret}]", "url: is no URL such as"),
+        ("endpoints: [{name: a, url: 'https://u:p@a', secret-file: secret}]", "url: has a user name or password"),
+        ("endpoints: [{name: a, url: 'https://a#b', secret-file: secret}]", "url: has a fragment"),
+        ("endpoints: [{name: a, url: 'https://a', secret: x}]", "endpoints[0].secret: unknown; is secret-file meant?"),
+        (f"endpoints: [{{{LEAST}, kinds: [bought]}}]", "'bought' is not known; allowed: earned, returned"),
+        (f"endpoints: [{{{LEAST}, kinds: []}}]", "kinds: is an empty list"),
+        (f"endpoints: [{{{LEAST}, attempts: 0}}]", "attempts: 0 is not between 1 and 100"),
+        (f"endpoints: [{{{LEAST}, attempts: 1.5}}]", "attempts: 1.5 has more than 0 decimal places"),
+        (f"endpoints: [{{{LEAST}, timeout: 10}}]", "timeout: '10' is no ISO 8601 duration"),
+        (f"endpoints: [{{{LEAST}, first-wait: PT0.05S}}]", "PT0.05S is not between PT0.1S and PT1H"),
+        (f"endpoints: [{{{LEAST}, first-wait: PT2S, longest-wait: PT1S}}]", "longest-wait: is shorter than first-wait"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_reason(tmp_path: Path, endpoints: str, says: str) -> None:
+    """One line a problem, with file and line; no URL in it."""
+    file = written(tmp_path, endpoints)
+    with pytest.raises(EndpointsError) as caught:
+        load(file)
+    (line,) = [each for each in str(caught.value).splitlines() if "secret-file: is missing" not in each]
+    assert says in line
+    assert line.startswith(f"{file}: line 1: ")
+    assert "t0ken" not in line
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "",
+        "not-a-good-one",
+        SECRET.removeprefix("whsec_"),
+        f"{SECRET}*",
+        f"whsec_{base64.b64encode(b'x' * 23).decode()}",
+        f"whsec_{base64.b64encode(b'x' * 65).decode()}",
+        f"{SECRET}\nwhsec_",
+    ],
+)
+def test_a_bad_secret_is_refused_and_not_shown(tmp_path: Path, secret: str) -> None:
+    """The error names endpoint and file, and says what a secret looks like."""
+    with pytest.raises(EndpointsError, match=r"endpoint crm: secret-file .*(empty|24 to 64 random bytes)") as caught:
+        load(written(tmp_path, f"endpoints: [{{{LEAST}}}]", secret))
+    assert not secret or secret not in str(caught.value)
+
+
+def test_a_missing_secret_file_is_named(tmp_path: Path) -> None:
+    """The path that was tried is in the error."""
+    file = written(tmp_path, f"endpoints: [{{{LEAST.replace('file: secret', 'file: other')}}}]")
+    with pytest.raises(EndpointsError, match=f"{tmp_path}/other: No such file"):
+        load(file)

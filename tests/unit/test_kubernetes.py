@@ -1,0 +1,168 @@
+"""The manifests of infra/kubernetes: whether they fit the release that they name, the images, and each other."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from services.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+MANIFESTS = ROOT / "infra" / "kubernetes"
+KUSTOMIZATIONS = sorted(MANIFESTS.glob("*/kustomization.yaml"))
+EVERY_KUSTOMIZATION = pytest.mark.parametrize("kustomization", KUSTOMIZATIONS, ids=lambda path: path.parent.name)
+VARIABLES = {f"LOYALTY_{name.upper()}" for name in Settings.model_fields}
+WORKLOADS = ("StatefulSet", "Deployment", "Job")
+
+Manifest = dict[str, Any]
+
+
+def version() -> str:
+    """The release that the manifests are for, as the stack's kustomization names it."""
+    (found,) = re.findall(r"For Kubernetes (\d+\.\d+)\.", (MANIFESTS / "stack" / "kustomization.yaml").read_text())
+    return str(found)
+
+
+def documents(path: Path) -> list[Manifest]:
+    return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+
+
+def manifests(kustomization: Path) -> list[Manifest]:
+    """What a kustomization consists of, bases included."""
+    found: list[Manifest] = []
+    for resource in documents(kustomization)[0]["resources"]:
+        path = (kustomization.parent / resource).resolve()
+        found += manifests(path / "kustomization.yaml") if path.is_dir() else documents(path)
+    return found
+
+
+OWN = [
+    manifest
+    for path in sorted(MANIFESTS.rglob("*.yaml"))
+    if path.stem != "kustomization"
+    for manifest in documents(path)
+]
+EVERY_MANIFEST = pytest.mark.parametrize(
+    "manifest", OWN, ids=lambda manifest: f"{manifest['kind']}-{manifest['metadata']['name']}"
+)
+
+
+def pods(found: list[Manifest]) -> list[Manifest]:
+    return [manifest["spec"]["template"] for manifest in found if manifest["kind"] in WORKLOADS]
+
+
+def containers(pod: Manifest) -> list[Manifest]:
+    return [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
+
+
+@EVERY_MANIFEST
+def test_manifests_fit_the_schemas_of_their_version(manifest: Manifest) -> None:
+    """Each is valid for the release that is named, with no field that its API does not have."""
+    kubernetes_validate.validate(manifest, version(), strict=True)
+
+
+@pytest.mark.parametrize("change", [{"replicas": "three"}, {"replica": 3}, {"selector": None}])
+def test_a_wrong_manifest_is_noticed(change: dict[str, Any]) -> None:
+    """The check above refuses a wrong type, an unknown field, and a missing one."""
+    (api,) = [each for each in documents(MANIFESTS / "stack" / "api.yaml") if each["kind"] == "StatefulSet"]
+    wrong = {name: value for name, value in {**api["spec"], **change}.items() if value is not None}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate({**api, "spec": wrong}, version(), strict=True)
+
+
+@EVERY_KUSTOMIZATION
+def test_files_of_a_kustomization_are_there_and_used(kustomization: Path) -> None:
+    """Every file that is named exists, and every manifest of the folder is named."""
+    content = documents(kustomization)[0]
+    assert ("kustomize.config.k8s.io/v1beta1", "Kustomization") == (content["apiVersion"], content["kind"])
+    named = {
+        *content["resources"],
+        *(name for each in content.get("configMapGenerator", ()) for name in each.get("envs", ())),
+    }
+    assert [] == [name for name in named if not (kustomization.parent / name).exists()]
+    there = {path.name for path in kustomization.parent.iterdir() if path != kustomization}
+    assert there == {name for name in named if "/" not in name}
+
+
+@EVERY_KUSTOMIZATION
+def test_images_are_those_that_are_built(kustomization: Path) -> None:
+    """Pods run the images of the compose file, and each of them has a place where its tag is set."""
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+    built = {service["image"] for service in compose["services"].values() if "build" in service}
+    run = {container["image"] for pod in pods(manifests(kustomization)) for container in containers(pod)}
+    assert run <= built
+    tagged = {each["name"] for path in KUSTOMIZATIONS for each in documents(path)[0].get("images", ())}
+    assert run <= tagged
+
+
+@EVERY_KUSTOMIZATION
+def test_names_meet(kustomization: Path) -> None:
+    """Services and budgets select pods that are there, by ports that they have; stateful sets have their service."""
+    found = manifests(kustomization)
+    labels = {pod["metadata"]["labels"]["app.kubernetes.io/name"]: pod for pod in pods(found)}
+    services = {each["metadata"]["name"]: each for each in found if each["kind"] == "Service"}
+    for service in services.values():
+        pod = labels[service["spec"]["selector"]["app.kubernetes.io/name"]]
+        ports = {port["name"] for container in containers(pod) for port in container.get("ports", ())}
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
+    for each in found:
+        if each["kind"] == "StatefulSet":
+            assert (
+                each["spec"]["selector"]["matchLabels"].items()
+                <= each["spec"]["template"]["metadata"]["labels"].items()
+            )
+            assert "None" == str(services[each["spec"]["serviceName"]]["spec"]["clusterIP"])
+        if each["kind"] == "PodDisruptionBudget":
+            assert each["spec"]["selector"]["matchLabels"]["app.kubernetes.io/name"] in labels
+
+
+@EVERY_KUSTOMIZATION
+def test_settings_of_pods_exist(kustomization: Path) -> None:
+    """Every LOYALTY_ variable that a pod gets is a setting."""
+    texts = [path.read_text(encoding="utf-8") for path in kustomization.parent.iterdir()]
+    assert set() == {name for text in texts for name in re.findall(r"LOYALTY_[A-Z_]*[A-Z]", text)} - VARIABLES
+
+
+@EVERY_KUSTOMIZATION
+def test_pods_are_confined(kustomization: Path) -> None:
+    """As the namespace demands (restricted): no root, no rights, no writing but to volumes; with limits of memory."""
+    for pod in pods(manifests(kustomization)):
+        assert (True, 10001) == tuple(pod["spec"]["securityContext"][key] for key in ("runAsNonRoot", "runAsUser"))
+        assert "RuntimeDefault" == pod["spec"]["securityContext"]["seccompProfile"]["type"]
+        for container in containers(pod):
+            context = container["securityContext"]
+            assert (False, True) == (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"])
+            assert ["ALL"] == context["capabilities"]["drop"]
+            assert {"memory"} <= container["resources"]["limits"].keys()
+
+
+def test_each_api_pod_is_its_own_application_server() -> None:
+    """The others of the group reach a pod by its own name, in the headless service that also has pods that restore."""
+    found = manifests(MANIFESTS / "stack" / "kustomization.yaml")
+    (api,) = [each for each in found if (each["kind"], each["metadata"]["name"]) == ("StatefulSet", "api")]
+    (container,) = api["spec"]["template"]["spec"]["containers"]
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    service = api["spec"]["serviceName"]
+    assert f"http://$(POD_NAME).{service}:8080" == variables["LOYALTY_APPLICATION_SERVER"]
+    assert list(variables).index("POD_NAME") < list(variables).index("LOYALTY_APPLICATION_SERVER")
+    (headless,) = [each for each in found if (each["kind"], each["metadata"]["name"]) == ("Service", service)]
+    assert headless["spec"]["publishNotReadyAddresses"]
+    volume = next(mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "state")
+    assert "/data/state" == volume
+
+
+@EVERY_KUSTOMIZATION
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here")
+def test_kustomize_renders_them(kustomization: Path) -> None:
+    """The kustomize of kubectl makes as many manifests of them, config maps aside, and all are valid."""
+    command = ["kubectl", "kustomize", str(kustomization.parent)]
+    rendered = list(yaml.safe_load_all(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    kinds = sorted(each["kind"] for each in rendered if each["kind"] != "ConfigMap")
+    assert sorted(each["kind"] for each in manifests(kustomization)) == kinds
+    for manifest in rendered:
+        kubernetes_validate.validate(manifest, version(), strict=True)

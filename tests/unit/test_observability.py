@@ -1,0 +1,112 @@
+"""Prometheus' configuration and Grafana's dashboards ask only for what the processes say."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+PROMETHEUS = ROOT / "infra" / "prometheus"
+GRAFANA = ROOT / "infra" / "grafana"
+DASHBOARDS = sorted((GRAFANA / "dashboards").glob("*.json"))
+EVERY_DASHBOARD = pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    parsed: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return parsed
+
+
+def exposed() -> set[str]:
+    """Every metric that the pipeline and the API have, without the suffixes of counters and histograms."""
+    sources = [ROOT / "pipelines" / "progress.py", ROOT / "api" / "metrics.py"]
+    return {stem(name) for path in sources for name in re.findall(r'"(loyalty_\w+)"', path.read_text(encoding="utf-8"))}
+
+
+def stem(metric: str) -> str:
+    return re.sub(r"_(total|bucket|count|sum)$", "", metric)
+
+
+def named(expression: str) -> set[str]:
+    return {stem(name) for name in re.findall(r"loyalty_\w+", expression)}
+
+
+def alerts() -> list[dict[str, Any]]:
+    return [rule for group in read_yaml(PROMETHEUS / "alerts.yml")["groups"] for rule in group["rules"]]
+
+
+def panels(dashboard: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(dashboard.read_text(encoding="utf-8"))["panels"]
+    return found
+
+
+def test_prometheus_asks_the_services_of_the_compose_file() -> None:
+    """Each job names a service that is there, and a port that its image exposes."""
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
+    for job in read_yaml(PROMETHEUS / "prometheus.yml")["scrape_configs"]:
+        for found in job["dns_sd_configs"]:
+            (service,) = found["names"]
+            dockerfile = (ROOT / services[service]["build"]["dockerfile"]).read_text(encoding="utf-8")
+            assert str(found["port"]) in re.findall(r"^EXPOSE (.*)$", dockerfile, re.MULTILINE)[0].split()
+
+
+def test_rule_files_are_there() -> None:
+    """Prometheus starts only with all of them."""
+    files = read_yaml(PROMETHEUS / "prometheus.yml")["rule_files"]
+    assert [] == [name for name in files if not (PROMETHEUS / name).exists()]
+
+
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
+def test_alerts_watch_metrics_that_exist(alert: dict[str, Any]) -> None:
+    """An alert on a name that nobody exposes would never ring."""
+    assert set() == named(alert["expr"]) - exposed()
+    assert named(alert["expr"]) or "up{" in alert["expr"]
+    assert alert["annotations"]["summary"]
+
+
+@EVERY_DASHBOARD
+def test_panels_show_metrics_that_exist(dashboard: Path) -> None:
+    """Every question of every panel is for metrics that the processes expose."""
+    for panel in panels(dashboard):
+        for target in panel["targets"]:
+            assert set() == named(target["expr"]) - exposed()
+            assert named(target["expr"]) or "up{" in target["expr"]
+
+
+def test_dashboards_leave_nothing_out() -> None:
+    """Every metric that docs/operations.md says to watch is on a dashboard or in an alert."""
+    shown = [target["expr"] for dashboard in DASHBOARDS for panel in panels(dashboard) for target in panel["targets"]]
+    watched = {name for expression in [*shown, *(alert["expr"] for alert in alerts())] for name in named(expression)}
+    by_eye = {"loyalty_store_position_offset", "loyalty_store_restored", "loyalty_query_state_rows"}
+    by_eye |= {"loyalty_store_ignored_records", "loyalty_store_applied_records"}
+    assert exposed() - by_eye == watched
+
+
+@EVERY_DASHBOARD
+def test_dashboards_can_be_provisioned(dashboard: Path) -> None:
+    """Ids are unique, no panel lies on another, and the source of data is the one that is provisioned."""
+    (source,) = read_yaml(GRAFANA / "provisioning" / "datasources" / "prometheus.yml")["datasources"]
+    found = panels(dashboard)
+    assert len(found) == len({panel["id"] for panel in found})
+    assert {source["uid"]} == {target["datasource"]["uid"] for panel in found for target in panel["targets"]}
+    cells = [
+        (x, y)
+        for panel in found
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) < 24
+
+
+def test_folders_are_mounted_where_grafana_looks() -> None:
+    """The provider's folder is where the compose file puts the dashboards, and the source is Prometheus' service."""
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
+    (provider,) = read_yaml(GRAFANA / "provisioning" / "dashboards" / "files.yml")["providers"]
+    mounts = dict(volume.removesuffix(":ro").rsplit(":", 1) for volume in services["grafana"]["volumes"])
+    assert provider["options"]["path"] == mounts["./infra/grafana/dashboards"]
+    (source,) = read_yaml(GRAFANA / "provisioning" / "datasources" / "prometheus.yml")["datasources"]
+    assert source["url"].removeprefix("http://").partition(":")[0] in services

@@ -1,0 +1,284 @@
+"""How clients prove who they are, who may do what, and the certificates: without a broker."""
+
+import re
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import AclOperation, ResourcePatternType
+from cryptography import x509
+from typer.testing import CliRunner
+
+from infra.local.stack import LocalStack, environment_of
+from infra.security.broker import BrokerSecurity
+from infra.security.certificates import BROKER, Authority
+from infra.security.folder import SecurityFolder
+from pipelines.connection import kafka_connection
+from schemas import topics
+from schemas.access import ADMIN, SERVICES, USERS, Service
+from services.cli import app
+from services.interactive_queries.membership import GroupMembership
+from services.messaging import clients, dead_letters
+from services.messaging.access import rights
+from services.settings import Settings, SettingsError, read_settings
+from services.state_stores import materialiser
+
+ROOT = Path(__file__).resolve().parents[2]
+PASSWORD = "open sesame"  # noqa: S105  # nothing opens with it
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SecurityFolder:
+    """Certificates and passwords of a broker on this machine."""
+    folder = SecurityFolder(tmp_path / "security")
+    folder.complete(["127.0.0.1"])
+    return folder
+
+
+@pytest.fixture
+def till(folder: SecurityFolder) -> Settings:
+    folder.password("till").write_text(f"{PASSWORD}\n", encoding="utf-8")
+    return BrokerSecurity(folder).settings_of("till", Settings())
+
+
+def test_without_security_clients_are_as_they_were():
+    """Plain text needs nothing but an address."""
+    expected = {"bootstrap.servers": "127.0.0.1:9092", "security.protocol": "PLAINTEXT"}
+    assert expected == clients.connection(Settings())
+    assert {f"kafka.{name}": value for name, value in expected.items()} == kafka_connection(Settings())
+
+
+def test_every_client_of_librdkafka_proves_who_it_is(till, folder):
+    """User and password over TLS; the line end behind a password in a file is not part of it."""
+    expected = {
+        "bootstrap.servers": "127.0.0.1:9092",
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(folder.authority),
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "till",
+        "sasl.password": PASSWORD,
+    }
+    assert expected == clients.connection(till)
+
+
+def test_spark_takes_certificate_and_password_along(till, folder):
+    """Executors on other machines have none of the driver's files."""
+    options = kafka_connection(till)
+    assert folder.authority.read_text() == options["kafka.ssl.truststore.certificates"]
+    assert "PEM" == options["kafka.ssl.truststore.type"]
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    assert f'{module} required username="till" password="{PASSWORD}";' == options["kafka.sasl.jaas.config"]
+    assert [] == [name for name, value in options.items() if str(folder.directory) in value]
+
+
+def test_quotes_in_a_password_do_not_end_it(till, folder):
+    r"""JAAS reads \" and \\ within quotes as what they stand for."""
+    folder.password("till").write_text('a"; b\\', encoding="utf-8")
+    assert kafka_connection(till)["kafka.sasl.jaas.config"].endswith(r' password="a\"; b\\";')
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"PROTOCOL": "SASL_SSL", "USERNAME": "till"}, "KAFKA_SASL_PASSWORD: .* is needed with .*SASL_SSL"),
+        ({"PROTOCOL": "SASL_SSL", "PASSWORD": "x"}, "KAFKA_SASL_USERNAME: .* is needed with .*SASL_SSL"),
+        ({"PASSWORD_FILE": "/nowhere", "PROTOCOL": "SASL_SSL", "USERNAME": "till"}, "/nowhere: No such file"),
+        ({"PASSWORD_FILE": __file__, "PASSWORD": "x"}, "KAFKA_SASL_PASSWORD: .* cannot be together"),
+        ({"CA": "/nowhere"}, "KAFKA_SSL_CA_LOCATION: .*/nowhere: No such file"),
+        ({"PROTOCOL": "SASL"}, "KAFKA_SECURITY_PROTOCOL: "),
+        ({"MECHANISM": "GSSAPI"}, "KAFKA_SASL_MECHANISM: "),
+    ],
+)
+def test_security_that_cannot_be_is_one_clear_line(monkeypatch, given, says):
+    """The variable that is missing or wrong is named, and nothing else is complained about."""
+    names = {"PROTOCOL": "SECURITY_PROTOCOL", "CA": "SSL_CA_LOCATION"}
+    for name, value in given.items():
+        monkeypatch.setenv(f"LOYALTY_KAFKA_{names.get(name, f'SASL_{name}')}", value)
+    with pytest.raises(SettingsError, match=says) as error:
+        read_settings()
+    assert (0, 0) == (str(error.value).count("\n"), str(error.value).count("; LOYALTY"))
+
+
+def test_a_password_is_passed_on_and_never_shown(monkeypatch):
+    """A child process of the local stack gets it; `loyalty settings`, and whoever prints the settings, do not."""
+    given = {"SECURITY_PROTOCOL": "SASL_SSL", "SASL_USERNAME": "till", "SASL_PASSWORD": PASSWORD}
+    variables = {f"LOYALTY_KAFKA_{name}": value for name, value in given.items()}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    settings = read_settings()
+    assert variables == {name: environment_of(settings).get(name) for name in variables}
+    assert PASSWORD not in repr(settings)
+    for arguments in (["settings"], ["settings", "--json"]):
+        shown = CliRunner().invoke(app, arguments).stdout
+        assert ("till" in shown, PASSWORD in shown) == (True, False)
+
+
+def test_the_local_stack_is_plain_text(tmp_path, till):
+    """Settings for a secured Kafka are refused at once, rather than by a broker that does not understand them."""
+    with pytest.raises(ValueError, match="unset LOYALTY_KAFKA_SECURITY_PROTOCOL"):
+        LocalStack(tmp_path, till)
+
+
+def test_a_refusal_is_explained():
+    """What librdkafka says between its own address and timing is what helps; anything else is no refusal."""
+    refusal, settings = clients.Refusal(), Settings()
+    refusal.note(KafkaError(KafkaError._TRANSPORT, "x: connection refused"))
+    assert "no Kafka broker answers at 127.0.0.1:9092" == refusal.explain(settings)
+    refusal.note(
+        KafkaError(KafkaError._AUTHENTICATION, "sasl_ssl://h:1/1: SASL: wrong: password (after 9ms in state X)")
+    )
+    expected = "the Kafka broker at 127.0.0.1:9092 cannot be used: SASL: wrong: password"
+    assert expected == refusal.explain(settings)
+
+
+def test_every_topic_is_written_and_read_by_someone():
+    """A topic of the catalogue that is missing in the table could be used by nobody."""
+    assert set() == set(topics.ALL) - {topic for service in SERVICES for topic in service.writes}
+    assert set() == set(topics.ALL) - {topic for service in SERVICES for topic in service.reads}
+
+
+def test_balances_have_one_writer():
+    """Who could write a balance could give itself points."""
+    for topic in (topics.LOYALTY, topics.LOYALTY_BALANCES, topics.STORE_SALES, topics.SHIPMENT):
+        assert ["pipeline"] == [service.user for service in SERVICES if topic in service.writes]
+
+
+def test_groups_are_the_ones_that_the_services_use():
+    """The names in the table are those in the code: another one would be refused."""
+    of = {service.user: service.groups for service in SERVICES}
+    assert {GroupMembership(Settings(), "http://127.0.0.1:1").group, materialiser.CLIENT_ID} == set(of["api"])
+    assert dead_letters.CLIENT_ID in of["operator"]
+
+
+def test_rights_carry_the_prefix_of_the_deployment():
+    """Topics and groups get it, users do not; a last * becomes a prefix of Kafka's."""
+    plain, prefixed = rights(Settings()), rights(Settings(topic_prefix="t-"))
+    assert {f"t-{right.name}" for right in plain} == {right.name for right in prefixed}
+    assert {right.principal for right in plain} == {right.principal for right in prefixed}
+    patterns = {right.name: right.resource_pattern_type for right in plain}
+    assert (ResourcePatternType.PREFIXED, ResourcePatternType.LITERAL) == (
+        patterns["loyalty-webhooks"],
+        patterns["loyalty-api"],
+    )
+    assert {AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE_CONFIGS} == {r.operation for r in plain}
+
+
+def access_row(service: Service) -> str:
+    def names(found: tuple[str, ...]) -> str:
+        return ", ".join(found) if found else "none"
+
+    def of(found: tuple[topics.Topic, ...]) -> str:
+        return "all" if found == topics.ALL else names(tuple(topic.name for topic in found))
+
+    in_use = (*service.groups, *(f"{name} (transactions)" for name in service.transactional_ids))
+    cells = (service.user, of(service.writes), of(service.reads), of(service.reads_settings_of), names(in_use))
+    return f"| {' | '.join(cells)} |"
+
+
+def test_the_documented_table_is_the_one_that_is_applied():
+    """docs/security.md has exactly the services of schemas/access.py, in their order."""
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    documented = text.partition("<!-- access -->\n")[2].partition("<!-- /access -->")[0].split("\n")
+    assert [access_row(service) for service in SERVICES] == [row for row in documented if row][2:]
+
+
+@pytest.fixture
+def compose() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The compose file, and what is put on top of it to secure Kafka."""
+    names = ("docker-compose.yml", "docker-compose.secured.yml")
+    plain, secured = (yaml.safe_load((ROOT / name).read_text(encoding="utf-8")) for name in names)
+    return plain, secured
+
+
+def test_every_container_that_speaks_to_kafka_has_credentials(compose):
+    """None is left to find out by itself that the broker asks for some."""
+    plain, secured = compose
+    speaking = [
+        name
+        for name, service in plain["services"].items()
+        if "LOYALTY_KAFKA_BOOTSTRAP_SERVERS" in service.get("environment", {})
+    ]
+    assert {"topics", "pipeline", "api", "simulate"} <= set(speaking)
+    for name in speaking:
+        given = secured["services"][name]["environment"]
+        assert "SASL_SSL" == given["LOYALTY_KAFKA_SECURITY_PROTOCOL"]
+        assert given["LOYALTY_KAFKA_SASL_USERNAME"] in USERS
+
+
+def test_a_container_is_handed_its_own_secrets_only(compose):
+    """The authority's certificate, and the password of its user; only what sets passwords has all of them."""
+    _, secured = compose
+    for name, service in secured["services"].items():
+        if name not in ("kafka", "access"):
+            user = service["environment"]["LOYALTY_KAFKA_SASL_USERNAME"]
+            assert f"/run/secrets/{user}" == service["environment"]["LOYALTY_KAFKA_SASL_PASSWORD_FILE"]
+            assert ["ca", user] == service["secrets"]
+    assert {"ca", *USERS} == set(secured["services"]["access"]["secrets"])
+
+
+def test_secrets_are_the_files_of_the_folder(compose):
+    """What `python -m infra.security` writes is what the compose file hands out."""
+    _, secured = compose
+    folder = SecurityFolder(Path())
+    expected = {"ca": folder.authority, "broker": folder.broker} | {user: folder.password(user) for user in USERS}
+    found = {name: secret["file"] for name, secret in secured["secrets"].items()}
+    assert {name: f"${{SECURITY_DIR:-./var/security}}/{path}" for name, path in expected.items()} == found
+
+
+def test_secured_properties_and_certificate_agree():
+    """The broker's certificate makes it the super user that the properties name, and the administrator is the other."""
+    text = (ROOT / "infra" / "kafka" / "secured.properties").read_text(encoding="utf-8")
+    assert f"super.users=User:{ADMIN};User:{BROKER}" in text.splitlines()
+    rule = re.search(r"^ssl.principal.mapping.rules=RULE:(.*?)/\$1/", text, re.MULTILINE)
+    assert rule
+    certificate = x509.load_pem_x509_certificate(Authority.new().broker_pem(["localhost"]))
+    found = re.match(rule[1], certificate.subject.rfc4514_string())
+    assert found
+    assert BROKER == found[1]
+
+
+def test_the_folder_keeps_strangers_out(folder):
+    """Nobody else of the machine gets into it, and the key that signs is its owner's alone."""
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in [folder.directory, *folder.directory.rglob("*")]}
+    assert {0o700} == {modes[folder.directory], modes[folder.passwords]}
+    assert 0o600 == modes[folder.authority_key]
+    # Containers read single files that they are handed, as another user.
+    assert {0o644} == {modes[path] for path in (folder.authority, folder.broker, *map(folder.password, USERS))}
+
+
+def test_what_is_there_stays(folder):
+    """Run again it makes what is missing and no more; no two passwords are alike."""
+    before = {path: path.read_bytes() for path in folder.directory.rglob("*") if path.is_file()}
+    folder.password("api").unlink()
+    assert [folder.password("api")] == folder.complete(["127.0.0.1"])
+    after = {path: path.read_bytes() for path in before}
+    assert [folder.password("api")] == [path for path in before if before[path] != after[path]]
+    assert len(USERS) == len({folder.password(user).read_text() for user in USERS})
+
+
+def test_another_authority_takes_over(folder):
+    """Its certificate is before the old one, so that clients trust both; the broker's next one is of the new."""
+    old, new = folder.authority.read_bytes(), Authority.new()
+    folder.authority_key.write_bytes(new.key_pem())
+    folder.authority.write_bytes(new.certificate_pem() + old)
+    assert [folder.broker] == folder.complete(["127.0.0.1"])
+    assert new.has_signed(folder.broker.read_bytes(), ["127.0.0.1"])
+
+
+def test_the_certificate_is_renewed_for_another_host_or_before_it_ends(folder):
+    """The authority stays, so that nobody who trusts it has to be told."""
+    authority = Authority.load(folder.authority.read_bytes(), folder.authority_key.read_bytes())
+    pem, now = folder.broker.read_bytes(), datetime.now(UTC)
+    assert authority.has_signed(pem, ["127.0.0.1"])
+    assert not authority.has_signed(pem, ["127.0.0.1", "kafka"])
+    assert authority.has_signed(pem, ["127.0.0.1"], now + timedelta(days=360))
+    assert not authority.has_signed(pem, ["127.0.0.1"], now + timedelta(days=370))
+    assert not Authority.new().has_signed(pem, ["127.0.0.1"])
+    assert [folder.broker] == folder.complete(["127.0.0.1", "kafka"])
+    named = x509.load_pem_x509_certificate(folder.broker.read_bytes()).extensions
+    hosts = named.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert ["kafka"] == hosts.get_values_for_type(x509.DNSName)
