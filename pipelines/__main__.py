@@ -16,10 +16,13 @@ from confluent_kafka import KafkaException
 from prometheus_client import start_http_server
 from pyspark.sql.streaming.query import StreamingQuery
 
+from pipelines import lock
 from pipelines.checkpoints import CheckpointMismatchError
+from pipelines.lock import CheckpointInUseError
 from pipelines.programme_watch import ProgrammeWatch
 from pipelines.progress import READY, ProgressMetrics
 from pipelines.queries import CONTINUOUS, LOYALTY, QUERIES, RepeatHorizonError
+from pipelines.retention import RecordsLostError
 from pipelines.session import spark_session
 from services.logging import configure_logging
 from services.messaging.administration import TillTimeError
@@ -36,6 +39,7 @@ _REFUSALS = (
     ProgrammeError,
     PseudonymKeyError,
     PublishError,
+    RecordsLostError,
     RepeatHorizonError,
     TillTimeError,
 )
@@ -73,6 +77,17 @@ def main(
 
 def run(settings: Settings, names: Sequence[str], *, available_now: bool) -> int:
     """Start the queries and watch them; the exit status is 0 unless one failed."""
+    try:
+        with ExitStack() as stack:
+            for name in names:
+                stack.enter_context(lock.held(QUERIES[name].checkpoint(settings)))
+            return _run(settings, names, available_now=available_now)
+    except CheckpointInUseError as error:
+        log.error("refused to start", reason=str(error))  # noqa: TRY400  # the reason says it all
+        return 2
+
+
+def _run(settings: Settings, names: Sequence[str], *, available_now: bool) -> int:
     if not available_now:
         start_http_server(settings.metrics_port, settings.metrics_host)
     spark = spark_session(settings)

@@ -14,7 +14,7 @@ from services.settings import Settings
 def read_topic(spark: SparkSession, topic: Topic, settings: Settings, starting_offsets: str = "earliest") -> DataFrame:
     """The records of a topic: key, value, topic, partition, offset, timestamp, headers.
 
-    A query fails rather than go on where retention has overtaken it (failOnDataLoss).
+    A query fails rather than go on where retention has overtaken it, unless the settings accept the loss.
 
     Args:
         starting_offsets: of a new checkpoint; the topic's beginning, or JSON as Spark's Kafka source has it.
@@ -24,7 +24,7 @@ def read_topic(spark: SparkSession, topic: Topic, settings: Settings, starting_o
         .options(**kafka_connection(settings))
         .option("subscribe", settings.name_of(topic))
         .option("startingOffsets", starting_offsets)
-        .option("failOnDataLoss", "true")
+        .option("failOnDataLoss", str(not settings.accept_data_loss).lower())
         .option("includeHeaders", "true")
         .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
         .load()

@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-_LOCK = "retail-loyalty.lock"
+LOCK = "retail-loyalty.lock"
 
 
 class CheckpointInUseError(RuntimeError):
@@ -27,7 +27,7 @@ def held(checkpoint: str) -> Iterator[None]:
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / _LOCK).open("a") as lock:
+    with (folder / LOCK).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

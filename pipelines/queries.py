@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from pipelines import archive, commands, export, fan_out, invoices, loyalty, sales
+from pipelines import archive, commands, export, fan_out, invoices, loyalty, retention, sales
 from pipelines.accounts import STATE_VERSION
 from pipelines.checkpoints import CheckpointMismatchError, claim, is_new
 from pipelines.sinks import stream_to_kafka
@@ -91,14 +91,15 @@ class Query:
         Raises:
             CheckpointMismatchError: the settings do not fit the checkpoint, or a seed is given and it is not new.
             RepeatHorizonError, TillTimeError: records would be dropped as late.
+            RecordsLostError: retention has deleted what the checkpoint had not read.
         """
         for source in self.sources:
             _check_repeat_horizon(source, settings)
         checkpoint = self.checkpoint(settings)
         self._check_beginning(spark, settings, seed)
-        claim(
-            spark, checkpoint, self._made_with(settings), {"state": "`loyalty rebuild` makes a new one of the topics"}
-        )
+        claim(spark, checkpoint, self._made_with(settings), _REMEDIES)
+        if not settings.accept_data_loss:
+            retention.check(spark, checkpoint, self.sources, settings)
         read = partial(_read, spark, settings, seed)
         writer = self.writer(read, ids, settings, seed).queryName(self.name).option("checkpointLocation", checkpoint)
         if available_now:

@@ -96,6 +96,10 @@ class Settings(BaseSettings):
     )
     shuffle_partitions: PositiveInt = Field(3, description="Spark tasks a shuffle; fixed for the life of a checkpoint.")
     max_offsets_per_trigger: PositiveInt = Field(20_000, description="Records a micro-batch reads at most.")
+    accept_data_loss: bool = Field(
+        default=False,
+        description="Go on where retention has deleted what a query had not read; else it refuses to start.",
+    )
     trigger_interval: timedelta = Field(
         timedelta(milliseconds=100), description="Shortest time between the starts of two micro-batches (ISO 8601)."
     )

@@ -1,0 +1,122 @@
+"""The part of the fault harness that is short and always the same: poison, retention, lost answers, and the auditor."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from infra.demo.comparison import Nature
+from infra.local.ports import HOST, free_port
+from pipelines.queries import EXPORT, FAN_OUT, LOYALTY
+from pipelines.retention import RecordsLostError
+from schemas import topics
+from services.messaging.clients import admin
+from services.messaging.wire import encoder
+from services.pos_simulator import Options, Simulation
+from services.settings import Settings
+from tests.api_process import ApiProcess
+from tests.faults import poison
+from tests.faults.auditor import audit
+from tests.faults.brokers import LossyProxy
+from tests.kafka_topics import IDS, publish, read_all, records_of
+from tests.pipeline_process import run_to_the_end
+
+SEED = 7
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_poison_is_set_aside_and_the_auditor_sees_what_is_not_so(spark, settings: Settings, tmp_path: Path) -> None:
+    """Messages of every kind, good and bad: in = good + repeats + dead. A planted repeat and a false total are named."""
+    messages = Simulation(Options(count=300, seed=SEED, customers=40, repeats=0.05, broken=0.05)).messages()
+    publish(settings, topics.POS_INVOICES, ((message.key, message.value) for message in messages))
+    publish(settings, topics.POS_INVOICES, poison.messages(SEED))
+    publish(settings, topics.POS_INVOICES, poison.fuzzed(SEED, 400))
+    run_to_the_end(spark, settings, FAN_OUT, LOYALTY)
+    run_to_the_end(spark, settings, EXPORT)
+
+    with ApiProcess(settings, tmp_path / "api.log") as api:
+        api.ready()
+        verdict = audit(settings, api.url)
+        assert "all agrees" == str(verdict)
+        assert verdict.invoices > 750
+
+        shipped = records_of(settings, topics.SHIPMENT)[0]
+        publish(settings, topics.SHIPMENT, [(b"STR1", encoder(topics.SHIPMENT, IDS)(shipped))])
+        entry = records_of(settings, topics.LOYALTY)[0]
+        false = {**entry, "TotalLoyaltyPoints": entry["TotalLoyaltyPoints"] + 1, "Sequence": 10_000}
+        publish(settings, topics.LOYALTY, [(b"STR1", encoder(topics.LOYALTY, IDS)(false))])
+        verdict = audit(settings, api.url)
+        assert 0 < verdict.count(Nature.DOUBLED)
+        assert 0 < verdict.count(Nature.WRONG)
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_what_retention_deleted_unread_is_told(spark, settings: Settings) -> None:
+    """The query refuses and names the offsets; told to accept the loss it goes on behind the gap."""
+    encode = encoder(topics.POS_INVOICES, IDS)
+
+    def send(first: int, count: int) -> None:
+        invoices = [poison.invoice(f"R{number}") for number in range(first, first + count)]
+        publish(settings, topics.POS_INVOICES, [(b"STR1", encode(each)) for each in invoices])
+
+    send(0, 3)
+    run_to_the_end(spark, settings, LOYALTY)
+    send(3, 4)
+    name = settings.name_of(topics.POS_INVOICES)
+    partition = read_all(settings, topics.POS_INVOICES)[0].partition()
+    client = admin(settings)
+    for future in client.delete_records([TopicPartition(name, partition, 5)]).values():
+        future.result()
+
+    with pytest.raises(RecordsLostError, match=rf"pos-invoices {partition} from offset 3 to 4"):
+        LOYALTY.start(spark, IDS, settings, available_now=True)
+    run_to_the_end(spark, settings.model_copy(update={"accept_data_loss": True}), LOYALTY)
+    cards = {entry["CustomerCardNo"] for entry in records_of(settings, topics.LOYALTY)}
+    assert {f"card-R{number}" for number in (0, 1, 2, 5, 6)} == cards
+
+
+@pytest.fixture
+def echo() -> Iterator[tuple[int, list[bytes]]]:
+    """A server that answers with what it got, and what it got."""
+    heard: list[bytes] = []
+    server = socket.create_server((HOST, 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                client, _ = server.accept()
+            except OSError:
+                return
+            with client:
+                while block := client.recv(100):
+                    heard.append(block)
+                    client.sendall(block)
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield server.getsockname()[1], heard
+    server.shutdown(socket.SHUT_RDWR)
+    server.close()
+
+
+def test_the_proxy_loses_answers_and_nothing_else(echo: tuple[int, list[bytes]]) -> None:
+    """What is sent while it loses answers arrives; its answer does not; mended, new connections work."""
+    port, heard = echo
+    proxy_port = free_port()
+    proxy = LossyProxy(proxy_port, port)
+    with socket.create_connection((HOST, proxy_port), timeout=30) as client:
+        client.sendall(b"one")
+        assert b"one" == client.recv(100)
+        proxy.lose_answers()
+        client.sendall(b"two")
+        client.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            client.recv(100)
+        assert [b"one", b"two"] == heard
+        proxy.mend()
+    with socket.create_connection((HOST, proxy_port), timeout=30) as client:
+        client.sendall(b"three")
+        assert b"three" == client.recv(100)
+    proxy.close()

@@ -1,0 +1,44 @@
+"""One process a checkpoint."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from infra.local import jars
+from pipelines.lock import CheckpointInUseError, held, local_folder
+
+
+def test_the_second_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
+    """At once, with the checkpoint's name; afterwards it is free."""
+    checkpoint = str(tmp_path / "loyalty")
+    with held(checkpoint), pytest.raises(CheckpointInUseError, match=checkpoint), held(checkpoint):
+        pass
+    with held(checkpoint):
+        pass
+
+
+def test_a_process_that_is_killed_holds_nothing(tmp_path: Path) -> None:
+    """SIGKILL leaves the file and not the lock: a restart need not wait."""
+    program = f"from pipelines.lock import held\nwith held({str(tmp_path)!r}): print(flush=True); input()"
+    command = [sys.executable, "-c", program]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=jars.ROOT, stdin=pipe, stdout=pipe) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(CheckpointInUseError), held(str(tmp_path)):
+            pass
+        holder.kill()
+        holder.wait()
+    with held(str(tmp_path)):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("uri", "folder"),
+    [("var/checkpoints", Path("var/checkpoints")), ("file:///a%20b", Path("/a b")), ("hdfs:///checkpoints", None)],
+)
+def test_only_folders_of_this_machine_are_locked(uri: str, folder: Path | None) -> None:
+    """Elsewhere Spark's own commit log is what notices two writers."""
+    assert folder == local_folder(uri)
