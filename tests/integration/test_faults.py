@@ -29,7 +29,7 @@ SEED = 7
 
 @pytest.mark.usefixtures("topics_created")
 def test_poison_is_set_aside_and_the_auditor_sees_what_is_not_so(spark, settings: Settings, tmp_path: Path) -> None:
-    """Messages of every kind, good and bad: in = good + repeats + dead. A planted repeat and a false total are named."""
+    """In = good + repeats + dead, whatever comes. A repeat and a false total that are planted are then named."""
     messages = Simulation(Options(count=300, seed=SEED, customers=40, repeats=0.05, broken=0.05)).messages()
     publish(settings, topics.POS_INVOICES, ((message.key, message.value) for message in messages))
     publish(settings, topics.POS_INVOICES, poison.messages(SEED))
