@@ -21,7 +21,7 @@ class Sent(NamedTuple):
     """A message as published, and the invoice it is meant to carry; None where it carries none."""
 
     key: bytes | None
-    value: bytes
+    value: bytes | None
     invoice: Record | None
 
 
@@ -43,7 +43,7 @@ class Expected:
 
     messages: int = 0
     repeats: int = 0
-    dead_letters: Counter[tuple[bytes | None, bytes]] = field(default_factory=Counter)
+    dead_letters: Counter[tuple[bytes | None, bytes | None]] = field(default_factory=Counter)
     shipment: dict[str, Record] = field(default_factory=dict)
     hadoop: Counter[Row] = field(default_factory=Counter)
     earned: defaultdict[str, dict[str, Decimal]] = field(default_factory=lambda: defaultdict(dict))

@@ -66,12 +66,14 @@ def _inputs(settings: Settings) -> list[Sent]:
     def invoice(value: bytes) -> Record | None:
         try:
             read = json.loads(value) if value[:1] == b"{" else decode(value)
-        except (ValueError, UndecodableError, UnknownSchemaIdError):
+            # Half a surrogate pair is no text in UTF-8, though Python's parser takes it for one.
+            json.dumps(read, ensure_ascii=False, default=str).encode()
+        except (ValueError, RecursionError, UndecodableError, UnknownSchemaIdError):
             return None
         return read if isinstance(read, dict) else None
 
     messages = [(message.key(), message.value()) for message in read_all(settings, topics.POS_INVOICES)]
-    return [Sent(key, value or b"", None if value is None else invoice(value)) for key, value in messages]
+    return [Sent(key, value, None if value is None else invoice(value)) for key, value in messages]
 
 
 def _outputs(settings: Settings, url: str, expected: Expected) -> tuple[Outputs, int]:
