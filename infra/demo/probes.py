@@ -33,7 +33,7 @@ class PipelineProgress:
 
     def __init__(self, metrics_url: str) -> None:
         self._client, self._url = _client(), metrics_url
-        self._positions: dict[str, Positions] = {}
+        self._positions: dict[tuple[str, str], Positions] = {}
         self._repeats: Counter[str] = Counter()
 
     def close(self) -> None:
@@ -49,7 +49,8 @@ class PipelineProgress:
             for sample in family.samples:
                 query = sample.labels.get("query", "")
                 if sample.name == "loyalty_query_position":
-                    self._positions.setdefault(query, {})[int(sample.labels["partition"])] = int(sample.value)
+                    positions = self._positions.setdefault((query, sample.labels["topic"]), {})
+                    positions[int(sample.labels["partition"])] = int(sample.value)
                 elif sample.name == "loyalty_query_repeats_dropped_total":
                     self._repeats[query] = int(sample.value)
 
@@ -57,9 +58,9 @@ class PipelineProgress:
         """Records that the query has dropped because it had seen them."""
         return self._repeats[query]
 
-    def positions(self, query: str) -> Positions:
-        """The next offset that the query reads of each partition of its topic."""
-        return self._positions.get(query, {})
+    def positions(self, query: str, topic: str) -> Positions:
+        """The next offset that the query reads of each partition of a topic, as named on the broker."""
+        return self._positions.get((query, topic), {})
 
 
 def reached(positions: Positions, ends: Positions) -> bool:

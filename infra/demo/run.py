@@ -22,8 +22,9 @@ from services.messaging.publishing import Publisher, connected_producer
 from services.messaging.schema_ids import schema_ids
 from services.settings import Settings
 
-QUERIES = FAN_OUT, LOYALTY, EXPORT = "fan-out", "loyalty", "export"
-"""The pipeline's queries, as its metrics name them."""
+FAN_OUT, LOYALTY, EXPORT = "fan-out", "loyalty", "export"
+QUERIES = {FAN_OUT: topics.POS_INVOICES, LOYALTY: topics.POS_INVOICES, EXPORT: topics.HADOOP}
+"""The pipeline's queries, as its metrics name them, and what they read of a day."""
 
 PATIENCE_SECONDS = 480.0
 """How long nothing may move: several times what the first batches of a starved machine take."""
@@ -179,7 +180,10 @@ class Demo:
         )
 
     def _has_passed(self, query: str, ends: dict[int, int]) -> bool:
-        return reached(self._pipeline.positions(query), ends)
+        return reached(self._positions(query), ends)
+
+    def _positions(self, query: str) -> dict[int, int]:
+        return self._pipeline.positions(query, self._settings.name_of(QUERIES[query]))
 
     def _until(self, awaited: str, is_there: Callable[[], bool]) -> None:
         state, moved = self._state(), time.monotonic()
@@ -194,7 +198,7 @@ class Demo:
     def _state(self) -> tuple[object, ...]:
         """Changes with everything that moves."""
         bars = tuple(task.completed for task in self._progress.tasks)
-        positions = [dict(self._pipeline.positions(query)) for query in QUERIES]
+        positions = [dict(self._positions(query)) for query in QUERIES]
         return bars, positions, dict(self._api_positions), self._api.watched
 
     def _step(self, seconds: float) -> None:
@@ -211,7 +215,7 @@ class Demo:
             self._show(topic.name, self._topics.count(topic))
         self._show("balances", customers)
         # The files may have to be fetched: only when there are new ones.
-        if (exported := dict(self._pipeline.positions(EXPORT))) != self._exported:
+        if (exported := dict(self._positions(EXPORT))) != self._exported:
             self._show("parquet rows", count_parquet_rows(self._stack.parquet()))
             self._exported = exported
         self._looked = time.monotonic()
