@@ -1,6 +1,6 @@
 # retail-loyalty: every target sets up what it needs first. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo compose-demo up down status images test test-unit test-containers lint format bench bench-queries bench-operators bench-ledger bench-containers bench-simulator lock clean
+.PHONY: help setup demo compose-demo up down status images test test-unit test-containers faults lint format bench bench-queries bench-operators bench-ledger bench-containers bench-simulator lock clean
 
 N ?=
 FILES ?=
@@ -48,6 +48,9 @@ images: ## build the images of docker-compose.yml (BASE_IMAGE=, BUILD_NETWORK=ho
 
 test-containers: setup images ## the integration tests on the images, and those of the images and of the Spark cluster
 	$(BIN)/pytest tests/integration tests/containers --containers
+
+faults: setup ## kill, fill, cut and corrupt a stack under load, and audit what came of it (ONLY="broker")
+	$(BIN)/python -m tests.faults $(if $(ONLY),--only "$(ONLY)")
 
 lint: setup ## ruff, mypy, import-linter
 	$(BIN)/ruff check

@@ -147,10 +147,10 @@ class Environment:
         """Wait until every reader has passed the end of what it reads, each in turn behind the one that writes it."""
         pipeline = PipelineProgress(self.stack.pipeline.url)
 
-        def has_passed(query: str, ends: dict[int, int]) -> Callable[[], bool]:
+        def has_passed(query: str, topic: Topic, ends: dict[int, int]) -> Callable[[], bool]:
             def look() -> bool:
                 pipeline.read()
-                return reached(pipeline.positions(query), ends)
+                return reached(pipeline.positions(query, self.settings.name_of(topic)), ends)
 
             return look
 
@@ -158,9 +158,9 @@ class Environment:
             self.until("the broker", lambda: self.written(topics.POS_INVOICES) is not None)
             invoices = self.ends(topics.POS_INVOICES)
             for query in ("fan-out", "loyalty", "sales"):
-                self.until(f"the {query} query at {invoices}", has_passed(query, invoices))
+                self.until(f"the {query} query at {invoices}", has_passed(query, topics.POS_INVOICES, invoices))
             rows = self.ends(topics.HADOOP)
-            self.until(f"the export query at {rows}", has_passed("export", rows))
+            self.until(f"the export query at {rows}", has_passed("export", topics.HADOOP, rows))
             balances = self.ends(topics.LOYALTY_BALANCES)
             for api in self.stack.apis:
                 self.until(f"{api.process.name} at {balances}", lambda api=api: self._has_read(api, balances))  # type: ignore[misc]
