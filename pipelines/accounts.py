@@ -125,7 +125,7 @@ class CustomerAccounts(StatefulProcessor):
             if outcome.account:
                 self._put(card, outcome.account, due, timers)
             elif before:
-                self._accounts.removeKey((card,))
+                self._forget(card)
             yield from rows_of(card, outcome, self._writer_ids)
         self._set(timers)
 
@@ -162,6 +162,13 @@ class CustomerAccounts(StatefulProcessor):
             due = timer
             timers[timer].append(card)
         self._accounts.updateValue((card,), (account_wire.dump(account), due))
+
+    def _forget(self, card: str) -> None:
+        """Of an erased customer nothing stays, not even the name that a timer of next year would have called."""
+        self._accounts.removeKey((card,))
+        for place, (cards,) in list(self._waiting.iterator()):
+            if card in cards:
+                self._waiting.updateValue(tuple(place), ([each for each in cards if each != card],))
 
     def _set(self, timers: Mapping[int, Sequence[str]]) -> None:
         for timer, cards in sorted(timers.items()):

@@ -1,0 +1,108 @@
+"""An erased customer is in no store any more, and what comes later under the card is a new account."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines.accounts import ACCOUNTS
+from pipelines.queries import LOYALTY
+from schemas import topics
+from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
+from services.settings import Settings
+from tests.account_facts import buy, command, invoice, ledger_of, run
+from tests.api_process import ApiProcess
+from tests.kafka_topics import read_all, records_of
+
+CARD, FRIEND = "9265846829", "4629185211"
+
+
+def in_sparks_state(spark: SparkSession, settings: Settings) -> list[str]:
+    """Every row of the loyalty query's state, of every operator and variable, as text."""
+    checkpoint = LOYALTY.checkpoint(settings)
+    _ = spark.streams.active  # asks for the coordinator that readers of state need
+    operators = {
+        row.operatorId: row.operatorName
+        for row in spark.read.format("state-metadata").load(checkpoint).select("operatorId", "operatorName").collect()
+    }
+    rows = []
+    for operator, name in operators.items():
+        variables = [ACCOUNTS, "timers", "waiting"] if name.startswith("transformWithState") else [None]
+        for variable in variables:
+            options = {"operatorId": operator} | ({"stateVarName": variable} if variable else {})
+            rows += map(str, spark.read.format("statestore").options(**options).load(checkpoint).collect())
+    return rows
+
+
+def latest_of(settings: Settings, topic: topics.Topic) -> dict[bytes, bytes]:
+    """What compaction leaves of a topic."""
+    kept: dict[bytes, bytes] = {}
+    for message in read_all(settings, topic):
+        key, value = bytes(message.key() or b""), message.value()
+        kept.pop(key, None)
+        if value is not None:
+            kept[key] = bytes(value)
+    return kept
+
+
+def served(api: ApiProcess) -> str:
+    """Everything that every store of the instance holds."""
+    stores = [each["name"] for each in api.http.get("/v1/stores").json()["stores"]]
+    return "".join(api.http.get(f"/v1/stores/{store}/all").text for store in stores)
+
+
+@pytest.mark.usefixtures("topics_created")
+@pytest.mark.timeout(1500)
+def test_no_store_knows_an_erased_card(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
+    """Spark's state, the changelogs, the API's stores and the ledger's file; amounts stay, under a pseudonym."""
+    buy(settings, invoice("I1", CARD, 1000.0), invoice("I2", FRIEND, 500.0))
+    command(
+        settings,
+        (CARD, Reserve(append_time=0, command_id="open", points=100)),
+        (CARD, Reserve(append_time=0, command_id="spent", points=200)),
+        (CARD, Adjust(append_time=0, command_id="sorry", points=50, reason=f"for {CARD}", actor="desk")),
+        (FRIEND, Transfer(append_time=0, command_id="gift", points=300, counterparty=CARD)),
+    )
+    run(spark, settings)
+    command(settings, (CARD, Capture(append_time=0, command_id="captured", redemption_id="spent")))
+    run(spark, settings)
+    assert any(CARD in row for row in in_sparks_state(spark, settings)), "it was nowhere, so nothing was proven"
+
+    command(settings, (CARD, Erase(append_time=0, command_id="erase")))
+    run(spark, settings)
+    number = len(records_of(settings, topics.LOYALTY))
+    with ApiProcess(settings, tmp_path / "api.log") as api, ledger_of(settings, number, tmp_path / "ledger.log"):
+        api.ready()
+        assert [] == [row for row in in_sparks_state(spark, settings) if CARD in row]
+        for changelog in (topics.LOYALTY_BALANCES, topics.LOYALTY_DECISIONS):
+            kept = latest_of(settings, changelog)
+            assert kept
+            assert CARD.encode() not in b"".join([*kept.keys(), *kept.values()])
+        assert FRIEND in (everything := served(api))
+        assert CARD not in everything
+        assert 404 == api.balance(CARD).status_code
+
+        buy(settings, invoice("I3", CARD, 50.0))
+        run(spark, settings)
+        balance = api.http.get(f"/v1/customers/{CARD}/balance", params={"minSequence": 1, "timeout": 30}).json()
+        assert ("1.00", 1) == (balance["TotalLoyaltyPoints"], balance["Sequence"])
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_the_ledgers_file_does_not_know_an_erased_card(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
+    """Not as an account, not as the other end of a transfer, not in words of a command; the points are still there."""
+    buy(settings, invoice("I1", CARD, 1000.0), invoice("I2", FRIEND, 500.0))
+    gift = Transfer(append_time=0, command_id="gift", points=300, counterparty=CARD)
+    command(settings, (FRIEND, gift), (CARD, Adjust(append_time=0, command_id="a", points=50, reason=CARD, actor="x")))
+    run(spark, settings)
+    command(settings, (CARD, Erase(append_time=0, command_id="erase")))
+    run(spark, settings)
+    entries = records_of(settings, topics.LOYALTY)
+    assert any(entry["Counterparty"] == CARD for entry in entries)
+    with ledger_of(settings, len(entries), tmp_path / "ledger.log"):
+        pass
+
+    file = Path(settings.ledger_url.removeprefix("sqlite:///"))
+    stored = b"".join(each.read_bytes() for each in file.parent.glob(f"{file.name}*"))
+    assert FRIEND.encode() in stored
+    assert CARD.encode() not in stored
