@@ -1,0 +1,26 @@
+"""Ports for servers that start a moment later."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from infra.local.ports import HOST, free_port, is_taken
+
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def test_a_free_port_can_be_listened_on() -> None:
+    """It is free when it is given, and taken while somebody listens."""
+    port = free_port()
+    with socket.create_server((HOST, port)):
+        assert is_taken(port)
+
+
+@pytest.mark.skipif(not _EPHEMERAL.exists(), reason="not Linux")
+def test_no_outgoing_connection_is_given_a_free_port() -> None:
+    """Between its choice and the server's start any client's connection could else take it."""
+    lowest = int(_EPHEMERAL.read_text(encoding="utf-8").split()[0])
+    if lowest < 32_768:
+        pytest.skip("this machine's range is not Linux's usual one")
+    assert max(free_port() for _ in range(50)) < lowest
