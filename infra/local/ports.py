@@ -6,8 +6,8 @@ import socket
 HOST = "127.0.0.1"
 
 _LOWEST, _BEYOND = 10_000, 32_768
-"""Below the ports that Linux gives to outgoing connections (ip_local_port_range): before a server is there to listen, one
-of those could take its port."""
+"""Below the ports that Linux gives to outgoing connections (ip_local_port_range): one of those could take a port before
+its server is there to listen."""
 
 
 def free_port() -> int:
