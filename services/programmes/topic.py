@@ -162,8 +162,9 @@ def _next(file: str, rules: Programme, before: Sequence[Version], effective_time
     now = time.time_ns() // 1_000_000
     latest = before[-1].effective_time if before else 0
     if effective_time is None:
-        soon = now + notice + (_ON_ITS_WAY if notice else 0)
-        effective_time = max(-(-soon // _SECOND) * _SECOND, latest)
+        # On a full second, for people; without a notice at once, as the very next invoice is meant.
+        soon = -(-(now + notice + _ON_ITS_WAY) // _SECOND) * _SECOND if notice else now
+        effective_time = max(soon, latest)
     if effective_time < latest:
         raise ProgrammeError(f"version {before[-1].number} takes effect later than that: nothing was published")
     number = len(before) + 1
