@@ -1,7 +1,7 @@
 """Accounts and what happens to them as bytes and records: between the domain and Spark, Kafka and HTTP."""
 
 from services.account_wire.events import LARGEST_POINTS, command, credit_command, event_of
-from services.account_wire.records import balance, decision, notification
+from services.account_wire.records import balance, decision, entry_of, notification
 from services.account_wire.state import dump, load
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "credit_command",
     "decision",
     "dump",
+    "entry_of",
     "event_of",
     "load",
     "notification",

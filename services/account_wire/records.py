@@ -1,7 +1,9 @@
 """What comes of an account as records, under the names they have on the wire."""
 
-from services.domain.entries import Decision, Entry
-from services.domain.points import to_points
+from decimal import Decimal
+
+from services.domain.entries import Decision, Entry, Kind
+from services.domain.points import to_hundredths, to_points
 from services.messaging.wire import Record
 
 
@@ -28,6 +30,35 @@ def notification(card: str, entry: Entry) -> Record:
         "Actor": entry.actor,
         "Counterparty": entry.counterparty,
     }
+
+
+def entry_of(notification: Record) -> Entry:
+    """The entry that a Notification tells of.
+
+    One of before 2026-11 knew purchases only: its invoice is the event, and all the total could be spent.
+    """
+    total = to_hundredths(notification["TotalLoyaltyPoints"])
+    available = notification["AvailableLoyaltyPoints"]
+    return Entry(
+        sequence=notification["Sequence"],
+        opened_time=notification["OpenedTime"],
+        kind=Kind(notification["Kind"]),
+        points=to_hundredths(notification["EarnedLoyaltyPoints"]),
+        total=total,
+        available=total if available is None else to_hundredths(available),
+        pending=to_hundredths(notification["PendingLoyaltyPoints"] or Decimal(0)),
+        reserved=to_hundredths(notification["ReservedLoyaltyPoints"] or Decimal(0)),
+        time=notification["UpdatedTime"],
+        programme_version=notification["ProgrammeVersion"],
+        tier=notification["Tier"],
+        event_id=notification["EventID"] or notification["InvoiceNumber"],
+        invoice_number=notification["InvoiceNumber"],
+        total_amount=Decimal(repr(notification["TotalAmount"])),
+        expires_time=notification["ExpiresTime"],
+        reason=notification["Reason"],
+        actor=notification["Actor"],
+        counterparty=notification["Counterparty"],
+    )
 
 
 def balance(card: str, entry: Entry) -> Record:

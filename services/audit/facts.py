@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
@@ -11,11 +10,10 @@ import orjson
 from schemas.topics import LOYALTY, LOYALTY_BALANCES
 from services import account_wire
 from services.domain.account import Account
-from services.domain.entries import Entry, Kind
+from services.domain.entries import Entry
 from services.domain.events import Event, Transfer
-from services.domain.points import to_hundredths
 from services.messaging.schema_ids import SchemaIds
-from services.messaging.wire import Record, decoder
+from services.messaging.wire import decoder
 from services.state_stores.catalogue import balance_body
 
 
@@ -91,34 +89,5 @@ class FactsReader:
                 case Source.STATE:
                     facts.state = account_wire.load(value)
                 case recorded:
-                    facts.recorded.setdefault(recorded, []).append(entry_of(self._notification(value)))
+                    facts.recorded.setdefault(recorded, []).append(account_wire.entry_of(self._notification(value)))
         return facts
-
-
-def entry_of(notification: Record) -> Entry:
-    """The entry that a Notification tells of.
-
-    One of before 2026-11 knew purchases only: its invoice is the event, and all the total could be spent.
-    """
-    total = to_hundredths(notification["TotalLoyaltyPoints"])
-    available = notification["AvailableLoyaltyPoints"]
-    return Entry(
-        sequence=notification["Sequence"],
-        opened_time=notification["OpenedTime"],
-        kind=Kind(notification["Kind"]),
-        points=to_hundredths(notification["EarnedLoyaltyPoints"]),
-        total=total,
-        available=total if available is None else to_hundredths(available),
-        pending=to_hundredths(notification["PendingLoyaltyPoints"] or Decimal(0)),
-        reserved=to_hundredths(notification["ReservedLoyaltyPoints"] or Decimal(0)),
-        time=notification["UpdatedTime"],
-        programme_version=notification["ProgrammeVersion"],
-        tier=notification["Tier"],
-        event_id=notification["EventID"] or notification["InvoiceNumber"],
-        invoice_number=notification["InvoiceNumber"],
-        total_amount=Decimal(repr(notification["TotalAmount"])),
-        expires_time=notification["ExpiresTime"],
-        reason=notification["Reason"],
-        actor=notification["Actor"],
-        counterparty=notification["Counterparty"],
-    )

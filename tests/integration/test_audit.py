@@ -16,7 +16,7 @@ from pipelines.auditing import audit
 from pipelines.inputs import Context
 from schemas import topics
 from services import account_wire, programmes
-from services.audit.facts import entry_of
+from services.account_wire import entry_of
 from services.domain.entries import Kind
 from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
 from services.ledger.database import writing_engine

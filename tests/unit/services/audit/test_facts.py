@@ -7,7 +7,8 @@ from hypothesis import given
 
 from schemas.topics import LOYALTY, LOYALTY_BALANCES
 from services import account_wire
-from services.audit.facts import FactsReader, Source, entry_of
+from services.account_wire import entry_of
+from services.audit.facts import FactsReader, Source
 from services.domain.events import Transfer
 from services.messaging.schema_ids import FolderSchemaIds
 from services.messaging.wire import encoder, record_encoder

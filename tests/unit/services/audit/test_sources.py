@@ -10,8 +10,8 @@ from urllib.parse import parse_qs, urlparse
 import pytest
 
 from schemas.topics import LOYALTY
+from services.account_wire import entry_of
 from services.audit import sources
-from services.audit.facts import entry_of
 from services.audit.sources import UnreadableError, ledger_entries, served_balances
 from services.domain.entries import Kind
 from services.messaging.schema_ids import FolderSchemaIds
