@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from schemas import topics
 from schemas.topics import Topic
 from services.messaging import clients
-from services.messaging.headers import CE_SOURCE, CE_SPECVERSION, CONTENT_TYPE, event_type
+from services.messaging.headers import cloud_event
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import schema_ids
 from services.messaging.wire import Record, encoder
@@ -125,13 +125,7 @@ class KafkaCommandLog:
         record: Record,
         on_delivery: Callable[[KafkaError | None, Message], None],
     ) -> None:
-        headers: Mapping[str, str | bytes] = {
-            "ce_specversion": CE_SPECVERSION,
-            "ce_id": identity,
-            "ce_source": CE_SOURCE,
-            "ce_type": event_type(str(topic.value)),
-            "content-type": CONTENT_TYPE,
-        }
+        headers: Mapping[str, str | bytes] = {**cloud_event(identity, str(topic.value))}
         value = self._encoder(topic)(record)
         try:
             self._ready_producer().produce(

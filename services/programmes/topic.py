@@ -185,7 +185,7 @@ def _produce(producer: Producer, topic: str, version: Version, ids: SchemaIds) -
         topic,
         key=key.encode(),
         value=encoder(topics.LOYALTY_PROGRAMMES, ids)(record),
-        headers=[(name, text.encode()) for name, text in _cloud_event(key).items()],
+        headers=[(name, text.encode()) for name, text in headers.cloud_event(key, "ProgrammeVersion").items()],
         on_delivery=lambda error, message: outcome.append((error, message)),
     )
     _flush(producer)
@@ -205,16 +205,6 @@ def _flush(producer: Producer) -> None:
         if isinstance(error.__cause__, KafkaException):
             raise error.__cause__ from error
         raise
-
-
-def _cloud_event(identity: str) -> dict[str, str]:
-    return {
-        "ce_specversion": headers.CE_SPECVERSION,
-        "ce_id": identity,
-        "ce_type": headers.event_type("ProgrammeVersion"),
-        "ce_source": headers.CE_SOURCE,
-        "content-type": headers.CONTENT_TYPE,
-    }
 
 
 def _refuse_too_soon(version: Version, stamped: int, notice: int) -> None:
