@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from sqlalchemy import func, select
 from sqlalchemy.exc import OperationalError
@@ -24,6 +23,7 @@ from services.ledger.tables import EntryRow
 from services.messaging.wire import decoder, encoder
 from services.settings import Settings
 from tests.kafka_topics import IDS, publish, read_all
+from tests.pipeline_process import run_to_the_end
 
 DEADLINE_SECONDS = 240.0
 
@@ -53,20 +53,8 @@ def command(settings: Settings, *asked: tuple[str, Command]) -> None:
 
 
 def run(spark: SparkSession, settings: Settings, query: Query = LOYALTY) -> None:
-    """Run a query until it has read all there is.
-
-    Spark gives a Python worker ten seconds to start, whatever is set; a starved machine needs more. What a supervisor
-    does about that is done here: start it again.
-    """
-    for _ in range(8):
-        try:
-            query.start(spark, IDS, settings, available_now=True).awaitTermination()
-        except StreamingQueryException as error:
-            if "Python worker failed to connect back" not in str(error):
-                raise
-        else:
-            return
-    raise AssertionError(f"{query.name} could not be started")
+    """Run a query until it has read all there is."""
+    run_to_the_end(spark, settings, query)
 
 
 def served(settings: Settings) -> dict[str, dict[str, Any]]:
