@@ -155,7 +155,7 @@ class CustomerAccounts(StatefulProcessor):
 
     def _put(self, card: str, account: Account, due: int, timers: dict[int, list[str]]) -> None:
         """Keep an account; one that is to be woken before ``due``, when its timer is set, gets into ``timers``."""
-        next_due = account.next_due(self._programmes)
+        next_due = account.next_due()
         # Rounded up, so that those due at nearly the same time share a timer.
         timer = -(-next_due // self._interval) * self._interval if next_due is not None else 0
         if timer and (not due or timer < due):

@@ -6,8 +6,6 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pipelines.lock import LOCK
-
 MANIFEST = "retail-loyalty.json"
 
 
@@ -70,7 +68,7 @@ def _write(files: Any, manifest: Any, text: str) -> None:
 
 
 def _is_foreign(status: Any, manifest: Any) -> bool:
-    return status.getPath().getName() not in (_aside(manifest).getName(), LOCK)
+    return bool(status.getPath().getName() != _aside(manifest).getName())
 
 
 def _aside(manifest: Any) -> Any:

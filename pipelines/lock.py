@@ -1,4 +1,4 @@
-"""One pipeline a checkpoint: the second refuses to start, instead of both failing in turns."""
+"""One process a checkpoint: a second pipeline, or a rebuild beside one, refuses instead of both failing in turns."""
 
 import fcntl
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-LOCK = "retail-loyalty.lock"
+_SUFFIX = ".lock"
 
 
 class CheckpointInUseError(RuntimeError):
@@ -26,12 +26,14 @@ def held(checkpoint: str) -> Iterator[None]:
     if folder is None:
         yield
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("a") as lock:
+    # Beside the folder, not in it: a rebuild moves the folder aside and still holds its name.
+    file = folder.with_name(f"{folder.name}{_SUFFIX}")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CheckpointInUseError(f"another pipeline runs on {checkpoint}") from None
+            raise CheckpointInUseError(f"another process runs on {checkpoint}") from None
         yield
 
 

@@ -6,7 +6,6 @@ ignore what they have seen, so doing it twice changes nothing.
 """
 
 import time
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pipelines import facts
+from pipelines import facts, lock
 from pipelines.accounts import RECORD_TYPE, rows_of, writer_ids
 from pipelines.auditing import Found
 from pipelines.facts import FactRow, by_customer, first_line, veil
@@ -39,7 +38,6 @@ from services.messaging.schema_ids import schema_ids
 from services.settings import Settings
 
 _ATTEMPTS = 5
-_METRICS_SECONDS = 3.0
 
 _DIFFERENCE = T.StructType([T.StructField("where", T.StringType()), T.StructField("what", T.StringType())])
 _REBUILT = T.StructType(
@@ -79,16 +77,24 @@ class Rebuilt:
 
 
 def rebuild(context: Context, *, archive: bool) -> Rebuilt:
-    """Make a new checkpoint; the one of before is moved aside, never deleted.
+    """Make a new checkpoint; the one of before is moved aside, never deleted. No pipeline can start meanwhile.
 
     Raises:
         RebuildError: the pipeline runs, or events are gone.
         NoTopicError, PublishError: a topic cannot be read.
         CheckpointMismatchError: the settings cannot be those of a loyalty query.
     """
-    settings = context.settings
-    progress = Progress(context.spark, LOYALTY.checkpoint(settings))
-    _check_nothing_runs(progress, settings)
+    checkpoint = LOYALTY.checkpoint(context.settings)
+    try:
+        with lock.held(checkpoint):
+            return _rebuild(context, checkpoint, archive=archive)
+    except lock.CheckpointInUseError as error:
+        raise RebuildError(f"{error}: stop the pipeline first") from error
+
+
+def _rebuild(context: Context, checkpoint: str, *, archive: bool) -> Rebuilt:
+    progress = Progress(context.spark, checkpoint)
+    _check_nothing_writes(progress, context.settings)
     gathered = _gather(context, archive=archive)
     # On disk of the executors: it is used several times, and the record grows meanwhile.
     accounts = by_customer(gathered.facts, _reconstruction(context, gathered.extent), _REBUILT).localCheckpoint()
@@ -96,7 +102,7 @@ def rebuild(context: Context, *, archive: bool) -> Rebuilt:
     _write(context, accounts, gathered)
     aside = None
     if progress.exists:
-        aside = f"{LOYALTY.checkpoint(settings)}-before-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+        aside = f"{checkpoint}-before-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
         progress.move_aside(aside)
     seed = Seed(
         accounts.where(F.col("account").isNotNull()).select("CustomerCardNo", "account"),
@@ -107,7 +113,7 @@ def rebuild(context: Context, *, archive: bool) -> Rebuilt:
     differences = accounts.select("whose", F.explode("differences").alias("it")).select("whose", "it.*").collect()
     found = [Found(*each) for each in [*gathered.anomalies.collect(), *differences]]
     notes = [*gathered.unreadable, *gathered.notes]
-    return Rebuilt(row.accounts, row.late or 0, LOYALTY.checkpoint(settings), aside, found, notes)
+    return Rebuilt(row.accounts, row.late or 0, checkpoint, aside, found, notes)
 
 
 def _begin(context: Context, progress: Progress, seed: Seed) -> None:
@@ -128,19 +134,10 @@ def _begin(context: Context, progress: Progress, seed: Seed) -> None:
             return
 
 
-def _check_nothing_runs(progress: Progress, settings: Settings) -> None:
-    """A query on the checkpoint shows itself by its metrics, or by a batch: the clock makes one every interval."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    url = f"http://{settings.metrics_host}:{settings.metrics_port}/metrics"
-    try:
-        with opener.open(url, timeout=_METRICS_SECONDS) as answer:
-            metrics = answer.read().decode()
-    except (OSError, ValueError):
-        metrics = ""
-    if "loyalty_pipeline_ready" in metrics:
-        raise RebuildError(f"a pipeline answers at {url}: stop it first")
+def _check_nothing_writes(progress: Progress, settings: Settings) -> None:
+    """Where no lock reaches, a query on the checkpoint shows itself by a batch: the clock makes one every interval."""
     before = progress.batches("offsets"), progress.batches()
-    if not before[0]:
+    if lock.local_folder(LOYALTY.checkpoint(settings)) is not None or not before[0]:
         return
     deadline = time.monotonic() + 2.5 * settings.timer_interval.total_seconds()
     while time.monotonic() < deadline:

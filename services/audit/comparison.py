@@ -134,7 +134,7 @@ def _events(recomputed: Recomputed, programmes: Programmes, extent: Extent) -> I
         for event_id in recomputed.not_processed:
             yield Difference(Source.EVENT, f"not processed: {event_id}")
     account = recomputed.settled.account
-    due = account.next_due(programmes) if account else None
+    due = account.next_due() if account else None
     if account and due is not None and due <= extent.awake and advance(account, extent.awake, programmes).entries:
         when = datetime.fromtimestamp(due / 1000, UTC).isoformat(timespec="seconds")
         yield Difference(Source.EVENT, f"time has not done what was due at {when}", settles=True)

@@ -74,7 +74,7 @@ class Account:
     def total(self) -> int:
         return sum(self.lots.values()) + self.reserved - self.debt
 
-    def next_due(self, programmes: Programmes) -> int | None:
+    def next_due(self) -> int | None:
         """When time does the next thing to this account; None: never, unless something happens."""
         times = [time for terms in self.lots if any(terms) for time in terms if time]
         times += [reservation.lapses_time for reservation in self.reservations.values()]

@@ -11,7 +11,7 @@ from services.domain.tiers import tier_for
 
 def let_pass(account: Account, until: int, programmes: Programmes, outcome: Outcome) -> None:
     """All that is due by then, in the order of due times."""
-    while (due := account.next_due(programmes)) is not None and due <= until:
+    while (due := account.next_due()) is not None and due <= until:
         # What came back late, as from a void reservation, is due by a time that has passed.
         time = max(due, account.updated_time)
         _do(Posting(account, programmes, programmes.at(time), time, outcome), due)

@@ -107,7 +107,7 @@ def _let_pass(history: History, entry: Entry, programmes: Programmes) -> None:
     Not all that is due by the entry's time at once: an event that came late may have been taken in between.
     """
     while (account := history.account) is not None and account.sequence < entry.sequence:
-        due = account.next_due(programmes)
+        due = account.next_due()
         if due is None or due > entry.time:
             return
         history.add(advance(account, due, programmes))

@@ -53,7 +53,7 @@ def replay_newest_batches(environment: Environment, _: random.Random) -> None:
     """What stands in the checkpoints after a crash between the sink and the commit, for all queries at once."""
     environment.stack.pipeline.stop()
     settings = environment.settings
-    checkpoints = [*Path(settings.checkpoint_dir).iterdir(), Path(settings.export_dir, "_checkpoint")]
+    checkpoints = [*Path(settings.checkpoint_dir).glob("*/"), Path(settings.export_dir, "_checkpoint")]
     for checkpoint in checkpoints:
         commits = [path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()]
         newest = max(commits, key=lambda path: int(path.name))

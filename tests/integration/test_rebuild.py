@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 
+from pipelines import lock
 from pipelines.auditing import audit
 from pipelines.checkpoints import CheckpointMismatchError
 from pipelines.inputs import Context
@@ -29,7 +30,7 @@ OTHERS = (Source.LEDGER, Source.BALANCE)
 @pytest.fixture
 def settings(settings, tmp_path):
     return settings.model_copy(
-        update={"timer_interval": timedelta(seconds=1), "archive_dir": str(tmp_path / "archive"), "metrics_port": 1}
+        update={"timer_interval": timedelta(seconds=1), "archive_dir": str(tmp_path / "archive")}
     )
 
 
@@ -67,6 +68,9 @@ def test_accounts_go_on_after_their_checkpoint_was_lost(spark, settings):
     shutil.rmtree(LOYALTY.checkpoint(settings))
     with pytest.raises(CheckpointMismatchError, match="loyalty rebuild"):
         run(spark, settings)
+
+    with lock.held(LOYALTY.checkpoint(settings)), pytest.raises(RebuildError, match="stop the pipeline first"):
+        rebuild(context_of(spark, settings), archive=False)
 
     rebuilt = rebuild(context_of(spark, settings), archive=False)
 

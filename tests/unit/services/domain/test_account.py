@@ -129,12 +129,12 @@ def test_when_timers_fire_does_not_matter(events, programmes, times, cut):
 def test_nothing_is_due_that_has_been_done(events, programmes):
     """After advancing to a time, the next thing that time does is later; to let it pass again does nothing."""
     account = process(None, events, programmes, "card").account
-    while account and (due := account.next_due(programmes)):
+    while account and (due := account.next_due()):
         outcome = advance(account, due, programmes)
         assert outcome.account != account
         assert outcome.account == advance(outcome.account, due, programmes).account
         account = outcome.account
-        assert (account.next_due(programmes) or due + 1) > due
+        assert (account.next_due() or due + 1) > due
 
 
 @thrifty
@@ -243,7 +243,7 @@ def test_without_a_programme_the_old_rules_hold(purchases):
     assert sorted(earned_points(amount) for amount in prime) == sorted(entry.points for entry in outcome.entries)
     if outcome.account:
         assert sum(earned_points(amount) for amount in prime) == outcome.account.available
-        assert outcome.account.next_due(Programmes()) is None
+        assert outcome.account.next_due() is None
         assert len(outcome.account.lots) <= 1
 
 

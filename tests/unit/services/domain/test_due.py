@@ -35,13 +35,13 @@ def test_pending_points_are_released_in_time():
     programmes = Programmes((programme,))
     bought = process(None, [buy("100", "1", 5)], programmes, "card")
     assert (2_00, 0, 2_00) == (bought.entries[0].total, bought.entries[0].available, bought.entries[0].pending)
-    assert 5 + 14 * DAY == bought.account.next_due(programmes)
+    assert 5 + 14 * DAY == bought.account.next_due()
 
     assert [] == advance(bought.account, 4 + 14 * DAY, programmes).entries
     released = advance(bought.account, 5 + 14 * DAY, programmes)
     assert [(Kind.RELEASED, 0, 5 + 14 * DAY)] == happened(released)
     assert (2_00, 0) == (released.entries[0].available, released.entries[0].pending)
-    assert released.account.next_due(programmes) is None
+    assert released.account.next_due() is None
 
 
 def test_points_expire_at_the_end_of_the_local_day():
@@ -157,7 +157,7 @@ def test_tier_lasts_until_the_end_of_the_period_after():
 
     outcome = advance(account, 400 * DAY, programmes)
     assert [("silver", "base", 59)] == tiers(outcome)
-    assert outcome.account.next_due(programmes) is None
+    assert outcome.account.next_due() is None
 
 
 def test_tier_falls_no_further_than_the_last_period_earned():
@@ -179,7 +179,7 @@ def test_programme_without_tiers_ends_them_with_the_period():
     later = advance(outcome.account, 400 * DAY, programmes)
     assert [("silver", "", 31)] == tiers(later)
     assert {1} == {entry.programme_version for entry in later.entries}
-    assert later.account.next_due(programmes) is None
+    assert later.account.next_due() is None
 
 
 @pytest.mark.parametrize(
@@ -193,4 +193,4 @@ def test_periods_are_those_of_the_calendar(period, end):
     march = int(datetime(2026, 3, 31, 23, 30, tzinfo=berlin).timestamp()) * 1000
     account = process(None, [buy("1", "1", march)], Programmes((programme,)), "card").account
 
-    assert int(datetime(*end, 1, tzinfo=berlin).timestamp()) * 1000 == account.next_due(Programmes((programme,)))
+    assert int(datetime(*end, 1, tzinfo=berlin).timestamp()) * 1000 == account.next_due()
