@@ -102,36 +102,27 @@ def pipeline(settings: Settings, log: Path) -> Iterator[Callable[[Callable[[], b
 
 @pytest.mark.timeout(1500)
 def test_as_many_succeed_as_the_balance_covers(settings: Settings, api: ApiProcess, tmp_path: Path) -> None:
-    """50 at once against a balance that covers 10: 10 succeed, 40 are refused, and asking again changes nothing."""
-    earn(settings, "A")
-    with pipeline(settings, tmp_path / "pipeline.log") as wait, ThreadPoolExecutor(ATTEMPTS) as pool:
-        wait(lambda: api.balance("A").status_code == httpx.codes.OK)
-        answers = [asked.result() for asked in redeem_all(api, "A", pool)]
-        again = [asked.result() for asked in redeem_all(api, "A", pool)]
+    """50 at once against a balance that covers 10, and SIGKILL of the pipeline once the first of them are decided.
 
-    statuses = Counter(answer.status_code for answer in answers)
-    assert {httpx.codes.CREATED: COVERED, httpx.codes.CONFLICT: ATTEMPTS - COVERED} == statuses
-    assert [answer.json() for answer in answers] == [answer.json() for answer in again]
-    assert_exactly_what_is_covered(settings, api, "A")
-
-
-@pytest.mark.timeout(1500)
-def test_as_many_succeed_though_the_pipeline_is_killed(settings: Settings, api: ApiProcess, tmp_path: Path) -> None:
-    """The same with SIGKILL of the pipeline once the first of them are decided, and a start on its checkpoint."""
+    A pipeline on the same checkpoint decides the others: 10 succeed, 40 are refused, and asking again changes nothing.
+    """
     few_a_batch = settings.model_copy(update={"max_offsets_per_trigger": 6})
-    earn(settings, "B")
+    earn(settings, "A")
     with ThreadPoolExecutor(ATTEMPTS) as pool:
         with pipeline(few_a_batch, tmp_path / "first.log") as wait:
-            wait(lambda: api.balance("B").status_code == httpx.codes.OK)
-            asked = redeem_all(api, "B", pool)
-            wait(lambda: bool(reserved(settings, "B")))
+            wait(lambda: api.balance("A").status_code == httpx.codes.OK)
+            asked = redeem_all(api, "A", pool)
+            wait(lambda: bool(reserved(settings, "A")))
         decided = [each for each in records_of(settings, topics.LOYALTY_DECISIONS) if each["Sequence"] > 1]
         assert len({each["CommandID"] for each in decided}) < ATTEMPTS, "it was killed too late to prove anything"
         with pipeline(few_a_batch, tmp_path / "second.log") as wait:
             wait(lambda: all(each.done() for each in asked))
-            answers = [each.result() for each in asked]
+            again = redeem_all(api, "A", pool)
+            wait(lambda: all(each.done() for each in again))
 
     # Whoever had to ask for the decision is answered 200 with what became of it, not with a status of its own.
-    outcomes = Counter(answer.json().get("Status", answer.status_code) for answer in answers)
+    outcomes = Counter(answer.json().get("Status", answer.status_code) for answer in (each.result() for each in asked))
     assert COVERED == outcomes["done"] + outcomes[httpx.codes.CREATED]
-    assert_exactly_what_is_covered(settings, api, "B")
+    statuses = Counter(each.result().status_code for each in again)
+    assert {httpx.codes.CREATED: COVERED, httpx.codes.CONFLICT: ATTEMPTS - COVERED} == statuses
+    assert_exactly_what_is_covered(settings, api, "A")
