@@ -81,7 +81,7 @@ def stack(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cont
         stack.project.up(*SERVICES, scale={"api": 2})
         stack.wait_until_ready()
         # A new endpoint gets what comes from now on.
-        wait_for("webhooks", lambda: '"following"' in log_of(stack.project.container("webhooks")))
+        wait_for("webhooks", lambda: "following" in log_of(stack.project.container("webhooks")))
         day = Simulation(Options(count=INVOICES, seed=4), schema_ids(stack.settings)).messages()
         publish(stack.settings, topics.POS_INVOICES, ((message.key, message.value) for message in day))
         yield stack
