@@ -41,13 +41,13 @@ def main() -> None:
     records = list(values(options.entries, options.customers))
     found: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        socket = None
+        server_url = None
         if folder := postgresql.programs():
-            socket = stack.enter_context(postgresql.server(folder, settings=("shared_buffers=128MB",)))
+            server_url = stack.enter_context(postgresql.server(folder, settings=("shared_buffers=128MB",)))
         for number in range(options.rounds):
             found.setdefault("sqlite", []).append(measured(f"sqlite:///{name}/{number}.sqlite", records))
-            if socket:
-                with postgresql.database(socket) as url:
+            if server_url:
+                with postgresql.database(server_url) as url:
                     found.setdefault("postgresql", []).append(measured(url, records))
     figures = {kind: {name: median(each[name] for each in runs) for name in runs[0]} for kind, runs in found.items()}
     report = {"machine": machine(), "options": vars(options), "medians": figures}

@@ -13,6 +13,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipelines import archive, commands, export, fan_out, invoices, loyalty, retention, sales
 from pipelines.accounts import STATE_VERSION
+from pipelines.batches import in_few_words
 from pipelines.checkpoints import CheckpointMismatchError, claim, is_new
 from pipelines.sinks import stream_to_kafka
 from schemas.topics import HADOOP, LOYALTY_BALANCES, LOYALTY_COMMANDS, POS_INVOICES, Topic
@@ -165,7 +166,7 @@ def _sales(read: Read, ids: SchemaIds, settings: Settings, _: Seed | None) -> Da
 
 def _export(read: Read, ids: SchemaIds, settings: Settings, _: Seed | None) -> DataStreamWriter:
     write = export.write_batch(settings.export_dir, ids, settings)
-    return export.decoded(read(HADOOP), ids, settings).writeStream.foreachBatch(write)
+    return export.decoded(read(HADOOP), ids, settings).writeStream.foreachBatch(in_few_words(write))
 
 
 def _archive(read: Read, ids: SchemaIds, settings: Settings, _: Seed | None) -> DataStreamWriter:
@@ -176,7 +177,7 @@ def _archive(read: Read, ids: SchemaIds, settings: Settings, _: Seed | None) -> 
         settings,
     )
     archived = archive.archived(happened, pseudonyms(Path(settings.pseudonym_key_file)))
-    return archived.writeStream.foreachBatch(archive.write_batch(settings.archive_dir))
+    return archived.writeStream.foreachBatch(in_few_words(archive.write_batch(settings.archive_dir)))
 
 
 FAN_OUT = Query("fan-out", [POS_INVOICES], _fan_out, lambda settings: f"{settings.checkpoint_dir}/fan-out")

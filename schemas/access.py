@@ -80,7 +80,7 @@ SERVICES = (
         transactional_ids=("loyalty-programmes-publisher",),
     ),
     # Reads what everybody has written, to compare it.
-    Service("auditor", reads=ALL, groups=("loyalty-demo",)),
+    Service("auditor", reads=ALL, groups=("loyalty-audit", "loyalty-demo", "loyalty-programmes")),
 )
 
 USERS = (ADMIN, *(service.user for service in SERVICES))

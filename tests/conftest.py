@@ -33,6 +33,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On containers, an integration test that has no part in one would only repeat what it shows in `make test`."""
+    if not config.getoption("--containers"):
+        return
+    in_containers = {"kafka", "own_broker"}
+    repeated = [
+        item
+        for item in items
+        if item.path.parent.name == "integration" and in_containers.isdisjoint(getattr(item, "fixturenames", ()))
+    ]
+    config.hook.pytest_deselected(items=repeated)
+    items[:] = [item for item in items if item not in repeated]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_settings_from_outside() -> None:
     """A developer's own LOYALTY_… settings change no test."""
@@ -116,14 +130,20 @@ def topics_created(settings: Settings) -> Iterator[list[str]]:
 
 
 @pytest.fixture(scope="session")
-def postgresql() -> Iterator[str]:
-    """The socket's folder of a PostgreSQL server of this run, from the system's packages."""
+def postgresql(pytestconfig: pytest.Config) -> Iterator[str]:
+    """The URL of the superuser of a PostgreSQL server of this run: the system's packages, or the project's image."""
+    if pytestconfig.getoption("--containers"):
+        from tests.images import PostgresInContainer
+
+        with PostgresInContainer() as container:
+            yield container.url
+        return
     from tests.postgresql import programs, server
 
     if not (folder := programs()):
         pytest.skip("PostgreSQL is not installed: neither /usr/lib/postgresql/*/bin nor the path has initdb")
-    with server(folder) as socket_folder:
-        yield socket_folder
+    with server(folder) as url:
+        yield url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -66,6 +66,7 @@ class PostgresInContainer(PostgresContainer):
         """Wait for a container that was started again."""
         self._healthy.wait_until_ready(self)
 
-    def url(self, driver: str) -> str:
-        """As SQLAlchemy takes it; the driver is the name of a package (psycopg)."""
-        return self.get_connection_url(host=HOST, driver=driver)
+    @property
+    def url(self) -> str:
+        """Of the superuser, as psycopg and SQLAlchemy take it."""
+        return self.get_connection_url(host=HOST)

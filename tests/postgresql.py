@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+from sqlalchemy.engine import make_url
 
 DEADLINE_SECONDS = 120.0
 # Nobody minds if a test's data are gone after a power cut.
@@ -28,7 +29,7 @@ def programs() -> Path | None:
 
 @contextmanager
 def server(bin_folder: Path, settings: Sequence[str] = FAST) -> Iterator[str]:
-    """Run a server that only listens on a socket of its own; gives the folder of the socket."""
+    """Run a server that only listens on a socket of its own; gives the URL of its superuser."""
     user = _user()
     folder = Path(tempfile.mkdtemp(prefix="loyalty-postgresql-"))
     try:
@@ -46,7 +47,7 @@ def server(bin_folder: Path, settings: Sequence[str] = FAST) -> Iterator[str]:
             )
         try:
             _wait(process, folder)
-            yield str(folder)
+            yield f"postgresql://postgres@/postgres?host={folder}"
         finally:
             process.terminate()
             process.wait(DEADLINE_SECONDS)
@@ -55,12 +56,12 @@ def server(bin_folder: Path, settings: Sequence[str] = FAST) -> Iterator[str]:
 
 
 @contextmanager
-def database(socket_folder: str) -> Iterator[str]:
-    """A database of its own; gives its URL, and drops it."""
+def database(server_url: str) -> Iterator[str]:
+    """A database of its own on a server, given by its superuser's URL; gives its URL, and drops it."""
     name = f"test_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(host=socket_folder, user="postgres", autocommit=True) as connection:
+    with psycopg.connect(server_url, autocommit=True) as connection:
         connection.execute(f'CREATE DATABASE "{name}"'.encode())
-        yield f"postgresql://postgres@/{name}?host={socket_folder}"
+        yield make_url(server_url).set(database=name).render_as_string(hide_password=False)
         connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)'.encode())
 
 

@@ -55,7 +55,7 @@ RUN .venv/bin/python -m compileall -q api
 ENV LOYALTY_STATE_DIR=/data/state
 USER loyalty
 WORKDIR /data
-EXPOSE 8080 9109
+EXPOSE 8080 9109 9110
 HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=6 \
     CMD ["python", "-m", "infra.docker.healthy", "http://127.0.0.1:8080/readyz"]
 ENTRYPOINT []

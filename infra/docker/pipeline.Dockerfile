@@ -45,7 +45,7 @@ RUN apt-get update -qq \
     && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends python3 \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 RUN useradd --system --uid 10001 --no-create-home --home-dir /data loyalty \
-    && mkdir -p /data/checkpoints /data/parquet && chown -R loyalty /data \
+    && mkdir -p /data/checkpoints /data/parquet /data/archive /data/keys && chown -R loyalty /data \
     && ln -s /app/infra/docker/spark.sh /usr/local/bin/driver && ln -s /app/infra/docker/spark.sh /usr/local/bin/executor
 COPY --from=build /app/.venv /app/.venv
 COPY --from=jars /app/var/jars/spark /app/jars
@@ -61,6 +61,7 @@ ENV PATH=/app/.venv/bin:/usr/local/bin:/usr/bin:/bin \
     LOYALTY_SPARK_JARS_DIR=/app/jars \
     LOYALTY_CHECKPOINT_DIR=/data/checkpoints \
     LOYALTY_EXPORT_DIR=/data/parquet \
+    LOYALTY_ARCHIVE_DIR=/data/archive \
     LOYALTY_METRICS_HOST=0.0.0.0
 USER loyalty
 WORKDIR /data

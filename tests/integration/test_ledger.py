@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
 from infra.local.ports import free_port
@@ -213,14 +214,16 @@ def test_it_waits_for_kafka_and_ends_when_told(start: Callable[..., LedgerProces
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_it_waits_for_its_database(settings: Settings, database_url: str, start: Callable[..., LedgerProcess]) -> None:
+def test_it_waits_for_its_database(
+    settings: Settings, postgresql: str, database_url: str, start: Callable[..., LedgerProcess]
+) -> None:
     """While the database lets nobody in, the process waits and says so; what came meanwhile is there afterwards."""
     process = start()
     process.wait_until(process.is_ready)
     send(settings, ("A", entry(1)))
     process.wait_until(lambda: 1 == process.metric("loyalty_ledger_entries_total "))
-    name, _, folder = database_url.rpartition("@/")[2].partition("?host=")
-    with psycopg.connect(host=folder, user="postgres", autocommit=True) as server:
+    name = make_url(database_url).database
+    with psycopg.connect(postgresql, autocommit=True) as server:
         server.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false'.encode())
         server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
         send(settings, ("A", entry(2)), ("B", entry(1)))

@@ -65,7 +65,7 @@ def test_profiles_add_to_what_always_runs(compose: dict[str, Any]) -> None:
     services = compose["services"]
     assert {*LONG_RUNNING, "topics"} == {name for name, service in services.items() if "profiles" not in service}
     profiles = {profile for service in services.values() for profile in service.get("profiles", ())}
-    assert {"simulate", "cluster", "observability"} == profiles
+    assert {"simulate", "cluster", "observability", "webhooks", "audit"} == profiles
 
 
 def test_no_container_has_more_rights_than_it_needs(built: dict[str, dict[str, Any]]) -> None:
@@ -129,9 +129,12 @@ def test_the_api_can_be_scaled(compose: dict[str, Any]) -> None:
 
 
 def test_named_volumes_are_declared_and_owned(compose: dict[str, Any], built: dict[str, dict[str, Any]]) -> None:
-    """A new volume takes its owner from the folder in the image: without one, root owns what a user must write."""
+    """A new volume takes its owner from the folder in the image, else root has it; a user's own files are read-only."""
     for service in built.values():
         for volume in service.get("volumes", ()):
+            if volume.startswith("./"):
+                assert volume.endswith(":ro")
+                continue
             name, _, folder = volume.rpartition(":")
             assert not name or name in compose["volumes"]
             made = "".join(re.findall(r"mkdir -p .*", dockerfile_of(service).read_text()))

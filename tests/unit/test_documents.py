@@ -138,8 +138,8 @@ def uses(document: Path) -> dict[str, list[str]]:
     """Every `loyalty …` command line of a document, and the words behind `loyalty`."""
     found = {}
     for line in commands(document):
-        # At the start, behind variables, as .venv/bin/loyalty, or given to a container of the API.
-        if match := re.match(r"(?:[A-Z_]+=\S+ +)*(?:\S+/|docker-compose .* api )?loyalty ([^…|;#]+)", line):
+        # At the start, behind variables, as .venv/bin/loyalty, or given to a container.
+        if match := re.match(r"(?:[A-Z_]+=\S+ +)*(?:\S+/|docker-compose .* (?:api|audit) )?loyalty ([^…|;#]+)", line):
             found[line] = shlex.split(match[1])
     return found
 

@@ -18,6 +18,9 @@ KUSTOMIZATIONS = sorted(MANIFESTS.glob("*/kustomization.yaml"))
 EVERY_KUSTOMIZATION = pytest.mark.parametrize("kustomization", KUSTOMIZATIONS, ids=lambda path: path.parent.name)
 VARIABLES = {f"LOYALTY_{name.upper()}" for name in Settings.model_fields}
 WORKLOADS = ("StatefulSet", "Deployment", "Job")
+KUSTOMIZE = next(
+    (words for words in (["kubectl", "kustomize"], ["kustomize", "build"]) if shutil.which(words[0])), None
+)
 
 Manifest = dict[str, Any]
 
@@ -121,6 +124,41 @@ def test_names_meet(kustomization: Path) -> None:
             assert each["spec"]["selector"]["matchLabels"]["app.kubernetes.io/name"] in labels
 
 
+def test_whatever_runs_in_compose_has_a_manifest() -> None:
+    """Each service that is neither a job nor of Spark's own cluster, with the same image and command."""
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+    running = {
+        (name, service["image"], *service.get("command", ()))
+        for name, service in compose["services"].items()
+        if "build" in service and service.get("restart") == "unless-stopped" and not name.startswith("spark-")
+    }
+    found = {
+        (manifest["metadata"]["name"], container["image"], *container.get("command", ()))
+        for manifest in OWN
+        if manifest["kind"] in WORKLOADS
+        for container in manifest["spec"]["template"]["spec"]["containers"]
+    }
+    assert {"kafka", "postgres", "pipeline", "api", "ledger", "webhooks"} == {name for name, *_ in running}
+    assert running == found
+
+
+def test_secrets_that_pods_need_are_named_in_the_documents() -> None:
+    """They are the operator's to make: every secret and every key that a manifest takes from it is in the command."""
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    needed = {
+        (reference["name"], reference["key"])
+        for manifest in OWN
+        if manifest["kind"] in WORKLOADS
+        for container in containers(manifest["spec"]["template"])
+        for variable in container.get("env", ())
+        if (reference := variable.get("valueFrom", {}).get("secretKeyRef"))
+    }
+    assert {("ledger", "url"), ("ledger", "password")} == needed
+    for name, key in needed | {("ledger", "pseudonym.key"), ("webhooks", "")}:
+        (command,) = re.findall(rf"create secret generic {name} ((?:.*\\\n)*.*)", text)
+        assert key in command
+
+
 @EVERY_KUSTOMIZATION
 def test_settings_of_pods_exist(kustomization: Path) -> None:
     """Every LOYALTY_ variable that a pod gets is a setting."""
@@ -157,10 +195,10 @@ def test_each_api_pod_is_its_own_application_server() -> None:
 
 
 @EVERY_KUSTOMIZATION
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here")
+@pytest.mark.skipif(KUSTOMIZE is None, reason="neither kubectl nor kustomize is here")
 def test_kustomize_renders_them(kustomization: Path) -> None:
-    """The kustomize of kubectl makes as many manifests of them, config maps aside, and all are valid."""
-    command = ["kubectl", "kustomize", str(kustomization.parent)]
+    """kustomize makes as many manifests of them, config maps aside, and all are valid."""  # noqa: D403  # a program
+    command = [*(KUSTOMIZE or ()), str(kustomization.parent)]
     rendered = list(yaml.safe_load_all(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
     kinds = sorted(each["kind"] for each in rendered if each["kind"] != "ConfigMap")
     assert sorted(each["kind"] for each in manifests(kustomization)) == kinds

@@ -1,0 +1,172 @@
+"""The whole stack: a real Prometheus watches it, notifications reach an endpoint, an audit finds that all agrees."""
+
+import json
+import os
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from infra.containers.project import COMPOSE_FILE, engine, log_of
+from infra.containers.stack import ContainerStack
+from infra.local import jars
+from infra.local.stack import private_settings
+from schemas import topics
+from services.audit.facts import COMPARED
+from services.messaging.schema_ids import schema_ids
+from services.pos_simulator import Options, Simulation
+from tests.kafka_topics import publish, read_all
+
+IMAGE = "retail-loyalty-test-prometheus"
+DOCKERFILE = Path(__file__).with_name("prometheus.Dockerfile")
+DASHBOARDS = sorted((jars.ROOT / "infra" / "grafana" / "dashboards").glob("*.json"))
+RECEIVER = Path(__file__).with_name("receiver.yml")
+SERVICES = ("pipeline", "api", "ledger", "webhooks", "receiver", "prometheus")
+INVOICES = 50
+SILENT = ("loyalty_forwarded_requests_total",)
+"""Counters by a label that nothing has had yet."""
+
+
+@pytest.fixture(scope="module")
+def image() -> str:
+    """Debian's Prometheus; the upstream image takes its place where it can be pulled."""
+    base, network = os.environ.get("BASE_IMAGE", "debian:bookworm-slim"), os.environ.get("BUILD_NETWORK", "default")
+    options = ["--network", network, "--build-arg", f"BASE={base}", "--file", str(DOCKERFILE), "--tag", IMAGE]
+    engine("build", *options, str(DOCKERFILE.parent))
+    return IMAGE
+
+
+class Prometheus:
+    """The server of a stack."""
+
+    def __init__(self, stack: ContainerStack) -> None:
+        self._url = stack.project.url(stack.project.container("prometheus"), 9090)
+
+    def get(self, path: str, **parameters: str) -> Any:
+        answer = httpx.get(f"{self._url}/api/v1/{path}", params=parameters, timeout=30, trust_env=False).json()
+        assert "success" == answer["status"], answer
+        return answer["data"]
+
+    def sum_of(self, metric: str) -> float:
+        """Over all labels; 0 where nothing has said anything yet."""
+        found = self.get("query", query=f"sum({metric})")["result"]
+        return float(found[0]["value"][1]) if found else 0.0
+
+    def up(self) -> list[str]:
+        """The job of each process that it has scraped."""
+        targets = self.get("targets", state="active")["activeTargets"]
+        return sorted(target["labels"]["job"] for target in targets if target["health"] == "up")
+
+
+@pytest.fixture(scope="module")
+def stack(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerStack]:
+    """The stack with two API instances, webhooks with an endpoint, and Prometheus; a day has gone through."""
+    directory = tmp_path_factory.mktemp("whole")
+    secret = endpoints(directory / "webhooks")
+    environment = {
+        "PROMETHEUS_IMAGE": image,
+        "WEBHOOKS_DIR": str(directory / "webhooks"),
+        "WEBHOOK_SECRET": secret,
+    }
+    settings = private_settings(directory, spark_java_options="-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+    profiles = ["observability", "webhooks", "audit"]
+    stack = ContainerStack(
+        directory, settings, files=[COMPOSE_FILE, RECEIVER], profiles=profiles, environment=environment
+    )
+    try:
+        stack.project.up(*SERVICES, scale={"api": 2})
+        stack.wait_until_ready()
+        # A new endpoint gets what comes from now on.
+        wait_for("webhooks", lambda: "following" in log_of(stack.project.container("webhooks")))
+        day = Simulation(Options(count=INVOICES, seed=4), schema_ids(stack.settings)).messages()
+        publish(stack.settings, topics.POS_INVOICES, ((message.key, message.value) for message in day))
+        yield stack
+    finally:
+        stack.stop()
+
+
+def endpoints(folder: Path) -> str:
+    """Write the file of one endpoint and of its secret, as any user may read them; returns the secret."""
+    folder.mkdir()
+    secret = f"whsec_{b64encode(os.urandom(32)).decode()}"
+    (folder / "secret").write_text(secret, encoding="utf-8")
+    (folder / "webhooks.yaml").write_text(
+        "endpoints: [{name: receiver, url: 'http://receiver:8000/', secret-file: secret}]", encoding="utf-8"
+    )
+    return secret
+
+
+def wait_for(what: str, is_so: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 300
+    while not is_so():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(0.5)
+
+
+def await_the_day(stack: ContainerStack) -> None:
+    """Until the loyalty query has read it and the ledger has what came of it."""
+    prometheus = Prometheus(stack)
+    wait_for("the day", lambda: prometheus.sum_of("loyalty_query_input_rows_total{query='loyalty'}") >= INVOICES)
+    entries = len(read_all(stack.settings, topics.LOYALTY))
+    wait_for("the ledger", lambda: prometheus.sum_of("loyalty_ledger_entries_total") >= entries)
+
+
+def test_the_configuration_is_valid(image: str) -> None:
+    """promtool accepts configuration and rules."""  # noqa: D403  # a program's name
+    mount = f"{jars.ROOT / 'infra' / 'prometheus'}:/etc/prometheus:ro"
+    options = ["--rm", "--network", "none", "--volume", mount, "--entrypoint", "promtool"]
+    said = engine("run", *options, image, "check", "config", "/etc/prometheus/prometheus.yml")
+    assert "rules found" in said
+
+
+@pytest.mark.timeout(1800)
+def test_everything_is_found_and_every_panel_answered(stack: ContainerStack) -> None:
+    """Every process is scraped; each panel has data, each rule is evaluated, and none fires."""
+    prometheus = Prometheus(stack)
+    wait_for("all processes", lambda: prometheus.up() == ["api", "api", "ledger", "pipeline", "webhooks"])
+    await_the_day(stack)
+    wait_for("every panel", lambda: [] == unanswered(prometheus))
+    wait_for("the rules", lambda: {"ok"} == {rule["health"] for rule in rules(prometheus)})
+    assert {"inactive"} == {rule["state"] for rule in rules(prometheus)}
+
+
+def unanswered(prometheus: Prometheus) -> list[str]:
+    """What panels ask and nobody has said anything of."""
+    panels = [panel for path in DASHBOARDS for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]]
+    asked = [target["expr"].replace("$__rate_interval", "5m") for panel in panels for target in panel["targets"]]
+    return [
+        expression
+        for expression in asked
+        if not any(name in expression for name in SILENT) and not prometheus.get("query", query=expression)["result"]
+    ]
+
+
+def rules(prometheus: Prometheus) -> list[dict[str, Any]]:
+    return [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
+
+
+@pytest.mark.timeout(1800)
+def test_notifications_are_delivered_signed(stack: ContainerStack) -> None:
+    """The endpoint verifies each, and has one for each record of the topic loyalty."""
+    await_the_day(stack)
+    expected = len(read_all(stack.settings, topics.LOYALTY))
+    receiver = stack.project.container("receiver")
+    wait_for("the webhooks", lambda: len(log_of(receiver).splitlines()) >= expected)
+    events = [json.loads(line) for line in log_of(receiver).splitlines()]
+    assert {"loyalty.earned"} == {event["type"] for event in events}
+    assert expected == len(events) > 0
+
+
+@pytest.mark.timeout(1800)
+def test_every_account_agrees_in_every_place(stack: ContainerStack) -> None:
+    """The audit in a container finds the ledger, served balances and Spark's state, and no difference."""
+    await_the_day(stack)
+    command = ("loyalty", "audit", "--api", "http://api:8080", "--json")
+    report = json.loads(stack.project.compose("run", "--rm", "-T", "audit", *command))
+    assert ([], []) == (report["differences"], report["unreadable"])
+    assert set(COMPARED) == report["compared"].keys()
+    assert all(report["compared"].values())
