@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from confluent_kafka import TopicPartition
@@ -18,11 +18,10 @@ from schemas import topics
 from services.messaging.clients import admin, producer
 from services.settings import Settings
 from tests.faults import poison
-from tests.faults.auditor import audit
 from tests.faults.brokers import AdvertisedBroker, BrokerCluster, LossyProxy
 from tests.faults.environment import Environment
 from tests.faults.report import Row
-from tests.faults.under_load import load, row_of
+from tests.faults.under_load import judged, load
 
 _SMALL_DISK = "192m"
 _FUZZED = 3_000
@@ -50,7 +49,7 @@ def acknowledgements_lost(directory: Path, seed: int) -> Row:
     recoveries = []
     try:
         with environment:
-            with load(environment, seed) as readings:
+            with load(environment, seed) as told:
                 for _ in range(5):
                     environment.until_written(topics.LOYALTY, 20)
                     before = proxy.lost_bytes
@@ -58,11 +57,9 @@ def acknowledgements_lost(directory: Path, seed: int) -> Row:
                     environment.until("answers that are lost", lambda: proxy.lost_bytes > before)  # noqa: B023
                     proxy.mend()
                     recoveries.append(environment.recovered())
-            environment.settle()
-            verdict = audit(environment.settings, environment.stack.apis[0].url, readings)
+            return judged(environment, "acknowledgements lost on the way", told, recoveries)
     finally:
         proxy.close()
-    return row_of("acknowledgements lost on the way", 5, verdict, readings, max(recoveries))
 
 
 def one_broker_of_three(directory: Path, seed: int) -> Row:
@@ -74,15 +71,13 @@ def one_broker_of_three(directory: Path, seed: int) -> Row:
         environment.use_brokers(cluster.bootstrap_servers, list(cluster.processes.values()))
         recoveries = []
         with environment:
-            with load(environment, seed) as readings:
+            with load(environment, seed) as told:
                 for node, process in cluster.processes.items():
                     environment.until_written(topics.LOYALTY, 20)
                     process.kill()
                     recoveries.append(environment.recovered())
                     cluster.start(node)
-            environment.settle()
-            verdict = audit(environment.settings, environment.stack.apis[0].url, readings)
-    return row_of("kill -9 of one broker of three", len(recoveries), verdict, readings, max(recoveries))
+            return judged(environment, "kill -9 of one broker of three", told, recoveries)
 
 
 def disk_full(directory: Path, seed: int) -> Row:
@@ -93,7 +88,7 @@ def disk_full(directory: Path, seed: int) -> Row:
     folders = [directory / each for each in ("checkpoints", "state", "kafka")]
     recoveries = []
     with small_disks(folders), Environment(directory) as environment:
-        with load(environment, seed) as readings:
+        with load(environment, seed) as told:
             for folder in folders:
                 environment.until_written(topics.LOYALTY, 20)
                 filler = folder / "filler"
@@ -107,9 +102,7 @@ def disk_full(directory: Path, seed: int) -> Row:
                 if environment.stack.broker.process.pid is None:
                     environment.stack.broker.start()
                 recoveries.append(environment.recovered())
-        environment.settle()
-        verdict = audit(environment.settings, environment.stack.apis[0].url, readings)
-    return row_of(name, len(folders), verdict, readings, max(recoveries))
+        return judged(environment, name, told, recoveries)
 
 
 def _grown(environment: Environment, since: int, by: int) -> bool:
@@ -145,7 +138,7 @@ def damaged_local_store(directory: Path, seed: int) -> Row:
     """Bytes flipped and a file cut in the RocksDB of an API instance: noticed at its start, and restored anew."""
     chance = random.Random(seed)
     with Environment(directory) as environment:
-        with load(environment, seed) as readings:
+        with load(environment, seed) as told:
             environment.until_written(topics.LOYALTY, 40)
         environment.settle()
         for api in environment.stack.apis:
@@ -154,10 +147,7 @@ def damaged_local_store(directory: Path, seed: int) -> Row:
                 for file in sorted(api.settings.state_dir.rglob(pattern)):
                     damage(file, chance)
             api.start()
-        recovery = environment.recovered()
-        environment.settle()
-        verdict = audit(environment.settings, environment.stack.apis[0].url, readings)
-    return row_of("bytes flipped, files cut in local RocksDB", 2, verdict, readings, recovery)
+        return judged(environment, "bytes flipped, files cut in local RocksDB", told, [environment.recovered()])
 
 
 def damage(file: Path, chance: random.Random) -> None:
@@ -176,7 +166,7 @@ def damage(file: Path, chance: random.Random) -> None:
 def half_written_parquet(directory: Path, seed: int) -> Row:
     """A crash within a write of Parquet: a cut file in the newest folder, and no commit of that batch."""
     with Environment(directory, api_instances=1) as environment:
-        with load(environment, seed) as readings:
+        with load(environment, seed) as told:
             environment.until_written(topics.HADOOP, 60)
         environment.settle()
         environment.stack.pipeline.stop()
@@ -189,25 +179,20 @@ def half_written_parquet(directory: Path, seed: int) -> Row:
             file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
             file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
         environment.stack.pipeline.start()
-        recovery = environment.recovered()
-        environment.settle()
-        verdict = audit(environment.settings, environment.stack.apis[0].url, readings)
-    return row_of("Parquet file cut while it was written", 1, verdict, readings, recovery)
+        return judged(environment, "Parquet file cut while it was written", told, [environment.recovered()])
 
 
 def poisoned(directory: Path, seed: int) -> Row:
     """Every kind of bad message among good ones, and a few thousand that chance has damaged."""
     with Environment(directory, api_instances=1) as environment:
-        with load(environment, seed) as readings:
+        with load(environment, seed) as told:
             environment.until_written(topics.LOYALTY)
             clear = environment.recovered()
             publish(environment.settings, poison.messages(seed))
             publish(environment.settings, poison.fuzzed(seed, _FUZZED))
-            poisoned_recovery = environment.recovered()
-        environment.settle()
-        verdict = audit(environment.settings, environment.stack.apis[0].url, readings)
-    row = row_of(f"poison, and {_FUZZED} damaged messages", 1, verdict, readings, poisoned_recovery)
-    return Row(**{**row.__dict__, "evidence": f"{row.evidence}; a balance took {clear:.1f} s before"})
+            poisoned = environment.recovered()
+        before = f"a balance took {clear:.1f} s before"
+        return judged(environment, f"poison, and {_FUZZED:,} damaged messages", told, [poisoned], before)
 
 
 def publish(settings: Settings, messages: Iterable[poison.Message]) -> None:
@@ -279,23 +264,17 @@ def refused(settings: Settings, **changes: str) -> str:
 
 def second_pipeline(directory: Path, seed: int) -> Row:
     """A second pipeline on the same checkpoints, and settings that the checkpoints cannot bear: each refuses."""
+    name = "a second pipeline, changed and broken settings"
     with Environment(directory, api_instances=1) as environment:
-        with load(environment, seed) as readings:
+        with load(environment, seed) as told:
             environment.until_written(topics.LOYALTY, 20)
             second = refused(environment.settings)
             changed = refused(environment.settings, LOYALTY_SHUFFLE_PARTITIONS="5")
             broken = refused(environment.settings, LOYALTY_TRIGGER_INTERVAL="soon")
-        environment.settle()
-        verdict = audit(environment.settings, environment.stack.apis[0].url, readings)
-    row = row_of("a second pipeline, changed and broken settings", 3, verdict, readings)
-    answers = [second, changed, broken]
-    return Row(
-        **{
-            **row.__dict__,
-            "wrong_answers": row.wrong_answers + answers.count(""),
-            "evidence": f"{row.evidence}; refused: {' | '.join(answers)}",
-        }
-    )
+            recovery = environment.recovered()
+        answers = [second, changed, broken]
+        row = judged(environment, name, told, [recovery] * len(answers), f"refused: {' | '.join(answers)}")
+    return replace(row, wrong_answers=row.wrong_answers + answers.count(""))
 
 
 SCENARIOS = (

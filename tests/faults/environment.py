@@ -43,7 +43,7 @@ class Environment:
                 "spark_master": "local[2]",
                 "spark_java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
                 "export_interval": timedelta(seconds=2),
-                "max_offsets_per_trigger": 200,
+                "max_offsets_per_trigger": 500,
                 **changes,
             },
         )
@@ -159,6 +159,9 @@ class Environment:
             invoices = self.ends(topics.POS_INVOICES)
             for query in ("fan-out", "loyalty", "sales"):
                 self.until(f"the {query} query at {invoices}", has_passed(query, topics.POS_INVOICES, invoices))
+            for _ in range(2):  # behind the commands of the clerks stand the other ends of their transfers
+                commands = self.ends(topics.LOYALTY_COMMANDS)
+                self.until(f"the loyalty query at {commands}", has_passed("loyalty", topics.LOYALTY_COMMANDS, commands))
             rows = self.ends(topics.HADOOP)
             self.until(f"the export query at {rows}", has_passed("export", topics.HADOOP, rows))
             balances = self.ends(topics.LOYALTY_BALANCES)
@@ -199,10 +202,13 @@ def _is_worker(process: psutil.Process) -> bool:
 
 
 @contextlib.contextmanager
-def paused(pid: int) -> Iterator[None]:
+def paused(*pids: int) -> Iterator[None]:
     """SIGSTOP, as a long pause of garbage collection or of a virtual machine; SIGCONT at the end."""
-    os.kill(pid, signal.SIGSTOP)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        os.kill(pid, signal.SIGCONT)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)

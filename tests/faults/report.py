@@ -25,6 +25,7 @@ class Row:
         unavailable_seconds: the longest time one caller asked for a balance in vain; None where nobody asked.
         recovery_seconds: from the fault's end until an invoice published then was served, the longest of all times;
             None where nothing had to recover.
+        slowest_command_seconds: from the first try of a command to its answer, at most; None where there were none.
         evidence: what was seen, in words.
     """
 
@@ -36,6 +37,7 @@ class Row:
     again: int = 0
     unavailable_seconds: float | None = None
     recovery_seconds: float | None = None
+    slowest_command_seconds: float | None = None
     evidence: str = ""
 
     @property
