@@ -4,6 +4,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from infra.local.interruption import interrupt_on_signals
 from infra.local.processes import ProcessFailedError
-from tests.faults import alone, report, under_load
+from tests.faults import alone, damage, report, under_load
 from tests.faults.environment import Environment, NoEvidenceError
 from tests.faults.report import Row
 
@@ -51,7 +52,7 @@ def _faults() -> dict[str, Callable[[Path, int], Row]]:
 
     return {
         **{fault.name: on_a_stack(fault) for fault in under_load.FAULTS},
-        **{scenario.name: scenario.run for scenario in alone.SCENARIOS},
+        **{name: partial(run, name) for name, run in (alone.SCENARIOS | damage.SCENARIOS).items()},
     }
 
 

@@ -3,6 +3,8 @@
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -14,17 +16,22 @@ import psutil
 from confluent_kafka import KafkaException, TopicPartition
 
 from infra.demo.probes import PipelineProgress, reached
+from infra.local import jars
 from infra.local.processes import ManagedProcess, ProcessFailedError
-from infra.local.stack import LocalStack, Service, private_settings
+from infra.local.stack import LocalStack, Service, environment_of, private_settings
 from schemas import topics
 from schemas.topics import Topic
 from services.messaging.administration import create_topics
 from services.messaging.clients import consumer, producer
 from services.messaging.schema_ids import schema_ids
 from services.messaging.wire import encoder
+from services.settings import Settings
 
 PATIENCE_SECONDS = 420.0
 """For one piece of evidence: several times what a restart takes on a starved machine."""
+
+REFUSED = 2
+"""Exit status of a pipeline that will not start, however often it is tried."""
 
 _LOOK_SECONDS = 0.1
 
@@ -51,6 +58,7 @@ class Environment:
         self.stack = LocalStack(directory, self.settings, api_instances)
         self._looker = consumer(self.settings, "faults-looker", log_level=0)
         self._probes = 0
+        self._halted: set[str] = set()
 
     def __enter__(self) -> Self:
         self.stack.start()
@@ -87,10 +95,19 @@ class Environment:
             self.supervise()
             time.sleep(_LOOK_SECONDS)
 
+    def halt(self, service: Service) -> None:
+        """Stop it, and let it be until ``resume``."""
+        self._halted.add(service.process.name)
+        service.stop()
+
+    def resume(self, service: Service) -> None:
+        self._halted.discard(service.process.name)
+        service.start()
+
     def supervise(self) -> None:
         """Start what has ended by itself again."""
-        for service in (self.stack.pipeline, *self.stack.apis):
-            if service.process.pid is None:
+        for service in self.stack.services:
+            if service.process.pid is None and service.process.name not in self._halted:
                 with contextlib.suppress(ProcessFailedError):
                     self.restart(service)
 
@@ -199,6 +216,26 @@ def _is_worker(process: psutil.Process) -> bool:
         parent = process.parent()
         return parent is not None and "pyspark.daemon" in process.cmdline() and "pyspark.daemon" in parent.cmdline()
     return False
+
+
+def run_module(module: str, settings: Settings, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of the project to its end; ``changes``: of its environment."""
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=jars.ROOT,
+        env={**environment_of(settings), **changes},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
+    )
+
+
+def last_error(run: subprocess.CompletedProcess[str]) -> str:
+    """The last line in which a program says what was wrong; empty if it says nothing of the kind."""
+    lines = [line for line in run.stdout.splitlines() if "refused" in line or "error" in line.lower()]
+    return lines[-1][-400:] if lines else ""
 
 
 @contextlib.contextmanager
