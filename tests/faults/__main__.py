@@ -13,9 +13,11 @@ from rich.console import Console
 
 from infra.local.interruption import interrupt_on_signals
 from infra.local.processes import ProcessFailedError
-from tests.faults import alone, damage, report, under_load
+from tests.faults import alone, damage, report, schema_change, under_load
 from tests.faults.environment import Environment, NoEvidenceError
 from tests.faults.report import Row
+
+_SCENARIOS = alone.SCENARIOS | damage.SCENARIOS | schema_change.SCENARIOS
 
 console = Console()
 
@@ -52,7 +54,7 @@ def _faults() -> dict[str, Callable[[Path, int], Row]]:
 
     return {
         **{fault.name: on_a_stack(fault) for fault in under_load.FAULTS},
-        **{name: partial(run, name) for name, run in (alone.SCENARIOS | damage.SCENARIOS).items()},
+        **{name: partial(run, name) for name, run in _SCENARIOS.items()},
     }
 
 

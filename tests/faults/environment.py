@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -220,8 +220,13 @@ def _is_worker(process: psutil.Process) -> bool:
 
 def run_module(module: str, settings: Settings, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run a program of the project to its end; ``changes``: of its environment."""
+    return run([sys.executable, "-m", module, *arguments], settings, **changes)
+
+
+def run(command: Sequence[str | Path], settings: Settings, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run any command with these settings; all that it says is in ``stdout``."""
     return subprocess.run(
-        [sys.executable, "-m", module, *arguments],
+        command,
         cwd=jars.ROOT,
         env={**environment_of(settings), **changes},
         stdout=subprocess.PIPE,
