@@ -1,28 +1,18 @@
-"""Faults with a stack of their own, each mended the way docs/reliability.md says, and audited at the end."""
+"""Faults that need a stack of their own: other brokers than one's own, small disks."""
 
 import os
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
-from confluent_kafka import TopicPartition
-
-from infra.local.ports import free_port
 from schemas import topics
-from services.messaging.clients import admin, producer
-from services.settings import Settings
-from tests.faults import poison
 from tests.faults.brokers import AdvertisedBroker, BrokerCluster, LossyProxy
-from tests.faults.environment import REFUSED, Environment, last_error, run_module
-from tests.faults.load import Tills
+from tests.faults.environment import Environment
 from tests.faults.report import Row
-from tests.faults.under_load import RATE, judged, load
+from tests.faults.under_load import judged, load
 
 _SMALL_DISK = "192m"
-_FUZZED = 3_000
-
 
 Scenario = Callable[[str, Path, int], Row]
 """Injects a fault into a stack of its own; takes its name, a directory and a seed."""
@@ -122,82 +112,8 @@ def fill(filler: Path) -> None:
             full.write(b"\0")
 
 
-def poisoned(name: str, directory: Path, seed: int) -> Row:
-    """Every kind of bad message among good ones, and a few thousand that chance has damaged."""
-    with Environment(directory, api_instances=1) as environment:
-        with load(environment, seed) as told:
-            environment.until_written(topics.LOYALTY)
-            clear = environment.recovered()
-            publish(environment.settings, poison.messages(seed))
-            publish(environment.settings, poison.fuzzed(seed, _FUZZED))
-            poisoned = environment.recovered()
-        before = f"a balance took {clear:.1f} s before"
-        return judged(environment, name, told, [poisoned], before)
-
-
-def publish(settings: Settings, messages: Iterable[poison.Message]) -> None:
-    client = producer(settings, "faults-poison")
-    for key, value in messages:
-        client.produce(settings.name_of(topics.POS_INVOICES), value, key)
-        client.poll(0)
-    if client.flush(60):
-        raise RuntimeError("the broker did not take the poison")
-
-
-def overtaken_by_retention(name: str, directory: Path, seed: int) -> Row:
-    """Records are deleted before a stopped pipeline has read them: it refuses, says which, and goes on when told to."""
-    with Environment(directory, api_instances=1) as environment:
-        pipeline = environment.stack.pipeline
-        with load(environment, seed):
-            environment.until_written(topics.LOYALTY, 20)
-        environment.settle()
-        environment.halt(pipeline)
-        with Tills(environment.stack, seed + 1, RATE):
-            environment.until_written(topics.POS_INVOICES, 100)
-        delete_to_the_end(environment)
-        refusal = refused(environment.settings)
-        accepting = environment.settings.model_copy(update={"accept_data_loss": True})
-        status = run_module("pipelines", accepting, "--available-now").returncode
-        environment.resume(pipeline)
-        recovery = environment.recovered()
-    told = "retention has deleted" in refusal and status == 0
-    seen = f"refused: {refusal}; told to go on: exit status {status}"
-    return Row(name, 1, 0, 0, int(not told), recovery_seconds=round(recovery, 1), evidence=seen)
-
-
-def delete_to_the_end(environment: Environment) -> None:
-    name = environment.settings.name_of(topics.POS_INVOICES)
-    ends = environment.ends(topics.POS_INVOICES)
-    client = admin(environment.settings)
-    for future in client.delete_records([TopicPartition(name, *each) for each in ends.items()]).values():
-        future.result()
-
-
-def refused(settings: Settings, **changes: str) -> str:
-    """What a second pipeline says before it ends with status 2; empty if it did anything else."""
-    run = run_module("pipelines", settings, "--available-now", LOYALTY_METRICS_PORT=str(free_port()), **changes)
-    return last_error(run) if run.returncode == REFUSED else ""
-
-
-def second_pipeline(name: str, directory: Path, seed: int) -> Row:
-    """A second pipeline on the same checkpoints, and settings that the checkpoints cannot bear: each refuses."""
-    with Environment(directory, api_instances=1) as environment:
-        with load(environment, seed) as told:
-            environment.until_written(topics.LOYALTY, 20)
-            second = refused(environment.settings)
-            changed = refused(environment.settings, LOYALTY_SHUFFLE_PARTITIONS="5")
-            broken = refused(environment.settings, LOYALTY_TRIGGER_INTERVAL="soon")
-            recovery = environment.recovered()
-        answers = [second, changed, broken]
-        row = judged(environment, name, told, [recovery] * len(answers), f"refused: {' | '.join(answers)}")
-    return replace(row, wrong_answers=row.wrong_answers + answers.count(""))
-
-
 SCENARIOS: dict[str, Scenario] = {
     "acknowledgements lost on the way": acknowledgements_lost,
     "kill -9 of one broker of three": one_broker_of_three,
     "disk full under checkpoint, state store, broker log": disk_full,
-    f"poison, and {_FUZZED:,} damaged messages": poisoned,
-    "retention overtakes a stopped pipeline": overtaken_by_retention,
-    "a second pipeline, changed and broken settings": second_pipeline,
 }

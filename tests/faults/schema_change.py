@@ -15,9 +15,10 @@ import schemas
 from schemas import topics
 from services.messaging.wire import header
 from services.pos_simulator import Options, Simulation
-from tests.faults.alone import Scenario, publish
+from tests.faults.alone import Scenario
 from tests.faults.environment import Environment, run
 from tests.faults.poison import Message
+from tests.faults.refusals import publish
 from tests.faults.registry import Registry
 from tests.faults.report import Row
 from tests.faults.under_load import judged, load

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -28,6 +29,10 @@ _READ, _SERVED = 12, 24
 """Customers whose balances are read all the time, and those whose points clerks move."""
 
 _CLERKS = 3
+
+
+OnAStack = Callable[[str, Environment, int], Row]
+"""Injects a fault into a running stack; takes its name, the stack and a seed."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,7 @@ FAULTS = (
 )
 
 
-def run(fault: Fault, environment: Environment, seed: int) -> Row:
+def run(fault: Fault, _: str, environment: Environment, seed: int) -> Row:
     """Inject it under load, as often as it says, let everything settle, and audit."""
     chance = random.Random(f"{seed}/{fault.name}")
     recoveries: list[float] = []
@@ -184,3 +189,6 @@ def judged(environment: Environment, fault: str, told: Told, recoveries: list[fl
         slowest_command_seconds=round(told.answers.slowest_seconds, 1),
         evidence=f"{seen}: {verdict}" + (f"; {evidence}" if evidence else ""),
     )
+
+
+SCENARIOS: dict[str, OnAStack] = {fault.name: partial(run, fault) for fault in FAULTS}
