@@ -1,6 +1,7 @@
 """The environment: the whole stack as processes, with what faults do to it and what shows that it moves."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import httpx
 import psutil
 from confluent_kafka import KafkaException, TopicPartition
 
-from infra.demo.probes import PipelineProgress, reached
+from infra.demo.probes import reached
 from infra.local import jars
 from infra.local.processes import ManagedProcess, ProcessFailedError
 from infra.local.stack import LocalStack, Service, environment_of, private_settings
@@ -162,30 +163,20 @@ class Environment:
 
     def settle(self) -> None:
         """Wait until every reader has passed the end of what it reads, each in turn behind the one that writes it."""
-        pipeline = PipelineProgress(self.stack.pipeline.url)
+        self.until("the broker", lambda: self.written(topics.POS_INVOICES) is not None)
+        for query in ("fan-out", "loyalty", "sales"):
+            self._until_passed(Path(self.settings.checkpoint_dir, query), topics.POS_INVOICES)
+        for _ in range(2):  # behind the commands of the clerks stand the other ends of their transfers
+            self._until_passed(Path(self.settings.checkpoint_dir, "loyalty"), topics.LOYALTY_COMMANDS)
+        self._until_passed(Path(self.settings.export_dir, "_checkpoint"), topics.HADOOP)
+        balances = self.ends(topics.LOYALTY_BALANCES)
+        for api in self.stack.apis:
+            self.until(f"{api.process.name} at {balances}", lambda api=api: self._has_read(api, balances))  # type: ignore[misc]
 
-        def has_passed(query: str, topic: Topic, ends: dict[int, int]) -> Callable[[], bool]:
-            def look() -> bool:
-                pipeline.read()
-                return reached(pipeline.positions(query, self.settings.name_of(topic)), ends)
-
-            return look
-
-        try:
-            self.until("the broker", lambda: self.written(topics.POS_INVOICES) is not None)
-            invoices = self.ends(topics.POS_INVOICES)
-            for query in ("fan-out", "loyalty", "sales"):
-                self.until(f"the {query} query at {invoices}", has_passed(query, topics.POS_INVOICES, invoices))
-            for _ in range(2):  # behind the commands of the clerks stand the other ends of their transfers
-                commands = self.ends(topics.LOYALTY_COMMANDS)
-                self.until(f"the loyalty query at {commands}", has_passed("loyalty", topics.LOYALTY_COMMANDS, commands))
-            rows = self.ends(topics.HADOOP)
-            self.until(f"the export query at {rows}", has_passed("export", topics.HADOOP, rows))
-            balances = self.ends(topics.LOYALTY_BALANCES)
-            for api in self.stack.apis:
-                self.until(f"{api.process.name} at {balances}", lambda api=api: self._has_read(api, balances))  # type: ignore[misc]
-        finally:
-            pipeline.close()
+    def _until_passed(self, checkpoint: Path, topic: Topic) -> None:
+        """Wait until a query has committed all that stands on a topic now."""
+        name, ends = self.settings.name_of(topic), self.ends(topic)
+        self.until(f"{checkpoint.name} at {ends}", lambda: reached(committed(checkpoint).get(name, {}), ends))
 
     def _has_read(self, api: Service, ends: dict[int, int]) -> bool:
         """Whether an instance is ready, and has what it holds of the balances up to these offsets."""
@@ -216,6 +207,19 @@ def _is_worker(process: psutil.Process) -> bool:
         parent = process.parent()
         return parent is not None and "pyspark.daemon" in process.cmdline() and "pyspark.daemon" in parent.cmdline()
     return False
+
+
+def committed(checkpoint: Path) -> dict[str, dict[int, int]]:
+    """By topic and partition, where the newest batch ended that a query has committed, whoever may have died since."""
+    batches = [int(path.name) for path in checkpoint.glob("commits/[0-9]*")]
+    if not batches:
+        return {}
+    found: dict[str, dict[int, int]] = {}
+    for line in (checkpoint / "offsets" / str(max(batches))).read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(ValueError, AttributeError):  # the version, and the clock, which has no topics
+            for topic, partitions in json.loads(line).items():
+                found[topic] = {int(partition): offset for partition, offset in partitions.items()}
+    return found
 
 
 def run_module(module: str, settings: Settings, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:

@@ -127,11 +127,11 @@ def pause_pipeline(environment: Environment, _: random.Random) -> None:
 FAULTS = (
     Fault("kill -9 of the Spark driver", kill_pipeline),
     Fault("newest commit of every query lost", replay_newest_batches, times=1),
-    Fault("kill -9 of a Python worker in a batch", kill_python_worker),
+    Fault("kill -9 of a Python worker in a batch", kill_python_worker, times=2),
     Fault("kill -9 of the broker", kill_broker, times=5),
     Fault("orderly bounce of the broker", bounce_broker, times=5),
     Fault("SIGSTOP of the pipeline beyond the session time-out", pause_pipeline, times=1),
-    Fault("kill -9 of an API instance that serves", kill_api),
+    Fault("kill -9 of an API instance that serves", kill_api, times=2),
     Fault("kill -9 of an API instance that restores", kill_restoring_api, times=2),
     Fault("SIGSTOP of an API instance beyond the session time-out", pause_api, times=2),
 )
