@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from schemas import topics
-from tests.faults.environment import Environment, last_error, run_module
+from tests.faults.environment import Environment
 from tests.faults.load import Tills
+from tests.faults.programs import last_error, run_module
 from tests.faults.report import Row
 from tests.faults.under_load import RATE, OnAStack, judged, load
 

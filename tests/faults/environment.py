@@ -4,10 +4,8 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -17,24 +15,20 @@ import psutil
 from confluent_kafka import KafkaException, TopicPartition
 
 from infra.demo.probes import reached
-from infra.local import jars
 from infra.local.processes import ManagedProcess, ProcessFailedError
-from infra.local.stack import LocalStack, Service, environment_of, private_settings
+from infra.local.stack import LocalStack, Service, private_settings
 from schemas import topics
 from schemas.topics import Topic
 from services.messaging.administration import create_topics
 from services.messaging.clients import consumer, producer
 from services.messaging.schema_ids import schema_ids
 from services.messaging.wire import encoder
-from services.settings import Settings
 
 PATIENCE_SECONDS = 420.0
 """For one piece of evidence: several times what a restart takes on a starved machine."""
 
-REFUSED = 2
-"""Exit status of a pipeline that will not start, however often it is tried."""
-
 _LOOK_SECONDS = 0.1
+_ASK_SECONDS = 10.0
 
 
 class NoEvidenceError(AssertionError):
@@ -60,6 +54,7 @@ class Environment:
         self._looker = consumer(self.settings, "faults-looker", log_level=0)
         self._probes = 0
         self._halted: set[str] = set()
+        self._asked_at = 0.0
 
     def __enter__(self) -> Self:
         self.stack.start()
@@ -106,9 +101,13 @@ class Environment:
         service.start()
 
     def supervise(self) -> None:
-        """Start what has ended by itself again."""
+        """Start what has ended by itself again, and now and then what says of itself that it must be."""
+        is_time = time.monotonic() > self._asked_at + _ASK_SECONDS
+        if is_time:
+            self._asked_at = time.monotonic()
         for service in self.stack.services:
-            if service.process.pid is None and service.process.name not in self._halted:
+            is_down = service.process.pid is None or (is_time and service in self.stack.apis and _is_dead(service))
+            if is_down and service.process.name not in self._halted:
                 with contextlib.suppress(ProcessFailedError):
                     self.restart(service)
 
@@ -202,6 +201,15 @@ class Environment:
         return []
 
 
+def _is_dead(api: Service) -> bool:
+    """Whether it asks to be started again, as orchestrators ask it; one that says nothing may only be slow."""
+    try:
+        answer = httpx.get(f"{api.url}/livez", timeout=2, trust_env=False)
+    except httpx.HTTPError:
+        return False
+    return answer.status_code == httpx.codes.SERVICE_UNAVAILABLE
+
+
 def _is_worker(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         parent = process.parent()
@@ -220,31 +228,6 @@ def committed(checkpoint: Path) -> dict[str, dict[int, int]]:
             for topic, partitions in json.loads(line).items():
                 found[topic] = {int(partition): offset for partition, offset in partitions.items()}
     return found
-
-
-def run_module(module: str, settings: Settings, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    """Run a program of the project to its end; ``changes``: of its environment."""
-    return run([sys.executable, "-m", module, *arguments], settings, **changes)
-
-
-def run(command: Sequence[str | Path], settings: Settings, **changes: str) -> subprocess.CompletedProcess[str]:
-    """Run any command with these settings; all that it says is in ``stdout``."""
-    return subprocess.run(
-        command,
-        cwd=jars.ROOT,
-        env={**environment_of(settings), **changes},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=PATIENCE_SECONDS,
-    )
-
-
-def last_error(run: subprocess.CompletedProcess[str]) -> str:
-    """The last line in which a program says what was wrong; empty if it says nothing of the kind."""
-    lines = [line for line in run.stdout.splitlines() if "refused" in line or "error" in line.lower()]
-    return lines[-1][-400:] if lines else ""
 
 
 @contextlib.contextmanager

@@ -10,8 +10,9 @@ from schemas import topics
 from services.messaging.clients import admin, producer
 from services.settings import Settings
 from tests.faults import poison
-from tests.faults.environment import REFUSED, Environment, last_error, run_module
+from tests.faults.environment import Environment
 from tests.faults.load import Tills
+from tests.faults.programs import REFUSED, last_error, run_module
 from tests.faults.report import Row
 from tests.faults.under_load import RATE, OnAStack, judged, load
 

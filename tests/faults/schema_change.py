@@ -16,8 +16,9 @@ from schemas import topics
 from services.messaging.wire import header
 from services.pos_simulator import Options, Simulation
 from tests.faults.alone import Scenario
-from tests.faults.environment import Environment, run
+from tests.faults.environment import Environment
 from tests.faults.poison import Message
+from tests.faults.programs import run
 from tests.faults.refusals import publish
 from tests.faults.registry import Registry
 from tests.faults.report import Row
