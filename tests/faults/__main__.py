@@ -18,6 +18,8 @@ from tests.faults.report import Row
 
 _ON_A_STACK = under_load.SCENARIOS | damage.SCENARIOS | refusals.SCENARIOS | refusals.LAST
 _ALONE = alone.SCENARIOS | schema_change.SCENARIOS
+FAULTS = (*_ON_A_STACK, *_ALONE)
+"""Names, in the order in which they are injected."""
 
 console = Console()
 
@@ -29,9 +31,15 @@ def main(
     seed: Annotated[int, typer.Option(help="Of the simulated days and of what is hit when.")] = 1,
     *,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the data and logs of each stack.")] = False,
+    document: Annotated[
+        bool, typer.Option("--document", help="Inject nothing: write what is known into docs/reliability.md.")
+    ] = False,
 ) -> None:
     """Inject faults into stacks of their own, under load, and audit what came of each."""
-    wanted = [name for name in (*_ON_A_STACK, *_ALONE) if any(part in name for part in only or [""])]
+    if document:
+        report.into_document(FAULTS)
+        return
+    wanted = [name for name in FAULTS if any(part in name for part in only or [""])]
     rows = []
     with Stacks(keep=keep) as stacks:
         for number, name in enumerate(wanted):

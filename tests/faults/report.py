@@ -1,7 +1,8 @@
-"""The report: a row a fault, in var/reports/faults.json and as a table; as a program, that of docs/reliability.md."""
+"""The report: a row a fault, in var/reports/faults.json, and as a table, also that of docs/reliability.md."""
 
 import json
 import textwrap
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -84,13 +85,10 @@ def _cells(row: Row) -> list[str]:
     return [row.fault, *map(str, figures), *times, seen]
 
 
-def into_document() -> None:
-    """Put the rows of all runs so far into the document."""
-    rows = [Row(**each) for each in json.loads(REPORT.read_text(encoding="utf-8"))]
+def into_document(faults: Iterable[str]) -> None:
+    """Put what became of these faults in all runs so far into the document; those that were never run too."""
+    known = {each["fault"]: Row(**each) for each in json.loads(REPORT.read_text(encoding="utf-8"))}
+    rows = [known.get(fault) or Row(fault, 0, 0, 0, 0, evidence="not run") for fault in faults]
     before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     DOCUMENT.write_text(f"{before}{BEGIN}\n\n{markdown(rows)}\n{END}{after}", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    into_document()
