@@ -24,7 +24,7 @@ from services.messaging.clients import consumer, producer
 from services.messaging.schema_ids import schema_ids
 from services.messaging.wire import encoder
 
-PATIENCE_SECONDS = 420.0
+PATIENCE_SECONDS = 900.0
 """For one piece of evidence: several times what a restart takes on a starved machine."""
 
 _LOOK_SECONDS = 0.1
