@@ -31,6 +31,10 @@ def main(
     seed: Annotated[int, typer.Option(help="Of the simulated days and of what is hit when.")] = 1,
     *,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the data and logs of each stack.")] = False,
+    together: Annotated[
+        float | None,
+        typer.Option(help="So many minutes: inject those that need no stack of their own once, and audit once."),
+    ] = None,
     document: Annotated[
         bool, typer.Option("--document", help="Inject nothing: write what is known into docs/reliability.md.")
     ] = False,
@@ -40,8 +44,12 @@ def main(
         report.into_document(FAULTS)
         return
     wanted = [name for name in FAULTS if any(part in name for part in only or [""])]
-    rows = []
+    rows: list[Row] = []
     with Stacks(keep=keep) as stacks:
+        if together:
+            rows += under_load.run_together((only or [""])[0], stacks.environment(), seed, together)
+            report.write(rows)
+            wanted = []
         for number, name in enumerate(wanted):
             console.print(f"{name} …")
             started = time.monotonic()

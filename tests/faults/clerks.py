@@ -66,6 +66,10 @@ class Clerks:
         self._stopping.set()
 
     @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    @property
     def are_done(self) -> bool:
         return not any(thread.is_alive() for thread in self._threads)
 
@@ -136,6 +140,8 @@ class _Clerk:
         reserved = self._give(f"/v1/customers/{card}/redemptions", {"points": self._points()})
         if reserved.status == httpx.codes.CREATED:
             for end in self._dice.choice(([], ["capture"], ["capture"], ["void"], ["capture", "void"])):
+                if self._desk.is_stopping:
+                    return
                 self._give(f"/v1/redemptions/{reserved.body['RedemptionID']}/{end}", None)
 
     def _points(self) -> str:

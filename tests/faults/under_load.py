@@ -125,15 +125,15 @@ def pause_pipeline(environment: Environment, _: random.Random) -> None:
 
 
 FAULTS = (
-    Fault("kill -9 of the Spark driver", kill_pipeline),
-    Fault("newest commit of every query lost", replay_newest_batches, times=1),
     Fault("kill -9 of a Python worker in a batch", kill_python_worker, times=2),
     Fault("kill -9 of the broker", kill_broker, times=5),
-    Fault("orderly bounce of the broker", bounce_broker, times=5),
-    Fault("SIGSTOP of the pipeline beyond the session time-out", pause_pipeline, times=1),
     Fault("kill -9 of an API instance that serves", kill_api, times=2),
-    Fault("kill -9 of an API instance that restores", kill_restoring_api, times=2),
+    Fault("orderly bounce of the broker", bounce_broker, times=5),
     Fault("SIGSTOP of an API instance beyond the session time-out", pause_api, times=2),
+    Fault("kill -9 of the Spark driver", kill_pipeline),
+    Fault("newest commit of every query lost", replay_newest_batches, times=1),
+    Fault("kill -9 of an API instance that restores", kill_restoring_api, times=2),
+    Fault("SIGSTOP of the pipeline beyond the session time-out", pause_pipeline, times=1),
 )
 
 
@@ -148,6 +148,29 @@ def run(fault: Fault, _: str, environment: Environment, seed: int) -> Row:
             fault.inject(environment, chance)
             recoveries.append(environment.recovered())
     return judged(environment, fault.name, told, recoveries)
+
+
+def run_together(wanted: str, environment: Environment, seed: int, minutes: float) -> list[Row]:
+    """Inject each of them once, one after the other under one load, and audit once: all rows have that one verdict.
+
+    Args:
+        wanted: part of the names.
+        minutes: after so many nothing more is injected; what is left has no row.
+    """
+    chance, end = random.Random(f"{seed}/together"), time.monotonic() + 60 * minutes
+    recoveries: dict[str, float] = {}
+    with load(environment, seed) as told:
+        environment.until_written(topics.LOYALTY)
+        for fault in FAULTS:
+            if wanted in fault.name and time.monotonic() < end:
+                environment.until_written(fault.progress)
+                fault.inject(environment, chance)
+                recoveries[fault.name] = environment.recovered()
+                print(f"{fault.name}: {recoveries[fault.name]:.0f} s", flush=True)
+    row = judged(environment, "", told, [*recoveries.values()])
+    return [
+        replace(row, fault=name, injected=1, recovery_seconds=round(seconds, 1)) for name, seconds in recoveries.items()
+    ]
 
 
 @dataclass(frozen=True)
