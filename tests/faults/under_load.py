@@ -166,7 +166,6 @@ def run_together(wanted: str, environment: Environment, seed: int, minutes: floa
                 environment.until_written(fault.progress)
                 fault.inject(environment, chance)
                 recoveries[fault.name] = environment.recovered()
-                print(f"{fault.name}: {recoveries[fault.name]:.0f} s", flush=True)
     row = judged(environment, "", told, [*recoveries.values()])
     return [
         replace(row, fault=name, injected=1, recovery_seconds=round(seconds, 1)) for name, seconds in recoveries.items()
