@@ -82,7 +82,7 @@ def _cells(row: Row) -> list[str]:
     seconds = [row.unavailable_seconds, row.slowest_command_seconds, row.recovery_seconds]
     times = ["-" if each is None else f"{each:.0f} s" for each in seconds]
     seen = textwrap.shorten(row.evidence.replace("|", "/"), _LONGEST_SEEN, placeholder=" …")
-    return [row.fault, *map(str, figures), *times, seen]
+    return [row.fault, *(str(each) if row.injected else "-" for each in figures), *times, seen]
 
 
 def into_document(faults: Iterable[str]) -> None:
