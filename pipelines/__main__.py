@@ -47,8 +47,8 @@ _REFUSALS = (
 STARVED = "Python worker failed to connect back"
 """Spark gives a Python process ten seconds to start, whatever is set; on a starved machine it takes longer."""
 
-STARTS_AGAIN = 5
-"""How often queries may fail of that until it counts."""
+STARTS_AGAIN = 20
+"""How often queries may fail of that until it counts; to start all of the process again would take far more still."""
 
 _RESTART_SECONDS = 20.0
 """How long a new version of the programme waits for a micro-batch to end; well within the notice it is given."""

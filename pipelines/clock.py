@@ -6,14 +6,17 @@ rests (``spark.sql.streaming.noDataMicroBatches.enabled``; processing-time timer
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from services.settings import Settings
+if TYPE_CHECKING:
+    # Spark starts a Python process for this module at every start of a query, and gives it ten seconds. What this would
+    # import took as long as all the rest.
+    from services.settings import Settings
 
 _INTERVAL = "intervalMilliseconds"
 
@@ -57,7 +60,7 @@ class ClockReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return int(time.time() * 1000) // self._interval
 
 
-def ticks(spark: SparkSession, schema: T.StructType, settings: Settings) -> DataFrame:
+def ticks(spark: SparkSession, schema: T.StructType, settings: "Settings") -> DataFrame:
     """No rows of that type, and a micro-batch at least every ``timer_interval``."""
     spark.dataSource.register(Clock)
     interval = int(settings.timer_interval.total_seconds() * 1000)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from pyspark import SparkConf
@@ -50,6 +51,7 @@ _LOCAL = {
     "spark.ui.showConsoleProgress": "false",
 }
 
+_WORKER = Path(__file__).with_name("python-worker")
 _LOG4J = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 
 
@@ -58,12 +60,17 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
 
     Under spark-submit, master, memory and jars are what the command line says; without it they come from the settings.
     """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, for the Python programs that it runs
+    os.environ.setdefault("PYSPARK_WORKER_PYTHON", sys.executable)
+    # A Spark distribution has it in the zip and nowhere else.
+    py4j = find_spec("py4j")
+    is_installed = py4j is not None and ".zip" not in str(py4j.origin)
+    os.environ.setdefault("PYSPARK_PYTHON", str(_WORKER) if is_installed and not is_submitted else sys.executable)
     builder = SparkSession.builder.appName(app_name)
     options = {**_SHARED, **_PATIENCE, "spark.sql.shuffle.partitions": str(settings.shuffle_partitions)}
     executor_options = "spark.executor.extraJavaOptions"
     options[executor_options] = f"{SparkConf().get(executor_options, '')} {_AVRO_LIMITS}".strip()
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit sets it for the Python programs that it runs
+    if not is_submitted:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         options |= _LOCAL | {
             "spark.master": settings.spark_master,

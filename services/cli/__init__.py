@@ -11,6 +11,7 @@ from services.cli import (
     processes,
     programme,
     publish,
+    schemas,
     stores,
     webhooks,
 )
@@ -28,6 +29,7 @@ app.add_typer(access.app, name="access")
 app.add_typer(stores.app, name="stores")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(programme.app, name="programme")
+app.add_typer(schemas.app, name="schemas")
 app.command("settings")(deployment.show_settings)
 app.add_typer(dead_letters.app, name="dead-letters")
 app.command("pipeline", context_settings=processes.PASS_ON, add_help_option=False)(processes.pipeline)

@@ -103,6 +103,20 @@ class RegistrySchemaIds:
         versions = (self._client.get_version(subject, version) for version in self._client.get_versions(subject))
         return {int(str(version.schema_id)): str(version.schema.schema_str) for version in versions}
 
+    def accepts(self, topic: Topic, schema_text: str) -> bool:
+        """Whether the registry would take this schema for a topic's values, by the rule set there. Registers nothing.
+
+        Raises SchemaRegistryUnavailableError.
+        """
+        try:
+            return self._client.test_compatibility(self._subject(topic), RegisteredSchema(schema_text, "AVRO"))
+        except Exception as error:
+            if isinstance(error, SchemaRegistryError) and error.http_status_code == HTTPStatus.NOT_FOUND:
+                return True  # nothing has been written there yet
+            raise SchemaRegistryUnavailableError(
+                f"the Schema Registry did not say whether it takes a schema: {type(error).__name__} {error}"
+            ) from error
+
 
 def schema_ids(settings: Settings) -> SchemaIds:
     """The source of schema ids that the settings name."""

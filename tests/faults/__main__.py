@@ -3,35 +3,58 @@
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 import typer
 from rich.console import Console
 
 from infra.local.interruption import interrupt_on_signals
 from infra.local.processes import ProcessFailedError
-from tests.faults import alone, report, under_load
+from tests.faults import alone, damage, refusals, report, schema_change, under_load
 from tests.faults.environment import Environment, NoEvidenceError
 from tests.faults.report import Row
+
+_ON_A_STACK = under_load.SCENARIOS | damage.SCENARIOS | refusals.SCENARIOS | refusals.LAST
+_ALONE = alone.SCENARIOS | schema_change.SCENARIOS
+FAULTS = (*_ON_A_STACK, *_ALONE)
+"""Names, in the order in which they are injected."""
 
 console = Console()
 
 
 def main(
-    only: Annotated[str, typer.Option(help="Run the faults whose name contains this.")] = "",
+    only: Annotated[
+        list[str] | None, typer.Option(help="Run the faults whose name contains this; can be repeated.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the simulated days and of what is hit when.")] = 1,
     *,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the data and logs of each stack.")] = False,
+    together: Annotated[
+        float | None,
+        typer.Option(help="So many minutes: inject those that need no stack of their own once, and audit once."),
+    ] = None,
+    document: Annotated[
+        bool, typer.Option("--document", help="Inject nothing: write what is known into docs/reliability.md.")
+    ] = False,
 ) -> None:
     """Inject faults into stacks of their own, under load, and audit what came of each."""
-    rows = []
-    for name, run in _faults().items():
-        if only in name:
+    if document:
+        report.into_document(FAULTS)
+        return
+    wanted = [name for name in FAULTS if any(part in name for part in only or [""])]
+    rows: list[Row] = []
+    with Stacks(keep=keep) as stacks:
+        if together:
+            rows += under_load.run_together((only or [""])[0], stacks.environment(), seed, together)
+            report.write(rows)
+            wanted = []
+        for number, name in enumerate(wanted):
             console.print(f"{name} …")
             started = time.monotonic()
-            rows.append(_row(name, run, seed, keep=keep))
+            # Each with days of its own: on one stack a seed of before would publish nothing but repeats.
+            rows.append(_row(name, stacks, seed + number))
             report.write(rows)
             console.print(f"  {time.monotonic() - started:.0f} s, {rows[-1]}", highlight=False)
     report.show(console, rows)
@@ -39,34 +62,53 @@ def main(
         raise typer.Exit(1)
 
 
-def _faults() -> dict[str, Callable[[Path, int], Row]]:
-    """Name to a function of a directory and a seed."""
+class Stacks:
+    """Directories, and the stack on which one fault after the other is injected, for as long as it survives them."""
 
-    def on_a_stack(fault: under_load.Fault) -> Callable[[Path, int], Row]:
-        def run(directory: Path, seed: int) -> Row:
-            with Environment(directory) as environment:
-                return under_load.run(fault, environment, seed)
+    def __init__(self, *, keep: bool) -> None:
+        self._keep, self._held = keep, ExitStack()
+        self._environment: Environment | None = None
 
-        return run
+    def __enter__(self) -> Self:
+        return self
 
-    return {
-        **{fault.name: on_a_stack(fault) for fault in under_load.FAULTS},
-        **{scenario.name: scenario.run for scenario in alone.SCENARIOS},
-    }
+    def __exit__(self, *_: object) -> None:
+        self.discard()
 
-
-def _row(name: str, run: Callable[[Path, int], Row], seed: int, *, keep: bool) -> Row:
-    directory = Path(tempfile.mkdtemp(prefix="faults-"))
-    try:
-        return run(directory, seed)
-    except (NoEvidenceError, ProcessFailedError) as error:
-        # Nobody knows what is lost where nothing comes any more.
-        return Row(name, 1, 1, 0, 0, evidence=f"did not recover: {error}"[:2_000])
-    finally:
-        if keep:
+    def directory(self) -> Path:
+        """A new one, until ``discard``."""
+        directory = Path(tempfile.mkdtemp(prefix="faults-"))
+        if self._keep:
             console.print(f"  data: {directory}")
         else:
-            shutil.rmtree(directory, ignore_errors=True)
+            self._held.callback(shutil.rmtree, directory, ignore_errors=True)
+        return directory
+
+    def environment(self) -> Environment:
+        """The running stack, started if there is none."""
+        if self._environment is None:
+            self._environment = self._held.enter_context(Environment(self.directory()))
+        return self._environment
+
+    def discard(self) -> None:
+        """Stop what runs; the next fault gets a new one."""
+        self._environment = None
+        self._held.close()
+
+
+def _row(name: str, stacks: Stacks, seed: int) -> Row:
+    try:
+        if name in _ON_A_STACK:
+            row = _ON_A_STACK[name](name, stacks.environment(), seed)
+        else:
+            stacks.discard()
+            row = _ALONE[name](name, stacks.directory(), seed)
+    except (NoEvidenceError, ProcessFailedError) as error:
+        # Nobody knows what is lost where nothing comes any more.
+        row = Row(name, 1, 1, 0, 0, evidence=f"did not recover: {error}"[:2_000])
+    if not row.is_survived:
+        stacks.discard()
+    return row
 
 
 if __name__ == "__main__":

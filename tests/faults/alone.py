@@ -1,46 +1,24 @@
-"""Faults with a stack of their own, each mended the way docs/reliability.md says, and audited at the end."""
+"""Faults that need a stack of their own: other brokers than one's own, small disks."""
 
 import os
-import random
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import TopicPartition
-
-from infra.local import jars
-from infra.local.ports import free_port
-from infra.local.stack import environment_of
 from schemas import topics
-from services.messaging.clients import admin, producer
-from services.settings import Settings
-from tests.faults import poison
-from tests.faults.auditor import audit
 from tests.faults.brokers import AdvertisedBroker, BrokerCluster, LossyProxy
 from tests.faults.environment import Environment
 from tests.faults.report import Row
-from tests.faults.under_load import load, row_of
+from tests.faults.under_load import judged, load
 
 _SMALL_DISK = "192m"
-_FUZZED = 3_000
+
+Scenario = Callable[[str, Path, int], Row]
+"""Injects a fault into a stack of its own; takes its name, a directory and a seed."""
 
 
-@dataclass(frozen=True)
-class Scenario:
-    """A fault with its own stack.
-
-    Attributes:
-        run: does it below a directory, with a seed; returns its row.
-    """
-
-    name: str
-    run: Callable[[Path, int], Row]
-
-
-def acknowledgements_lost(directory: Path, seed: int) -> Row:
+def acknowledgements_lost(name: str, directory: Path, seed: int) -> Row:
     """Writes get through, their acknowledgements do not: producers send again, and the broker must know them."""
     environment = Environment(directory)
     port = int(environment.settings.kafka_bootstrap_servers.rpartition(":")[2])
@@ -50,7 +28,7 @@ def acknowledgements_lost(directory: Path, seed: int) -> Row:
     recoveries = []
     try:
         with environment:
-            with load(environment, seed) as readings:
+            with load(environment, seed) as told:
                 for _ in range(5):
                     environment.until_written(topics.LOYALTY, 20)
                     before = proxy.lost_bytes
@@ -58,14 +36,12 @@ def acknowledgements_lost(directory: Path, seed: int) -> Row:
                     environment.until("answers that are lost", lambda: proxy.lost_bytes > before)  # noqa: B023
                     proxy.mend()
                     recoveries.append(environment.recovered())
-            environment.settle()
-            verdict = audit(environment.settings, environment.stack.apis[0].url, readings)
+            return judged(environment, name, told, recoveries)
     finally:
         proxy.close()
-    return row_of("acknowledgements lost on the way", 5, verdict, readings, max(recoveries))
 
 
-def one_broker_of_three(directory: Path, seed: int) -> Row:
+def one_broker_of_three(name: str, directory: Path, seed: int) -> Row:
     """Three replicas, two in sync: one broker may go at any time, and come back, each in its turn."""
     with BrokerCluster(directory) as cluster:
         environment = Environment(
@@ -74,26 +50,23 @@ def one_broker_of_three(directory: Path, seed: int) -> Row:
         environment.use_brokers(cluster.bootstrap_servers, list(cluster.processes.values()))
         recoveries = []
         with environment:
-            with load(environment, seed) as readings:
+            with load(environment, seed) as told:
                 for node, process in cluster.processes.items():
                     environment.until_written(topics.LOYALTY, 20)
                     process.kill()
                     recoveries.append(environment.recovered())
                     cluster.start(node)
-            environment.settle()
-            verdict = audit(environment.settings, environment.stack.apis[0].url, readings)
-    return row_of("kill -9 of one broker of three", len(recoveries), verdict, readings, max(recoveries))
+            return judged(environment, name, told, recoveries)
 
 
-def disk_full(directory: Path, seed: int) -> Row:
+def disk_full(name: str, directory: Path, seed: int) -> Row:
     """The disk under checkpoints, local stores or the broker's log is full; later there is space again."""
-    name = "disk full under checkpoint, state store, broker log"
     if os.geteuid() != 0:
         return Row(name, 0, 0, 0, 0, evidence="not run: mounting small disks needs root")
     folders = [directory / each for each in ("checkpoints", "state", "kafka")]
     recoveries = []
     with small_disks(folders), Environment(directory) as environment:
-        with load(environment, seed) as readings:
+        with load(environment, seed) as told:
             for folder in folders:
                 environment.until_written(topics.LOYALTY, 20)
                 filler = folder / "filler"
@@ -107,9 +80,7 @@ def disk_full(directory: Path, seed: int) -> Row:
                 if environment.stack.broker.process.pid is None:
                     environment.stack.broker.start()
                 recoveries.append(environment.recovered())
-        environment.settle()
-        verdict = audit(environment.settings, environment.stack.apis[0].url, readings)
-    return row_of(name, len(folders), verdict, readings, max(recoveries))
+        return judged(environment, name, told, recoveries)
 
 
 def _grown(environment: Environment, since: int, by: int) -> bool:
@@ -141,170 +112,8 @@ def fill(filler: Path) -> None:
             full.write(b"\0")
 
 
-def damaged_local_store(directory: Path, seed: int) -> Row:
-    """Bytes flipped and a file cut in the RocksDB of an API instance: noticed at its start, and restored anew."""
-    chance = random.Random(seed)
-    with Environment(directory) as environment:
-        with load(environment, seed) as readings:
-            environment.until_written(topics.LOYALTY, 40)
-        environment.settle()
-        for api in environment.stack.apis:
-            api.stop()
-            for pattern in ("*.sst", "*.log", "MANIFEST*"):
-                for file in sorted(api.settings.state_dir.rglob(pattern)):
-                    damage(file, chance)
-            api.start()
-        recovery = environment.recovered()
-        environment.settle()
-        verdict = audit(environment.settings, environment.stack.apis[0].url, readings)
-    return row_of("bytes flipped, files cut in local RocksDB", 2, verdict, readings, recovery)
-
-
-def damage(file: Path, chance: random.Random) -> None:
-    """Flip a byte, or cut the file."""
-    content = bytearray(file.read_bytes())
-    if not content:
-        return
-    if chance.random() < 0.5:
-        del content[chance.randrange(len(content)) :]
-    else:
-        place = chance.randrange(len(content))
-        content[place] ^= 0xFF
-    file.write_bytes(content)
-
-
-def half_written_parquet(directory: Path, seed: int) -> Row:
-    """A crash within a write of Parquet: a cut file in the newest folder, and no commit of that batch."""
-    with Environment(directory, api_instances=1) as environment:
-        with load(environment, seed) as readings:
-            environment.until_written(topics.HADOOP, 60)
-        environment.settle()
-        environment.stack.pipeline.stop()
-        export = Path(environment.settings.export_dir)
-        commits = sorted((export / "_checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-        newest = int(commits[-1].name)
-        commits[-1].unlink()
-        commits[-1].with_name(f".{newest}.crc").unlink(missing_ok=True)
-        for file in export.glob(f"date=*/batch={newest}/*.parquet"):
-            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-            file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
-        environment.stack.pipeline.start()
-        recovery = environment.recovered()
-        environment.settle()
-        verdict = audit(environment.settings, environment.stack.apis[0].url, readings)
-    return row_of("Parquet file cut while it was written", 1, verdict, readings, recovery)
-
-
-def poisoned(directory: Path, seed: int) -> Row:
-    """Every kind of bad message among good ones, and a few thousand that chance has damaged."""
-    with Environment(directory, api_instances=1) as environment:
-        with load(environment, seed) as readings:
-            environment.until_written(topics.LOYALTY)
-            clear = environment.recovered()
-            publish(environment.settings, poison.messages(seed))
-            publish(environment.settings, poison.fuzzed(seed, _FUZZED))
-            poisoned_recovery = environment.recovered()
-        environment.settle()
-        verdict = audit(environment.settings, environment.stack.apis[0].url, readings)
-    row = row_of(f"poison, and {_FUZZED} damaged messages", 1, verdict, readings, poisoned_recovery)
-    return Row(**{**row.__dict__, "evidence": f"{row.evidence}; a balance took {clear:.1f} s before"})
-
-
-def publish(settings: Settings, messages: Iterable[poison.Message]) -> None:
-    client = producer(settings, "faults-poison")
-    for key, value in messages:
-        client.produce(settings.name_of(topics.POS_INVOICES), value, key)
-        client.poll(0)
-    if client.flush(60):
-        raise RuntimeError("the broker did not take the poison")
-
-
-def overtaken_by_retention(directory: Path, seed: int) -> Row:
-    """Records are deleted before a stopped pipeline has read them: it refuses, says which, and goes on when told to."""
-    with Environment(directory, api_instances=1) as environment:
-        with load(environment, seed):
-            environment.until_written(topics.LOYALTY, 20)
-        environment.settle()
-        environment.stack.pipeline.stop()
-        with load(environment, seed + 1):
-            environment.until_written(topics.POS_INVOICES, 100)
-        delete_to_the_end(environment)
-        refusal = refused(environment.settings)
-        accepting = environment.settings.model_copy(update={"accept_data_loss": True})
-        status = subprocess.run(
-            [sys.executable, "-m", "pipelines", "--available-now"],
-            cwd=jars.ROOT,
-            env=environment_of(accepting),
-            capture_output=True,
-            check=False,
-        ).returncode
-        environment.stack.pipeline.start()
-        recovery = environment.recovered()
-    seen = f"refused: {refusal}; told to go on: exit {status}"
-    told = "retention has deleted" in refusal and status == 0
-    return Row(
-        "retention overtakes a stopped pipeline",
-        1,
-        0,
-        0,
-        int(not told),
-        recovery_seconds=round(recovery, 1),
-        evidence=seen,
-    )
-
-
-def delete_to_the_end(environment: Environment) -> None:
-    name = environment.settings.name_of(topics.POS_INVOICES)
-    ends = environment.ends(topics.POS_INVOICES)
-    client = admin(environment.settings)
-    for future in client.delete_records([TopicPartition(name, *each) for each in ends.items()]).values():
-        future.result()
-
-
-def refused(settings: Settings, **changes: str) -> str:
-    """What a second pipeline says before it ends with status 2; empty if it did anything else."""
-    environment = {**environment_of(settings), "LOYALTY_METRICS_PORT": str(free_port()), **changes}
-    run = subprocess.run(
-        [sys.executable, "-m", "pipelines", "--available-now"],
-        cwd=jars.ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-    )
-    lines = [line for line in (run.stdout + run.stderr).splitlines() if "refused" in line or "error:" in line]
-    return lines[-1][-400:] if run.returncode == 2 and lines else ""
-
-
-def second_pipeline(directory: Path, seed: int) -> Row:
-    """A second pipeline on the same checkpoints, and settings that the checkpoints cannot bear: each refuses."""
-    with Environment(directory, api_instances=1) as environment:
-        with load(environment, seed) as readings:
-            environment.until_written(topics.LOYALTY, 20)
-            second = refused(environment.settings)
-            changed = refused(environment.settings, LOYALTY_SHUFFLE_PARTITIONS="5")
-            broken = refused(environment.settings, LOYALTY_TRIGGER_INTERVAL="soon")
-        environment.settle()
-        verdict = audit(environment.settings, environment.stack.apis[0].url, readings)
-    row = row_of("a second pipeline, changed and broken settings", 3, verdict, readings)
-    answers = [second, changed, broken]
-    return Row(
-        **{
-            **row.__dict__,
-            "wrong_answers": row.wrong_answers + answers.count(""),
-            "evidence": f"{row.evidence}; refused: {' | '.join(answers)}",
-        }
-    )
-
-
-SCENARIOS = (
-    Scenario("acknowledgements lost on the way", acknowledgements_lost),
-    Scenario("kill -9 of one broker of three", one_broker_of_three),
-    Scenario("disk full under checkpoint, state store, broker log", disk_full),
-    Scenario("bytes flipped, files cut in local RocksDB", damaged_local_store),
-    Scenario("Parquet file cut while it was written", half_written_parquet),
-    Scenario("poison, and damaged messages", poisoned),
-    Scenario("retention overtakes a stopped pipeline", overtaken_by_retention),
-    Scenario("a second pipeline, changed and broken settings", second_pipeline),
-)
+SCENARIOS: dict[str, Scenario] = {
+    "acknowledgements lost on the way": acknowledgements_lost,
+    "kill -9 of one broker of three": one_broker_of_three,
+    "disk full under checkpoint, state store, broker log": disk_full,
+}

@@ -1,12 +1,12 @@
 """The auditor: works out from the input topic alone what must be there, and looks whether it is.
 
-It shares no memory with the load. What came in is what stands on pos-invoices; the rules are those of the demo's
-oracle, written a second time; outputs are read as their readers read them, repeats by id left out and counted.
+It shares no memory with the load. What came in is what stands on pos-invoices and loyalty-commands; the rules are those
+of the demo's oracle and of ``accounts``, written a second time; outputs are read as their readers read them, repeats by
+id left out and counted.
 """
 
 import json
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -16,13 +16,19 @@ from infra.demo.probes import BalanceReader
 from infra.demo.run import parquet_rows
 from infra.demo.topic_reader import OUTPUTS, TopicReader
 from schemas import topics
+from schemas.topics import Topic
 from services.messaging.schema_ids import UnknownSchemaIdError, schema_ids
 from services.messaging.wire import UndecodableError, decoder
 from services.settings import Settings
+from tests.faults import accounts
+from tests.faults.accounts import Came, Given
+from tests.faults.clerks import Answers
 from tests.faults.load import Readings
 from tests.kafka_topics import read_all
 
-_SHOWN = 5
+_SHOWN = 3
+_DECIDED = 2
+"""The sequence of a record of loyalty-decisions that decides."""
 
 
 @dataclass
@@ -31,10 +37,12 @@ class Verdict:
 
     Attributes:
         invoices: records on pos-invoices.
+        commands: ids on loyalty-commands.
         again: output records that came once more under their id, which readers ignore.
     """
 
     invoices: int
+    commands: int
     again: int
     mismatches: list[Mismatch] = field(default_factory=list)
 
@@ -47,17 +55,35 @@ class Verdict:
         return "; ".join([*lines, f"and {more} more"] if more else lines) or "all agrees"
 
 
-def audit(settings: Settings, url: str, readings: Readings | None = None) -> Verdict:
-    """Compare all outputs, and what callers were told meanwhile, with what follows from the input.
+def audit(settings: Settings, url: str, readings: Readings | None = None, answers: Answers | None = None) -> Verdict:
+    """Compare all outputs, and what callers and clerks were told meanwhile, with what follows from the input.
 
     Args:
         url: of an API instance that has caught up, as everything else must have.
     """
+    readings, answers = readings or Readings(), answers or Answers()
     sent = list(_inputs(settings))
     expected = expect(sent, settings.loyalty_factor)
-    outputs, again = _outputs(settings, url, expected)
-    found = [*mismatches(expected, outputs), *_told(readings or Readings(), outputs)]
-    return Verdict(len(sent), again, found)
+    given = Given(expected.earned, _records(settings, topics.LOYALTY_COMMANDS))
+    outputs, again = _outputs(settings, url, expected, given)
+    decisions = [each for each in _records(settings, topics.LOYALTY_DECISIONS) if each["Sequence"] == _DECIDED]
+    found = [
+        *mismatches(*_without_accounts(expected, outputs)),
+        *accounts.mismatches(given, Came(outputs.notifications, decisions, outputs.balances, answers.final)),
+        *_told(readings, outputs),
+        *(Mismatch(Nature.WRONG, text) for text in answers.wrong),
+    ]
+    return Verdict(len(sent), len({each["CommandID"] for each in given.commands}), again, found)
+
+
+def _without_accounts(expected: Expected, outputs: Outputs) -> tuple[Expected, Outputs]:
+    """What the demo's oracle, which knows of no commands, can judge here."""
+    return replace(expected, earned={}), replace(outputs, notifications=(), balances={})
+
+
+def _records(settings: Settings, topic: Topic) -> list[Record]:
+    decode = decoder(topic, schema_ids(settings))
+    return [decode(value) for message in read_all(settings, topic) if (value := message.value()) is not None]
 
 
 def _inputs(settings: Settings) -> list[Sent]:
@@ -76,7 +102,8 @@ def _inputs(settings: Settings) -> list[Sent]:
     return [Sent(key, value, None if value is None else invoice(value)) for key, value in messages]
 
 
-def _outputs(settings: Settings, url: str, expected: Expected) -> tuple[Outputs, int]:
+def _outputs(settings: Settings, url: str, expected: Expected, given: Given) -> tuple[Outputs, int]:
+    cards = expected.earned.keys() | {command["CustomerCardNo"] for command in given.commands}
     ids, reader, balances = schema_ids(settings), TopicReader(settings), BalanceReader(url, 8)
     try:
         ends = {topic: reader.ends(topic) for topic in OUTPUTS}
@@ -90,8 +117,8 @@ def _outputs(settings: Settings, url: str, expected: Expected) -> tuple[Outputs,
             # A restarted process counts anew; that repeats were dropped is seen in every other output.
             repeats=expected.repeats,
             parquet=parquet_rows(Path(settings.export_dir)),
-            balances=balances.balances(expected.earned),
-            unknown=balances.statuses(sorted(expected.strangers)),
+            balances=balances.balances(sorted(cards)),
+            unknown=balances.statuses(sorted(expected.strangers - cards)),
             changed=reader.changed,
         )
     finally:
@@ -112,7 +139,3 @@ def _told(readings: Readings, outputs: Outputs) -> list[Mismatch]:
         if true.get((card, sequence)) != total
     ]
     return [Mismatch(Nature.WRONG, text) for text in [*lies, *readings.backwards]]
-
-
-def natures(verdict: Verdict) -> Counter[Nature]:
-    return Counter(mismatch.nature for mismatch in verdict.mismatches)

@@ -1,6 +1,7 @@
 """The environment: the whole stack as processes, with what faults do to it and what shows that it moves."""
 
 import contextlib
+import json
 import os
 import signal
 import time
@@ -13,7 +14,7 @@ import httpx
 import psutil
 from confluent_kafka import KafkaException, TopicPartition
 
-from infra.demo.probes import PipelineProgress, reached
+from infra.demo.probes import reached
 from infra.local.processes import ManagedProcess, ProcessFailedError
 from infra.local.stack import LocalStack, Service, private_settings
 from schemas import topics
@@ -23,10 +24,11 @@ from services.messaging.clients import consumer, producer
 from services.messaging.schema_ids import schema_ids
 from services.messaging.wire import encoder
 
-PATIENCE_SECONDS = 420.0
+PATIENCE_SECONDS = 900.0
 """For one piece of evidence: several times what a restart takes on a starved machine."""
 
 _LOOK_SECONDS = 0.1
+_ASK_SECONDS = 10.0
 
 
 class NoEvidenceError(AssertionError):
@@ -43,7 +45,7 @@ class Environment:
                 "spark_master": "local[2]",
                 "spark_java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
                 "export_interval": timedelta(seconds=2),
-                "max_offsets_per_trigger": 200,
+                "max_offsets_per_trigger": 500,
                 **changes,
             },
         )
@@ -51,6 +53,8 @@ class Environment:
         self.stack = LocalStack(directory, self.settings, api_instances)
         self._looker = consumer(self.settings, "faults-looker", log_level=0)
         self._probes = 0
+        self._halted: set[str] = set()
+        self._asked_at = 0.0
 
     def __enter__(self) -> Self:
         self.stack.start()
@@ -87,10 +91,23 @@ class Environment:
             self.supervise()
             time.sleep(_LOOK_SECONDS)
 
+    def halt(self, service: Service) -> None:
+        """Stop it, and let it be until ``resume``."""
+        self._halted.add(service.process.name)
+        service.stop()
+
+    def resume(self, service: Service) -> None:
+        self._halted.discard(service.process.name)
+        service.start()
+
     def supervise(self) -> None:
-        """Start what has ended by itself again."""
-        for service in (self.stack.pipeline, *self.stack.apis):
-            if service.process.pid is None:
+        """Start what has ended by itself again, and now and then what says of itself that it must be."""
+        is_time = time.monotonic() > self._asked_at + _ASK_SECONDS
+        if is_time:
+            self._asked_at = time.monotonic()
+        for service in self.stack.services:
+            is_down = service.process.pid is None or (is_time and service in self.stack.apis and _is_dead(service))
+            if is_down and service.process.name not in self._halted:
                 with contextlib.suppress(ProcessFailedError):
                     self.restart(service)
 
@@ -145,27 +162,20 @@ class Environment:
 
     def settle(self) -> None:
         """Wait until every reader has passed the end of what it reads, each in turn behind the one that writes it."""
-        pipeline = PipelineProgress(self.stack.pipeline.url)
+        self.until("the broker", lambda: self.written(topics.POS_INVOICES) is not None)
+        for query in ("fan-out", "loyalty", "sales"):
+            self._until_passed(Path(self.settings.checkpoint_dir, query), topics.POS_INVOICES)
+        for _ in range(2):  # behind the commands of the clerks stand the other ends of their transfers
+            self._until_passed(Path(self.settings.checkpoint_dir, "loyalty"), topics.LOYALTY_COMMANDS)
+        self._until_passed(Path(self.settings.export_dir, "_checkpoint"), topics.HADOOP)
+        balances = self.ends(topics.LOYALTY_BALANCES)
+        for api in self.stack.apis:
+            self.until(f"{api.process.name} at {balances}", lambda api=api: self._has_read(api, balances))  # type: ignore[misc]
 
-        def has_passed(query: str, topic: Topic, ends: dict[int, int]) -> Callable[[], bool]:
-            def look() -> bool:
-                pipeline.read()
-                return reached(pipeline.positions(query, self.settings.name_of(topic)), ends)
-
-            return look
-
-        try:
-            self.until("the broker", lambda: self.written(topics.POS_INVOICES) is not None)
-            invoices = self.ends(topics.POS_INVOICES)
-            for query in ("fan-out", "loyalty", "sales"):
-                self.until(f"the {query} query at {invoices}", has_passed(query, topics.POS_INVOICES, invoices))
-            rows = self.ends(topics.HADOOP)
-            self.until(f"the export query at {rows}", has_passed("export", topics.HADOOP, rows))
-            balances = self.ends(topics.LOYALTY_BALANCES)
-            for api in self.stack.apis:
-                self.until(f"{api.process.name} at {balances}", lambda api=api: self._has_read(api, balances))  # type: ignore[misc]
-        finally:
-            pipeline.close()
+    def _until_passed(self, checkpoint: Path, topic: Topic) -> None:
+        """Wait until a query has committed all that stands on a topic now."""
+        name, ends = self.settings.name_of(topic), self.ends(topic)
+        self.until(f"{checkpoint.name} at {ends}", lambda: reached(committed(checkpoint).get(name, {}), ends))
 
     def _has_read(self, api: Service, ends: dict[int, int]) -> bool:
         """Whether an instance is ready, and has what it holds of the balances up to these offsets."""
@@ -191,6 +201,15 @@ class Environment:
         return []
 
 
+def _is_dead(api: Service) -> bool:
+    """Whether it asks to be started again, as orchestrators ask it; one that says nothing may only be slow."""
+    try:
+        answer = httpx.get(f"{api.url}/livez", timeout=2, trust_env=False)
+    except httpx.HTTPError:
+        return False
+    return answer.status_code == httpx.codes.SERVICE_UNAVAILABLE
+
+
 def _is_worker(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         parent = process.parent()
@@ -198,11 +217,27 @@ def _is_worker(process: psutil.Process) -> bool:
     return False
 
 
+def committed(checkpoint: Path) -> dict[str, dict[int, int]]:
+    """By topic and partition, where the newest batch ended that a query has committed, whoever may have died since."""
+    batches = [int(path.name) for path in checkpoint.glob("commits/[0-9]*")]
+    if not batches:
+        return {}
+    found: dict[str, dict[int, int]] = {}
+    for line in (checkpoint / "offsets" / str(max(batches))).read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(ValueError, AttributeError):  # the version, and the clock, which has no topics
+            for topic, partitions in json.loads(line).items():
+                found[topic] = {int(partition): offset for partition, offset in partitions.items()}
+    return found
+
+
 @contextlib.contextmanager
-def paused(pid: int) -> Iterator[None]:
+def paused(*pids: int) -> Iterator[None]:
     """SIGSTOP, as a long pause of garbage collection or of a virtual machine; SIGCONT at the end."""
-    os.kill(pid, signal.SIGSTOP)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        os.kill(pid, signal.SIGCONT)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)

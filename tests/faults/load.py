@@ -15,7 +15,7 @@ from services.messaging.schema_ids import schema_ids
 from services.pos_simulator import Options, Simulation
 
 _ENDLESS = 1_000_000
-_PAUSE_SECONDS = 0.02
+_PAUSE_SECONDS = 0.05
 
 
 class Tills:

@@ -1,6 +1,8 @@
-"""The report: a row a fault, in var/reports/faults.json and as a table."""
+"""The report: a row a fault, in var/reports/faults.json, and as a table, also that of docs/reliability.md."""
 
 import json
+import textwrap
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -10,6 +12,9 @@ from rich.table import Table
 from infra.local import jars
 
 REPORT = jars.ROOT / "var" / "reports" / "faults.json"
+DOCUMENT = jars.ROOT / "docs" / "reliability.md"
+BEGIN, END = "<!-- faults -->", "<!-- /faults -->"
+_LONGEST_SEEN = 140
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,7 @@ class Row:
         unavailable_seconds: the longest time one caller asked for a balance in vain; None where nobody asked.
         recovery_seconds: from the fault's end until an invoice published then was served, the longest of all times;
             None where nothing had to recover.
+        slowest_command_seconds: from the first try of a command to its answer, at most; None where there were none.
         evidence: what was seen, in words.
     """
 
@@ -36,6 +42,7 @@ class Row:
     again: int = 0
     unavailable_seconds: float | None = None
     recovery_seconds: float | None = None
+    slowest_command_seconds: float | None = None
     evidence: str = ""
 
     @property
@@ -52,33 +59,36 @@ def write(rows: list[Row], path: Path = REPORT) -> None:
     path.write_text(json.dumps(list((kept | now).values()), indent=2) + "\n", encoding="utf-8")
 
 
+HEADINGS = (
+    "fault", "times", "lost", "doubled", "wrong", "again by id", "no read for", "slowest command", "recovery", "seen",
+)  # fmt: skip
+
+
 def show(console: Console, rows: list[Row]) -> None:
-    table = Table("fault", "times", "lost", "doubled", "wrong", "again by id", "unavailable", "recovery", "seen")
+    table = Table(*HEADINGS)
     for row in rows:
-        colour = "green" if row.is_survived else "red"
-        figures = [row.injected, row.lost, row.doubled, row.wrong_answers, row.again]
-        table.add_row(
-            f"[{colour}]{row.fault}",
-            *map(str, figures),
-            _seconds(row.unavailable_seconds),
-            _seconds(row.recovery_seconds),
-            row.evidence,
-        )
+        table.add_row(*_cells(row), style="green" if row.is_survived else "red")
     console.print(table)
 
 
 def markdown(rows: list[Row]) -> str:
     """The table of docs/reliability.md."""
-    head = (
-        "| fault | times | lost | doubled | wrong answers | again by id | unavailable | recovery | seen |\n"
-        "|---|---|---|---|---|---|---|---|---|\n"
-    )
-    return head + "".join(
-        f"| {row.fault} | {row.injected} | {row.lost} | {row.doubled} | {row.wrong_answers} | {row.again} | "
-        f"{_seconds(row.unavailable_seconds)} | {_seconds(row.recovery_seconds)} | {row.evidence} |\n"
-        for row in rows
-    )
+    lines = [HEADINGS, ["---"] * len(HEADINGS), *(_cells(row) for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _seconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds:.1f} s"
+def _cells(row: Row) -> list[str]:
+    figures = [row.injected, row.lost, row.doubled, row.wrong_answers, row.again]
+    seconds = [row.unavailable_seconds, row.slowest_command_seconds, row.recovery_seconds]
+    times = ["-" if each is None else f"{each:.0f} s" for each in seconds]
+    seen = textwrap.shorten(row.evidence.replace("|", "/"), _LONGEST_SEEN, placeholder=" …")
+    return [row.fault, *(str(each) if row.injected else "-" for each in figures), *times, seen]
+
+
+def into_document(faults: Iterable[str]) -> None:
+    """Put what became of these faults in all runs so far into the document; those that were never run too."""
+    known = {each["fault"]: Row(**each) for each in json.loads(REPORT.read_text(encoding="utf-8"))}
+    rows = [known.get(fault) or Row(fault, 0, 0, 0, 0, evidence="not run") for fault in faults]
+    before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{markdown(rows)}\n{END}{after}", encoding="utf-8")

@@ -1,33 +1,38 @@
 """Faults while tills publish and callers read: injected on evidence of progress, audited when all has settled."""
 
-import os
 import random
 import shutil
-import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 from infra.demo.comparison import Nature
-from infra.local import jars
-from infra.local.stack import Service, environment_of
+from infra.local.stack import Service
 from schemas import topics
 from schemas.topics import Topic
 from services.pos_simulator import Options, Simulation
-from tests.faults.auditor import Verdict, audit
+from tests.faults.auditor import audit
+from tests.faults.clerks import Answers, Clerks
 from tests.faults.environment import Environment, paused
 from tests.faults.load import Callers, Readings, Tills
 from tests.faults.report import Row
 
-RATE = 40.0
+RATE = 8.0
 """Messages a second: more than trickles, less than what a starved machine needs to catch up with."""
 
-_CALLERS = 12
+_READ, _SERVED = 12, 24
+"""Customers whose balances are read all the time, and those whose points clerks move."""
+
+_CLERKS = 3
+
+
+OnAStack = Callable[[str, Environment, int], Row]
+"""Injects a fault into a running stack; takes its name, the stack and a seed."""
 
 
 @dataclass(frozen=True)
@@ -88,15 +93,9 @@ def kill_restoring_api(environment: Environment, chance: random.Random) -> None:
     api = chance.choice(environment.stack.apis)
     api.process.kill()
     shutil.rmtree(api.settings.state_dir)
-    api.process.start(  # not ready, only alive: it is to be killed while it restores
-        *_command(environment, api.process.name), lambda: bool(environment.report(api)), 240
-    )
+    # Not ready, only alive: it is to be killed while it restores.
+    replace(api, is_ready=lambda: bool(environment.report(api))).start()
     environment.restart(api)
-
-
-def _command(environment: Environment, name: str) -> tuple[list[str], dict[str, str], Path]:
-    api = next(each for each in environment.stack.apis if each.process.name == name)
-    return [sys.executable, "-m", "api"], environment_of(api.settings), jars.ROOT
 
 
 def pause_api(environment: Environment, chance: random.Random) -> None:
@@ -118,74 +117,100 @@ def _owns_all(environment: Environment, apis: list[Service]) -> bool:
 
 
 def pause_pipeline(environment: Environment, _: random.Random) -> None:
-    """SIGSTOP of the driver and its JVM for as long as the session of its Kafka clients lasts."""
-    members = [each.pid for each in _family(environment)]
-    for pid in members:
-        os.kill(pid, signal.SIGSTOP)
-    start = time.monotonic()
-    environment_ready = environment.settings.session_timeout.total_seconds()
-    while time.monotonic() - start < environment_ready:
-        environment.until_written(topics.POS_INVOICES, 20)
-    for pid in members:
-        os.kill(pid, signal.SIGCONT)
-
-
-def _family(environment: Environment) -> list[psutil.Process]:
+    """SIGSTOP of the driver, its JVM and its workers, for longer than Kafka's clients are taken for alive."""
     leader = psutil.Process(environment.stack.pipeline.process.pid)
-    return [leader, *leader.children(recursive=True)]
+    end = time.monotonic() + environment.settings.session_timeout.total_seconds()
+    with paused(leader.pid, *(each.pid for each in leader.children(recursive=True))):
+        environment.until("the end of the pause", lambda: time.monotonic() > end)
 
 
 FAULTS = (
+    Fault("kill -9 of a Python worker in a batch", kill_python_worker, times=2),
+    Fault("kill -9 of the broker", kill_broker, times=5),
+    Fault("kill -9 of an API instance that serves", kill_api, times=2),
+    Fault("orderly bounce of the broker", bounce_broker, times=5),
+    Fault("SIGSTOP of an API instance beyond the session time-out", pause_api, times=2),
     Fault("kill -9 of the Spark driver", kill_pipeline),
     Fault("newest commit of every query lost", replay_newest_batches, times=1),
-    Fault("kill -9 of a Python worker in a batch", kill_python_worker),
-    Fault("kill -9 of the broker", kill_broker, times=5),
-    Fault("orderly bounce of the broker", bounce_broker, times=5),
-    Fault("SIGSTOP of the pipeline beyond the session time-out", pause_pipeline, times=1),
-    Fault("kill -9 of an API instance that serves", kill_api),
     Fault("kill -9 of an API instance that restores", kill_restoring_api, times=2),
-    Fault("SIGSTOP of an API instance beyond the session time-out", pause_api, times=2),
+    Fault("SIGSTOP of the pipeline beyond the session time-out", pause_pipeline, times=1),
 )
 
 
-def run(fault: Fault, environment: Environment, seed: int) -> Row:
+def run(fault: Fault, _: str, environment: Environment, seed: int) -> Row:
     """Inject it under load, as often as it says, let everything settle, and audit."""
     chance = random.Random(f"{seed}/{fault.name}")
     recoveries: list[float] = []
-    with load(environment, seed) as readings:
+    with load(environment, seed) as told:
         environment.until_written(fault.progress)
         for _ in range(fault.times):
-            environment.until_written(fault.progress, chance.randint(1, 40))
+            environment.until_written(fault.progress, chance.randint(1, 20))
             fault.inject(environment, chance)
             recoveries.append(environment.recovered())
-    environment.settle()
-    verdict = audit(environment.settings, environment.stack.apis[0].url, readings)
-    return row_of(fault.name, fault.times, verdict, readings, max(recoveries))
+    return judged(environment, fault.name, told, recoveries)
+
+
+def run_together(wanted: str, environment: Environment, seed: int, minutes: float) -> list[Row]:
+    """Inject each of them once, one after the other under one load, and audit once: all rows have that one verdict.
+
+    Args:
+        wanted: part of the names.
+        minutes: after so many nothing more is injected; what is left has no row.
+    """
+    chance, end = random.Random(f"{seed}/together"), time.monotonic() + 60 * minutes
+    recoveries: dict[str, float] = {}
+    with load(environment, seed) as told:
+        environment.until_written(topics.LOYALTY)
+        for fault in FAULTS:
+            if wanted in fault.name and time.monotonic() < end:
+                environment.until_written(fault.progress)
+                fault.inject(environment, chance)
+                recoveries[fault.name] = environment.recovered()
+    row = judged(environment, "", told, [*recoveries.values()])
+    return [
+        replace(row, fault=name, injected=1, recovery_seconds=round(seconds, 1)) for name, seconds in recoveries.items()
+    ]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What those who asked were told while faults were injected."""
+
+    readings: Readings
+    answers: Answers
 
 
 @contextmanager
-def load(environment: Environment, seed: int) -> Iterator[Readings]:
-    """Tills and callers, until the end of the block."""
+def load(environment: Environment, seed: int) -> Iterator[Told]:
+    """Tills, callers and clerks, until the end of the block and until every command is answered."""
     options = Options(count=400, seed=seed, customers=200)
     invoices = [message.invoice for message in Simulation(options).messages() if message.invoice]
-    prime = {str(each["CustomerCardNo"]) for each in invoices if each["CustomerType"] == "PRIME"}
-    callers = Callers(environment.stack, sorted(prime)[:_CALLERS])
-    with callers, Tills(environment.stack, seed, RATE):
-        yield callers.readings
+    prime = sorted({str(each["CustomerCardNo"]) for each in invoices if each["CustomerType"] == "PRIME"})
+    callers = Callers(environment.stack, prime[:_READ])
+    clerks = Clerks(environment.stack, prime[:_SERVED], seed, _CLERKS)
+    with callers, clerks, Tills(environment.stack, seed, RATE):
+        yield Told(callers.readings, clerks.answers)
+        clerks.stop()
+        environment.until("an answer to every command", lambda: clerks.are_done)
 
 
-def row_of(
-    name: str, times: int, verdict: Verdict, readings: Readings | None = None, recovery: float | None = None
-) -> Row:
+def judged(environment: Environment, fault: str, told: Told, recoveries: list[float], evidence: str = "") -> Row:
+    """Let everything settle, and audit; a row with the longest recovery, and with what else was seen."""
+    environment.settle()
+    verdict = audit(environment.settings, environment.stack.apis[0].url, told.readings, told.answers)
+    seen = f"{verdict.invoices:,} invoices, {verdict.commands:,} commands, {told.readings.answers:,} reads"
     return Row(
-        fault=name,
-        injected=times,
+        fault=fault,
+        injected=len(recoveries),
         lost=verdict.count(Nature.LOST),
         doubled=verdict.count(Nature.DOUBLED),
         wrong_answers=verdict.count(Nature.WRONG),
         again=verdict.again,
-        unavailable_seconds=None if readings is None else round(readings.unavailable_seconds, 1),
-        recovery_seconds=None if recovery is None else round(recovery, 1),
-        evidence=f"{verdict.invoices:,} invoices: {verdict}"
-        + (f"; {readings.answers:,} answers" if readings is not None else ""),
+        unavailable_seconds=round(told.readings.unavailable_seconds, 1),
+        recovery_seconds=round(max(recoveries), 1),
+        slowest_command_seconds=round(told.answers.slowest_seconds, 1),
+        evidence=f"{seen}: {verdict}" + (f"; {evidence}" if evidence else ""),
     )
+
+
+SCENARIOS: dict[str, OnAStack] = {fault.name: partial(run, fault) for fault in FAULTS}

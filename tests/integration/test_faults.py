@@ -13,10 +13,12 @@ from infra.local.ports import HOST, free_port
 from pipelines.queries import EXPORT, FAN_OUT, LOYALTY
 from pipelines.retention import RecordsLostError
 from schemas import topics
+from services.domain.events import Adjust, Capture, Reserve, Transfer, Void
 from services.messaging.clients import admin
 from services.messaging.wire import encoder
 from services.pos_simulator import Options, Simulation
 from services.settings import Settings
+from tests.account_facts import command
 from tests.api_process import ApiProcess
 from tests.faults import poison
 from tests.faults.auditor import audit
@@ -25,23 +27,35 @@ from tests.kafka_topics import IDS, publish, read_all, records_of
 from tests.pipeline_process import run_to_the_end
 
 SEED = 7
+COMMANDS = (
+    ("A", Adjust(append_time=0, command_id="adjust", points=50_00, reason="r", actor="a")),
+    ("A", Reserve(append_time=0, command_id="reserve", points=20_00)),
+    ("A", Capture(append_time=0, command_id="capture", redemption_id="reserve")),
+    ("A", Void(append_time=0, command_id="void", redemption_id="reserve")),
+    ("A", Transfer(append_time=0, command_id="gift", points=5_00, counterparty="B")),
+    ("A", Reserve(append_time=0, command_id="too-much", points=90_00)),
+    ("A", Reserve(append_time=0, command_id="reserve", points=20_00)),
+)
+"""Done, refused, and one that comes again."""
 
 
 @pytest.mark.usefixtures("topics_created")
 def test_poison_is_set_aside_and_the_auditor_sees_what_is_not_so(spark, settings: Settings, tmp_path: Path) -> None:
-    """In = good + repeats + dead, whatever comes. A repeat and a false total that are planted are then named."""
+    """In = good + repeats + dead, and each command once, whatever comes. What is planted then is named."""
+    command(settings, *COMMANDS)
     messages = Simulation(Options(count=300, seed=SEED, customers=40, repeats=0.05, broken=0.05)).messages()
     publish(settings, topics.POS_INVOICES, ((message.key, message.value) for message in messages))
     publish(settings, topics.POS_INVOICES, poison.messages(SEED))
     publish(settings, topics.POS_INVOICES, poison.fuzzed(SEED, 400))
     run_to_the_end(spark, settings, FAN_OUT, LOYALTY)
-    run_to_the_end(spark, settings, EXPORT)
+    run_to_the_end(spark, settings, EXPORT, LOYALTY)  # and the other end of the transfer
 
     with ApiProcess(settings, tmp_path / "api.log") as api:
         api.ready()
         verdict = audit(settings, api.url)
         assert "all agrees" == str(verdict)
         assert verdict.invoices > 750
+        assert len(COMMANDS) == verdict.commands, "one comes again, and the transfer makes one more"
 
         shipped = records_of(settings, topics.SHIPMENT)[0]
         publish(settings, topics.SHIPMENT, [(b"STR1", encoder(topics.SHIPMENT, IDS)(shipped))])

@@ -9,8 +9,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
+from schemas import topics
 from services.messaging.schema_ids import RegistrySchemaIds, SchemaRegistryUnavailableError, UnknownSchemaIdError
 from services.settings import Settings
+from tests.faults.registry import Registry as WholeRegistry
 
 ANSWERS: dict[int, tuple[int, bytes]] = {
     1: (200, json.dumps({"schema": '"string"'}).encode()),
@@ -71,3 +73,23 @@ def test_no_registry_at_all() -> None:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: refuses, and nobody else gets it
         with pytest.raises(SchemaRegistryUnavailableError, match="id 1"):
             ids_at(f"http://127.0.0.1:{taken.getsockname()[1]}").writer_schema(1)
+
+
+def test_a_registry_is_asked_before_anything_is_published() -> None:
+    """What it would refuse is known without registering; before anything was written it takes whatever comes."""
+    with WholeRegistry() as whole:
+        ids = ids_at(whole.url)
+        narrow = json.dumps({"type": "record", "name": "StoreSales", "fields": [{"name": "Count", "type": "boolean"}]})
+        assert ids.accepts(topics.STORE_SALES, narrow)
+        schema_id = ids.writer_id(topics.STORE_SALES)
+
+        assert not ids.accepts(topics.STORE_SALES, narrow)
+        assert [schema_id] == list(ids.known(topics.STORE_SALES)) == whole.versions("store-sales-value")
+
+
+def test_a_registry_that_cannot_be_asked_is_no_yes() -> None:
+    """Whoever wants to know is told that nobody knows."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(SchemaRegistryUnavailableError, match="whether it takes"):
+            ids_at(f"http://127.0.0.1:{taken.getsockname()[1]}").accepts(topics.STORE_SALES, "{}")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import schemas
 from schemas import topics
+from services.domain.validation import RULES, first_violation
 from services.messaging.schema_ids import FolderSchemaIds, SchemaRegistryUnavailableError, UnknownSchemaIdError
 from services.messaging.wire import UndecodableError, decoder, encoder, header, record_decoder
 from tests.strategies import VALID_INVOICES
@@ -179,6 +180,19 @@ def test_garbage_after_a_good_header_never_escapes(body):
     except UndecodableError:
         return
     assert schemas.field_names("Balance") == list(record)
+
+
+@given(VALID_INVOICES, st.integers(0, 400), st.integers(0, 8), st.binary(max_size=8))
+def test_a_damaged_invoice_is_refused_or_judged(invoice, place, cut, put):
+    """Bytes changed, cut or put in anywhere: an error that says so, or a record on which validation has a word."""
+    value = encoder(topics.POS_INVOICES, IDS)(invoice)
+    place = min(place, len(value))
+    try:
+        record = decoder(topics.POS_INVOICES, IDS)(value[:place] + put + value[place + cut :])
+    except (UndecodableError, UnknownSchemaIdError):
+        return
+    assert schemas.field_names("PosInvoice") == sorted(record, key=schemas.field_names("PosInvoice").index)
+    assert first_violation(record) in {None, *(rule.reason for rule in RULES)}
 
 
 def test_header_layout_is_five_bytes():

@@ -1,0 +1,40 @@
+"""Programs of the project, run to their end."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from infra.local import jars
+from infra.local.stack import environment_of
+from services.settings import Settings
+
+REFUSED = 2
+"""Exit status of a pipeline that will not start, however often it is tried."""
+
+_LONGEST_SECONDS = 600.0
+
+
+def run_module(module: str, settings: Settings, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of the project to its end; ``changes``: of its environment."""
+    return run([sys.executable, "-m", module, *arguments], settings, **changes)
+
+
+def run(command: Sequence[str | Path], settings: Settings, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run any command with these settings; all that it says is in ``stdout``."""
+    return subprocess.run(
+        command,
+        cwd=jars.ROOT,
+        env={**environment_of(settings), **changes},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=_LONGEST_SECONDS,
+    )
+
+
+def last_error(run: subprocess.CompletedProcess[str]) -> str:
+    """The last line in which a program says what was wrong; empty if it says nothing of the kind."""
+    lines = [line for line in run.stdout.splitlines() if "refused" in line or "error" in line.lower()]
+    return lines[-1][-400:] if lines else ""

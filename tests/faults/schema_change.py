@@ -1,0 +1,108 @@
+"""Writers of other schemas beside those of today's, while it runs; and one that no reader can make sense of."""
+
+import io
+import json
+import struct
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fastavro
+
+import schemas
+from schemas import topics
+from services.messaging.wire import header
+from services.pos_simulator import Options, Simulation
+from tests.faults.alone import Scenario
+from tests.faults.environment import Environment
+from tests.faults.poison import Message
+from tests.faults.programs import run
+from tests.faults.refusals import publish
+from tests.faults.registry import Registry
+from tests.faults.report import Row
+from tests.faults.under_load import judged, load
+
+_LOYALTY = Path(sys.executable).with_name("loyalty")
+_EACH = 40
+"""Invoices of each writer."""
+
+Schema = dict[str, Any]
+
+
+def _changed(**types: Any) -> Schema:
+    """PosInvoice with other types for some fields; None takes the field away, a new one has the default null."""
+    schema = schemas.current("PosInvoice")
+    fields = [
+        {**field, "type": types.get(field["name"], field["type"])}
+        for field in schema["fields"]
+        if types.get(field["name"], "") is not None
+    ]
+    new = types.keys() - {field["name"] for field in schema["fields"]}
+    return {**schema, "fields": fields + [{"name": name, "type": types[name], "default": None} for name in sorted(new)]}
+
+
+CHANGES = {
+    "field added": _changed(GiftCardNo=["null", "string"]),
+    "field removed": _changed(PaymentMethod=None, CESS=None, CashierID=None),
+    "narrower, widened since": _changed(CreatedTime=["null", "int"], TotalAmount=["null", "float"]),
+}
+INCOMPATIBLE = _changed(TotalAmount=["null", "string"])
+_WIDENED = "narrower, widened since"
+
+
+def schema_change(name: str, directory: Path, seed: int) -> Row:
+    """Old and new writers side by side; what is incompatible is refused before it is published, and set aside if it is.
+
+    A Schema Registry gives the ids, as only it can give them to a running system: a writer registers its schema, the
+    pipeline is restarted, as schemas/README.md has it, and then the writer begins.
+    """
+    with Registry() as registry, Environment(directory, schema_registry_url=registry.url) as environment:
+        subject = f"{environment.settings.name_of(topics.POS_INVOICES)}-value"
+        draft = directory / "PosInvoice.avsc"
+        draft.write_text(json.dumps(INCOMPATIBLE), encoding="utf-8")
+        with load(environment, seed) as told:
+            environment.until_written(topics.LOYALTY, 20)
+            # The narrower one is of before: today's schema was once the change that widened it.
+            ids = {
+                change: registry.register(subject, json.dumps(schema), forced=change == _WIDENED)
+                for change, schema in CHANGES.items()
+            }
+            refused = registry.register(subject, json.dumps(INCOMPATIBLE)) is None
+            checked = run([_LOYALTY, "schemas", "check", draft], environment.settings)
+            wrong = registry.register(subject, json.dumps(INCOMPATIBLE), forced=True)
+            environment.stack.pipeline.stop()
+            environment.stack.pipeline.start()
+            for change, schema_id in ids.items():
+                publish(environment.settings, _written(CHANGES[change], schema_id or 0, seed + 100))
+                seed += 1
+            publish(environment.settings, _written(INCOMPATIBLE, wrong or 0, seed + 100))
+            recovery = environment.recovered()
+        seen = f"`loyalty schemas check`: {checked.stdout.strip().splitlines()[-1]}"
+        row = judged(environment, name, told, [recovery] * (len(CHANGES) + 1), seen)
+    allowed = sum(schema_id is None for schema_id in ids.values()) + (not refused) + (checked.returncode != 1)
+    return replace(row, wrong_answers=row.wrong_answers + allowed)
+
+
+def _written(schema: Schema, schema_id: int, seed: int) -> Iterator[Message]:
+    """Invoices of a day of their own, as this schema writes them."""
+    parsed = fastavro.parse_schema(schema)
+    types = {field["name"]: field["type"] for field in schema["fields"]}
+    for message in Simulation(Options(count=_EACH, seed=seed, customers=200, repeats=0, broken=0)).messages():
+        invoice: dict[str, Any] = {name: _as(types.get(name), value) for name, value in (message.invoice or {}).items()}
+        body = io.BytesIO()
+        fastavro.schemaless_writer(body, parsed, {name: invoice[name] for name in types if name in invoice})
+        yield message.key, header(schema_id) + body.getvalue()
+
+
+def _as(of: Any, value: Any) -> Any:
+    """A value that fits the type."""
+    if of == ["null", "int"] and value is not None and abs(value) >= 2**31:
+        return value // 1000
+    if of == ["null", "float"] and value is not None:
+        return struct.unpack("f", struct.pack("f", value))[0]
+    return str(value) if of == ["null", "string"] and isinstance(value, float) else value
+
+
+SCENARIOS: dict[str, Scenario] = {"schema changed: field added, removed, widened, incompatible": schema_change}

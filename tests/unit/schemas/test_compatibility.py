@@ -1,0 +1,93 @@
+"""Which schemas read what which others have written."""
+
+import io
+import json
+import re
+
+import fastavro
+import fastavro.utils
+import pytest
+from hypothesis import given
+
+import schemas
+from schemas.compatibility import obstacles
+from tests.schema_changes import DECIMAL, changed, record
+
+ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
+TREE = record({"value": "int", "under": {"type": "array", "items": "R"}})
+
+READ = {
+    "the same": ({"a": "int"}, {"a": "int"}),
+    "widened": ({"a": "int", "b": "float"}, {"a": "long", "b": "double"}),
+    "made nullable": ({"a": "int"}, {"a": ["null", "int"]}),
+    "a branch more": ({"a": ["null", "int"]}, {"a": ["null", "int", "string"]}),
+    "removed": ({"a": "int", "b": "int"}, {"a": "int"}),
+    "a symbol more": ({"a": ENUM}, {"a": {**ENUM, "symbols": ["A", "B", "C"]}}),
+    "the same decimal": ({"a": DECIMAL}, {"a": DECIMAL}),
+    "a name of before": ({"a": ENUM, "b": "E"}, {"a": ENUM, "b": "E"}),
+}
+NOT_READ = {
+    "narrowed": ({"a": "long"}, {"a": "int"}, "a is long, and int is asked for"),
+    "another type": ({"a": "string"}, {"a": "double"}, "a is string, and double is asked for"),
+    "no longer nullable": ({"a": ["null", "int"]}, {"a": "int"}, "a is null, and int is asked for"),
+    "added without a default": ({"a": "int"}, {"a": "int", "b": "int"}, "b is not written, and has no default"),
+    "a symbol less": ({"a": ENUM}, {"a": {**ENUM, "symbols": ["A"]}}, "a can be B, which the reader does not know"),
+    "another scale": ({"a": DECIMAL}, {"a": {**DECIMAL, "scale": 3}}, "a is"),
+    "no decimal any more": ({"a": DECIMAL}, {"a": "bytes"}, "a is"),
+    "deep inside": (
+        {"a": {"type": "array", "items": ["null", record({"b": "long"}, "Inner")]}},
+        {"a": {"type": "array", "items": ["null", record({"b": "int"}, "Inner")]}},
+        r"a\[\].b is long, and int is asked for",
+    ),
+    "another enumeration": ({"a": ENUM}, {"a": {**ENUM, "name": "F"}}, "a is called E, and F is asked for"),
+}
+
+
+@pytest.mark.parametrize("change", READ)
+def test_what_can_be_read(change):
+    """These changes keep a reader able to read what was written before."""
+    writer, reader = READ[change]
+    assert [] == obstacles(record(reader), record(writer))
+
+
+@pytest.mark.parametrize("change", NOT_READ)
+def test_what_cannot_be_read(change):
+    """These do not, and the line says where and why."""
+    writer, reader, line = NOT_READ[change]
+    (found,) = obstacles(record(reader), record(writer))
+    assert re.match(line, found), found
+
+
+def test_a_default_or_an_alias_fills_in_for_a_field():
+    """A field that was not written has its default; one that has another name now is found by its alias."""
+    reader = record({"a": "int"})
+    reader["fields"] += [{"name": "b", "type": "int", "default": 0}, {"name": "c", "aliases": ["old"], "type": "int"}]
+    assert [] == obstacles(reader, record({"a": "int", "old": "int"}))
+
+
+def test_a_record_that_contains_itself():
+    """It is compared once, and not for ever."""
+    assert [] == obstacles(TREE, json.loads(json.dumps(TREE)))
+    narrow = json.loads(json.dumps(TREE).replace('"int"', '"long"'))
+    assert ["value is long, and int is asked for"] == obstacles(TREE, narrow)
+
+
+@given(changed())
+def test_what_has_no_obstacle_is_read(pair):
+    """Whatever the change: where none is found, Avro's reader reads what was written."""
+    writer, reader = pair
+    if obstacles(reader, writer):
+        return
+    for value in fastavro.utils.generate_many(fastavro.parse_schema(writer), 3):
+        body = io.BytesIO()
+        fastavro.schemaless_writer(body, writer, value)
+        body.seek(0)
+        read = fastavro.schemaless_reader(body, writer, reader)
+        assert {field["name"] for field in reader["fields"]} == set(read)
+
+
+@pytest.mark.parametrize("path", schemas.ids().values())
+def test_every_schema_of_the_project_is_understood(path):
+    """Whatever is in them, each reads what it has written itself."""
+    schema = json.loads(schemas.schema_text(path))
+    assert [] == obstacles(schema, schema)

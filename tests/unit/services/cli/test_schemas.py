@@ -1,0 +1,82 @@
+"""`loyalty schemas check`: what a changed schema would break is said before anything is written in it."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import schemas
+from services.cli import app
+
+RUNNER = CliRunner()
+
+
+def draft(tmp_path, name, change):
+    """A changed schema in a file of its own."""
+    schema = schemas.current(name)
+    change({field["name"]: field for field in schema["fields"]}, schema["fields"])
+    file = tmp_path / f"{name}.avsc"
+    file.write_text(json.dumps(schema))
+    return str(file)
+
+
+def check(*arguments):
+    return RUNNER.invoke(app, ["schemas", "check", *arguments], env={"COLUMNS": "1000"})
+
+
+def test_what_this_release_writes_breaks_nothing():
+    """All schemas of the folder live beside all that were ever given an id."""
+    result = check("--json")
+    assert ({"compatible": True, "problems": []}, 0) == (json.loads(result.stdout), result.exit_code)
+
+
+def test_a_field_with_a_default_may_be_added(tmp_path):
+    """A new field that old writers do not have and old readers skip."""
+    file = draft(
+        tmp_path, "PosInvoice", lambda _, all_: all_.append({"name": "X", "type": ["null", "int"], "default": None})
+    )
+    assert 0 == check(file).exit_code
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            lambda _, all_: all_.append({"name": "X", "type": "int"}),
+            "PosInvoice.avsc cannot read what id 9 (PosInvoice.avsc) has written: X is not written, and has no default",
+        ),
+        (
+            lambda by_name, _: by_name["NumberOfItems"].update(type=["null", "long"]),
+            "cannot be read by id 9 (PosInvoice.avsc): NumberOfItems is long, and null or int is asked for",
+        ),
+        (
+            lambda by_name, _: by_name["TotalAmount"].update(type=["null", "string"]),
+            "PosInvoice.avsc cannot be read by id 2 (history/PosInvoice-2.avsc): TotalAmount is string",
+        ),
+    ],
+)
+def test_what_breaks_readers_is_refused(tmp_path, change, line):
+    """Status 1 and a line that names the schema, the id, the field and the reason."""
+    result = check(draft(tmp_path, "PosInvoice", change))
+
+    assert 1 == result.exit_code
+    assert line in result.stdout
+
+
+def test_a_scale_may_not_change(tmp_path):
+    """Points of another scale are the same bytes, and ten times as many."""
+    file = draft(tmp_path, "Balance", lambda by_name, _: by_name["TotalLoyaltyPoints"]["type"].update(scale=3))
+    result = check(file, "--json")
+
+    assert 1 == result.exit_code
+    assert any("TotalLoyaltyPoints" in each for each in json.loads(result.stdout)["problems"])
+
+
+def test_what_is_no_schema_is_said(tmp_path):
+    """A file that is no Avro is a problem, one of an unknown record a misuse."""
+    broken = tmp_path / "Balance.avsc"
+    broken.write_text('{"type": "no such type"}')
+    assert (1, True) == ((result := check(str(broken))).exit_code, "is no Avro schema" in result.stdout)
+    unknown = tmp_path / "Coupon.avsc"
+    unknown.write_text("{}")
+    assert 2 == check(str(unknown)).exit_code
