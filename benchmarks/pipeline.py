@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+import numpy as np
 import psutil
 
 from benchmarks.machine import machine
@@ -156,8 +157,8 @@ class Watch:
         self.history.append((time.time(), sum(self.cpu_seconds.values())))
 
     def cpu_seconds_at(self, moment: float) -> float:
-        """Processor time used until then; the nearest look decides."""
-        return min(self.history, key=lambda seen: abs(seen[0] - moment))[1]
+        """Processor time used until then, evenly spread between two looks."""
+        return float(np.interp(moment, *zip(*self.history, strict=True)))
 
     def until(self, ended: threading.Event) -> None:
         while not ended.wait(0.5):
@@ -171,8 +172,11 @@ def _descendants(process: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-def run_to_the_end(variant: Variant, settings: Settings, log_file: Path) -> dict[str, float]:
-    """One query over all there is; figures over all its micro-batches but the first, memory and start over all."""
+def run_to_the_end(variant: Variant, settings: Settings, log_file: Path, warm_up: int = 1) -> dict[str, float]:
+    """One query over all there is; figures over its micro-batches without the first so many, memory and start over all.
+
+    Raises RuntimeError if it fails, or has no more micro-batches than those.
+    """
     command = [sys.executable, "-m", "pipelines", "--query", variant.query, "--available-now"]
     with log_file.open("wb") as log:
         process = psutil.Popen(
@@ -188,13 +192,16 @@ def run_to_the_end(variant: Variant, settings: Settings, log_file: Path) -> dict
         # Of a line that holds Spark's whole plan, the cause is at its beginning.
         end = "\n".join(line[:1000] for line in log_file.read_text(encoding="utf-8").splitlines()[-5:])
         raise RuntimeError(f"{variant.query} ended with status {status}: {end}")
-    batches = list(_batches(log_file))
-    measured = batches[1:]
+    batches = [batch for batch in _batches(log_file) if batch["rows"]]
+    measured = batches[warm_up:]
+    if not measured:
+        raise RuntimeError(f"{variant.query}: {len(batches)} micro-batches are warm-up alone, give more invoices")
     rows, everything = sum(batch["rows"] for batch in measured), sum(batch["rows"] for batch in batches)
-    first, last = (datetime.fromisoformat(batch["timestamp"]).timestamp() for batch in (batches[0], batches[-1]))
-    steady = watch.cpu_seconds_at(last) - watch.cpu_seconds_at(first)
+    begin, last = (datetime.fromisoformat(batch["timestamp"]).timestamp() for batch in (measured[0], measured[-1]))
+    end = last + measured[-1]["ms"] / 1000
+    steady = watch.cpu_seconds_at(end) - watch.cpu_seconds_at(begin)
     return {
-        "invoices_per_second": round(rows / (sum(batch["ms"] for batch in measured) / 1000), 1),
+        "invoices_per_second": round(rows / (end - begin), 1),
         "first_batch_ms": batches[0]["ms"],
         "cpu_seconds_per_1000_invoices": round(steady / rows * 1000, 3),
         "cpu_seconds_per_1000_invoices_with_start": round(sum(watch.cpu_seconds.values()) / everything * 1000, 3),

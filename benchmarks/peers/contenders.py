@@ -1,0 +1,108 @@
+"""The peers, each as the commands that start it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.peers import setup
+from benchmarks.peers.runs import Command
+from benchmarks.peers.workload import FAN_OUT, LOYALTY
+from infra.local import jars
+from infra.local.ports import HOST, free_port
+from services.settings import Settings
+
+SCHEMAS = jars.ROOT / "schemas"
+_PYTHON_APPS = setup.HERE / "python_apps"
+_INSTANCES = 2
+"""Of a Python peer, as many as there are cores: one process has one interpreter lock."""
+
+Commands = Callable[[Settings, Path, str], list[Command]]
+"""Takes the broker's settings, the run's own folder and its name; gives the processes."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another way to do the work of a branch."""
+
+    name: str
+    branch: str
+    commands: Commands
+
+
+def kafka_streams(branch: str, guarantee: str, *, drop_repeats: bool = False, port: int | None = None) -> Commands:
+    def commands(settings: Settings, directory: Path, name: str) -> list[Command]:
+        properties = {
+            "application.id": name,
+            "bootstrap.servers": settings.kafka_bootstrap_servers,
+            "state.dir": str(directory / "state"),
+            "processing.guarantee": guarantee,
+            "schemas": str(SCHEMAS),
+            "prefix": settings.topic_prefix,
+            branch: "true",
+            "drop-repeats": str(drop_repeats).lower(),
+            # As recommended for answers of a few bytes: the server waits for more otherwise.
+            "sun.net.httpserver.nodelay": "true",
+            "org.slf4j.simpleLogger.defaultLogLevel": "warn",
+            **({"http.port": str(port)} if port else {}),
+        }
+        options = [f"-D{key}={value}" for key, value in properties.items()]
+        return [Command([str(setup.java()), *options, "-cp", setup.java_class_path(), "App"])]
+
+    return commands
+
+
+def quix_streams(settings: Settings, directory: Path, name: str) -> list[Command]:
+    program = [str(setup.python()), str(_PYTHON_APPS / "quix_app.py"), settings.kafka_bootstrap_servers, name]
+    return [
+        Command([*program, settings.topic_prefix, str(directory / f"state-{number}")], _python_environment())
+        for number in range(_INSTANCES)
+    ]
+
+
+def faust(instances: int = _INSTANCES, port: int | None = None) -> Commands:
+    def commands(settings: Settings, directory: Path, name: str) -> list[Command]:
+        environment = _python_environment() | {
+            "PEER_BROKER": settings.kafka_bootstrap_servers,
+            "PEER_GROUP": name,
+            "PEER_PREFIX": settings.topic_prefix,
+        }
+        program = [str(setup.python()), str(_PYTHON_APPS / "faust_app.py")]
+        return [
+            Command(
+                [
+                    *program,
+                    *("--datadir", str(directory / f"state-{number}"), "--loop", "uvloop"),
+                    *("worker", "--loglevel", "warn", "--web-host", HOST, "--web-bind", HOST),
+                    *("--web-port", str(port or free_port())),
+                ],
+                environment,
+            )
+            for number in range(instances)
+        ]
+
+    return commands
+
+
+def _python_environment() -> dict[str, str]:
+    return {"PEER_SCHEMAS": str(SCHEMAS), "PYTHONUNBUFFERED": "1"}
+
+
+def peers(*, drop_repeats: bool) -> Sequence[Peer]:
+    """Whoever is compared with; with ``drop_repeats`` those that have a documented way to drop repeated invoices."""
+    streams = (
+        Peer("Kafka Streams at-least-once", FAN_OUT, kafka_streams(FAN_OUT, "at_least_once", drop_repeats=drop_repeats)),
+        Peer(
+            "Kafka Streams exactly-once v2",
+            FAN_OUT,
+            kafka_streams(FAN_OUT, "exactly_once_v2", drop_repeats=drop_repeats),
+        ),
+        Peer("Kafka Streams at-least-once", LOYALTY, kafka_streams(LOYALTY, "at_least_once", drop_repeats=drop_repeats)),
+        Peer(
+            "Kafka Streams exactly-once v2",
+            LOYALTY,
+            kafka_streams(LOYALTY, "exactly_once_v2", drop_repeats=drop_repeats),
+        ),
+    )
+    if drop_repeats:
+        return streams
+    return (*streams, Peer("Quix Streams", LOYALTY, quix_streams), Peer("Faust", LOYALTY, faust()))

@@ -1,0 +1,3 @@
+"""x"""
+def measure(directory, options):
+    return []
