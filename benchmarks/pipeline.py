@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -135,14 +135,25 @@ def load_with(variant: Variant, settings: Settings, options: Options) -> None:
     subprocess.run(command, env=variant.environment(settings), cwd=variant.checkout, check=True)
 
 
+class Seen(NamedTuple):
+    """What a process and its descendants had used by a moment."""
+
+    time: float
+    cpu_seconds: float
+    resident_bytes: int
+
+
 @dataclass
 class Watch:
     """Processor time and resident memory of a process and all its descendants, seen twice a second."""
 
     process: psutil.Process
     cpu_seconds: dict[int, float] = field(default_factory=dict)
-    history: list[tuple[float, float]] = field(default_factory=list)
-    peak_bytes: int = 0
+    history: list[Seen] = field(default_factory=list)
+
+    @property
+    def peak_bytes(self) -> int:
+        return max((seen.resident_bytes for seen in self.history), default=0)
 
     def look(self) -> None:
         resident = 0
@@ -153,12 +164,12 @@ class Watch:
             except psutil.Error:
                 continue
             self.cpu_seconds[member.pid] = times.user + times.system
-        self.peak_bytes = max(self.peak_bytes, resident)
-        self.history.append((time.time(), sum(self.cpu_seconds.values())))
+        self.history.append(Seen(time.time(), sum(self.cpu_seconds.values()), resident))
 
     def cpu_seconds_at(self, moment: float) -> float:
         """Processor time used until then, evenly spread between two looks."""
-        return float(np.interp(moment, *zip(*self.history, strict=True)))
+        times, used, _ = zip(*self.history, strict=True)
+        return float(np.interp(moment, times, used))
 
     def until(self, ended: threading.Event) -> None:
         while not ended.wait(0.5):

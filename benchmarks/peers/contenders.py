@@ -13,8 +13,11 @@ from services.settings import Settings
 
 SCHEMAS = jars.ROOT / "schemas"
 _PYTHON_APPS = setup.HERE / "python_apps"
-_INSTANCES = 2
-"""Of a Python peer, as many as there are cores: one process has one interpreter lock."""
+_QUIX_INSTANCES = 2
+"""As many as there are cores: one process has one interpreter lock."""
+
+_FAUST_INSTANCES = 1
+"""A second one joins a moment later, and what the first had read by then is counted again: no figure would stand."""
 
 Commands = Callable[[Settings, Path, str], list[Command]]
 """Takes the broker's settings, the run's own folder and its name; gives the processes."""
@@ -55,11 +58,11 @@ def quix_streams(settings: Settings, directory: Path, name: str) -> list[Command
     program = [str(setup.python()), str(_PYTHON_APPS / "quix_app.py"), settings.kafka_bootstrap_servers, name]
     return [
         Command([*program, settings.topic_prefix, str(directory / f"state-{number}")], _python_environment())
-        for number in range(_INSTANCES)
+        for number in range(_QUIX_INSTANCES)
     ]
 
 
-def faust(instances: int = _INSTANCES, port: int | None = None) -> Commands:
+def faust(port: int | None = None) -> Commands:
     def commands(settings: Settings, directory: Path, name: str) -> list[Command]:
         environment = _python_environment() | {
             "PEER_BROKER": settings.kafka_bootstrap_servers,
@@ -77,7 +80,7 @@ def faust(instances: int = _INSTANCES, port: int | None = None) -> Commands:
                 ],
                 environment,
             )
-            for number in range(instances)
+            for number in range(_FAUST_INSTANCES)
         ]
 
     return commands
@@ -90,13 +93,17 @@ def _python_environment() -> dict[str, str]:
 def peers(*, drop_repeats: bool) -> Sequence[Peer]:
     """Whoever is compared with; with ``drop_repeats`` those that have a documented way to drop repeated invoices."""
     streams = (
-        Peer("Kafka Streams at-least-once", FAN_OUT, kafka_streams(FAN_OUT, "at_least_once", drop_repeats=drop_repeats)),
+        Peer(
+            "Kafka Streams at-least-once", FAN_OUT, kafka_streams(FAN_OUT, "at_least_once", drop_repeats=drop_repeats)
+        ),
         Peer(
             "Kafka Streams exactly-once v2",
             FAN_OUT,
             kafka_streams(FAN_OUT, "exactly_once_v2", drop_repeats=drop_repeats),
         ),
-        Peer("Kafka Streams at-least-once", LOYALTY, kafka_streams(LOYALTY, "at_least_once", drop_repeats=drop_repeats)),
+        Peer(
+            "Kafka Streams at-least-once", LOYALTY, kafka_streams(LOYALTY, "at_least_once", drop_repeats=drop_repeats)
+        ),
         Peer(
             "Kafka Streams exactly-once v2",
             LOYALTY,

@@ -12,7 +12,8 @@ from infra.local import jars
 REPORT = Path("var/reports/peers.json")
 
 Entry = dict[str, Any]
-"""work, ours, peer, peer_name, ratio (ours / peer), ratio_per_cpu_second, runs; goal, command, date, machine, versions."""
+"""work, ours, peer, peer_name, ratio (ours / peer), ratio_per_cpu_second, runs, goal; and where it was measured:
+command, options, machine, versions. Of ratio_per_cpu_second more is better, whatever the unit of the work."""
 
 
 def read() -> list[Entry]:

@@ -11,7 +11,7 @@ from threading import Event, Thread
 
 import psutil
 
-from benchmarks.peers.workload import Workload
+from benchmarks.peers.workload import LOYALTY, Workload
 from benchmarks.pipeline import Variant, Watch, run_to_the_end
 from infra.local import jars
 
@@ -114,13 +114,17 @@ def _last_lines(directory: Path) -> str:
     return "\n".join(logs)
 
 
-def run_ours(workload: Workload, branch: str, directory: Path) -> Figures:
-    """Let the query of this checkout read everything; raises WrongOutputError, RuntimeError."""
+def run_ours(workload: Workload, branch: str, directory: Path, warm_up: int | None = None) -> Figures:
+    """Let the query of this checkout read everything; raises WrongOutputError, RuntimeError.
+
+    Args:
+        warm_up: micro-batches that are left out; None: those of WARM_UP.
+    """
     settings = workload.settings.model_copy(update={"checkpoint_dir": str(directory)})
-    batches = round(WARM_UP * workload.options.count / settings.max_offsets_per_trigger)
+    batches = warm_up or max(1, round(WARM_UP * workload.options.count / settings.max_offsets_per_trigger))
     log = directory.with_suffix(".log")
     started = time.time()
-    figures = run_to_the_end(Variant(branch, jars.ROOT), settings, log, warm_up=max(1, batches))
+    figures = run_to_the_end(Variant(branch, jars.ROOT), settings, log, warm_up=batches)
     ended = time.time()
-    workload.compare(branch, balances=branch == "loyalty")
+    workload.compare(branch, balances=branch == LOYALTY)
     return figures | {"seconds": round(ended - started, 1)}

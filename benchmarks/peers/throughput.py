@@ -2,8 +2,8 @@
 
 import argparse
 from collections import defaultdict
-from contextlib import contextmanager
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any

@@ -23,9 +23,7 @@ app = faust.App(
 invoices = app.topic(
     f"{PREFIX}pos-invoices", key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
 )
-by_customer = app.topic(
-    f"{os.environ['PEER_GROUP']}-by-customer", key_type=str, internal=True, partitions=PARTITIONS
-)
+by_customer = app.topic(f"{os.environ['PEER_GROUP']}-by-customer", key_type=str, internal=True, partitions=PARTITIONS)
 loyalty = app.topic(f"{PREFIX}loyalty", key_type=str, value_type=bytes, value_serializer="raw")
 accounts = app.Table("accounts", key_type=str, partitions=PARTITIONS)
 
@@ -50,7 +48,7 @@ async def add(stream: faust.StreamT) -> None:
 
 @app.page("/v1/customers/{card}/balance")
 @app.table_route(table=accounts, match_info="card")
-async def balance(web: View, request: Request, card: str) -> Response:
+async def balance(web: View, _: Request, card: str) -> Response:
     account: Any = accounts.get(card)
     if account is None:
         raise web.NotFound(card)

@@ -1,4 +1,4 @@
-"""What both Python peers make of an invoice; they run in an environment of their own, without the project's packages."""
+"""What both Python peers make of an invoice; they run in an environment without the project's packages."""
 
 import io
 import json
