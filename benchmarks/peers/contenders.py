@@ -19,6 +19,8 @@ _QUIX_INSTANCES = 2
 _FAUST_INSTANCES = 1
 """A second one joins a moment later, and what the first had read by then is counted again: no figure would stand."""
 
+_GUARANTEES = {"at-least-once": "at_least_once", "exactly-once v2": "exactly_once_v2"}
+
 Commands = Callable[[Settings, Path, str], list[Command]]
 """Takes the broker's settings, the run's own folder and its name; gives the processes."""
 
@@ -92,24 +94,11 @@ def _python_environment() -> dict[str, str]:
 
 def peers(*, drop_repeats: bool) -> Sequence[Peer]:
     """Whoever is compared with; with ``drop_repeats`` those that have a documented way to drop repeated invoices."""
-    streams = (
-        Peer(
-            "Kafka Streams at-least-once", FAN_OUT, kafka_streams(FAN_OUT, "at_least_once", drop_repeats=drop_repeats)
-        ),
-        Peer(
-            "Kafka Streams exactly-once v2",
-            FAN_OUT,
-            kafka_streams(FAN_OUT, "exactly_once_v2", drop_repeats=drop_repeats),
-        ),
-        Peer(
-            "Kafka Streams at-least-once", LOYALTY, kafka_streams(LOYALTY, "at_least_once", drop_repeats=drop_repeats)
-        ),
-        Peer(
-            "Kafka Streams exactly-once v2",
-            LOYALTY,
-            kafka_streams(LOYALTY, "exactly_once_v2", drop_repeats=drop_repeats),
-        ),
-    )
+    streams = [
+        Peer(f"Kafka Streams {name}", branch, kafka_streams(branch, guarantee, drop_repeats=drop_repeats))
+        for branch in (FAN_OUT, LOYALTY)
+        for name, guarantee in _GUARANTEES.items()
+    ]
     if drop_repeats:
         return streams
-    return (*streams, Peer("Quix Streams", LOYALTY, quix_streams), Peer("Faust", LOYALTY, faust()))
+    return [*streams, Peer("Quix Streams", LOYALTY, quix_streams), Peer("Faust", LOYALTY, faust())]

@@ -50,6 +50,9 @@ def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]
                 _wait_for_balances(server.url, points)
         asked = [_path(card) for card in list(points)[:_ASKED]]
         runs: dict[str, list[dict[str, float]]] = {name: [] for name in servers}
+        for server in servers.values():
+            # Long enough for a JVM to compile what it does all the time.
+            load.run(server.url, asked, rate=None, seconds=options.seconds)
         for _ in range(options.rounds):
             for name, server in servers.items():
                 runs[name].append(_measured(server, asked, options.seconds))
@@ -114,7 +117,6 @@ def _path(card: str) -> str:
 
 
 def _measured(server: Server, paths: list[str], seconds: float) -> dict[str, float]:
-    load.run(server.url, paths, rate=None, seconds=min(2.0, seconds))
     before = _cpu_seconds(server.process)
     measured = load.run(server.url, paths, rate=None, seconds=seconds)
     used = _cpu_seconds(server.process) - before

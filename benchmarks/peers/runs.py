@@ -21,6 +21,9 @@ WARM_UP = 0.25
 _QUIET_SECONDS = 5.0
 """Nobody who has work left writes nothing for that long."""
 
+_LOOK_SECONDS = 2.0
+"""Seldom, as asking costs the broker and the cores; the end of a run is told by the broker's stamps."""
+
 _PATIENCE_SECONDS = 240.0
 _STOP_SECONDS = 60.0
 _LOG_BYTES = 2_000
@@ -100,7 +103,7 @@ def _wait_for_outputs(workload: Workload, branch: str, watches: Sequence[Watch],
     """Until all is out; transactions leave marks among the records, so that only silence tells."""
     due, there, moved = workload.records(branch), 0, time.monotonic()
     while there < due or time.monotonic() - moved < _QUIET_SECONDS:
-        time.sleep(0.5)
+        time.sleep(_LOOK_SECONDS)
         ended = any(watch.process.status() == psutil.STATUS_ZOMBIE for watch in watches)
         if ended or time.monotonic() - moved > _PATIENCE_SECONDS:
             state = "has ended" if ended else "stands still"
