@@ -48,8 +48,8 @@ def section(entries: Sequence[Entry]) -> str:
 
 def _circumstances(entries: Sequence[Entry]) -> Iterator[str]:
     for machine in _distinct(entry["machine"] for entry in entries):
-        cores, memory = machine["cores"], machine["memory_gib"]
-        yield f"Machine: {machine['cpu']}, {cores} cores, {memory} GiB, {machine['system']}, Python {machine['python']}."
+        size = f"{machine['cores']} cores, {machine['memory_gib']} GiB"
+        yield f"Machine: {machine['cpu']}, {size}, {machine['system']}, Python {machine['python']}."
     for versions in _distinct(entry["versions"] for entry in entries):
         yield f"Versions: {', '.join(f'{name} {version}' for name, version in versions.items())}."
     yield "\nCommands:\n"
