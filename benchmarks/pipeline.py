@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -203,13 +203,18 @@ def run_to_the_end(variant: Variant, settings: Settings, log_file: Path, warm_up
         # Of a line that holds Spark's whole plan, the cause is at its beginning.
         end = "\n".join(line[:1000] for line in log_file.read_text(encoding="utf-8").splitlines()[-5:])
         raise RuntimeError(f"{variant.query} ended with status {status}: {end}")
-    batches = [batch for batch in _batches(log_file) if batch["rows"]]
+    return figures(list(_batches(log_file)), watch, warm_up)
+
+
+def figures(batches: Sequence[dict[str, Any]], watch: Watch, warm_up: int) -> dict[str, float]:
+    """Of a query's micro-batches as it logs them; raises RuntimeError if they are warm-up alone."""
     measured = batches[warm_up:]
     if not measured:
-        raise RuntimeError(f"{variant.query}: {len(batches)} micro-batches are warm-up alone, give more invoices")
+        raise RuntimeError(f"{len(batches)} micro-batches are warm-up alone: give more invoices")
     rows, everything = sum(batch["rows"] for batch in measured), sum(batch["rows"] for batch in batches)
-    begin, last = (datetime.fromisoformat(batch["timestamp"]).timestamp() for batch in (measured[0], measured[-1]))
-    end = last + measured[-1]["ms"] / 1000
+    # A line is logged when its batch has ended.
+    ends = [datetime.fromisoformat(batch["timestamp"]).timestamp() for batch in batches]
+    begin, end = ends[warm_up - 1], ends[-1]
     steady = watch.cpu_seconds_at(end) - watch.cpu_seconds_at(begin)
     return {
         "invoices_per_second": round(rows / (end - begin), 1),

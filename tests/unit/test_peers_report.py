@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from benchmarks.peers import document, report, setup
-from benchmarks.pipeline import Seen, Watch
+from benchmarks.pipeline import Seen, Watch, figures
 
 ENTRY = {
     "work": "loyalty, invoices/s",
@@ -63,6 +63,23 @@ def test_processor_time_is_spread_evenly_between_two_looks() -> None:
     """A moment between two looks has its share of what was used between them."""
     watch = Watch(psutil.Process(), history=[Seen(10.0, 2.0, 0), Seen(12.0, 3.0, 0)])
     assert 2.25 == watch.cpu_seconds_at(10.5)
+
+
+def test_a_rate_counts_from_the_end_of_the_warm_up() -> None:
+    """Rows and processor time of the micro-batches behind the warm-up, over the time between the two ends."""
+    batches = [
+        {"rows": rows, "ms": 1_000, "timestamp": f"1970-01-01T00:00:{second}+00:00"}
+        for rows, second in ((50, 10), (100, 12), (300, 14))
+    ]
+    watch = Watch(psutil.Process(), history=[Seen(10.0, 1.0, 2**20), Seen(14.0, 3.0, 2**21)])
+    found = figures(batches, watch, 1)
+    assert (100.0, 5.0, 2) == (
+        found["invoices_per_second"],
+        found["cpu_seconds_per_1000_invoices"],
+        found["peak_memory_mib"],
+    )
+    with pytest.raises(RuntimeError, match="3 micro-batches are warm-up alone"):
+        figures(batches, watch, 3)
 
 
 def test_without_a_compiler_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
