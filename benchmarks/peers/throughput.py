@@ -41,7 +41,7 @@ def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]
 
 def _is_wanted(peer: Peer, options: argparse.Namespace) -> bool:
     wanted = options.peer or [""]
-    return peer.branch in (options.branch or peer.branch) and any(name.lower() in peer.name.lower() for name in wanted)
+    return peer.branch == (options.branch or peer.branch) and any(name.lower() in peer.name.lower() for name in wanted)
 
 
 @contextmanager
