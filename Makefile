@@ -1,6 +1,6 @@
 # retail-loyalty: every target sets up what it needs first. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo compose-demo up down status images test test-unit test-containers faults lint format bench bench-queries bench-operators bench-ledger bench-containers bench-simulator lock clean
+.PHONY: help setup demo compose-demo up down status images test test-unit test-containers faults lint format bench bench-queries bench-operators bench-ledger bench-containers bench-simulator bench-peers lock clean
 
 N ?=
 FILES ?=
@@ -80,12 +80,18 @@ bench-containers: setup ## measure builds, sizes, start and memory of the contai
 bench-simulator: setup ## measure the POS simulator (needs a broker: make up)
 	$(BIN)/python -m benchmarks.simulator
 
+bench-peers: setup ## measure against Kafka Streams, Quix Streams and Faust; needs a JDK 17 (ONLY="growth", OPTIONS="--rounds 2")
+	$(BIN)/python -m benchmarks.peers $(foreach part,$(ONLY),--only $(part)) $(OPTIONS)
+	$(BIN)/python -m benchmarks.peers.document
+
 lock: setup ## pin the packages of pyproject.toml and the jars of infra/ivy.xml (UPGRADE=--upgrade for newer ones)
 	$(LOCK) $(UPGRADE) pyproject.toml --all-extras --group dev -o requirements/all.txt
 	$(LOCK) -c requirements/all.txt --group build -o requirements/build.txt
 	$(LOCK) -c requirements/all.txt pyproject.toml --extra api -o requirements/api.txt
 	$(LOCK) -c requirements/all.txt pyproject.toml --extra pipeline -o requirements/pipeline.txt
+	$(LOCK) --group peers -o requirements/peers.txt
 	$(BIN)/python -m infra.setup lock-jars
+	$(BIN)/python -m benchmarks.peers.setup lock-jars
 
 clean: ## delete what can be made again, and the data of `make up`
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m infra.local down; fi

@@ -15,13 +15,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import psutil
 
 from benchmarks.machine import machine
@@ -134,14 +135,25 @@ def load_with(variant: Variant, settings: Settings, options: Options) -> None:
     subprocess.run(command, env=variant.environment(settings), cwd=variant.checkout, check=True)
 
 
+class Seen(NamedTuple):
+    """What a process and its descendants had used by a moment."""
+
+    time: float
+    cpu_seconds: float
+    resident_bytes: int
+
+
 @dataclass
 class Watch:
     """Processor time and resident memory of a process and all its descendants, seen twice a second."""
 
     process: psutil.Process
     cpu_seconds: dict[int, float] = field(default_factory=dict)
-    history: list[tuple[float, float]] = field(default_factory=list)
-    peak_bytes: int = 0
+    history: list[Seen] = field(default_factory=list)
+
+    @property
+    def peak_bytes(self) -> int:
+        return max((seen.resident_bytes for seen in self.history), default=0)
 
     def look(self) -> None:
         resident = 0
@@ -152,12 +164,12 @@ class Watch:
             except psutil.Error:
                 continue
             self.cpu_seconds[member.pid] = times.user + times.system
-        self.peak_bytes = max(self.peak_bytes, resident)
-        self.history.append((time.time(), sum(self.cpu_seconds.values())))
+        self.history.append(Seen(time.time(), sum(self.cpu_seconds.values()), resident))
 
     def cpu_seconds_at(self, moment: float) -> float:
-        """Processor time used until then; the nearest look decides."""
-        return min(self.history, key=lambda seen: abs(seen[0] - moment))[1]
+        """Processor time used until then, evenly spread between two looks."""
+        times, used, _ = zip(*self.history, strict=True)
+        return float(np.interp(moment, times, used))
 
     def until(self, ended: threading.Event) -> None:
         while not ended.wait(0.5):
@@ -171,8 +183,11 @@ def _descendants(process: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-def run_to_the_end(variant: Variant, settings: Settings, log_file: Path) -> dict[str, float]:
-    """One query over all there is; figures over all its micro-batches but the first, memory and start over all."""
+def run_to_the_end(variant: Variant, settings: Settings, log_file: Path, warm_up: int = 1) -> dict[str, float]:
+    """One query over all there is; figures over its micro-batches without the first so many, memory and start over all.
+
+    Raises RuntimeError if it fails, or has no more micro-batches than those.
+    """
     command = [sys.executable, "-m", "pipelines", "--query", variant.query, "--available-now"]
     with log_file.open("wb") as log:
         process = psutil.Popen(
@@ -188,13 +203,21 @@ def run_to_the_end(variant: Variant, settings: Settings, log_file: Path) -> dict
         # Of a line that holds Spark's whole plan, the cause is at its beginning.
         end = "\n".join(line[:1000] for line in log_file.read_text(encoding="utf-8").splitlines()[-5:])
         raise RuntimeError(f"{variant.query} ended with status {status}: {end}")
-    batches = list(_batches(log_file))
-    measured = batches[1:]
+    return figures(list(_batches(log_file)), watch, warm_up)
+
+
+def figures(batches: Sequence[dict[str, Any]], watch: Watch, warm_up: int) -> dict[str, float]:
+    """Of a query's micro-batches as it logs them; raises RuntimeError if they are warm-up alone."""
+    measured = batches[warm_up:]
+    if not measured:
+        raise RuntimeError(f"{len(batches)} micro-batches are warm-up alone: give more invoices")
     rows, everything = sum(batch["rows"] for batch in measured), sum(batch["rows"] for batch in batches)
-    first, last = (datetime.fromisoformat(batch["timestamp"]).timestamp() for batch in (batches[0], batches[-1]))
-    steady = watch.cpu_seconds_at(last) - watch.cpu_seconds_at(first)
+    # A line is logged when its batch has ended.
+    ends = [datetime.fromisoformat(batch["timestamp"]).timestamp() for batch in batches]
+    begin, end = ends[warm_up - 1], ends[-1]
+    steady = watch.cpu_seconds_at(end) - watch.cpu_seconds_at(begin)
     return {
-        "invoices_per_second": round(rows / (sum(batch["ms"] for batch in measured) / 1000), 1),
+        "invoices_per_second": round(rows / (end - begin), 1),
         "first_batch_ms": batches[0]["ms"],
         "cpu_seconds_per_1000_invoices": round(steady / rows * 1000, 3),
         "cpu_seconds_per_1000_invoices_with_start": round(sum(watch.cpu_seconds.values()) / everything * 1000, 3),

@@ -3,13 +3,14 @@
 import hashlib
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / "var" / "jars"
 LOCK = ROOT / "infra" / "jars.sha256"
 CONFIGURATIONS = ("spark", "kafka")
-"""The configurations of infra/ivy.xml; each is one folder of jars and one class path."""
+"""The configurations of infra/ivy.xml that everybody needs; each is one folder of jars and one class path."""
 
 _IVY_FILE = ROOT / "infra" / "ivy.xml"
 _IVY_CACHE = ROOT / "var" / "ivy"
@@ -65,32 +66,38 @@ def _difference(expected: str | None, found: str | None) -> str:
     return "missing" if found is None else f"sha256 {found}, expected {expected}"
 
 
-def ensure(java: Path, ivy: Path) -> bool:
-    """Make var/jars what the lock file says; returns whether anything had to be done for it.
+def ensure(
+    java: Path,
+    ivy: Path,
+    directory: Path = JARS,
+    lock: Path = LOCK,
+    configurations: Sequence[str] = CONFIGURATIONS,
+) -> bool:
+    """Make a directory of jars what its lock file says; returns whether anything had to be done for it.
 
     The second attempt does without the cache, as a broken file may have come from there. Raises JarsError.
     """
-    expected = read_lock()
-    if not differences(expected):
+    expected = read_lock(lock)
+    if not differences(expected, directory):
         return False
-    resolve(java, ivy)
-    if differences(expected):
+    resolve(java, ivy, directory, configurations)
+    if differences(expected, directory):
         shutil.rmtree(_IVY_CACHE, ignore_errors=True)
-        resolve(java, ivy)
-    if wrong := differences(expected):
-        raise JarsError(f"resolved jars differ from {LOCK.relative_to(ROOT)}:\n  " + "\n  ".join(wrong))
+        resolve(java, ivy, directory, configurations)
+    if wrong := differences(expected, directory):
+        raise JarsError(f"resolved jars differ from {lock.relative_to(ROOT)}:\n  " + "\n  ".join(wrong))
     return True
 
 
-def resolve(java: Path, ivy: Path) -> None:
-    """Fetch every jar of infra/ivy.xml with Ivy, and put all of them in place at once."""
-    incoming = JARS.with_name("jars.incoming")
+def resolve(java: Path, ivy: Path, directory: Path = JARS, configurations: Sequence[str] = CONFIGURATIONS) -> None:
+    """Fetch every jar of these configurations with Ivy, and put all of them in place at once."""
+    incoming = directory.with_name(f"{directory.name}.incoming")
     shutil.rmtree(incoming, ignore_errors=True)
     command = [str(java), "-jar", str(ivy), "-ivy", str(_IVY_FILE), "-cache", str(_IVY_CACHE), "-warn"]
-    options = ["-types", "jar", "bundle", "-confs", *CONFIGURATIONS]
+    options = ["-types", "jar", "bundle", "-confs", *configurations]
     options += ["-retrieve", f"{incoming}/[conf]/[artifact]-[revision].[ext]"]
     run = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     if run.returncode != 0:
         raise JarsError(f"Ivy could not resolve the jars:\n{run.stdout}{run.stderr}".rstrip())
-    shutil.rmtree(JARS, ignore_errors=True)
-    incoming.rename(JARS)
+    shutil.rmtree(directory, ignore_errors=True)
+    incoming.rename(directory)

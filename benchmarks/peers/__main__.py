@@ -1,0 +1,63 @@
+"""This pipeline and API against what a user would pick instead: ``make bench-peers``.
+
+Everybody reads the same preloaded invoices from the same broker, in alternation, and what comes out is compared with
+the oracle of the demo before a figure counts. Without ``--only`` all parts but the soak run, one after the other.
+"""
+
+import argparse
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers import growth, latency, reads, report, setup, soak, throughput
+from infra.local.jars import JarsError
+from infra.local.java import JavaNotFoundError
+
+PARTS: dict[str, Callable[[Path, argparse.Namespace], list[dict[str, Any]]]] = {
+    "throughput": throughput.measure,
+    "reads": reads.measure,
+    "latency": latency.measure,
+    "growth": growth.measure,
+    "soak": soak.measure,
+}
+
+
+def main() -> None:
+    options = parsed()
+    try:
+        setup.java_class_path()
+        setup.python()
+    except (setup.PeersSetupError, JarsError, JavaNotFoundError) as error:
+        sys.exit(f"bench-peers: {error}")
+    for part in options.only or [name for name in PARTS if name != "soak"]:
+        with tempfile.TemporaryDirectory() as directory:
+            entries = PARTS[part](Path(directory), options)
+        report.keep(entries, f"python -m benchmarks.peers {shlex.join(sys.argv[1:])}".strip(), vars(options))
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", action="append", choices=list(PARTS), help="measure this part; can be repeated")
+    parser.add_argument("--rounds", type=int, default=3, help="of alternation")
+    parser.add_argument("--invoices", type=int, default=150_000, help="that everybody reads")
+    parser.add_argument("--customers", type=int, default=20_000)
+    parser.add_argument("--batch", type=int, default=20_000, help="invoices a micro-batch of ours")
+    parser.add_argument("--broken", type=float, default=0.005, help="share of dead letters")
+    parser.add_argument(
+        "--repeats", type=float, default=0.0, help="share of repeats; Kafka Streams then drops them too, others sit out"
+    )
+    parser.add_argument("--branch", choices=["fan-out", "loyalty"], help="of throughput, measure one alone")
+    parser.add_argument("--peer", action="append", metavar="NAME", help="only peers with that in their name")
+    parser.add_argument("--seconds", type=float, default=10, help="of each measurement of reads")
+    parser.add_argument("--rate", type=int, default=200, help="invoices a second of latency and soak")
+    parser.add_argument("--duration", type=float, default=120, help="seconds of latency, and of the soak")
+    parser.add_argument("--warm-up", type=float, default=60, help="seconds at that rate before them")
+    parser.add_argument("--base", type=int, default=20_000, help="invoices of growth's first size")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""The peers, each as the commands that start it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.peers import setup
+from benchmarks.peers.runs import Command
+from benchmarks.peers.workload import FAN_OUT, LOYALTY
+from infra.local import jars
+from infra.local.ports import HOST, free_port
+from services.settings import Settings
+
+SCHEMAS = jars.ROOT / "schemas"
+_PYTHON_APPS = setup.HERE / "python_apps"
+_QUIX_INSTANCES = 2
+"""As many as there are cores: one process has one interpreter lock."""
+
+_FAUST_INSTANCES = 1
+"""A second one joins a moment later, and what the first had read by then is counted again: no figure would stand."""
+
+_GUARANTEES = {"at-least-once": "at_least_once", "exactly-once v2": "exactly_once_v2"}
+
+Commands = Callable[[Settings, Path, str], list[Command]]
+"""Takes the broker's settings, the run's own folder and its name; gives the processes."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another way to do the work of a branch."""
+
+    name: str
+    branch: str
+    commands: Commands
+
+
+def kafka_streams(branch: str, guarantee: str, *, drop_repeats: bool = False, port: int | None = None) -> Commands:
+    def commands(settings: Settings, directory: Path, name: str) -> list[Command]:
+        properties = {
+            "application.id": name,
+            "bootstrap.servers": settings.kafka_bootstrap_servers,
+            "state.dir": str(directory / "state"),
+            "processing.guarantee": guarantee,
+            "schemas": str(SCHEMAS),
+            "prefix": settings.topic_prefix,
+            branch: "true",
+            "drop-repeats": str(drop_repeats).lower(),
+            # As recommended for answers of a few bytes: the server waits for more otherwise.
+            "sun.net.httpserver.nodelay": "true",
+            "org.slf4j.simpleLogger.defaultLogLevel": "warn",
+            **({"http.port": str(port)} if port else {}),
+        }
+        options = [f"-D{key}={value}" for key, value in properties.items()]
+        return [Command([str(setup.java()), *options, "-cp", setup.java_class_path(), "App"])]
+
+    return commands
+
+
+def quix_streams(settings: Settings, directory: Path, name: str) -> list[Command]:
+    program = [str(setup.python()), str(_PYTHON_APPS / "quix_app.py"), settings.kafka_bootstrap_servers, name]
+    return [
+        Command([*program, settings.topic_prefix, str(directory / f"state-{number}")], _python_environment())
+        for number in range(_QUIX_INSTANCES)
+    ]
+
+
+def faust(port: int | None = None) -> Commands:
+    def commands(settings: Settings, directory: Path, name: str) -> list[Command]:
+        environment = _python_environment() | {
+            "PEER_BROKER": settings.kafka_bootstrap_servers,
+            "PEER_GROUP": name,
+            "PEER_PREFIX": settings.topic_prefix,
+        }
+        program = [str(setup.python()), str(_PYTHON_APPS / "faust_app.py")]
+        return [
+            Command(
+                [
+                    *program,
+                    *("--datadir", str(directory / f"state-{number}"), "--loop", "uvloop"),
+                    *("worker", "--loglevel", "warn", "--web-host", HOST, "--web-bind", HOST),
+                    *("--web-port", str(port or free_port())),
+                ],
+                environment,
+            )
+            for number in range(_FAUST_INSTANCES)
+        ]
+
+    return commands
+
+
+def _python_environment() -> dict[str, str]:
+    return {"PEER_SCHEMAS": str(SCHEMAS), "PYTHONUNBUFFERED": "1"}
+
+
+def peers(*, drop_repeats: bool) -> Sequence[Peer]:
+    """Whoever is compared with; with ``drop_repeats`` those that have a documented way to drop repeated invoices."""
+    streams = [
+        Peer(f"Kafka Streams {name}", branch, kafka_streams(branch, guarantee, drop_repeats=drop_repeats))
+        for branch in (FAN_OUT, LOYALTY)
+        for name, guarantee in _GUARANTEES.items()
+    ]
+    if drop_repeats:
+        return streams
+    return [*streams, Peer("Quix Streams", LOYALTY, quix_streams), Peer("Faust", LOYALTY, faust())]

@@ -1,0 +1,51 @@
+"""Whether an invoice costs more the more customers there are: the same queries on 1, 4 and 16 times the workload."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.runs import Figures, run_ours
+from benchmarks.peers.throughput import broker
+from benchmarks.peers.workload import FAN_OUT, LOYALTY, Workload
+from services.pos_simulator import Options
+
+SIZES = (1, 4, 16)
+_INVOICES_A_CUSTOMER = 4
+_BATCHES = 4
+"""Micro-batches of the first size, and of everybody's warm-up."""
+
+
+def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Entries of the report: seconds and processor seconds of 1,000 invoices of each size against those of the first.
+
+    Every run has as many invoices of warm-up in front of it as the first size has in all.
+    """
+    runs: dict[tuple[str, int], Figures] = {}
+    with broker(directory, max_offsets_per_trigger=options.base // _BATCHES) as settings:
+        for size in SIZES:
+            own = settings.model_copy(update={"topic_prefix": f"growth-{size}-"})
+            count = options.base * (size + 1)
+            customers = options.base * size // _INVOICES_A_CUSTOMER
+            workload = Workload(own, Options(count, customers=customers, repeats=0.01, broken=options.broken))
+            workload.load()
+            for branch in (FAN_OUT, LOYALTY):
+                figures = run_ours(workload, branch, directory / f"{branch}-{size}", warm_up=_BATCHES)
+                runs[branch, size] = figures
+                print("growth", branch, size, figures, flush=True)
+    return [_entry(branch, size, runs) for branch in (FAN_OUT, LOYALTY) for size in SIZES[1:]]
+
+
+def _entry(branch: str, size: int, runs: dict[tuple[str, int], Figures]) -> dict[str, Any]:
+    larger, first = runs[branch, size], runs[branch, SIZES[0]]
+    seconds = [1000 / figures["invoices_per_second"] for figures in (larger, first)]
+    cost = [figures["cpu_seconds_per_1000_invoices"] for figures in (larger, first)]
+    return {
+        "work": f"growth of {branch}, {size} times, seconds per 1,000 invoices",
+        "ours": round(seconds[0], 3),
+        "peer": round(seconds[1], 3),
+        "peer_name": "itself at once the size",
+        "ratio": round(seconds[0] / seconds[1], 3),
+        "ratio_per_cpu_second": round(cost[0] / cost[1], 3),
+        "runs": {"larger": [larger], "first": [first]},
+        "goal": "< 1.3",
+    }

@@ -1,0 +1,37 @@
+"""var/reports/peers.json: a list of comparisons, each with what it was measured on."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import machine
+from benchmarks.peers import setup
+from infra.local import jars
+
+REPORT = Path("var/reports/peers.json")
+
+Entry = dict[str, Any]
+"""work, ours, peer, peer_name, ratio (ours / peer), ratio_per_cpu_second, runs, goal; and where it was measured:
+command, options, machine, versions. Of ratio_per_cpu_second more is better, whatever the unit of the work."""
+
+
+def read() -> list[Entry]:
+    entries: list[Entry] = json.loads(REPORT.read_text(encoding="utf-8")) if REPORT.exists() else []
+    return entries
+
+
+def keep(entries: list[Entry], command: str, options: dict[str, Any]) -> None:
+    """Put comparisons in the place of older ones of the same work and peer."""
+    measured = {"command": command, "options": options, "machine": machine(), "versions": _versions()}
+    new = {(entry["work"], entry["peer_name"]): entry | measured for entry in entries}
+    kept = {(entry["work"], entry["peer_name"]): entry for entry in read()}
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    REPORT.write_text(json.dumps([*(kept | new).values()], indent=2) + "\n", encoding="utf-8")
+
+
+def _versions() -> dict[str, str]:
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=jars.ROOT, capture_output=True, text=True, check=False
+    )
+    return {"retail-loyalty": commit.stdout.strip(), **setup.versions()}

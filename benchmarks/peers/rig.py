@@ -1,0 +1,58 @@
+"""A pipeline and an API on a broker of their own, fed at a steady rate by the simulator."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+
+from infra.local import jars
+from infra.local.ports import HOST
+from infra.local.processes import ManagedProcess
+from infra.local.stack import environment_of
+from services.messaging.administration import create_topics
+from services.settings import Settings
+from tests.api_process import ApiProcess
+
+_START_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Rig:
+    settings: Settings
+    pipeline: psutil.Process
+    api: ApiProcess
+
+
+@contextmanager
+def rig(settings: Settings, directory: Path, queries: Sequence[str]) -> Iterator[Rig]:
+    """Both started and ready.
+
+    Args:
+        queries: those of the pipeline; none for all that it runs by default.
+    """
+    settings = settings.model_copy(
+        update={"checkpoint_dir": str(directory / "checkpoints"), "export_dir": str(directory / "parquet")}
+    )
+    create_topics(settings)
+    process = ManagedProcess("pipeline", directory / "run", directory / "log", stop_timeout=120)
+    command = [sys.executable, "-m", "pipelines", *(word for query in queries for word in ("--query", query))]
+    process.start(command, environment_of(settings), jars.ROOT, lambda: _is_ready(settings), _START_SECONDS)
+    try:
+        own = settings.model_copy(update={"state_dir": directory / "api"})
+        with ApiProcess(own, directory / "log" / "api.log") as api:
+            api.ready()
+            yield Rig(settings, psutil.Process(process.pid), api)
+    finally:
+        process.stop()
+
+
+def _is_ready(settings: Settings) -> bool:
+    try:
+        text = httpx.get(f"http://{HOST}:{settings.metrics_port}/metrics", timeout=5, trust_env=False).text
+    except httpx.HTTPError:
+        return False
+    return "\nloyalty_pipeline_ready 1" in text

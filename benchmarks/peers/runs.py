@@ -1,0 +1,133 @@
+"""One run of one contender over the whole of the workload, measured and checked."""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+
+import psutil
+
+from benchmarks.peers.workload import LOYALTY, Workload
+from benchmarks.pipeline import Variant, Watch, run_to_the_end
+from infra.local import jars
+
+WARM_UP = 0.25
+"""Share of the invoices that is left out, at the beginning of a run."""
+
+_QUIET_SECONDS = 5.0
+"""Nobody who has work left writes nothing for that long."""
+
+_LOOK_SECONDS = 2.0
+"""Seldom, as asking costs the broker and the cores; the end of a run is told by the broker's stamps."""
+
+_PATIENCE_SECONDS = 240.0
+_STOP_SECONDS = 60.0
+_LOG_BYTES = 2_000
+
+Figures = dict[str, float]
+
+
+class PeerFailedError(RuntimeError):
+    """A peer has ended or stands still; the message has the end of its log."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A process of a peer."""
+
+    arguments: Sequence[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def running(commands: Sequence[Command], directory: Path) -> Iterator[list[Watch]]:
+    """Start these processes in a directory, watch them, and end them by SIGTERM; their logs are there."""
+    directory.mkdir(parents=True)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LOYALTY_")}
+    ended = Event()
+    watches = []
+    with ExitStack() as stack:
+        for number, command in enumerate(commands):
+            log = stack.enter_context((directory / f"{number}.log").open("wb"))
+            process = psutil.Popen(
+                list(command.arguments),
+                env=inherited | command.environment,
+                cwd=directory,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+            stack.callback(_stop, process)
+            watches.append(Watch(process))
+        stack.callback(ended.set)
+        for watch in watches:
+            watcher = Thread(target=watch.until, args=(ended,), daemon=True)
+            watcher.start()
+            stack.callback(watcher.join)
+            stack.callback(ended.set)
+        yield watches
+
+
+def _stop(process: psutil.Popen) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_SECONDS)
+    except psutil.TimeoutExpired:
+        process.kill()
+        process.wait(_STOP_SECONDS)
+
+
+def run_peer(commands: Sequence[Command], workload: Workload, branch: str, directory: Path) -> Figures:
+    """Let a peer read everything; raises PeerFailedError, WrongOutputError."""
+    started = time.time()
+    with running(commands, directory) as watches:
+        _wait_for_outputs(workload, branch, watches, directory)
+    times = workload.compare(branch, balances=False)
+    begin, end = times[int(len(times) * WARM_UP)] / 1000, times[-1] / 1000
+    invoices = workload.options.count * sum(time / 1000 > begin for time in times) / len(times)
+    steady = sum(watch.cpu_seconds_at(end) - watch.cpu_seconds_at(begin) for watch in watches)
+    whole = sum(watch.cpu_seconds_at(end) for watch in watches)
+    return {
+        "invoices_per_second": round(invoices / (end - begin), 1),
+        "cpu_seconds_per_1000_invoices": round(steady / invoices * 1000, 3),
+        "cpu_seconds_per_1000_invoices_with_start": round(whole / workload.options.count * 1000, 3),
+        "peak_memory_mib": round(sum(watch.peak_bytes for watch in watches) / 2**20),
+        "seconds": round(end - started, 1),
+    }
+
+
+def _wait_for_outputs(workload: Workload, branch: str, watches: Sequence[Watch], directory: Path) -> None:
+    """Until all is out; transactions leave marks among the records, so that only silence tells."""
+    due, there, moved = workload.records(branch), 0, time.monotonic()
+    while there < due or time.monotonic() - moved < _QUIET_SECONDS:
+        time.sleep(_LOOK_SECONDS)
+        ended = any(watch.process.status() == psutil.STATUS_ZOMBIE for watch in watches)
+        if ended or time.monotonic() - moved > _PATIENCE_SECONDS:
+            state = "has ended" if ended else "stands still"
+            raise PeerFailedError(f"{directory.name} {state} with {there} of {due} records:\n{_last_lines(directory)}")
+        if (now := workload.ends(branch)) != there:
+            there, moved = now, time.monotonic()
+
+
+def _last_lines(directory: Path) -> str:
+    logs = (log.read_text(encoding="utf-8", errors="replace")[-_LOG_BYTES:] for log in sorted(directory.glob("*.log")))
+    return "\n".join(logs)
+
+
+def run_ours(workload: Workload, branch: str, directory: Path, warm_up: int | None = None) -> Figures:
+    """Let the query of this checkout read everything; raises WrongOutputError, RuntimeError.
+
+    Args:
+        warm_up: micro-batches that are left out; None: those of WARM_UP.
+    """
+    settings = workload.settings.model_copy(update={"checkpoint_dir": str(directory)})
+    batches = warm_up or max(1, round(WARM_UP * workload.options.count / settings.max_offsets_per_trigger))
+    log = directory.with_suffix(".log")
+    started = time.time()
+    figures = run_to_the_end(Variant(branch, jars.ROOT), settings, log, warm_up=batches)
+    ended = time.time()
+    workload.compare(branch, balances=branch == LOYALTY)
+    return figures | {"seconds": round(ended - started, 1)}

@@ -1,0 +1,113 @@
+"""What the peers need, in var/peers: jars and classes of Kafka Streams, an environment for the Python ones.
+
+``python -m benchmarks.peers.setup lock-jars`` accepts today's jars as the right ones (``make lock``).
+"""
+
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from infra.local import jars
+from infra.local.java import feature_release, find_java_home
+from infra.setup import ivy_jar
+
+HERE = Path(__file__).resolve().parent
+WORK = jars.ROOT / "var" / "peers"
+SOURCES = HERE / "kafka_streams"
+REQUIREMENTS = jars.ROOT / "requirements" / "peers.txt"
+
+_JARS, _LOCK, _CONFIGURATIONS = WORK / "jars", HERE / "jars.sha256", ("streams",)
+_CLASSES, _VENV = WORK / "classes", WORK / "venv"
+_OLDEST_JDK = 17
+
+
+class PeersSetupError(RuntimeError):
+    """A peer cannot be set up; the message is one line that says what to do."""
+
+
+def java_class_path() -> str:
+    """Of the Kafka Streams peer, compiled if need be. Raises PeersSetupError, JarsError, JavaNotFoundError."""
+    compiler = find_compiler()
+    jars.ensure(java(), ivy_jar(), _JARS, _LOCK, _CONFIGURATIONS)
+    jar_path = f"{_JARS}/streams/*"
+    sources = sorted(SOURCES.glob("*.java"))
+    content = b"".join(source.read_bytes() for source in sources) + _LOCK.read_bytes()
+
+    def compile_all() -> None:
+        shutil.rmtree(_CLASSES, ignore_errors=True)
+        release = ["--release", str(_OLDEST_JDK)]
+        _run([str(compiler), *release, "-d", str(_CLASSES), "-cp", jar_path, *map(str, sources)])
+
+    _once("classes", content, compile_all)
+    return f"{_CLASSES}:{jar_path}"
+
+
+def java() -> Path:
+    """The Java that runs Spark runs the peer too."""
+    return find_java_home() / "bin" / "java"
+
+
+def find_compiler() -> Path:
+    """A javac of 17 or newer; raises PeersSetupError."""
+    beside, on_path = java().with_name("javac"), shutil.which("javac")
+    for compiler in (beside, Path(on_path) if on_path else beside):
+        if compiler.exists():
+            said = subprocess.run([str(compiler), "-version"], capture_output=True, text=True, check=False).stdout
+            version = re.search(r"\d[\d.]*", said)
+            if version and feature_release(version[0]) >= _OLDEST_JDK:
+                return compiler
+    raise PeersSetupError(f"no javac {_OLDEST_JDK} or newer found: install one (e.g. openjdk-17-jdk-headless)")
+
+
+def python() -> Path:
+    """The interpreter of the Python peers, its packages installed if need be; raises PeersSetupError."""
+    interpreter = _VENV / "bin" / "python"
+
+    def install() -> None:
+        _run([sys.executable, "-m", "venv", "--clear", str(_VENV)])
+        pip = [str(interpreter), "-m", "pip", "--disable-pip-version-check", "install", "-q"]
+        _run([*pip, "--require-hashes", "-r", str(REQUIREMENTS)])
+
+    _once("packages", REQUIREMENTS.read_bytes(), install)
+    return interpreter
+
+
+def versions() -> dict[str, str]:
+    """What is compared, by name."""
+    packages = dict(re.findall(r"^([a-z-]+)(?:\[.*\])?==(\S+)", REQUIREMENTS.read_text(encoding="utf-8"), re.MULTILINE))
+    named = {"Kafka Streams": "kafka-streams", "RocksDB (Java)": "rocksdbjni", "Avro (Java)": "avro"}
+    files = " ".join(jars.read_lock(_LOCK))
+    said = subprocess.run([str(java()), "-version"], capture_output=True, text=True, check=False).stderr
+    return {
+        "Java": said.partition('"')[2].partition('"')[0],
+        **{name: found[1] for name, jar in named.items() if (found := re.search(rf"{jar}-([\d.]+)\.jar", files))},
+        "Quix Streams": packages["quixstreams"],
+        "Faust": packages["faust-streaming"],
+    }
+
+
+def _once(name: str, content: bytes, action: Callable[[], None]) -> None:
+    """Do it unless it was done to its end for the same content."""
+    WORK.mkdir(parents=True, exist_ok=True)
+    stamp, fingerprint = WORK / f".{name}", hashlib.sha256(content).hexdigest()
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == fingerprint:
+        return
+    stamp.unlink(missing_ok=True)
+    action()
+    stamp.write_text(fingerprint, encoding="utf-8")
+
+
+def _run(command: list[str]) -> None:
+    if status := subprocess.run(command, check=False, stdout=sys.stderr).returncode:
+        raise PeersSetupError(f"failed with status {status}: {' '.join(command)}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["lock-jars"]:
+        sys.exit("usage: python -m benchmarks.peers.setup lock-jars")
+    jars.resolve(java(), ivy_jar(), _JARS, _CONFIGURATIONS)
+    jars.write_lock(_LOCK, _JARS)
