@@ -104,9 +104,12 @@ class RocksDbStorePartition(StorePartition):
         return self._checkpoint
 
     def get(self, key: bytes) -> bytes | None:
-        with self._errors():
+        # The one operation that is quicker than to enter and leave a context.
+        try:
             value: bytes | None = self._db.get(_DATA + key)
-            return value
+        except Exception as error:
+            raise self._translated(error) from error
+        return value
 
     def apply(self, writes: Mapping[bytes, bytes | None], checkpoint: Checkpoint) -> None:
         with self._errors():
@@ -166,7 +169,7 @@ class RocksDbStorePartition(StorePartition):
 
     def _check_open(self) -> None:
         if self._closing.is_set():
-            raise StoreClosedError(f"the store {self._directory.name} is closed")
+            raise StoreClosedError(_closed(self._directory))
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -176,11 +179,17 @@ class RocksDbStorePartition(StorePartition):
             yield
         except StoreError:
             raise
-        except (DbClosedError, RuntimeError) as error:
-            self._check_open()
-            raise StoreError(str(error)) from error
         except Exception as error:
-            raise _kind_of(error)(f"{self._directory}: {error}") from error
+            raise self._translated(error) from error
+
+    def _translated(self, error: Exception) -> StoreError:
+        if not isinstance(error, (DbClosedError, RuntimeError)):
+            return _kind_of(error)(f"{self._directory}: {error}")
+        return StoreClosedError(_closed(self._directory)) if self._closing.is_set() else StoreError(str(error))
+
+
+def _closed(directory: Path) -> str:
+    return f"the store {directory.name} is closed"
 
 
 def destroy_directory(directory: Path) -> None:

@@ -53,12 +53,19 @@ class StateStore:
 
         Raises NotServingError while the key's partition is restoring or elsewhere, StoreClosedError if it just leaves.
         """
-        partition = self.partition_of(key)
+        return self.get_in(self.partition_of(key), key)
+
+    def get_in(self, partition: int, key: bytes) -> Entry | None:
+        """The same, given the key's partition."""
+        stored = self.serving(partition).store.get(key)
+        return None if stored is None else Entry.unpack(stored)
+
+    def serving(self, partition: int) -> StoreTask:
+        """The partition's task; raises NotServingError while it is restoring or elsewhere."""
         task = self._tasks.get(partition)
         if task is None or not task.progress.restored:
             raise NotServingError(partition, task)
-        stored = task.store.get(key)
-        return None if stored is None else Entry.unpack(stored)
+        return task
 
     def read(self, partition: int, key: bytes) -> bytes | None:
         """What is stored, restored or not."""
