@@ -4,7 +4,7 @@ import shutil
 import struct
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -111,17 +111,27 @@ class RocksDbStorePartition(StorePartition):
             raise self._translated(error) from error
         return value
 
-    def apply(self, writes: Mapping[bytes, bytes | None], checkpoint: Checkpoint) -> None:
+    def get_many(self, keys: Collection[bytes]) -> dict[bytes, bytes | None]:
+        with self._errors():
+            return dict(zip(keys, self._db.get([_DATA + key for key in keys]), strict=True))
+
+    def apply(
+        self,
+        writes: Mapping[bytes, bytes | None],
+        checkpoint: Checkpoint,
+        known: Mapping[bytes, bytes | None] | None = None,
+    ) -> None:
+        if known is None:
+            known = self.get_many(writes.keys())
         with self._errors():
             batch = WriteBatch(raw_mode=True)
             count = self._count
             for key, value in writes.items():
-                stored_key = _DATA + key
-                existed = stored_key in self._db
+                existed = known[key] is not None
                 if value is not None:
-                    batch.put(stored_key, value)
+                    batch.put(_DATA + key, value)
                 elif existed:
-                    batch.delete(stored_key)
+                    batch.delete(_DATA + key)
                 count += (value is not None) - existed
             header = _CHECKPOINT_HEADER.pack(checkpoint.offset, checkpoint.caught_up_time, count)
             batch.put(_CHECKPOINT, header + checkpoint.origin.encode())

@@ -1,6 +1,6 @@
 """A store as its readers see it: the partitions that this instance holds, whatever feeds them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from confluent_kafka import murmur2
 
@@ -67,14 +67,14 @@ class StateStore:
             raise NotServingError(partition, task)
         return task
 
-    def read(self, partition: int, key: bytes) -> bytes | None:
+    def read(self, partition: int, keys: Collection[bytes]) -> Mapping[bytes, bytes | None]:
         """What is stored, restored or not."""
-        return self._tasks[partition].store.get(key)
+        return self._tasks[partition].store.get_many(keys)
 
     def add(self, task: StoreTask) -> None:
         if source := self._source:
             # Looked up each time: the source's partition may be rebuilt while this one stays.
-            task.source = lambda key: source.read(task.partition, key)
+            task.source = lambda keys: source.read(task.partition, keys)
         self._tasks[task.partition] = task
 
     def remove(self, partition: int) -> StoreTask | None:
