@@ -5,7 +5,7 @@ import json
 import struct
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import fastavro
 from fastavro.read import SchemaResolutionError
@@ -106,7 +106,7 @@ def record_decoder(
         body = io.BytesIO(value)
         body.seek(_HEADER.size)
         try:
-            record = fastavro.schemaless_reader(body, writer, resolve_into)
+            record = cast(Record, fastavro.schemaless_reader(body, writer, resolve_into))
         # Also where the writer's schema, good in itself, is another record's.
         except _AVRO_ERRORS as error:
             raise UndecodableError(f"not an Avro {name} of schema id {schema_id}: {error}") from error

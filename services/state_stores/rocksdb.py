@@ -113,7 +113,8 @@ class RocksDbStorePartition(StorePartition):
 
     def get_many(self, keys: Collection[bytes]) -> dict[bytes, bytes | None]:
         with self._errors():
-            return dict(zip(keys, self._db.get([_DATA + key for key in keys]), strict=True))
+            values: list[bytes | None] = self._db.get([_DATA + key for key in keys])  # type: ignore[assignment]
+            return dict(zip(keys, values, strict=True))
 
     def apply(
         self,

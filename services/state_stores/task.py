@@ -226,7 +226,7 @@ class StoreTask:
         The source has applied this record, or knows better: that way a record that it ignored cannot bring back what
         was filtered out, and nothing need be remembered here about keys that are not here.
         """
-        if record.key not in sources or record.key in writes or self.definition.derived is None:
+        if record.key is None or self.definition.derived is None or record.key in writes or record.key not in sources:
             return
         entry = sources[record.key]
         passes = entry is not None and self.definition.derived.keeps(Entry.body_of(entry))
