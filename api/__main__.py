@@ -1,5 +1,6 @@
 """``python -m api``: one API instance. The only place where its parts meet."""
 
+import gc
 import signal
 from collections import defaultdict
 from pathlib import Path
@@ -67,9 +68,12 @@ def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. Raises StateDirectoryInUseError at once if another process has the directory."""
     directory = StateDirectory(settings.state_dir)
     membership = GroupMembership(settings, settings.advertised_url)
+    app = build_app(settings, directory, membership)
+    # What is here by now stays for good; the collector need not look through all of it again and again.
+    gc.freeze()
     server = uvicorn.Server(
         uvicorn.Config(
-            build_app(settings, directory, membership),
+            app,
             host=settings.api_host,
             port=settings.api_port,
             loop="uvloop",

@@ -3,11 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import cached_property
 
 from fastapi import FastAPI
+from starlette.types import Receive, Scope, Send
 
 from api import documentation, problems
 from api.commands import Commands
+from api.direct import DirectRoutes
 from api.forwarding import Forwarder, ReportCollector
 from api.key_query import KeyQueries
 from api.key_reads import KeyReads
@@ -27,6 +30,19 @@ from services.ledger.queries import LedgerQueries
 from services.state_stores import catalogue
 
 _USUAL_RULES = Programme()
+
+
+class _Application(FastAPI):
+    """FastAPI with the look-ups in front of it and of all its middleware."""
+
+    @cached_property
+    def _front(self) -> DirectRoutes:
+        routes = [*balances.router.routes, *store_queries.look_ups.routes]
+        return DirectRoutes(super().__call__, routes, self.state.metrics)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = self
+        await self._front(scope, receive, send)
 
 
 def create_app(
@@ -71,7 +87,7 @@ def create_app(
         if ledger:
             ledger.close()
 
-    app = FastAPI(
+    app = _Application(
         title="retail-loyalty",
         version="1.0.0",
         summary="Loyalty points: balances from state that the instances share, and commands.",
@@ -85,6 +101,8 @@ def create_app(
             {"name": "operations", "description": "Health and metrics of this instance."},
         ],
         lifespan=lifespan,
+        # The metrics are our own; to look for a provider of others at every request costs more than a look-up.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.stores = stores
     app.state.local = cluster.local
@@ -100,6 +118,7 @@ def create_app(
     app.include_router(commands_of_customers.router)
     app.include_router(simulation.router)
     app.include_router(instances.router)
+    app.include_router(store_queries.look_ups)
     app.include_router(store_queries.router)
     app.include_router(health.router)
     app.add_middleware(BodyLimitMiddleware)

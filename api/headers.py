@@ -1,6 +1,9 @@
 """Every header of our own, and which of others' cross between instances."""
 
+from fastapi import Request
+
 from services.interactive_queries.local import Standing
+from services.state_stores.assignment import Role
 
 # What an answer says of itself.
 SERVED_BY = "Loyalty-Served-By"
@@ -51,14 +54,35 @@ RESPONSE_HEADERS = (
 """What of its answer goes to the caller."""
 
 
-def freshness(served_by: str, standing: Standing, sequence: int) -> dict[str, str]:
+RawHeaders = list[tuple[bytes, bytes]]
+"""As ASGI sends them."""
+
+_SERVED_BY, _ROLE, _PARTITION, _OFFSET, _LAG, _SEQUENCE, _STALE = (name.lower().encode() for name in FRESHNESS)
+
+
+def freshness(served_by: str, standing: Standing, sequence: int) -> RawHeaders:
     """The headers of an answer from a local copy."""
-    return {
-        SERVED_BY: served_by,
-        ROLE: standing.role.value,
-        PARTITION: str(standing.partition),
-        OFFSET: str(standing.position),
-        LAG: str(standing.lag),
-        SEQUENCE: str(sequence),
-        STALE: "true" if standing.stale else "false",
-    }
+    role = standing.role
+    return [
+        (_SERVED_BY, served_by.encode()),
+        (_ROLE, role.encode()),
+        (_PARTITION, b"%d" % standing.partition),
+        (_OFFSET, b"%d" % standing.position),
+        (_LAG, b"%d" % standing.lag),
+        (_SEQUENCE, b"%d" % sequence),
+        (_STALE, b"false" if role is Role.ACTIVE else b"true"),
+    ]
+
+
+def received(request: Request, name: str) -> str | None:
+    """A header of a request; None for an absent one, of which Starlette's own look-up makes an exception."""
+    wanted = name.lower().encode()
+    for header, value in request.scope["headers"]:
+        if header == wanted:
+            return str(value, "latin-1")
+    return None
+
+
+def texts(raw_headers: RawHeaders) -> dict[str, str]:
+    """The same as names and texts."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in raw_headers}

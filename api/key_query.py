@@ -9,7 +9,7 @@ otherwise  ──► the owner; if the partition has moved from it, whoever the 
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import orjson
 from fastapi import Request, Response
@@ -35,8 +35,7 @@ _REDISCOVERY_SECONDS = 1.0
 _REDISCOVERY_STEP_SECONDS = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class KeyQuery:
+class KeyQuery(NamedTuple):
     """What is asked.
 
     Attributes:
@@ -59,14 +58,28 @@ class KeyQuery:
 
 
 class _Clock:
-    """The time that a request has."""
+    """The time that a request has; reckoned when it is asked for, as most are answered before."""
 
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
+    __slots__ = ("_query", "_request", "_started")
+
+    def __init__(self, query: KeyQuery, request: Request | None = None) -> None:
+        self._query = query
+        self._request = request
+        self._started = time.monotonic()
 
     @property
     def left(self) -> float:
-        return max(0.0, self._end - time.monotonic())
+        seconds = self._query.wait_seconds + _PATIENCE_SECONDS
+        if self._request:
+            seconds = min(seconds, deadline_of(self._request))
+        return max(0.0, self._started + seconds - time.monotonic())
+
+
+class _Found(NamedTuple):
+    """What has been read, and how the copy stood before."""
+
+    standing: Standing
+    entry: Entry | None
 
 
 class KeyQueries:
@@ -84,8 +97,8 @@ class KeyQueries:
 
     async def answer(self, request: Request, query: KeyQuery) -> Response:
         """The answer, ours or another instance's; raises ProblemError."""
-        clock = _Clock(min(query.wait_seconds + _PATIENCE_SECONDS, deadline_of(request)))
-        if asked_as := request.headers.get(headers.FORWARDED_TO):
+        clock = _Clock(query, request)
+        if asked_as := headers.received(request, headers.FORWARDED_TO):
             return await self._as_asked(query, asked_as, clock)
         if self._local.owns(query.store, query.partition):
             try:
@@ -97,7 +110,7 @@ class KeyQueries:
 
     async def answer_here(self, query: KeyQuery) -> Response:
         """The answer from the copy that is here, whoever owns the partition; raises ProblemError."""
-        return await self._here(query, _Clock(query.wait_seconds + _PATIENCE_SECONDS), as_owner=False)
+        return await self._here(query, _Clock(query), as_owner=False)
 
     async def _as_asked(self, query: KeyQuery, asked_as: str, clock: _Clock) -> Response:
         """Answer another instance; never ask a third."""
@@ -107,28 +120,32 @@ class KeyQueries:
 
     async def _here(self, query: KeyQuery, clock: _Clock, *, as_owner: bool) -> Response:
         """Answer from the local copy; as the owner only for as long as this instance is that."""
-        store, partition = query.store, query.partition
-        standing: Standing | None = None
+        if query.awaited == ANYTHING:
+            return self._respond(query, *self._read(query, as_owner=as_owner))
+        last: list[_Found] = []
 
         def read() -> Entry | None:
-            nonlocal standing
-            if as_owner and not self._local.owns(store, partition):
-                raise problems.not_the_owner(partition)
-            standing = self._local.standing(store, partition)
-            return store.get(query.key)
+            last[:] = [self._read(query, as_owner=as_owner)]
+            return last[0].entry
 
+        seconds = min(query.wait_seconds, max(0.0, clock.left - _ANSWER_SECONDS))
+        await self._local.stores.waiters.wait(query.key, query.awaited, seconds, read)
+        return self._respond(query, *last[0])
+
+    def _read(self, query: KeyQuery, *, as_owner: bool) -> _Found:
+        store, partition = query.store, query.partition
+        if as_owner and not self._local.owns(store, partition):
+            raise problems.not_the_owner(partition)
         try:
-            if query.awaited != ANYTHING:
-                seconds = min(query.wait_seconds, max(0.0, clock.left - _ANSWER_SECONDS))
-                entry = await self._local.stores.waiters.wait(query.key, query.awaited, seconds, read)
-            else:
-                entry = read()
+            standing = self._local.standing(store, partition)
+            return _Found(standing, store.get_in(partition, query.key))
         except NotServingError as error:
             raise problems.not_serving(error) from error
         except StoreClosedError as error:
             raise problems.stopping() from error
-        assert standing is not None  # noqa: S101  # whatever was read has set it
-        standing = self._local.after_read(store, standing)
+
+    def _respond(self, query: KeyQuery, before: Standing, entry: Entry | None) -> Response:
+        standing = self._local.after_read(query.store, before)
         sequence = entry.sequence if entry else 0
         own_headers = headers.freshness(self._local.url, standing, sequence)
         try:
@@ -138,9 +155,9 @@ class KeyQueries:
                 raise problems.sequence_not_reached(query.awaited.sequence, sequence)
             response = query.render(entry)
         except problems.ProblemError as problem:
-            problem.headers = {**problem.headers, **own_headers}
+            problem.headers = {**problem.headers, **headers.texts(own_headers)}
             raise
-        response.headers.update(own_headers)
+        response.raw_headers.extend(own_headers)
         if standing.stale:
             self._metrics.stale_answers.inc()
         return response
@@ -252,7 +269,7 @@ class _Attempts:
 def deadline_of(request: Request) -> float:
     """Seconds that the sender has left by its own word; infinity if it does not say."""
     try:
-        return max(0.0, float(request.headers.get(headers.DEADLINE, "inf")))
+        return max(0.0, float(headers.received(request, headers.DEADLINE) or "inf"))
     except ValueError:
         return float("inf")
 

@@ -45,12 +45,23 @@ class Metrics:
         self.stale_answers = Counter(
             "loyalty_stale_answers", "Answers of this instance from a standby copy.", registry=self.registry
         )
+        self._of_route: dict[tuple[str, str, str], tuple[Counter, Histogram]] = {}
         self._freshness = Histogram(
             "loyalty_balance_freshness_seconds",
             "From the broker's append of the newest invoice counted to its balance in the store; after the restore.",
             buckets=_FRESHNESS_BUCKETS,
             registry=self.registry,
         )
+
+    def observe_request(self, method: str, route: str, status: str, seconds: float) -> None:
+        # To find a labelled child anew takes longer than to count with it; there are as many as routes and statuses.
+        children = self._of_route.get((method, route, status))
+        if children is None:
+            children = self.requests.labels(method, route, status), self.request_seconds.labels(method, route)
+            self._of_route[method, route, status] = children
+        counter, histogram = children
+        counter.inc()
+        histogram.observe(seconds)
 
     def observe_freshness(self, seconds: float) -> None:
         self._freshness.observe(seconds)
@@ -139,5 +150,4 @@ class MetricsMiddleware:
         finally:
             method = scope["method"] if scope["method"] in _METHODS else "other"
             route = getattr(scope.get("route"), "path", "unmatched")
-            self._metrics.requests.labels(method, route, status).inc()
-            self._metrics.request_seconds.labels(method, route).observe(time.perf_counter() - started)
+            self._metrics.observe_request(method, route, status, time.perf_counter() - started)

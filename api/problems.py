@@ -270,6 +270,11 @@ def invalid_parameters(errors: list[dict[str, Any]]) -> ProblemError:
     )
 
 
+def unexpected() -> ProblemError:
+    status = HTTPStatus.INTERNAL_SERVER_ERROR
+    return ProblemError(status, "internal-error", status.phrase, "The server's log has the cause.")
+
+
 def install(app: FastAPI) -> None:
     """Turn every error of the app, the framework's own included, into a problem."""
 
@@ -291,6 +296,5 @@ def install(app: FastAPI) -> None:
         return invalid_parameters(errors).response()
 
     @app.exception_handler(Exception)
-    async def unexpected(_: Request, __: Exception) -> Response:
-        status = HTTPStatus.INTERNAL_SERVER_ERROR
-        return ProblemError(status, "internal-error", status.phrase, "The server's log has the cause.").response()
+    async def of_nobody(_: Request, __: Exception) -> Response:
+        return unexpected().response()

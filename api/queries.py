@@ -11,8 +11,7 @@ from fastapi import Path, Query, Response
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from api import problems
-from api.conditional import etag_of, matches
+from api import conditional, problems
 from services.interactive_queries.queries import KeyRange
 from services.state_stores.assignment import Role
 from services.state_stores.entry import Entry
@@ -156,10 +155,10 @@ def renderer(store: StateStore, key: bytes, if_none_match: str | None) -> Callab
     def render(entry: Entry | None) -> Response:
         if entry is None:
             raise problems.unknown_key()
-        etag = etag_of(entry)
-        if if_none_match is not None and matches(if_none_match, etag):
-            return Response(status_code=304, headers={"ETag": etag, **CACHING})
-        return json_response(entry_body(key, store.partition_of(key), entry), ETag=etag)
+        return conditional.answer(entry, body, if_none_match)
+
+    def body(entry: Entry) -> bytes:
+        return orjson.dumps(entry_body(key, store.partition_of(key), entry))
 
     return render
 

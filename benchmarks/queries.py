@@ -1,12 +1,13 @@
 """Interactive queries, measured: restore, reads, and an owner's death under load (``make bench-queries``).
 
 Everything is real: a broker, the API as processes, HTTP. The server's own processor time gives requests per core, so
-that a load generator on the same cores does not count; the bare server is measured in the same run, in alternation.
-Writes var/reports/queries.json.
+that a load generator on the same cores does not count. A bare server and a plain consumer are measured in the same run,
+in alternation; ratios are medians of the pairs. Writes var/reports/queries.json.
 """
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from typing import Any
 import httpx
 import psutil
 
-from benchmarks import load
+from benchmarks import load, restores
 from benchmarks.machine import machine
 from infra.local.broker import LocalBroker
 from infra.local.ports import HOST, free_port
@@ -28,9 +29,10 @@ from infra.local.stack import private_settings
 from services.messaging.administration import create_topics
 from services.settings import Settings
 from tests.api_process import ApiProcess, Changelog
-from tests.read_load import Load, Writer, points_at
+from tests.read_load import Load, Writer
 
 REPORT = Path("var/reports/queries.json")
+_LOOK_SECONDS = 0.1
 STANDBY_CARDS = [f"CARD{number}" for number in range(45)]
 
 
@@ -39,7 +41,8 @@ def main() -> None:
     parser.add_argument("--balances", type=int, default=1_000_000, help="to restore")
     parser.add_argument("--rate", type=int, default=400, help="requests a second while latency is measured")
     parser.add_argument("--seconds", type=int, default=15, help="of each measurement of reads")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=10, help="of both servers, one after the other")
+    parser.add_argument("--restores", type=int, default=2, help="of both, a plain consumer after each")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         directory = Path(name)
@@ -90,14 +93,12 @@ def death_of_an_owner(settings: Settings, directory: Path) -> dict[str, Any]:
 
 def restore_and_reads(settings: Settings, directory: Path, options: argparse.Namespace) -> dict[str, Any]:
     create_topics(settings)
-    changelog = Changelog(settings)
-    for number in range(options.balances):
-        changelog.balance(_card(number), points_at(1), 1)
-    changelog.flush()
+    restores.write_balances(settings, options.balances)
     with ExitStack() as stack:
-        restored = _restore(stack, settings, directory, options.balances)
-        first = restored.pop("instance")
-        paths = [f"/v1/customers/{_card(number * 7919 % options.balances)}/balance" for number in range(2_000)]
+        pairs = [_restore_and_leave(settings, directory, options) for _ in range(options.restores - 1)]
+        restored, first = _restore(stack, settings, directory, options.balances)
+        pairs.append((restored, restores.read_into_nothing(settings)))
+        paths = [f"/v1/customers/{restores.card(number * 7919 % options.balances)}/balance" for number in range(2_000)]
         local = _against_bare_server(first, paths, options)
         second = stack.enter_context(_instance(settings, directory, "second"))
         _wait_until(lambda: _owners(first) == 2 and _owners(second) == 2)
@@ -105,7 +106,7 @@ def restore_and_reads(settings: Settings, directory: Path, options: argparse.Nam
         elsewhere = [path for path in paths if _served_by(first, path) != first.url]
         forwarded = load.run(first.url, elsewhere, rate=options.rate / 4, seconds=options.seconds)
         return {
-            **restored,
+            **restores.compared(pairs, options.balances),
             **local,
             "forwarded_p50_ms": round(forwarded.percentile(50), 2),
             "forwarded_p99_ms": round(forwarded.percentile(99), 2),
@@ -113,7 +114,19 @@ def restore_and_reads(settings: Settings, directory: Path, options: argparse.Nam
         }
 
 
-def _restore(stack: ExitStack, settings: Settings, directory: Path, balances: int) -> dict[str, Any]:
+def _restore_and_leave(
+    settings: Settings, directory: Path, options: argparse.Namespace
+) -> tuple[dict[str, float], dict[str, float]]:
+    with ExitStack() as stack:
+        restored, first = _restore(stack, settings, directory, options.balances)
+        first.terminate()
+    shutil.rmtree(settings_dir(directory, "first"))
+    return restored, restores.read_into_nothing(settings)
+
+
+def _restore(
+    stack: ExitStack, settings: Settings, directory: Path, balances: int
+) -> tuple[dict[str, float], ApiProcess]:
     """Records a second from the first to readiness, and memory of each key over that of an empty instance."""
     empty = settings.model_copy(update={"topic_prefix": "empty-"})
     create_topics(empty)
@@ -125,17 +138,17 @@ def _restore(stack: ExitStack, settings: Settings, directory: Path, balances: in
     while begun is None:  # its first record, so that the start of Python and of the web server is not counted
         report = first.wait_until(lambda report: any(each["applied"] for each in report["partitions"]))
         begun, before = time.monotonic(), sum(each["applied"] for each in _balances(report))
-    first.ready()
+    while not _is_ready(first):  # asked now and then: to answer takes the processor that restores
+        time.sleep(_LOOK_SECONDS)
     seconds = time.monotonic() - begun
     process = _process(first)
     return {
-        "instance": first,
-        "restore_records_per_second": round((balances - before) / seconds),
-        "restore_seconds": round(seconds, 1),
-        "restore_records_per_cpu_second": round(balances / sum(process.cpu_times()[:2])),
-        "bytes_per_key": round((process.memory_info().rss - resident_empty) / balances, 1),
-        "disk_bytes_per_key": round(_size(settings_dir(directory, "first")) / balances, 1),
-    }
+        "restore_records_per_second": (balances - before) / seconds,
+        "restore_seconds": seconds,
+        "restore_cpu_seconds": sum(process.cpu_times()[:2]),
+        "bytes_per_key": (process.memory_info().rss - resident_empty) / balances,
+        "disk_bytes_per_key": _size(settings_dir(directory, "first")) / balances,
+    }, first
 
 
 def _against_bare_server(instance: ApiProcess, paths: list[str], options: argparse.Namespace) -> dict[str, Any]:
@@ -145,15 +158,16 @@ def _against_bare_server(instance: ApiProcess, paths: list[str], options: argpar
     try:
         bare_url = f"http://{HOST}:{port}"
         _wait_until(lambda: _answers(bare_url))
-        ours, theirs, rates = [], [], []
+        ours, theirs, rates, seconds = [], [], [], options.seconds / options.rounds
         for _ in range(options.rounds):
-            ours.append(_per_core(_process(instance), instance.url, paths, options.seconds / 3, rates))
-            theirs.append(_per_core(bare, bare_url, paths, options.seconds / 3))
+            ours.append(_per_core(_process(instance), instance.url, paths, seconds, rates))
+            theirs.append(_per_core(bare, bare_url, paths, seconds))
         steady = load.run(instance.url, paths, rate=options.rate, seconds=options.seconds)
         return {
             "local_rps_per_core": round(median(ours)),
             "bare_server_rps_per_core": round(median(theirs)),
-            "ratio_to_bare_server": round(median(ours) / median(theirs), 3),
+            "ratio_to_bare_server": round(median(a / b for a, b in zip(ours, theirs, strict=True)), 3),
+            "rounds": [[round(a), round(b)] for a, b in zip(ours, theirs, strict=True)],
             "local_rps": round(median(rates)),
             "local_p50_ms": round(steady.percentile(50), 2),
             "local_p99_ms": round(steady.percentile(99), 2),
@@ -168,7 +182,7 @@ def _per_core(
     process: psutil.Process, url: str, paths: list[str], seconds: float, rates: list[float] | None = None
 ) -> float:
     """Requests for each second of the server's own processor time, while it is kept busy."""
-    load.run(url, paths, rate=None, seconds=1)
+    load.run(url, paths, rate=None, seconds=0.3)
     before = sum(process.cpu_times()[:2])
     measured = load.run(url, paths, rate=None, seconds=seconds)
     if set(measured.statuses) != {200}:
@@ -200,6 +214,10 @@ def _standbys(instance: ApiProcess) -> int:
     return sum(len(each["standby"]) for each in _metadata(instance))
 
 
+def _is_ready(instance: ApiProcess) -> bool:
+    return instance.http.get("/readyz").is_success
+
+
 def _served_by(instance: ApiProcess, path: str) -> str:
     return str(instance.http.get(path).headers["loyalty-served-by"])
 
@@ -210,10 +228,6 @@ def _balances(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _process(instance: ApiProcess) -> psutil.Process:
     return psutil.Process(instance.pid)
-
-
-def _card(number: int) -> str:
-    return f"{number:010}"
 
 
 def _answers(url: str) -> bool:

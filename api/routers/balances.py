@@ -1,9 +1,10 @@
 """The balance look-up."""
 
+from operator import attrgetter
+
 from fastapi import APIRouter, Request, Response
 
-from api import problems
-from api.conditional import etag_of, matches
+from api import conditional, problems
 from api.documentation import FRESHNESS_HEADERS, Balance, problem_responses
 from api.key_query import KeyQueries, KeyQuery
 from api.parameters import Card, IfNoneMatch, MaxLag, MinSequence, OpenedTime, Timeout
@@ -11,6 +12,8 @@ from services.state_stores.catalogue import BALANCES
 from services.state_stores.entry import Awaited, Entry
 
 router = APIRouter(prefix="/v1/customers", tags=["customers"])
+
+_BODY = attrgetter("body")
 
 
 @router.get(
@@ -64,7 +67,4 @@ async def balance(  # noqa: PLR0913, PLR0917 - one parameter a parameter of the 
 def _answer(entry: Entry | None, if_none_match: str | None) -> Response:
     if entry is None:
         raise problems.unknown_customer()
-    headers = {"ETag": etag_of(entry), "Cache-Control": "private, no-cache"}
-    if if_none_match is not None and matches(if_none_match, headers["ETag"]):
-        return Response(status_code=304, headers=headers)
-    return Response(entry.body, headers=headers, media_type="application/json")
+    return conditional.answer(entry, _BODY, if_none_match)

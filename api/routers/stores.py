@@ -12,13 +12,15 @@ from api.key_query import KeyQueries, KeyQuery
 from api.limits import KEYS_BYTES
 from api.parameters import IfNoneMatch, MaxLag, MinSequence, OpenedTime, Timeout
 from api.problems import ProblemError
-from api.queries import Key, Partitions
+from api.queries import Key, Partitions, StoreName
 from api.scatter import StoreQueries
-from api.store_queries import Store, StoreQuery
+from api.store_queries import StoreQuery, the_store
 from services.state_stores.entry import Awaited
 from services.state_stores.local import LocalStores
 
 router = APIRouter(prefix="/v1/stores/{store}", tags=["stores"])
+look_ups = APIRouter(prefix="/v1/stores/{store}", tags=["stores"])
+"""Of single keys; see ``DirectRoutes``."""
 
 Erased = Annotated[
     bool,
@@ -44,7 +46,7 @@ _ONE_KEY: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get(
+@look_ups.get(
     "/keys/{key:path}",
     summary="One key",
     response_model=queries.StoreEntry,
@@ -61,7 +63,7 @@ _ONE_KEY: dict[int | str, dict[str, Any]] = {
 )
 async def one_key(  # noqa: PLR0913 - one parameter a parameter of the request
     request: Request,
-    store: Store,
+    store: StoreName,
     key: Key,
     min_sequence: MinSequence = 0,
     opened_time: OpenedTime = 0,
@@ -72,29 +74,31 @@ async def one_key(  # noqa: PLR0913 - one parameter a parameter of the request
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """The entry of a key; any instance answers for every key, as it does for a customer's balance."""
+    found = await the_store(request, store)
     key_queries: KeyQueries = request.app.state.key_queries
-    render = queries.renderer(store, key.encode(), if_none_match)
+    render = queries.renderer(found, key.encode(), if_none_match)
     return await key_queries.answer(
         request,
-        KeyQuery(store, key.encode(), render, Awaited(min_sequence, opened_time, erased), timeout_seconds, max_lag),
+        KeyQuery(found, key.encode(), render, Awaited(min_sequence, opened_time, erased), timeout_seconds, max_lag),
     )
 
 
-@router.get(
+@look_ups.get(
     "/local/keys/{key:path}",
     summary="One key, here",
     response_model=queries.StoreEntry,
     responses={**_ONE_KEY, **problem_responses(problems.unknown_key(), problems.not_here(2), *_ERRORS)},
 )
-async def one_key_here(request: Request, store: Store, key: Key, if_none_match: IfNoneMatch = None) -> Response:
+async def one_key_here(request: Request, store: StoreName, key: Key, if_none_match: IfNoneMatch = None) -> Response:
     """The entry of a key from the copy that is here, the owner's or a standby's; the headers say which."""
+    found = await the_store(request, store)
     stores: LocalStores = request.app.state.stores
-    partition = store.partition_of(key.encode())
-    if stores.feed.restored and partition not in store.tasks:
+    partition = found.partition_of(key.encode())
+    if stores.feed.restored and partition not in found.tasks:
         raise problems.not_here(partition)
     key_queries: KeyQueries = request.app.state.key_queries
-    render = queries.renderer(store, key.encode(), if_none_match)
-    return await key_queries.answer_here(KeyQuery(store, key.encode(), render))
+    render = queries.renderer(found, key.encode(), if_none_match)
+    return await key_queries.answer_here(KeyQuery(found, key.encode(), render))
 
 
 class Operation(NamedTuple):

@@ -9,7 +9,7 @@ from services.interactive_queries.reports import HeldPartition, InstanceReport
 from services.settings import Settings
 from services.state_stores.assignment import Place, Role
 from services.state_stores.local import LocalStores
-from services.state_stores.store import NotServingError, StateStore
+from services.state_stores.store import StateStore
 from services.state_stores.task import StoreTask
 
 
@@ -64,9 +64,10 @@ class LocalInstance:
     def __init__(self, stores: LocalStores, membership: Membership, settings: Settings) -> None:
         self.stores = stores
         self.membership = membership
-        definitions = [store.definition for store in stores.by_name.values() if not store.definition.is_global]
-        self._leaders = leaders({settings.name_of(each.changelog): each.changelog.partitions for each in definitions})
-        self._settings = settings
+        definitions = [store.definition for store in stores.by_name.values()]
+        topics = {each.name: settings.name_of(each.changelog) for each in definitions}
+        shared = leaders({topics[each.name]: each.changelog.partitions for each in definitions if not each.is_global})
+        self._leader_of = {name: shared.get(topic, topic) for name, topic in topics.items()}
 
     @property
     def url(self) -> str:
@@ -74,12 +75,12 @@ class LocalInstance:
 
     def place(self, store: StateStore, partition: int) -> Place:
         """The partition of the group's that stands for it (see ``leaders``)."""
-        topic = self._settings.name_of(store.definition.changelog)
-        return self._leaders.get(topic, topic), partition
+        return self._leader_of[store.definition.name], partition
 
     def owns(self, store: StateStore, partition: int) -> bool:
         """Whether the group gave it to this instance, as far as that has heard; always so for a global store."""
-        return store.definition.is_global or self.place(store, partition) in self.membership.owned
+        definition = store.definition
+        return definition.is_global or (self._leader_of[definition.name], partition) in self.membership.owned
 
     def may_claim(self, store: StateStore, partition: int) -> bool:
         """Whether nobody else can own it now."""
@@ -90,10 +91,7 @@ class LocalInstance:
 
         Raises NotServingError for a partition that is not here, or not restored.
         """
-        task = store.tasks.get(partition)
-        if task is None or not task.progress.restored:
-            raise NotServingError(partition, task)
-        return self._standing(store, task)
+        return self._standing(store, store.serving(partition))
 
     def after_read(self, store: StateStore, standing: Standing) -> Standing:
         """The same, with the lease checked once more: the process may have been stopped during the read."""
@@ -111,11 +109,10 @@ class LocalInstance:
         return InstanceReport(url=self.url, group=self.membership.group, partitions=tuple(held))
 
     def _standing(self, store: StateStore, task: StoreTask) -> Standing:
-        progress = task.progress
-        active = progress.caught_up and self.may_claim(store, task.partition)
+        progress, partition = task.progress, task.partition
+        role = Role.ACTIVE if progress.caught_up and self.may_claim(store, partition) else Role.STANDBY
         lag_known = boot_seconds() - progress.end_asked_at < self.membership.lease_seconds
-        position, lag = progress.position, progress.lag
-        return Standing(Role.ACTIVE if active else Role.STANDBY, task.partition, position, lag, lag_known)
+        return Standing(role, partition, progress.position, progress.lag, lag_known)
 
 
 def _held(store: str, task: StoreTask, role: Role) -> HeldPartition:

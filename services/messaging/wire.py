@@ -5,7 +5,7 @@ import json
 import struct
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import fastavro
 from fastavro.read import SchemaResolutionError
@@ -13,6 +13,7 @@ from fastavro.schema import SchemaParseException
 
 import schemas
 from schemas.topics import Topic
+from services.messaging import decimals
 from services.messaging.schema_ids import SchemaIds
 
 Record = dict[str, Any]
@@ -50,13 +51,16 @@ def encoder(topic: Topic, ids: SchemaIds) -> Callable[[Mapping[str, Any]], bytes
     return record_encoder(str(topic.value), ids.writer_id(topic))
 
 
-def decoder(topic: Topic, ids: SchemaIds) -> Callable[[bytes], Record]:
+def decoder(topic: Topic, ids: SchemaIds, *, decimals_as_text: bool = False) -> Callable[[bytes], Record]:
     """A function that reads values of the topic into its newest schema, whichever known schema wrote them.
+
+    With ``decimals_as_text`` the decimals among the record's own fields come as what ``str`` makes of them: to make
+    Decimals first takes as long as all the rest.
 
     It raises UndecodableError for bytes that are no such value, UnknownSchemaIdError for an id nobody registered, and
     SchemaRegistryUnavailableError where that cannot be found out now.
     """
-    return record_decoder(str(topic.value), ids.writer_schema)
+    return record_decoder(str(topic.value), ids.writer_schema, decimals_as_text=decimals_as_text)
 
 
 def record_encoder(name: str, schema_id: int) -> Callable[[Mapping[str, Any]], bytes]:
@@ -73,17 +77,24 @@ def record_encoder(name: str, schema_id: int) -> Callable[[Mapping[str, Any]], b
     return encode
 
 
-def record_decoder(name: str, writer_schema: Callable[[int], str]) -> Callable[[bytes], Record]:
-    """A function that reads framed records of that name into their newest schema; it raises as ``decoder`` says."""
-    reader = _parsed(json.dumps(schemas.current(name)))
+def record_decoder(
+    name: str, writer_schema: Callable[[int], str], *, decimals_as_text: bool = False
+) -> Callable[[bytes], Record]:
+    """A function that reads framed records of that name into their newest schema, as ``decoder`` says."""
+    scales = decimals.scales(schemas.current(name)) if decimals_as_text else {}
+    prepared = decimals.as_bytes if decimals_as_text else lambda schema: schema
+    reader = _parsed(json.dumps(prepared(schemas.current(name))))
 
     @cache
     def writer_and_reader(schema_id: int) -> tuple[Any, Any]:
         text = writer_schema(schema_id)
         try:
-            writer = _parsed(text)
+            schema = json.loads(text)
+            writer = _parsed(json.dumps(prepared(schema)))
         except _AVRO_ERRORS as error:
             raise UndecodableError(f"schema id {schema_id} is no Avro schema: {error}") from error
+        if scales and decimals.scales(schema).items() - scales.items():
+            raise UndecodableError(f"schema id {schema_id} has decimals of another scale")
         # Without a reader's schema fastavro need not resolve the two for every record.
         return writer, None if writer == reader else reader
 
@@ -95,11 +106,14 @@ def record_decoder(name: str, writer_schema: Callable[[int], str]) -> Callable[[
         body = io.BytesIO(value)
         body.seek(_HEADER.size)
         try:
-            record = fastavro.schemaless_reader(body, writer, resolve_into)
+            record = cast(Record, fastavro.schemaless_reader(body, writer, resolve_into))
         # Also where the writer's schema, good in itself, is another record's.
         except _AVRO_ERRORS as error:
             raise UndecodableError(f"not an Avro {name} of schema id {schema_id}: {error}") from error
-        return record  # type: ignore[return-value]
+        for field, scale in scales.items():
+            if (unscaled := record[field]) is not None:
+                record[field] = decimals.text(unscaled, scale)
+        return record
 
     return decode
 

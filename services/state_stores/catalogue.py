@@ -39,7 +39,7 @@ def stores(ids: SchemaIds, threshold: Decimal = TOP_CUSTOMERS_THRESHOLD) -> tupl
 
 
 def _balances(ids: SchemaIds) -> StoreDefinition:
-    decode = decoder(topics.LOYALTY_BALANCES, ids)
+    decode = decoder(topics.LOYALTY_BALANCES, ids, decimals_as_text=True)
 
     def view(key: bytes, value: bytes) -> View:
         balance = decode(value)
@@ -173,7 +173,7 @@ def _check_key(key: bytes, of_value: bytes) -> None:
         raise UndecodableError("the key is not that of the value")
 
 
-def _points(points: Decimal | None) -> str:
+def _points(points: Decimal | str | None) -> str:
     # fastavro gives None for a decimal that an older writer left to its default, which is zero.
     return "0.00" if points is None else str(points)
 
@@ -188,6 +188,7 @@ def _time_or_none(milliseconds: int) -> datetime | None:
 
 def _time(milliseconds: int) -> datetime:
     try:
-        return _EPOCH + timedelta(milliseconds=milliseconds)
+        # Twice as quick as with milliseconds.
+        return _EPOCH + timedelta(0, milliseconds // 1000, milliseconds % 1000 * 1000)
     except OverflowError as error:
         raise UndecodableError(f"{milliseconds} ms is no time of the calendar") from error

@@ -1,7 +1,7 @@
 """The contract of a local state store, one partition at a time. Both backends keep it; one test class checks both."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 
@@ -51,8 +51,21 @@ class StorePartition(ABC):
         """The value of a key; None where there is none."""
 
     @abstractmethod
-    def apply(self, writes: Mapping[bytes, bytes | None], checkpoint: Checkpoint) -> None:
-        """Put (or, for None, delete) the keys and set the checkpoint: all of it or, after a crash, nothing of it."""
+    def get_many(self, keys: Collection[bytes]) -> dict[bytes, bytes | None]:
+        """The same for several keys, in one go."""
+
+    @abstractmethod
+    def apply(
+        self,
+        writes: Mapping[bytes, bytes | None],
+        checkpoint: Checkpoint,
+        known: Mapping[bytes, bytes | None] | None = None,
+    ) -> None:
+        """Put (or, for None, delete) the keys and set the checkpoint: all of it or, after a crash, nothing of it.
+
+        Args:
+            known: what ``get_many`` has given for these keys since the last ``apply``; they are not read again.
+        """
 
     @abstractmethod
     def scan(self, start: bytes, end: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:

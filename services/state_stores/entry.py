@@ -39,6 +39,11 @@ class Entry(NamedTuple):
         sequence, offset, append_time, opened_time = _HEADER.unpack_from(stored)
         return cls(sequence, offset, append_time, stored[_HEADER.size :], opened_time)
 
+    @staticmethod
+    def body_of(stored: bytes) -> bytes:
+        """The body alone."""
+        return stored[_HEADER.size :]
+
 
 class Awaited(NamedTuple):
     """What a reader waits for: what a change that it knows of has done to an entry.

@@ -2,7 +2,7 @@
 
 import bisect
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from services.state_stores.contract import Checkpoint, StoreClosedError, StorePartition
 
@@ -28,7 +28,15 @@ class MemoryStorePartition(StorePartition):
         self._check_open()
         return value
 
-    def apply(self, writes: Mapping[bytes, bytes | None], checkpoint: Checkpoint) -> None:
+    def get_many(self, keys: Collection[bytes]) -> dict[bytes, bytes | None]:
+        return {key: self.get(key) for key in keys}
+
+    def apply(
+        self,
+        writes: Mapping[bytes, bytes | None],
+        checkpoint: Checkpoint,
+        known: Mapping[bytes, bytes | None] | None = None,  # a dictionary counts by itself
+    ) -> None:
         with self._lock:
             self._check_open()
             for key, value in writes.items():

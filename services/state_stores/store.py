@@ -1,6 +1,6 @@
 """A store as its readers see it: the partitions that this instance holds, whatever feeds them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from confluent_kafka import murmur2
 
@@ -53,21 +53,28 @@ class StateStore:
 
         Raises NotServingError while the key's partition is restoring or elsewhere, StoreClosedError if it just leaves.
         """
-        partition = self.partition_of(key)
+        return self.get_in(self.partition_of(key), key)
+
+    def get_in(self, partition: int, key: bytes) -> Entry | None:
+        """The same, given the key's partition."""
+        stored = self.serving(partition).store.get(key)
+        return None if stored is None else Entry.unpack(stored)
+
+    def serving(self, partition: int) -> StoreTask:
+        """The partition's task; raises NotServingError while it is restoring or elsewhere."""
         task = self._tasks.get(partition)
         if task is None or not task.progress.restored:
             raise NotServingError(partition, task)
-        stored = task.store.get(key)
-        return None if stored is None else Entry.unpack(stored)
+        return task
 
-    def read(self, partition: int, key: bytes) -> bytes | None:
+    def read(self, partition: int, keys: Collection[bytes]) -> Mapping[bytes, bytes | None]:
         """What is stored, restored or not."""
-        return self._tasks[partition].store.get(key)
+        return self._tasks[partition].store.get_many(keys)
 
     def add(self, task: StoreTask) -> None:
         if source := self._source:
             # Looked up each time: the source's partition may be rebuilt while this one stays.
-            task.source = lambda key: source.read(task.partition, key)
+            task.source = lambda keys: source.read(task.partition, keys)
         self._tasks[task.partition] = task
 
     def remove(self, partition: int) -> StoreTask | None:

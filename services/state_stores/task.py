@@ -1,7 +1,7 @@
 """A store task: one partition of one store, and how far it has followed its changelog. No Kafka here."""
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -76,6 +76,10 @@ class Progress:
         return min(1.0, max(0.0, (self.position - self.start) / (self.target - self.start)))
 
 
+_Stored = Mapping[bytes, bytes | None]
+"""Keys, and the packed entries that a store has for them."""
+
+
 class StoreTask:
     """Applies a changelog partition to a store partition, in the order of its offsets.
 
@@ -99,14 +103,14 @@ class StoreTask:
         self.store = store
         self.progress = progress
         self.origin = origin
-        self.source: Callable[[bytes], bytes | None] | None = None
+        self.source: Callable[[Collection[bytes]], _Stored] | None = None
         self._observe_freshness = observe_freshness
         self._next_expiry = 0.0
         self.caught_up_time = _now()
         self._end_ahead: tuple[int, int] | None = None
         self.advance(progress.position)
 
-    def apply(self, records: Iterable[ChangelogRecord]) -> Collection[bytes]:
+    def apply(self, records: Sequence[ChangelogRecord]) -> Collection[bytes]:
         """Write what the records change, together with their offsets; returns the keys that were written.
 
         Records below the position are repeats and are skipped, as are those that are not newer than the stored one
@@ -117,22 +121,27 @@ class StoreTask:
         writes: dict[bytes, bytes | None] = {}
         updated_times: list[int] = []
         position = self.progress.position
-        take = self._derive if self.definition.derived else self._take
         progress = self.progress
+        keys = {record.key for record in records if record.key is not None}
+        known = self.store.get_many(keys)
+        sources = self.source(keys) if self.source else {}
         counted = (progress.applied, progress.undecodable, progress.ignored)
         try:
             for record in records:
                 if record.offset < position:
                     continue
                 position = record.offset + 1
-                take(record, writes, updated_times)
+                if self.definition.derived:
+                    self._derive(record, sources, writes)
+                else:
+                    self._take(record, known, writes, updated_times)
         except SchemaRegistryUnavailableError:
             progress.applied, progress.undecodable, progress.ignored = counted
             raise
         if position == self.progress.position:
             return ()
         now = _now()
-        self.store.apply(writes, self._checkpoint(position))
+        self.store.apply(writes, self._checkpoint(position), known)
         self._expire(position, now)
         if self.progress.restored:  # what was waiting while this instance was away says nothing about freshness
             for updated_time in updated_times:
@@ -182,7 +191,13 @@ class StoreTask:
     def _checkpoint(self, position: int) -> Checkpoint:
         return Checkpoint(self.origin, position, self.caught_up_time)
 
-    def _take(self, record: ChangelogRecord, writes: dict[bytes, bytes | None], updated_times: list[int]) -> None:
+    def _take(
+        self,
+        record: ChangelogRecord,
+        stored: _Stored,
+        writes: dict[bytes, bytes | None],
+        updated_times: list[int],
+    ) -> None:
         if record.key is None:
             self._skip(record, "it has no key")
             return
@@ -196,7 +211,7 @@ class StoreTask:
             return
         sequence = record.offset + 1 if view.sequence is None else view.sequence
         entry = Entry(sequence, record.offset, record.append_time, view.body, view.opened_time)
-        known = writes[record.key] if record.key in writes else self.store.get(record.key)
+        known = writes[record.key] if record.key in writes else stored[record.key]
         if known is not None and entry.version <= Entry.unpack(known).version:
             self.progress.ignored += 1
             return
@@ -205,16 +220,16 @@ class StoreTask:
         if view.updated_time is not None:
             updated_times.append(view.updated_time)
 
-    def _derive(self, record: ChangelogRecord, writes: dict[bytes, bytes | None], _: list[int]) -> None:
+    def _derive(self, record: ChangelogRecord, sources: _Stored, writes: dict[bytes, bytes | None]) -> None:
         """Take over what the source has for the key by now, if it passes the filter.
 
         The source has applied this record, or knows better: that way a record that it ignored cannot bring back what
         was filtered out, and nothing need be remembered here about keys that are not here.
         """
-        if record.key is None or record.key in writes or self.definition.derived is None or self.source is None:
+        if record.key is None or self.definition.derived is None or record.key in writes or record.key not in sources:
             return
-        entry = self.source(record.key)
-        passes = entry is not None and self.definition.derived.keeps(Entry.unpack(entry).body)
+        entry = sources[record.key]
+        passes = entry is not None and self.definition.derived.keeps(Entry.body_of(entry))
         writes[record.key] = entry if passes else None
         self.progress.applied += 1
 

@@ -45,6 +45,17 @@ class TestStorePartition:
         assert store.checkpoint == checkpoint
         assert (store.get(b"a"), store.get(b"b")) == (b"1", b"2")
 
+    def test_reads_several_keys_at_once(self, store: StorePartition) -> None:
+        """Each key that was asked for, None where there is no value; what was read need not be read again to write."""
+        store.apply({b"a": b"1", b"b": b""}, NOTHING)
+        known = store.get_many([b"b", b"c", b"a"])
+        store.apply({b"a": None, b"b": b"2", b"c": b"3"}, NOTHING, known)
+
+        assert {b"a": b"1", b"b": b"", b"c": None} == known
+        assert {b"a": None, b"b": b"2", b"c": b"3"} == store.get_many([b"a", b"b", b"c"])
+        assert {} == store.get_many([])
+        assert store.count() == 2
+
     def test_deletes(self, store: StorePartition) -> None:
         """None deletes a key, and deleting an unknown key changes nothing."""
         store.apply({b"a": b"1", b"b": b"2"}, NOTHING)
@@ -87,6 +98,7 @@ class TestStorePartition:
 
         for operation in (
             lambda: store.get(b"a"),
+            lambda: store.get_many([b"a"]),
             lambda: store.apply({}, NOTHING),
             lambda: store.scan(b"", None, 1),
             store.count,

@@ -1,0 +1,60 @@
+"""What restores are measured with: the balances to restore, and the consumer that they are compared with."""
+
+import json
+import subprocess
+import sys
+from decimal import Decimal
+from statistics import median
+from typing import Any
+
+from schemas.topics import LOYALTY_BALANCES
+from services.messaging.schema_ids import schema_ids
+from services.messaging.wire import encoder
+from services.settings import Settings
+from tests.api_process import Changelog
+
+
+def card(number: int) -> str:
+    return f"{number:010}"
+
+
+def write_balances(settings: Settings, count: int) -> None:
+    """One record a customer, with every field set, as the pipeline sets them."""
+    changelog, encode = Changelog(settings), encoder(LOYALTY_BALANCES, schema_ids(settings))
+    for number in range(count):
+        points = Decimal(number % 50_000) / 100
+        record = {
+            "CustomerCardNo": card(number),
+            "TotalLoyaltyPoints": points,
+            "AvailableLoyaltyPoints": points,
+            "PendingLoyaltyPoints": Decimal(0),
+            "ReservedLoyaltyPoints": Decimal(0),
+            "Sequence": 1 + number % 9,
+            "OpenedTime": 1_690_000_000_000 + number,
+            "UpdatedTime": 1_700_000_000_000 + number,
+        }
+        changelog.raw(card(number), encode(record))
+    changelog.flush()
+
+
+def read_into_nothing(settings: Settings) -> dict[str, float]:
+    """What a plain consumer makes of the same topic, in a process of its own."""
+    command = ["benchmarks.plain_consumer", settings.kafka_bootstrap_servers, settings.name_of(LOYALTY_BALANCES)]
+    run = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=True)
+    found: dict[str, float] = json.loads(run.stdout)
+    return found
+
+
+def compared(restores: list[tuple[dict[str, float], dict[str, float]]], balances: int) -> dict[str, Any]:
+    """Restores beside what a plain consumer did right after each."""
+    ours, plain = [each for each, _ in restores], [each for _, each in restores]
+    return {
+        **{name: round(median(each[name] for each in ours), 1) for name in ours[0]},
+        "restore_cpu_microseconds": round(median(each["restore_cpu_seconds"] for each in ours) / balances * 1e6, 2),
+        "plain_consumer_records_per_second": round(median(each["records_per_second"] for each in plain)),
+        "plain_consumer_cpu_microseconds": round(median(each["cpu_seconds"] for each in plain) / balances * 1e6, 2),
+        "ratio_to_plain_consumer": round(
+            median(a["restore_records_per_second"] / b["records_per_second"] for a, b in restores), 3
+        ),
+        "restores": restores,
+    }

@@ -1,0 +1,85 @@
+"""Look-ups answered without FastAPI's solving of dependencies."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from starlette.types import Receive, Scope, Send
+
+Write = Callable[[str, str, int], None]
+
+BALANCE = "/v1/customers/A%20b/balance"
+KEY = "/v1/stores/customer-balances/keys/A%20b"
+
+
+@pytest.fixture
+def by_fastapi(client: TestClient) -> TestClient:
+    """Asks the same app past its direct routes."""
+    app: Any = client.app
+
+    async def framework(scope: Scope, receive: Receive, send: Send) -> None:
+        await FastAPI.__call__(app, scope, receive, send)
+
+    return TestClient(framework, raise_server_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        BALANCE,
+        KEY,
+        "/v1/stores/customer-balances/local/keys/A%20b",
+        "/v1/customers/nobody/balance",
+        "/v1/stores/none/keys/A",
+        f"/v1/customers/{'x' * 129}/balance",
+        f"{BALANCE}?minSequence=3",
+        f"{BALANCE}?minSequence=4",
+        f"{BALANCE}?minSequence=9&minSequence=%33",
+        f"{BALANCE}?minSequence=",
+        f"{BALANCE}?minSequence=1.5",
+        f"{BALANCE}?maxLag=0&timeout=0.0&unknown=1",
+        f"{BALANCE}?openedTime=-1",
+        f"{KEY}?erased=true",
+        f"{KEY}?erased=perhaps",
+    ],
+)
+@pytest.mark.parametrize("headers", [{}, {"If-None-Match": '"3"'}, {"Loyalty-Forwarded-To": "standby"}])
+def test_answers_as_fastapi_does(
+    client: TestClient, by_fastapi: TestClient, write: Write, path: str, headers: dict[str, str]
+) -> None:
+    """Status, headers and body are the same, for good requests and for bad ones."""
+    write("A b", "1.00", 3)
+
+    expected, answer = by_fastapi.get(path, headers=headers), client.get(path, headers=headers)
+
+    assert (expected.status_code, expected.content) == (answer.status_code, answer.content)
+    assert sorted(expected.headers.items()) == sorted(answer.headers.items())
+
+
+@pytest.mark.parametrize("method", ["HEAD", "POST", "DELETE"])
+def test_other_methods_are_refused(client: TestClient, method: str) -> None:
+    """405, with what is allowed."""
+    answer = client.request(method, BALANCE)
+
+    assert (405, "GET") == (answer.status_code, answer.headers["allow"])
+
+
+def test_an_unexpected_error_is_a_problem_and_is_counted(
+    client: TestClient, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """500 that gives nothing away, in the metrics too."""
+    write("A b", "1.00", 3)
+
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr("api.headers.freshness", fails)
+    answer = client.get(BALANCE)
+
+    assert answer.status_code == 500
+    assert answer.json()["type"] == "urn:problem-type:loyalty:internal-error"
+    assert "secret" not in answer.text
+    counted = 'loyalty_http_requests_total{method="GET",route="/v1/customers/{card}/balance",status="500"} 1.0'
+    assert counted in client.get("/metrics").text
