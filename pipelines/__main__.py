@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 import structlog
 import typer
@@ -91,7 +91,8 @@ def _run(settings: Settings, names: Sequence[str], *, available_now: bool) -> in
     if not available_now:
         start_http_server(settings.metrics_port, settings.metrics_host)
     spark = spark_session(settings)
-    spark.streams.addListener(ProgressMetrics())
+    listener: Any = ProgressMetrics()
+    spark.streams.addListener(listener)
     stopping = threading.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, lambda *_: stopping.set())

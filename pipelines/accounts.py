@@ -7,6 +7,7 @@ bucket each account is a value of its own, read and written once a micro-batch.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from pipelines.state_calls import MapCalls
 from schemas.topics import LOYALTY, LOYALTY_BALANCES, LOYALTY_COMMANDS, LOYALTY_DECISIONS, Topic
 from services import account_wire
 from services.domain import account as accounts
@@ -109,85 +111,117 @@ class CustomerAccounts(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
-        self._accounts = handle.getMapState(ACCOUNTS, _CARD, _ACCOUNT)
+        self._accounts = MapCalls(handle.getMapState(ACCOUNTS, _CARD, _ACCOUNT))
         # Whom a timer wakes: a part for each micro-batch that added some, as a list would be rewritten whole each time.
-        self._parts = handle.getMapState("timers", _TIMER, _PARTS)
-        self._waiting = handle.getMapState("waiting", _PART, _CARDS)
+        self._parts = MapCalls(handle.getMapState("timers", _TIMER, _PARTS))
+        self._waiting_state = handle.getMapState("waiting", _PART, _CARDS)
+        self._waiting = MapCalls(self._waiting_state)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         by_card: dict[str, list[Event]] = defaultdict(list)
         for row in rows:
             by_card[row.CustomerCardNo].append(account_wire.event_of(row.append_time, bytes(row.event)))
-        timers: dict[int, list[str]] = defaultdict(list)
-        for card, events in sorted(by_card.items()):
-            before, due = self._get(card)
-            outcome = accounts.process(before, events, self._programmes, card)
+        changes = _Changes()
+        outcomes = {}
+        for card, (before, due) in self._get(sorted(by_card)):
+            outcomes[card] = outcome = accounts.process(before, by_card[card], self._programmes, card)
             if outcome.account:
-                self._put(card, outcome.account, due, timers)
+                self._put(card, outcome.account, due, changes)
             elif before:
-                self._forget(card)
+                changes.forgotten.append(card)
+        self._keep(changes)
+        for card, outcome in outcomes.items():
             yield from rows_of(card, outcome, self._writer_ids)
-        self._set(timers)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
         now, expired = timerValues.getCurrentProcessingTimeInMs(), expiredTimerInfo.getExpiryTimeInMs()
-        timers: dict[int, list[str]] = defaultdict(list)
-        for card in self._woken_by(expired):
-            account, due = self._get(card)
+        changes = _Changes()
+        outcomes = {}
+        for card, (account, due) in self._get(self._woken_by(expired)):
             if account is None or due != expired:  # erased, or woken earlier meanwhile
                 continue
-            outcome = accounts.advance(account, now, self._programmes)
-            self._put(card, outcome.account or account, 0, timers)
+            outcomes[card] = outcome = accounts.advance(account, now, self._programmes)
+            self._put(card, outcome.account or account, 0, changes)
+        self._keep(changes)
+        for card, outcome in outcomes.items():
             yield from rows_of(card, outcome, self._writer_ids)
-        self._set(timers)
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802, N803
-        timers: dict[int, list[str]] = defaultdict(list)
-        self._put(initialState.CustomerCardNo, account_wire.load(bytes(initialState.account)), 0, timers)
-        self._set(timers)
+        changes = _Changes()
+        self._put(initialState.CustomerCardNo, account_wire.load(bytes(initialState.account)), 0, changes)
+        self._keep(changes)
 
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _get(self, card: str) -> tuple[Account | None, int]:
-        value = self._accounts.getValue((card,))
-        return (account_wire.load(bytes(value[0])), value[1]) if value else (None, 0)
+    def _get(self, cards: Sequence[str]) -> Iterator[tuple[str, tuple[Account | None, int]]]:
+        """Each card with its account and for when a timer is set."""
+        for card, value in zip(cards, self._accounts.get([(card,) for card in cards]), strict=True):
+            yield card, (account_wire.load(bytes(value[0])), value[1]) if value else (None, 0)
 
-    def _put(self, card: str, account: Account, due: int, timers: dict[int, list[str]]) -> None:
-        """Keep an account; one that is to be woken before ``due``, when its timer is set, gets into ``timers``."""
+    def _put(self, card: str, account: Account, due: int, changes: "_Changes") -> None:
+        """Keep an account; one that is to be woken before ``due``, when its timer is set, gets a timer."""
         next_due = account.next_due()
         # Rounded up, so that those due at nearly the same time share a timer.
         timer = -(-next_due // self._interval) * self._interval if next_due is not None else 0
         if timer and (not due or timer < due):
             due = timer
-            timers[timer].append(card)
-        self._accounts.updateValue((card,), (account_wire.dump(account), due))
+            changes.timers[timer].append(card)
+        changes.accounts.append(((card,), (account_wire.dump(account), due)))
 
-    def _forget(self, card: str) -> None:
+    def _keep(self, changes: "_Changes") -> None:
+        self._accounts.update(changes.accounts)
+        self._accounts.remove((card,) for card in changes.forgotten)
+        if changes.forgotten:
+            self._forget(set(changes.forgotten))
+        self._set(changes.timers)
+
+    def _forget(self, erased: set[str]) -> None:
         """Of an erased customer nothing stays, not even the name that a timer of next year would have called."""
-        self._accounts.removeKey((card,))
-        for place, (cards,) in list(self._waiting.iterator()):
-            if card in cards:
-                self._waiting.updateValue(tuple(place), ([each for each in cards if each != card],))
+        waiting = [(tuple(place), cards) for place, (cards,) in self._waiting_state.iterator()]
+        self._waiting.update(
+            (place, ([card for card in cards if card not in erased],))
+            for place, cards in waiting
+            if erased & set(cards)
+        )
 
     def _set(self, timers: Mapping[int, Sequence[str]]) -> None:
-        for timer, cards in sorted(timers.items()):
-            (parts,) = self._parts.getValue((timer,)) or (0,)
-            if not parts:
+        if not timers:
+            return
+        ordered = sorted(timers)
+        parts = {
+            timer: found[0] if found else 0
+            for timer, found in zip(ordered, self._parts.get([(timer,) for timer in ordered]), strict=True)
+        }
+        for timer in ordered:
+            if not parts[timer]:
                 self._handle.registerTimer(timer)
-            self._waiting.updateValue((timer, parts), (cards,))
-            self._parts.updateValue((timer,), (parts + 1,))
+        self._waiting.update(((timer, parts[timer]), (timers[timer],)) for timer in ordered)
+        self._parts.update(((timer,), (parts[timer] + 1,)) for timer in ordered)
 
     def _woken_by(self, timer: int) -> list[str]:
         """Whom the timer was set for; forgets it."""
-        (parts,) = self._parts.getValue((timer,)) or (0,)
-        self._parts.removeKey((timer,))
-        woken: list[str] = []
-        for part in range(parts):
-            (cards,) = self._waiting.getValue((timer, part)) or ((),)
-            self._waiting.removeKey((timer, part))
-            woken += cards
-        return sorted(woken)
+        (found,) = self._parts.get([(timer,)])
+        self._parts.remove([(timer,)])
+        places = [(timer, part) for part in range(found[0] if found else 0)]
+        woken = [card for value in self._waiting.get(places) if value for card in value[0]]
+        self._waiting.remove(places)
+        return sorted(set(woken))
+
+
+@dataclass
+class _Changes:
+    """What a bucket's events change in the state.
+
+    Attributes:
+        accounts: the new values of the map of accounts.
+        forgotten: cards whose account ended.
+        timers: by when they are due, the cards that are to be woken then.
+    """
+
+    accounts: list[tuple[tuple[str], tuple[bytes, int]]] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
+    timers: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
 
 
 _encoder = cache(record_encoder)

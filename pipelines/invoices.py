@@ -35,21 +35,25 @@ def checked(records: DataFrame, ids: SchemaIds) -> DataFrame:
     """Adds ``invoice`` (struct PosInvoice, null where undecodable) and ``reason`` (null where the invoice is valid)."""
     value, is_json = F.col("value"), F.col("is_json")
     from_avro, unknown = wire.decode(value, POS_INVOICES, ids)
-    from_json = wire.decode_json(value, POS_INVOICES)
+    from_json = F.when(is_json, wire.decode_json(value, POS_INVOICES))
     undecodable = (
         F.when(value.isNull(), F.lit("no value"))
-        .when(is_json & ~_is_json_invoice(F.col("parsed")), F.lit("not a JSON PosInvoice"))
+        .when(is_json & ~_is_json_invoice(F.col("json")), F.lit("not a JSON PosInvoice"))
         .when(~is_json & F.col("unknown").isNotNull(), F.col("unknown"))
-        .when(~is_json & ~_is_avro_invoice(F.col("parsed")), F.lit("not an Avro PosInvoice of its schema id"))
+        .when(~is_json & ~_is_avro_invoice(F.col("avro")), F.lit("not an Avro PosInvoice of its schema id"))
     )
+    parsed = F.when(is_json, F.col("json")).otherwise(F.col("avro"))
     return (
         records.withColumn("is_json", F.coalesce(wire.is_json(value), F.lit(False)))
         # One step for parsing and one for what is made of it: in a single step Spark would parse once for every use.
-        .withColumns({"parsed": F.when(is_json, from_json).otherwise(from_avro), "unknown": unknown})
+        # And a step for each format: Spark compiles no code for JSON, and in one with it none for Avro, which then
+        # loads Hadoop's whole configuration for every known schema, in every task.
+        .withColumns({"avro": from_avro, "unknown": unknown})
+        .withColumn("json", from_json)
         .withColumn("undecodable", undecodable)
-        .withColumn("invoice", F.when(F.col("undecodable").isNull(), F.col("parsed").dropFields(wire.MARKER)))
+        .withColumn("invoice", F.when(F.col("undecodable").isNull(), parsed.dropFields(wire.MARKER)))
         .withColumn("reason", F.coalesce("undecodable", first_violation(F.col("invoice"))))
-        .drop("is_json", "parsed", "unknown", "undecodable")
+        .drop("is_json", "avro", "json", "unknown", "undecodable")
     )
 
 

@@ -1,17 +1,12 @@
 """Progress of the queries as Prometheus metrics. Spark commits no consumer offsets: lag is seen here or nowhere."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
+from pyspark import SparkContext
 
 log = structlog.get_logger()
 
@@ -34,43 +29,64 @@ _WATERMARK_DROPS = Counter(
 _REPEATS = Counter("loyalty_query_repeats_dropped_total", "Repeats of a record that had already been seen.", ["query"])
 
 
-class ProgressMetrics(StreamingQueryListener):
-    """Turns every progress report into metrics, and starts and ends of queries into log lines."""
+class ProgressMetrics:
+    """Turns every progress report into metrics, and starts and ends of queries into log lines.
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        log.info("query started", query=event.name)
+    It is the listener that Spark's JVM calls, not PySpark's in between. That one asks the JVM for every value of a
+    report, hundreds of calls, and at the end of each map the JVM searches all jars for classes that do not exist: for
+    the loyalty query 5 % of the JVM's processor time (docs/benchmarks.md). As JSON a report is one call.
+    """
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        progress = event.progress
-        query = progress.name or ""
-        _ROWS.labels(query).inc(progress.numInputRows)
-        _BATCHES.labels(query).inc()
-        _BATCH_SECONDS.labels(query).observe(progress.batchDuration / 1000)
-        for source in progress.sources:
-            if source.description.startswith("Kafka"):  # pipelines.clock has no partitions
-                _report_offsets(query, source)
-        for operator in progress.stateOperators:
-            name = operator.operatorName
-            _STATE_ROWS.labels(query, name).set(operator.numRowsTotal)
-            _STATE_BYTES.labels(query, name).set(operator.memoryUsedBytes)
-            _WATERMARK_DROPS.labels(query).inc(operator.numRowsDroppedByWatermark)
-            _REPEATS.labels(query).inc(operator.customMetrics.get("numDroppedDuplicateRows", 0))
-        if progress.numInputRows:
-            log.info(
-                "batch", query=query, batch=progress.batchId, rows=progress.numInputRows, ms=progress.batchDuration
-            )
+    class Java:
+        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
 
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+    @property
+    def _jlistener(self) -> Any:
+        jvm: Any = SparkContext._jvm  # noqa: SLF001  # PySpark has no public way past its own listener
+        return jvm.PythonStreamingQueryListenerWrapper(self)
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        log.info("query started", query=event.name())
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        report(json.loads(event.progress().json()))
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         """Nothing has changed since the last progress."""
 
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        log.info("query ended", query_id=str(event.id), failed=event.exception is not None)
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        log.info("query ended", query_id=event.id().toString(), failed=event.exception().isDefined())
 
 
-def _report_offsets(query: str, source: Any) -> None:
-    """Position and lag of one Kafka source: its offsets are JSON, {topic: {partition: offset}}."""
-    positions, ends = _offsets(source.endOffset), _offsets(source.latestOffset)
-    for topic, partitions in positions.items():
+def report(progress: Mapping[str, Any]) -> None:
+    """Take over a report, as the JSON of Spark's StreamingQueryProgress has it."""
+    query = progress["name"] or ""
+    _ROWS.labels(query).inc(progress["numInputRows"])
+    _BATCHES.labels(query).inc()
+    _BATCH_SECONDS.labels(query).observe(progress["batchDuration"] / 1000)
+    for source in progress["sources"]:
+        if source["description"].startswith("Kafka"):  # pipelines.clock has no partitions
+            _report_offsets(query, source)
+    for operator in progress["stateOperators"]:
+        name = operator["operatorName"]
+        _STATE_ROWS.labels(query, name).set(operator["numRowsTotal"])
+        _STATE_BYTES.labels(query, name).set(operator["memoryUsedBytes"])
+        _WATERMARK_DROPS.labels(query).inc(operator["numRowsDroppedByWatermark"])
+        _REPEATS.labels(query).inc(operator.get("customMetrics", {}).get("numDroppedDuplicateRows", 0))
+    if progress["numInputRows"]:
+        log.info(
+            "batch",
+            query=query,
+            batch=progress["batchId"],
+            rows=progress["numInputRows"],
+            ms=progress["batchDuration"],
+        )
+
+
+def _report_offsets(query: str, source: Mapping[str, Any]) -> None:
+    """Position and lag of one Kafka source; its offsets are {topic: {partition: offset}}; null: none."""
+    ends = source.get("latestOffset") or {}
+    for topic, partitions in (source.get("endOffset") or {}).items():
         for partition, position in partitions.items():
             _POSITION.labels(query, topic, partition).set(position)
             end = ends.get(topic, {}).get(partition, position)
