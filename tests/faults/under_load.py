@@ -22,7 +22,7 @@ from tests.faults.environment import Environment, paused
 from tests.faults.load import Callers, Readings, Tills
 from tests.faults.report import Row
 
-RATE = 8.0
+RATE = 4.0
 """Messages a second: more than trickles, less than what a starved machine needs to catch up with."""
 
 _READ, _SERVED = 12, 24
