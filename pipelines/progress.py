@@ -69,14 +69,9 @@ class ProgressMetrics(StreamingQueryListener):
 
 def _report_offsets(query: str, source: Any) -> None:
     """Position and lag of one Kafka source: its offsets are JSON, {topic: {partition: offset}}."""
-    positions, ends = _offsets(source.endOffset), _offsets(source.latestOffset)
+    positions, ends = (json.loads(offsets or "{}") for offsets in (source.endOffset, source.latestOffset))
     for topic, partitions in positions.items():
         for partition, position in partitions.items():
             _POSITION.labels(query, topic, partition).set(position)
             end = ends.get(topic, {}).get(partition, position)
             _LAG.labels(query, topic, partition).set(max(0, end - position))
-
-
-def _offsets(text: str | None) -> dict[str, dict[str, int]]:
-    """A batch that failed has none, which PySpark writes as the text None."""
-    return {} if text in (None, "", "None") else json.loads(text)
