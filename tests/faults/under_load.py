@@ -110,7 +110,7 @@ def _owns_all(environment: Environment, apis: list[Service]) -> bool:
     roles = [
         each
         for api in apis
-        for each in environment.report(api).get("partitions", ())
+        for each in environment.report(api, "/v1/instances/local").get("partitions", ())
         if each["store"] == "customer-balances" and each["role"] == "active" and each["restored"]
     ]
     return {each["partition"] for each in roles} == set(range(topics.LOYALTY_BALANCES.partitions))
