@@ -91,8 +91,3 @@ def _report_offsets(query: str, source: Mapping[str, Any]) -> None:
             _POSITION.labels(query, topic, partition).set(position)
             end = ends.get(topic, {}).get(partition, position)
             _LAG.labels(query, topic, partition).set(max(0, end - position))
-
-
-def _offsets(text: str | None) -> dict[str, dict[str, int]]:
-    """A batch that failed has none, which PySpark writes as the text None."""
-    return {} if text in (None, "", "None") else json.loads(text)

@@ -183,10 +183,10 @@ class Environment:
         held = [each for each in report.get("partitions", ()) if each["store"] == "customer-balances"]
         return bool(report.get("ready")) and all(each["position"] >= ends[each["partition"]] for each in held)
 
-    def report(self, api: Service) -> dict[str, Any]:
-        """What /readyz says; empty while it does not answer."""
+    def report(self, api: Service, path: str = "/readyz") -> dict[str, Any]:
+        """What an instance says of itself; empty while it does not answer."""
         with contextlib.suppress(httpx.HTTPError, ValueError):
-            found: dict[str, Any] = httpx.get(f"{api.url}/readyz", timeout=5, trust_env=False).json()
+            found: dict[str, Any] = httpx.get(f"{api.url}{path}", timeout=5, trust_env=False).json()
             return found
         return {}
 

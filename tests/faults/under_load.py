@@ -22,7 +22,7 @@ from tests.faults.environment import Environment, paused
 from tests.faults.load import Callers, Readings, Tills
 from tests.faults.report import Row
 
-RATE = 8.0
+RATE = 4.0
 """Messages a second: more than trickles, less than what a starved machine needs to catch up with."""
 
 _READ, _SERVED = 12, 24
@@ -110,7 +110,7 @@ def _owns_all(environment: Environment, apis: list[Service]) -> bool:
     roles = [
         each
         for api in apis
-        for each in environment.report(api).get("partitions", ())
+        for each in environment.report(api, "/v1/instances/local").get("partitions", ())
         if each["store"] == "customer-balances" and each["role"] == "active" and each["restored"]
     ]
     return {each["partition"] for each in roles} == set(range(topics.LOYALTY_BALANCES.partitions))
