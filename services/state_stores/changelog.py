@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 import structlog
-from confluent_kafka import KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
@@ -53,6 +53,28 @@ def describe_changelogs(admin: AdminClient, topics: Collection[str]) -> dict[str
         origin = f"format {FORMAT} of topic {description.topic_id}"
         found[topic] = Changelog(origin, len(description.partitions), retentions[topic])
     return found
+
+
+def watermarks(admin: AdminClient, places: Collection[Place]) -> dict[Place, tuple[int, int]]:
+    """Where partitions begin and end, without transactions that are still open; raises KafkaException.
+
+    All are asked about together, over connections of the admin's own: on the consumer's the question would stand behind
+    a fetch that waits for records, half a second for each partition.
+    """
+
+    def ask(spec: OffsetSpec) -> dict[Place, Future[Any]]:
+        futures = admin.list_offsets(
+            {TopicPartition(*place): spec for place in places},
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=_BROKER_SECONDS,
+        )
+        return {(each.topic, each.partition): future for each, future in futures.items()}
+
+    if not places:
+        return {}
+    begins = ask(OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+    ends = ask(OffsetSpec.latest())  # type: ignore[no-untyped-call]
+    return {place: (begins[place].result().offset, ends[place].result().offset) for place in places}
 
 
 class End(NamedTuple):

@@ -10,12 +10,13 @@ from typing import cast
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from services.messaging import clients
 from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.settings import Settings
 from services.state_stores.assignment import Assignment, Place, Role
-from services.state_stores.changelog import Changelog, EndOffsets, describe_changelogs
+from services.state_stores.changelog import Changelog, EndOffsets, describe_changelogs, watermarks
 from services.state_stores.contract import StoreCorruptError, StoreError
 from services.state_stores.opening import TaskOpener, has_missed_deletions
 from services.state_stores.store import Opener, StateStore
@@ -29,11 +30,10 @@ CLIENT_ID = "loyalty-api-stores"
 # Enough for the cost of a write to vanish beside the records, few enough that /readyz moves several times a second.
 _BATCH_RECORDS = 10_000
 _POLL_SECONDS = 0.2
-_BROKER_SECONDS = 5.0
 _PROBE_SECONDS = 1.0
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 5.0
-# Longer than any turn of the loop: a broker that does not answer costs a few times _BROKER_SECONDS.
+# Longer than any turn of the loop: a broker that does not answer costs a few times five seconds.
 _STALLED_SECONDS = 120.0
 _LONGEST_TOUCH_INTERVAL = timedelta(seconds=30)
 
@@ -112,15 +112,16 @@ class Materialiser:
 
     def _run(self) -> None:
         consumer = self._consumer()
-        ends = EndOffsets(clients.admin(self._settings, CLIENT_ID))
+        admin = clients.admin(self._settings, CLIENT_ID)
+        ends = EndOffsets(admin)
         pause = _FIRST_PAUSE_SECONDS
         try:
             while not self._stopping.is_set():
                 self._last_turn = time.monotonic()
                 try:
                     if not self._attached:
-                        self._attach(consumer)
-                    self._reconcile(consumer)
+                        self._attach(consumer, admin)
+                    self._reconcile(consumer, admin)
                     self._tend(ends)
                     self._turn(consumer)
                     pause = _FIRST_PAUSE_SECONDS
@@ -146,13 +147,13 @@ class Materialiser:
         overrides: dict[str, clients.Option] = {"auto.offset.reset": "error", "error_cb": note}
         return clients.consumer(self._settings, CLIENT_ID, **overrides)
 
-    def _attach(self, consumer: Consumer) -> None:
-        self._changelogs = describe_changelogs(clients.admin(self._settings, CLIENT_ID), self._stores)
+    def _attach(self, consumer: Consumer, admin: AdminClient) -> None:
+        self._changelogs = describe_changelogs(admin, self._stores)
         for topic, stores in self._stores.items():
             found, expected = self._changelogs[topic].partitions, stores[0].definition.changelog.partitions
             if found != expected:
                 raise ChangelogMismatchError(f"topic {topic} has {found} partitions, the catalogue says {expected}")
-        consumer.assign(self._take(consumer, self._held))
+        consumer.assign(self._take(admin, self._held))
         self._assignment.attach(
             {topic: log.partitions for topic, log in self._changelogs.items() if not self._is_global(topic)}
         )
@@ -162,7 +163,7 @@ class Materialiser:
     def _is_global(self, topic: str) -> bool:
         return any(store.definition.is_global for store in self._stores[topic])
 
-    def _reconcile(self, consumer: Consumer) -> None:
+    def _reconcile(self, consumer: Consumer, admin: AdminClient) -> None:
         """Open what this instance is to hold by now, close what it is not, and note who owns it."""
         settled = self._assignment.settled
         wanted = dict(self._assignment.holdings(self._held))
@@ -172,37 +173,34 @@ class Materialiser:
             consumer.incremental_unassign([TopicPartition(*place) for place in gone])
             self._give_up(gone)
         if new := {place: role for place, role in wanted.items() if place not in self._held}:
-            consumer.incremental_assign(self._take(consumer, new))
-        for place, role in wanted.items():
-            if self._held[place] is not role:
-                self._change_role(consumer, place, role)
+            consumer.incremental_assign(self._take(admin, new))
+        self._change_roles(admin, {place: role for place, role in wanted.items() if self._held[place] is not role})
         self._settled = self._settled or settled
 
-    def _take(self, consumer: Consumer, places: dict[Place, Role]) -> list[TopicPartition]:
+    def _take(self, admin: AdminClient, places: dict[Place, Role]) -> list[TopicPartition]:
         """Open (or re-check) the stores of these partitions; returns them with the offsets to read from."""
         # Before the first is opened: an instance that has opened one of three is not ready, and must close that one.
         self._held |= places
         starts = []
-        for (topic, number), role in places.items():
-            low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_BROKER_SECONDS)
+        for (topic, number), (low, high) in watermarks(admin, places).items():
             tasks = [
                 self._opener.open(store, number, self._changelogs[topic], low, high) for store in self._stores[topic]
             ]
             for task in tasks:
-                task.progress.active_target = high if role is Role.ACTIVE else None
+                task.progress.active_target = high if places[topic, number] is Role.ACTIVE else None
             # Stores of one changelog may be at different places: each skips what it has seen.
             starts.append(TopicPartition(topic, number, min(task.progress.position for task in tasks)))
         return starts
 
-    def _change_role(self, consumer: Consumer, place: Place, role: Role) -> None:
-        """The open store becomes what it is by now: nothing is closed, nothing is read again."""
-        target = None
-        if role is Role.ACTIVE:
-            _, target = consumer.get_watermark_offsets(TopicPartition(*place), timeout=_BROKER_SECONDS)
-        for task in self._tasks(place):
-            task.progress.active_target = target
-        self._held[place] = role
-        log.info("role changed", topic=place[0], partition=place[1], role=role)
+    def _change_roles(self, admin: AdminClient, roles: dict[Place, Role]) -> None:
+        """Open stores become what they are by now: nothing is closed, nothing is read again."""
+        taken_over = watermarks(admin, [place for place, role in roles.items() if role is Role.ACTIVE])
+        for place, role in roles.items():
+            _, target = taken_over.get(place, (None, None))
+            for task in self._tasks(place):
+                task.progress.active_target = target
+            self._held[place] = role
+            log.info("role changed", topic=place[0], partition=place[1], role=role)
 
     def _give_up(self, places: Collection[Place]) -> None:
         """Close the stores of these partitions; their data stays on disk for a return."""

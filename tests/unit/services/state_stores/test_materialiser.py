@@ -3,12 +3,16 @@
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from datetime import timedelta
 from decimal import Decimal
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from schemas.topics import LOYALTY_BALANCES
 from services.messaging.schema_ids import FolderSchemaIds, SchemaRegistryUnavailableError
@@ -27,19 +31,21 @@ TOPIC = "loyalty-balances"
 RETENTION = timedelta(hours=1)
 
 
-class Watermarks:
-    """What opening partitions asks of a consumer; notes what is read, and whether all was ready each time."""
+class Broker:
+    """What opening partitions asks of an admin and of a consumer; notes what is read."""
 
     def __init__(self, low: int, high: int) -> None:
         self.answer = (low, high)
-        self.materialiser: Materialiser | None = None
-        self.ready: list[bool] = []
         self.reads: dict[int, int] = {}
 
-    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
-        if self.materialiser:
-            self.ready.append(self.materialiser.restored)
-        return self.answer
+    def list_offsets(
+        self, asked: Mapping[TopicPartition, OffsetSpec], **_: object
+    ) -> dict[TopicPartition, Future[Any]]:
+        found: dict[TopicPartition, Future[Any]] = {partition: Future() for partition in asked}
+        for partition, spec in asked.items():
+            is_latest = isinstance(spec, type(OffsetSpec.latest()))  # type: ignore[no-untyped-call]
+            found[partition].set_result(SimpleNamespace(offset=self.answer[is_latest]))
+        return found
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         self.reads |= {each.partition: each.offset for each in partitions}
@@ -76,43 +82,47 @@ def stored(offset: int, origin: str = "here", age: timedelta = timedelta(0)) -> 
 
 
 class Scene:
-    """A materialiser whose openings give these stores in turn; its changelog's origin is ``here``."""
+    """A materialiser whose openings give these stores in turn, and note if all was ready; its origin is ``here``."""
 
     def __init__(self, *opened: StorePartition, low: int = 0, high: int = 0) -> None:
-        left = list(opened)
+        self._left = list(opened)
+        self.ready: list[bool] = []
         self.store = StateStore(catalogue.stores(FolderSchemaIds())[0])
         self.assignment = ByHand()
-        self.watermarks = Watermarks(low, high)
+        self.broker = Broker(low, high)
         self.materialiser = Materialiser(
             [self.store],
             Settings(),
-            open_partition=lambda _, __: left.pop(0),
+            open_partition=self._open,
             assignment=self.assignment,
             waiters=SequenceWaiters(),
         )
         self.changelog_is("here")
 
+    def _open(self, *_: object) -> StorePartition:
+        self.ready.append(self.materialiser.restored)
+        return self._left.pop(0)
+
     def changelog_is(self, origin: str) -> None:
         self.materialiser._changelogs[TOPIC] = Changelog(origin, 3, RETENTION)
 
     def reconcile(self) -> dict[int, int]:
-        self.materialiser._reconcile(cast(Consumer, self.watermarks))
-        return self.watermarks.reads
+        self.materialiser._reconcile(cast(Consumer, self.broker), cast(AdminClient, self.broker))
+        return self.broker.reads
 
     def take_again(self) -> list[int]:
-        starts = self.materialiser._take(cast(Consumer, self.watermarks), self.materialiser._held)
+        starts = self.materialiser._take(cast(AdminClient, self.broker), self.materialiser._held)
         return [start.offset for start in starts]
 
 
 def test_is_not_ready_before_the_last_partition_is_open() -> None:
     """With empty changelogs each partition is restored when it is opened; all three must be."""
     scene = Scene(*[MemoryStorePartition() for _ in range(3)])
-    scene.watermarks.materialiser = scene.materialiser
     scene.assignment.give(0, 1, 2)
     assert not scene.materialiser.restored
 
     assert {0: 0, 1: 0, 2: 0} == scene.reconcile()
-    assert [False, False, False] == scene.watermarks.ready
+    assert [False, False, False] == scene.ready
     assert scene.materialiser.restored
 
 
@@ -165,7 +175,7 @@ def test_a_standby_that_becomes_the_owner_keeps_its_open_store() -> None:
     task = scene.store.tasks[0]
     assert (task.progress.restored, task.progress.caught_up) == (True, False)
 
-    scene.watermarks.answer = (0, 7)
+    scene.broker.answer = (0, 7)
     scene.assignment.give(0, role=Role.ACTIVE)
     scene.reconcile()
 
@@ -216,7 +226,7 @@ def test_taking_again_keeps_what_is_good() -> None:
     scene = Scene(stored(5), high=5)
     scene.assignment.give(0)
     scene.reconcile()
-    scene.watermarks.answer = (0, 9)
+    scene.broker.answer = (0, 9)
 
     assert [5] == scene.take_again()
     assert scene.store.tasks[0].progress.restored
@@ -229,7 +239,7 @@ def test_a_changelog_replaced_while_running_is_read_anew() -> None:
     scene.assignment.give(0)
     scene.reconcile()
     scene.changelog_is("there")
-    scene.watermarks.answer = (0, 9)
+    scene.broker.answer = (0, 9)
 
     assert [0] == scene.take_again()
     task = scene.store.tasks[0]
@@ -269,7 +279,7 @@ def test_an_idle_store_does_not_grow_old() -> None:
     assert task.store.checkpoint == Checkpoint("here", 5, now)
 
 
-class OneBalance(Watermarks):
+class OneBalance(Broker):
     """A consumer of one record, which comes again to whoever reads from its offset again."""
 
     def __init__(self) -> None:
@@ -335,6 +345,7 @@ def test_a_schema_registry_that_is_away_costs_time_and_no_balance(monkeypatch: p
     monkeypatch.setattr(f"{module}.describe_changelogs", lambda *_: {TOPIC: Changelog("here", 3, RETENTION)})
     monkeypatch.setattr(f"{module}.EndOffsets", lambda _: NoEnds())
     monkeypatch.setattr(Materialiser, "_consumer", lambda _: OneBalance())
+    monkeypatch.setattr(f"{module}.clients.admin", lambda *_: Broker(0, 1))
     store = StateStore(catalogue.stores(Registry())[0])
     assignment = ByHand()
     assignment.give(0)
