@@ -92,7 +92,8 @@ def wait_until_shared(instances: list[ApiProcess]) -> None:
     while True:
         found = [each.http.get(path).json()["instances"] for each in instances]
         shares = [{holder["url"]: holder["active"] for holder in holders} for holders in found]
-        if all(len(share) == len(instances) and all(share.values()) for share in shares):
+        is_shared = all(len(share) == len(instances) and all(share.values()) for share in shares)
+        if is_shared and all(each.owned("decisions") == sorted(shares[0][each.url]) for each in instances):
             return
         assert time.monotonic() < deadline
 

@@ -61,6 +61,11 @@ def wait_until_shared(instances: list[ApiProcess]) -> None:
     for each in instances:
         each.ready()
     wait_for(f"{len(instances)} that share all", lambda: all(is_shared(each, instances) for each in instances))
+    wait_for("owners that serve what is theirs", lambda: all(is_served(each) for each in instances))
+
+
+def is_served(instance: ApiProcess) -> bool:
+    return instance.owned("customer-balances") == sorted(shares(instance)[instance.url])
 
 
 def is_shared(asked: ApiProcess, instances: list[ApiProcess]) -> bool:
