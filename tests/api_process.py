@@ -63,7 +63,7 @@ class ApiProcess:
         return self.wait_until(lambda report: report["ready"] and not any(p["lag"] for p in report["partitions"]))
 
     def owned(self, store: str) -> list[int]:
-        """The partitions of a store that it answers for as their owner, a moment after the group has given them to it."""
+        """The partitions of a store that it answers for as their owner: a moment after the group gave them to it."""
         held = self.http.get("/v1/instances/local").json()["partitions"]
         return [each["partition"] for each in held if each["store"] == store and each["role"] == "active"]
 
