@@ -61,20 +61,20 @@ def watermarks(admin: AdminClient, places: Collection[Place]) -> dict[Place, tup
     All are asked about together, over connections of the admin's own: on the consumer's the question would stand behind
     a fetch that waits for records, half a second for each partition.
     """
-
-    def ask(spec: OffsetSpec) -> dict[Place, Future[Any]]:
-        futures = admin.list_offsets(
-            {TopicPartition(*place): spec for place in places},
-            isolation_level=IsolationLevel.READ_COMMITTED,
-            request_timeout=_BROKER_SECONDS,
-        )
-        return {(each.topic, each.partition): future for each, future in futures.items()}
-
     if not places:
         return {}
-    begins = ask(OffsetSpec.earliest())  # type: ignore[no-untyped-call]
-    ends = ask(OffsetSpec.latest())  # type: ignore[no-untyped-call]
+    committed = IsolationLevel.READ_COMMITTED
+    begins = _asked(admin, places, OffsetSpec.earliest(), committed)  # type: ignore[no-untyped-call]
+    ends = _asked(admin, places, OffsetSpec.latest(), committed)  # type: ignore[no-untyped-call]
     return {place: (begins[place].result().offset, ends[place].result().offset) for place in places}
+
+
+def _asked(
+    admin: AdminClient, places: Collection[Place], spec: OffsetSpec, isolation: IsolationLevel
+) -> dict[Place, Future[Any]]:
+    specs = {TopicPartition(*place): spec for place in places}
+    futures = admin.list_offsets(specs, isolation_level=isolation, request_timeout=_BROKER_SECONDS)
+    return {(each.topic, each.partition): future for each, future in futures.items()}
 
 
 class End(NamedTuple):
@@ -112,9 +112,5 @@ class EndOffsets:
         if not self._asked and places and boot_seconds() >= self._next:
             self._asked_at, self._asked_time = boot_seconds(), time.time_ns() // 1_000_000
             self._next = self._asked_at + _ASK_SECONDS
-            specs = {
-                TopicPartition(*place): OffsetSpec.latest()  # type: ignore[no-untyped-call]
-                for place in places
-            }
-            futures = self._admin.list_offsets(specs, request_timeout=_BROKER_SECONDS)
-            self._asked = [((each.topic, each.partition), future) for each, future in futures.items()]
+            latest, written = OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED  # type: ignore[no-untyped-call]
+            self._asked = list(_asked(self._admin, places, latest, written).items())
