@@ -3,7 +3,6 @@
 from fastapi import Request
 
 from services.interactive_queries.local import Standing
-from services.state_stores.assignment import Role
 
 # What an answer says of itself.
 SERVED_BY = "Loyalty-Served-By"
@@ -62,15 +61,14 @@ _SERVED_BY, _ROLE, _PARTITION, _OFFSET, _LAG, _SEQUENCE, _STALE = (name.lower().
 
 def freshness(served_by: str, standing: Standing, sequence: int) -> RawHeaders:
     """The headers of an answer from a local copy."""
-    role = standing.role
     return [
         (_SERVED_BY, served_by.encode()),
-        (_ROLE, role.encode()),
+        (_ROLE, standing.role.encode()),
         (_PARTITION, b"%d" % standing.partition),
         (_OFFSET, b"%d" % standing.position),
         (_LAG, b"%d" % standing.lag),
         (_SEQUENCE, b"%d" % sequence),
-        (_STALE, b"false" if role is Role.ACTIVE else b"true"),
+        (_STALE, b"true" if standing.stale else b"false"),
     ]
 
 
