@@ -30,11 +30,13 @@ RUN .venv/bin/python -c 'from infra import setup; setup.jars.ensure(setup.java_h
 
 FROM jars AS build
 # Installed is only the path to the packages: they are copied last, so that a change of code installs nothing.
+# python/lib is PySpark once more, as archives that Spark puts before the installed one. Nothing in them is compiled: a
+# Python worker would start with five times the processor time, and Spark waits ten seconds for one.
 COPY pyproject.toml README.md ./
 RUN mkdir -p services && touch services/__init__.py \
     && .venv/bin/pip install -q --no-deps --no-index --no-build-isolation --editable . \
     && .venv/bin/pip uninstall -q -y -r requirements/build.txt pip \
-    && rm -r .venv/lib/python3*/site-packages/pyspark/jars/connect-repl .venv/lib/python3*/site-packages/pyspark/examples
+    && cd .venv/lib/python3*/site-packages/pyspark && rm -r jars/connect-repl examples python/lib
 
 FROM ${BASE}
 # Two steps, so that the first is the Kafka image's too.

@@ -47,6 +47,13 @@ def test_compilers_and_installers_stay_behind(image: str) -> None:
     assert "" == found
 
 
+def test_python_workers_start_from_compiled_modules() -> None:
+    """PySpark's archives, in which nothing is compiled, are not there for Spark to put before the installed package."""
+    assert "" == inside(PIPELINE, "find", "/app/.venv", "-name", "*.zip")
+    cached = inside(PIPELINE, "python", "-c", "import pyspark.worker as it; print(it.__spec__.cached)").strip()
+    assert "" == inside(PIPELINE, "sh", "-c", f"test -e {cached} || echo none")
+
+
 def test_the_command_runs_without_anything_else() -> None:
     """`docker run retail-loyalty-cli` is the command `loyalty`."""
     shown = engine("run", "--rm", "--network", "none", CLI, "settings", "--json")
