@@ -8,6 +8,9 @@ BIN := .venv/bin
 CODE := schemas services pipelines api infra
 LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
+# Half of the time a test waits. Two processes share one broker; all that needs Spark runs in one of them (tests/conftest.py).
+TOGETHER := --numprocesses 2 --dist loadgroup
+
 # Compose v2 where it is installed, else docker-compose 1.29.
 COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
@@ -38,7 +41,7 @@ status: setup ## what of `make up` is running
 	@$(BIN)/python -m infra.local status
 
 test: lint ## lint and all tests
-	$(BIN)/pytest
+	$(BIN)/pytest $(TOGETHER)
 
 test-unit: setup ## the tests of pure code: no JVM, no broker, seconds
 	$(BIN)/pytest tests/unit

@@ -3,8 +3,10 @@
 import os
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck
@@ -33,6 +35,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    # A developer's own LOYALTY_… settings change no test.
+    for name in [name for name in os.environ if name.startswith("LOYALTY_")]:
+        del os.environ[name]
+    if config.getoption("numprocesses") and not config.getoption("--kafka-bootstrap-servers"):
+        config.pluginmanager.register(SharedBroker(config))
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """All that needs Spark runs in one process, so that a run has one session (pytest-xdist, ``loadgroup``)."""
+    if "spark" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.xdist_group("spark"))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """On containers, an integration test that has no part in one would only repeat what it shows in `make test`."""
     if not config.getoption("--containers"):
@@ -47,42 +63,58 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in repeated]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _no_settings_from_outside() -> None:
-    """A developer's own LOYALTY_… settings change no test."""
-    for name in [name for name in os.environ if name.startswith("LOYALTY_")]:
-        del os.environ[name]
-
-
 @pytest.fixture(scope="session")
 def kafka(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Bootstrap servers of a real broker: the given one, a container of the project's image, or a process."""
-    if given := pytestconfig.getoption("--kafka-bootstrap-servers"):
+    """Bootstrap servers of a real broker: the given one, or the one of this run."""
+    if given := pytestconfig.getoption("--kafka-bootstrap-servers") or SharedBroker.given_to(pytestconfig):
         yield given
-    elif pytestconfig.getoption("--containers"):
-        yield from _broker_in_container()
     else:
-        yield from _broker_of_this_run(tmp_path_factory.mktemp("broker"))
+        with broker_of_a_run(pytestconfig, tmp_path_factory.mktemp("broker")) as bootstrap_servers:
+            yield bootstrap_servers
 
 
-def _broker_of_this_run(directory: Path) -> Iterator[str]:
-    from infra.local.broker import LocalBroker
+@contextmanager
+def broker_of_a_run(config: pytest.Config, directory: Path) -> Iterator[str]:
+    """A broker for all tests of a run: a container of the project's image, or a process. Gives its servers."""
+    if config.getoption("--containers"):
+        from tests.images import KafkaInContainer
 
-    broker = LocalBroker(directory)
-    broker.start()
-    yield broker.bootstrap_servers
-    broker.stop()
+        in_container = KafkaInContainer()
+        try:
+            in_container.start()
+            yield in_container.bootstrap_servers
+        finally:
+            in_container.remove()
+    else:
+        from infra.local.broker import LocalBroker
 
-
-def _broker_in_container() -> Iterator[str]:
-    from tests.images import KafkaInContainer
-
-    broker = KafkaInContainer()
-    try:
+        broker = LocalBroker(directory)
         broker.start()
         yield broker.bootstrap_servers
-    finally:
-        broker.remove()
+        broker.stop()
+
+
+class SharedBroker:
+    """Held by the process that controls a run of several (pytest-xdist), so that these have one broker."""
+
+    _INPUT = "kafka"
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._held = ExitStack()
+        directory = self._held.enter_context(TemporaryDirectory(prefix="broker-"))
+        self._bootstrap_servers = self._held.enter_context(broker_of_a_run(config, Path(directory)))
+
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput[self._INPUT] = self._bootstrap_servers
+
+    def pytest_unconfigure(self) -> None:
+        self._held.close()
+
+    @classmethod
+    def given_to(cls, config: pytest.Config) -> str | None:
+        """What the controlling process gave to this one; nothing in a run of one process."""
+        servers: str | None = getattr(config, "workerinput", {}).get(cls._INPUT)
+        return servers
 
 
 @pytest.fixture

@@ -91,5 +91,16 @@ def consumer(settings: Settings, client_id: str, **overrides: Option) -> Consume
 
 
 def admin(settings: Settings, client_id: str = "loyalty-admin") -> AdminClient:
-    # Its news about itself (level 6 and above) would stand between the lines of a command's own output.
-    return AdminClient({**_common(settings, client_id), "log_level": 5})
+    """A client for questions about topics, groups and offsets; it copes with a broker that is gone."""
+    return AdminClient(
+        {
+            **_common(settings, client_id),
+            # Its news about itself (level 6 and above) would stand between the lines of a command's own output.
+            "log_level": 5,
+            # A question waits for the broker that is said to lead, by default for five minutes after its death.
+            "topic.metadata.refresh.interval.ms": 2000,
+            # While a question waits so, librdkafka 2.16 connects again without its pause (RD_KAFKA_OP_CONNECT ends the
+            # pause, and is sent whenever a try has failed): ten thousand times a second, unless all are kept connected.
+            "enable.sparse.connections": False,
+        }
+    )

@@ -132,8 +132,9 @@ class Callers:
         self.readings.answers += 1
         if answer.status_code == httpx.codes.OK:
             self._take(card, answer, seen)
-        elif card in seen:
-            self.readings.backwards.append(f"{card}: unknown after sequence {seen[card]}")
+        elif card in seen and answer.headers.get("loyalty-stale") != "true":
+            who = answer.headers.get("loyalty-served-by", url)
+            self.readings.backwards.append(f"{card}: unknown after sequence {seen[card]}, said {who}")
 
     def _take(self, card: str, answer: httpx.Response, seen: dict[str, int]) -> None:
         body = answer.json()
