@@ -27,6 +27,9 @@ _WATERMARK_DROPS = Counter(
     "loyalty_query_rows_dropped_by_watermark_total", "Rows that came too late; anything but 0 is a loss.", ["query"]
 )
 _REPEATS = Counter("loyalty_query_repeats_dropped_total", "Repeats of a record that had already been seen.", ["query"])
+_FORGETTING = Counter(
+    "loyalty_query_forgetting_seconds_total", "Time that tasks spent looking for what to forget.", ["query"]
+)
 
 
 class ProgressMetrics:
@@ -72,6 +75,7 @@ def report(progress: Mapping[str, Any]) -> None:
         _STATE_ROWS.labels(query, name).set(operator["numRowsTotal"])
         _STATE_BYTES.labels(query, name).set(operator["memoryUsedBytes"])
         _WATERMARK_DROPS.labels(query).inc(operator["numRowsDroppedByWatermark"])
+        _FORGETTING.labels(query).inc(operator["allRemovalsTimeMs"] / 1000)
         _REPEATS.labels(query).inc(operator.get("customMetrics", {}).get("numDroppedDuplicateRows", 0))
     if progress["numInputRows"]:
         log.info(

@@ -1,0 +1,27 @@
+"""Progress reports of Spark as metrics."""
+
+from prometheus_client import REGISTRY
+
+from pipelines.progress import report
+
+
+def test_every_operator_of_a_query_counts() -> None:
+    """Repeats, rows too late and the time to look for what to forget are the sums over a query's operators."""
+    dedupe = {
+        "operatorName": "dedupeWithinWatermark",
+        "numRowsTotal": 0,
+        "memoryUsedBytes": 1,
+        "numRowsDroppedByWatermark": 1,
+        "allRemovalsTimeMs": 1_200,
+        "customMetrics": {"numDroppedDuplicateRows": 3},
+    }
+    aggregate = {**dedupe, "operatorName": "stateStoreSave", "allRemovalsTimeMs": 300, "customMetrics": {}}
+    operators = [dedupe, aggregate]
+    progress = {"name": "sums", "numInputRows": 0, "batchDuration": 5, "sources": [], "stateOperators": operators}
+    for _ in range(2):
+        report(progress)
+    found = {
+        name: REGISTRY.get_sample_value(f"loyalty_query_{name}_total", {"query": "sums"})
+        for name in ("forgetting_seconds", "repeats_dropped", "rows_dropped_by_watermark")
+    }
+    assert {"forgetting_seconds": 3.0, "repeats_dropped": 6.0, "rows_dropped_by_watermark": 4.0} == found
