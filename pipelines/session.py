@@ -53,9 +53,9 @@ _LOCAL = {
 }
 
 _LOCAL_FILES = {
-    # By default Spark writes checkpoints through Hadoop's FileContext, which on a local disk starts ten processes a file
-    # (readlink, chmod), and there are eight files in a micro-batch. This one starts two and does the same otherwise:
-    # data and checksum are written aside, then renamed (docs/benchmarks.md).
+    # By default Spark writes checkpoints through Hadoop's FileContext, which on a local disk starts ten processes for
+    # each of the eight files of a micro-batch (readlink, chmod). This one starts two, and does the same otherwise: data
+    # and checksum are written aside, then renamed (docs/benchmarks.md).
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
