@@ -5,6 +5,7 @@ its output, which for one customer with one invoice cost more than the account i
 bucket each account is a value of its own, read and written once a micro-batch.
 """
 
+import gc
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -110,6 +111,7 @@ class CustomerAccounts(StatefulProcessor):
         self._interval = interval
 
     def init(self, handle: StatefulProcessorHandle) -> None:
+        _leave_imports_alone()
         self._handle = handle
         self._accounts = MapCalls(handle.getMapState(ACCOUNTS, _CARD, _ACCOUNT))
         # Whom a timer wakes: a part for each micro-batch that added some, as a list would be rewritten whole each time.
@@ -207,6 +209,12 @@ class CustomerAccounts(StatefulProcessor):
         woken = [card for value in self._waiting.get(places) if value for card in value[0]]
         self._waiting.remove(places)
         return sorted(set(woken))
+
+
+@cache
+def _leave_imports_alone() -> None:
+    """Once a worker: Spark collects garbage after every task, and would look through all that was ever imported."""
+    gc.freeze()
 
 
 @dataclass

@@ -4,6 +4,7 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlparse
 
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
@@ -51,6 +52,15 @@ _LOCAL = {
     "spark.ui.showConsoleProgress": "false",
 }
 
+_LOCAL_FILES = {
+    # By default Spark writes checkpoints through Hadoop's FileContext, which on a local disk starts ten processes for
+    # each of the eight files of a micro-batch (readlink, chmod). This one starts two, and does the same otherwise: data
+    # and checksum are written aside, then renamed (docs/benchmarks.md).
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
 _WORKER = Path(__file__).with_name("python-worker")
 _LOG4J = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 
@@ -77,8 +87,16 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
             "spark.driver.memory": settings.spark_driver_memory,
             "spark.driver.extraJavaOptions": f"{_LOG4J} {_AVRO_LIMITS} {settings.spark_java_options}",
         }
+        if keeps_all_on_disk(settings):
+            options |= _LOCAL_FILES
         jars = sorted(settings.spark_jars_dir.resolve().glob("*.jar"))
         options["spark.jars"] = ",".join(map(str, jars))
     for option, value in options.items():
         builder = builder.config(option, value)
     return builder.getOrCreate()
+
+
+def keeps_all_on_disk(settings: Settings) -> bool:
+    """Whether all checkpoints are on a local disk: elsewhere a rename need not be atomic, nor replace what is there."""
+    places = (settings.checkpoint_dir, settings.export_dir, settings.archive_dir)
+    return all(urlparse(place).scheme in ("", "file") for place in places)

@@ -55,6 +55,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rate", type=int, default=200, help="invoices a second of latency and soak")
     parser.add_argument("--duration", type=float, default=120, help="seconds of latency, and of the soak")
     parser.add_argument("--warm-up", type=float, default=60, help="seconds at that rate before them")
+    parser.add_argument("--shuffle-partitions", type=int, default=3, help="LOYALTY_SHUFFLE_PARTITIONS of latency")
     parser.add_argument("--base", type=int, default=20_000, help="invoices of growth's first size")
     return parser.parse_args()
 

@@ -1,0 +1,13 @@
+"""What Spark is told, as far as it needs no Spark."""
+
+import pytest
+
+from pipelines.session import keeps_all_on_disk
+from services.settings import Settings
+
+
+@pytest.mark.parametrize("place", ["checkpoint_dir", "export_dir", "archive_dir"])
+@pytest.mark.parametrize(("uri", "expected"), [("var/here", True), ("file:///here", True), ("hdfs://there/x", False)])
+def test_one_place_elsewhere_is_enough_not_to_be_all_on_disk(place: str, uri: str, *, expected: bool) -> None:
+    """Any of the three places counts, by the scheme of its URI."""
+    assert expected == keeps_all_on_disk(Settings().model_copy(update={place: uri}))
