@@ -1,6 +1,7 @@
 """A store as its readers see it: the partitions that this instance holds, whatever feeds them."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 
 from confluent_kafka import murmur2
 
@@ -53,12 +54,7 @@ class StateStore:
 
         Raises NotServingError while the key's partition is restoring or elsewhere, StoreClosedError if it just leaves.
         """
-        return self.get_in(self.partition_of(key), key)
-
-    def get_in(self, partition: int, key: bytes) -> Entry | None:
-        """The same, given the key's partition."""
-        stored = self.serving(partition).store.get(key)
-        return None if stored is None else Entry.unpack(stored)
+        return self.serving(self.partition_of(key)).get(key)
 
     def serving(self, partition: int) -> StoreTask:
         """The partition's task; raises NotServingError while it is restoring or elsewhere."""
@@ -67,9 +63,9 @@ class StateStore:
             raise NotServingError(partition, task)
         return task
 
-    def read(self, partition: int, keys: Collection[bytes]) -> Mapping[bytes, bytes | None]:
-        """What is stored, restored or not."""
-        return self._tasks[partition].store.get_many(keys)
+    def read(self, partition: int, keys: AbstractSet[bytes]) -> Mapping[bytes, bytes | None]:
+        """What is stored, restored or not; for the thread that writes."""
+        return self._tasks[partition].read(keys)
 
     def add(self, task: StoreTask) -> None:
         if source := self._source:
