@@ -18,7 +18,7 @@ from services.state_stores.local import LocalStores
 from services.state_stores.task import StoreTask
 
 # A local read takes well under a millisecond, a long poll up to 30 s.
-_REQUEST_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+REQUEST_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 # From an invoice on the broker to its balance in the store: micro-batches take tenths of seconds to minutes.
 _FRESHNESS_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 30, 60, 300, 3600)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -65,7 +65,7 @@ class _Outcome:
     __slots__ = ("counts", "seconds")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(_REQUEST_BUCKETS) + 1)
+        self.counts = [0] * (len(REQUEST_BUCKETS) + 1)
         self.seconds = 0.0
 
 
@@ -81,7 +81,7 @@ class RequestMetrics(Collector):
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         outcome = self._outcomes[method, route, status]
-        outcome.counts[bisect_left(_REQUEST_BUCKETS, seconds)] += 1
+        outcome.counts[bisect_left(REQUEST_BUCKETS, seconds)] += 1
         outcome.seconds += seconds
 
     def collect(self) -> Iterator[Metric]:
@@ -97,7 +97,7 @@ class RequestMetrics(Collector):
         for (method, route, status), outcome in self._outcomes.items():
             requests.add_metric([method, route, str(status)], sum(outcome.counts))
             of_routes[method, route].append(outcome)
-        bounds = [*map(floatToGoString, _REQUEST_BUCKETS), "+Inf"]
+        bounds = [*map(floatToGoString, REQUEST_BUCKETS), "+Inf"]
         for labels, outcomes in of_routes.items():
             counts = accumulate(map(sum, zip(*(each.counts for each in outcomes), strict=True)))
             durations.add_metric(labels, list(zip(bounds, counts, strict=True)), sum(each.seconds for each in outcomes))
