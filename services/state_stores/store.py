@@ -31,6 +31,9 @@ class StateStore:
     """The local partitions of one store. Tasks are added and removed by the materialiser's thread only.
 
     A derived store needs its source, whose partitions are opened before its own.
+
+    Attributes:
+        is_source: whether another store is derived from this one.
     """
 
     def __init__(self, definition: StoreDefinition, source: "StateStore | None" = None) -> None:
@@ -38,6 +41,9 @@ class StateStore:
             raise ValueError(f"{definition.name}: a derived store has a source, and only a derived one")
         self.definition = definition
         self._source = source
+        self.is_source = False
+        if source:
+            source.is_source = True
         self._tasks: dict[int, StoreTask] = {}
 
     @property
@@ -68,6 +74,7 @@ class StateStore:
         return self._tasks[partition].read(keys)
 
     def add(self, task: StoreTask) -> None:
+        task.is_source = self.is_source
         if source := self._source:
             # Looked up each time: the source's partition may be rebuilt while this one stays.
             task.source = lambda keys: source.read(task.partition, keys)

@@ -87,6 +87,7 @@ class StoreTask:
     Attributes:
         source: for a derived store, reads the entries that it is derived from (see ``read``); set before the first
             record.
+        is_source: whether another store is derived from this one; set likewise.
         caught_up_time: see ``Checkpoint``. Not the time of a write: what a store that lags has just written says
             nothing about what it has missed.
     """
@@ -106,6 +107,7 @@ class StoreTask:
         self.progress = progress
         self.origin = origin
         self.source: Callable[[AbstractSet[bytes]], _Stored] | None = None
+        self.is_source = False
         self._observe_freshness = observe_freshness
         self._next_expiry = 0.0
         self.caught_up_time = _now()
@@ -121,7 +123,8 @@ class StoreTask:
     def read(self, keys: AbstractSet[bytes]) -> _Stored:
         """What is stored for these keys, restored or not; for the materialiser's thread."""
         # A derived store asks for the keys of the batch that was applied here a moment ago.
-        return self._latest if self._latest.keys() >= keys else self.store.get_many(keys)
+        latest, self._latest = self._latest, {}
+        return latest if latest.keys() >= keys else self.store.get_many(keys)
 
     def apply(self, records: Sequence[ChangelogRecord]) -> Collection[bytes]:
         """Write what the records change, together with their offsets; returns the keys that were written.
@@ -155,7 +158,8 @@ class StoreTask:
             return ()
         now = _now()
         self.store.apply(writes, self._checkpoint(position), known)
-        self._latest = {**known, **writes}
+        if self.is_source:
+            self._latest = {**known, **writes}
         self._expire(position, now)
         if self.progress.restored:  # what was waiting while this instance was away says nothing about freshness
             for updated_time in updated_times:
