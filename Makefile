@@ -68,8 +68,8 @@ format: setup ## let ruff format and fix the code
 bench: setup ## measure throughput, cost, latency and memory of the pipeline
 	$(BIN)/python -m benchmarks.pipeline
 
-bench-queries: setup ## measure restore, reads and an owner's death of the interactive queries
-	$(BIN)/python -m benchmarks.queries
+bench-queries: setup ## measure restore, reads and an owner's death of the interactive queries (OPTIONS="--balances 100000")
+	$(BIN)/python -m benchmarks.queries $(OPTIONS)
 
 bench-operators: setup ## measure Spark's Python operators for keyed state against each other
 	$(BIN)/python -m benchmarks.operators

@@ -87,7 +87,7 @@ class DirectRoutes:
 
     def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute], metrics: Metrics) -> None:
         self._app = app
-        self._metrics = metrics
+        self._requests = metrics.requests
         self._routes = [_DirectRoute(route) for route in routes if isinstance(route, APIRoute)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -107,8 +107,7 @@ class DirectRoutes:
         finally:
             if response is not None:  # None: the caller has gone
                 await response(scope, receive, send)
-                seconds = time.perf_counter() - started
-                self._metrics.observe_request("GET", route.path, str(response.status_code), seconds)
+                self._requests.observe("GET", route.path, response.status_code, time.perf_counter() - started)
 
     def _find(self, scope: Scope) -> tuple[_DirectRoute, Mapping[str, Any]] | None:
         try:

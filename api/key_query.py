@@ -9,7 +9,7 @@ otherwise  ──► the owner; if the partition has moved from it, whoever the 
 import asyncio
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import orjson
 from fastapi import Request, Response
@@ -35,7 +35,8 @@ _REDISCOVERY_SECONDS = 1.0
 _REDISCOVERY_STEP_SECONDS = 0.02
 
 
-class KeyQuery(NamedTuple):
+@dataclass(slots=True)
+class KeyQuery:
     """What is asked.
 
     Attributes:
@@ -43,6 +44,7 @@ class KeyQuery(NamedTuple):
         awaited: what the entry must show.
         wait_seconds: how long to wait for it.
         max_lag: records that the answering copy may lag behind, if it is not active; None: any number.
+        partition: of the key.
     """
 
     store: StateStore
@@ -51,10 +53,10 @@ class KeyQuery(NamedTuple):
     awaited: Awaited = ANYTHING
     wait_seconds: float = 0.0
     max_lag: int | None = None
+    partition: int = field(init=False)
 
-    @property
-    def partition(self) -> int:
-        return self.store.partition_of(self.key)
+    def __post_init__(self) -> None:
+        self.partition = self.store.partition_of(self.key)
 
 
 class _Clock:
@@ -75,11 +77,8 @@ class _Clock:
         return max(0.0, self._started + seconds - time.monotonic())
 
 
-class _Found(NamedTuple):
-    """What has been read, and how the copy stood before."""
-
-    standing: Standing
-    entry: Entry | None
+_Found = tuple[Standing, Entry | None]
+"""How a copy stood, and what was then read."""
 
 
 class KeyQueries:
@@ -97,16 +96,19 @@ class KeyQueries:
 
     async def answer(self, request: Request, query: KeyQuery) -> Response:
         """The answer, ours or another instance's; raises ProblemError."""
-        clock = _Clock(query, request)
         if asked_as := headers.received(request, headers.FORWARDED_TO):
-            return await self._as_asked(query, asked_as, clock)
+            return await self._as_asked(query, asked_as, _Clock(query, request))
+        clock = None
         if self._local.owns(query.store, query.partition):
             try:
+                if query.awaited == ANYTHING:
+                    return self._respond(query, *self._read(query))
+                clock = _Clock(query, request)
                 return await self._here(query, clock, as_owner=True)
             except problems.ProblemError as problem:
                 if not problem.another_may_answer:
                     raise
-        return await self._elsewhere(request, query, clock)
+        return await self._elsewhere(request, query, clock or _Clock(query, request))
 
     async def answer_here(self, query: KeyQuery) -> Response:
         """The answer from the copy that is here, whoever owns the partition; raises ProblemError."""
@@ -120,25 +122,23 @@ class KeyQueries:
 
     async def _here(self, query: KeyQuery, clock: _Clock, *, as_owner: bool) -> Response:
         """Answer from the local copy; as the owner only for as long as this instance is that."""
-        if query.awaited == ANYTHING:
-            return self._respond(query, *self._read(query, as_owner=as_owner))
-        last: list[_Found] = []
+        found: list[_Found] = []
 
         def read() -> Entry | None:
-            last[:] = [self._read(query, as_owner=as_owner)]
-            return last[0].entry
+            if as_owner and not self._local.owns(query.store, query.partition):
+                raise problems.not_the_owner(query.partition)
+            found[:] = [self._read(query)]
+            return found[0][1]
 
         seconds = min(query.wait_seconds, max(0.0, clock.left - _ANSWER_SECONDS))
         await self._local.stores.waiters.wait(query.key, query.awaited, seconds, read)
-        return self._respond(query, *last[0])
+        return self._respond(query, *found[0])
 
-    def _read(self, query: KeyQuery, *, as_owner: bool) -> _Found:
-        store, partition = query.store, query.partition
-        if as_owner and not self._local.owns(store, partition):
-            raise problems.not_the_owner(partition)
+    def _read(self, query: KeyQuery) -> _Found:
+        """Read the copy that is here, whoever owns the partition."""
         try:
-            standing = self._local.standing(store, partition)
-            return _Found(standing, store.get_in(partition, query.key))
+            task = query.store.serving(query.partition)
+            return self._local.standing_of(query.store, task), task.get(query.key)
         except NotServingError as error:
             raise problems.not_serving(error) from error
         except StoreClosedError as error:

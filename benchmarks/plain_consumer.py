@@ -1,6 +1,7 @@
 """The least that a restore can do: a plain confluent-kafka consumer that reads a topic into nothing.
 
-``python -m benchmarks.plain_consumer SERVERS TOPIC`` prints what it took from the first records to the end, as JSON.
+``python -m benchmarks.plain_consumer SERVERS TOPIC`` prints what it took from the first records to the end, as JSON:
+at least 100,000 records, or most of them are there before the clock starts.
 """
 
 import json
@@ -19,12 +20,12 @@ def main(servers: str, topic: str) -> None:
     left = sum(consumer.get_watermark_offsets(place, timeout=30)[1] for place in places)
     consumer.assign(places)
     left -= len(consumer.consume(_BATCH, 30))
-    started, records = time.monotonic(), left
+    started, cpu_before, records = time.monotonic(), time.process_time(), left
     while left > 0:
         left -= len(consumer.consume(_BATCH, 1))
-    seconds, cpu_seconds = time.monotonic() - started, time.process_time()
+    seconds, cpu_seconds = time.monotonic() - started, time.process_time() - cpu_before
     consumer.close()
-    print(json.dumps({"records_per_second": records / seconds, "cpu_seconds": cpu_seconds}))
+    print(json.dumps({"records_per_second": records / seconds, "cpu_microseconds": cpu_seconds / records * 1e6}))
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def restore_and_reads(settings: Settings, directory: Path, options: argparse.Nam
         elsewhere = [path for path in paths if _served_by(first, path) != first.url]
         forwarded = load.run(first.url, elsewhere, rate=options.rate / 4, seconds=options.seconds)
         return {
-            **restores.compared(pairs, options.balances),
+            **restores.compared(pairs),
             **local,
             "forwarded_p50_ms": round(forwarded.percentile(50), 2),
             "forwarded_p99_ms": round(forwarded.percentile(99), 2),
@@ -138,6 +138,7 @@ def _restore(
     while begun is None:  # its first record, so that the start of Python and of the web server is not counted
         report = first.wait_until(lambda report: any(each["applied"] for each in report["partitions"]))
         begun, before = time.monotonic(), sum(each["applied"] for each in _balances(report))
+        cpu_before = sum(_process(first).cpu_times()[:2])
     while not _is_ready(first):  # asked now and then: to answer takes the processor that restores
         time.sleep(_LOOK_SECONDS)
     seconds = time.monotonic() - begun
@@ -145,7 +146,7 @@ def _restore(
     return {
         "restore_records_per_second": (balances - before) / seconds,
         "restore_seconds": seconds,
-        "restore_cpu_seconds": sum(process.cpu_times()[:2]),
+        "restore_cpu_microseconds": (sum(process.cpu_times()[:2]) - cpu_before) / (balances - before) * 1e6,
         "bytes_per_key": (process.memory_info().rss - resident_empty) / balances,
         "disk_bytes_per_key": _size(settings_dir(directory, "first")) / balances,
     }, first

@@ -91,7 +91,14 @@ class LocalInstance:
 
         Raises NotServingError for a partition that is not here, or not restored.
         """
-        return self._standing(store, store.serving(partition))
+        return self.standing_of(store, store.serving(partition))
+
+    def standing_of(self, store: StateStore, task: StoreTask) -> Standing:
+        """How the copy of a partition that is here stands."""
+        progress, partition = task.progress, task.partition
+        role = Role.ACTIVE if progress.caught_up and self.may_claim(store, partition) else Role.STANDBY
+        lag_known = boot_seconds() - progress.end_asked_at < self.membership.lease_seconds
+        return Standing(role, partition, progress.position, progress.lag, lag_known)
 
     def after_read(self, store: StateStore, standing: Standing) -> Standing:
         """The same, with the lease checked once more: the process may have been stopped during the read."""
@@ -102,17 +109,11 @@ class LocalInstance:
     def report(self) -> InstanceReport:
         """What the other instances are told."""
         held = [
-            _held(name, task, self._standing(store, task).role)
+            _held(name, task, self.standing_of(store, task).role)
             for name, store in self.stores.by_name.items()
             for _, task in sorted(store.tasks.items())
         ]
         return InstanceReport(url=self.url, group=self.membership.group, partitions=tuple(held))
-
-    def _standing(self, store: StateStore, task: StoreTask) -> Standing:
-        progress, partition = task.progress, task.partition
-        role = Role.ACTIVE if progress.caught_up and self.may_claim(store, partition) else Role.STANDBY
-        lag_known = boot_seconds() - progress.end_asked_at < self.membership.lease_seconds
-        return Standing(role, partition, progress.position, progress.lag, lag_known)
 
 
 def _held(store: str, task: StoreTask, role: Role) -> HeldPartition:

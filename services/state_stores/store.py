@@ -1,6 +1,7 @@
 """A store as its readers see it: the partitions that this instance holds, whatever feeds them."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 
 from confluent_kafka import murmur2
 
@@ -30,6 +31,9 @@ class StateStore:
     """The local partitions of one store. Tasks are added and removed by the materialiser's thread only.
 
     A derived store needs its source, whose partitions are opened before its own.
+
+    Attributes:
+        is_source: whether another store is derived from this one.
     """
 
     def __init__(self, definition: StoreDefinition, source: "StateStore | None" = None) -> None:
@@ -37,6 +41,9 @@ class StateStore:
             raise ValueError(f"{definition.name}: a derived store has a source, and only a derived one")
         self.definition = definition
         self._source = source
+        self.is_source = False
+        if source:
+            source.is_source = True
         self._tasks: dict[int, StoreTask] = {}
 
     @property
@@ -53,12 +60,7 @@ class StateStore:
 
         Raises NotServingError while the key's partition is restoring or elsewhere, StoreClosedError if it just leaves.
         """
-        return self.get_in(self.partition_of(key), key)
-
-    def get_in(self, partition: int, key: bytes) -> Entry | None:
-        """The same, given the key's partition."""
-        stored = self.serving(partition).store.get(key)
-        return None if stored is None else Entry.unpack(stored)
+        return self.serving(self.partition_of(key)).get(key)
 
     def serving(self, partition: int) -> StoreTask:
         """The partition's task; raises NotServingError while it is restoring or elsewhere."""
@@ -67,11 +69,12 @@ class StateStore:
             raise NotServingError(partition, task)
         return task
 
-    def read(self, partition: int, keys: Collection[bytes]) -> Mapping[bytes, bytes | None]:
-        """What is stored, restored or not."""
-        return self._tasks[partition].store.get_many(keys)
+    def read(self, partition: int, keys: AbstractSet[bytes]) -> Mapping[bytes, bytes | None]:
+        """What is stored, restored or not; for the thread that writes."""
+        return self._tasks[partition].read(keys)
 
     def add(self, task: StoreTask) -> None:
+        task.is_source = self.is_source
         if source := self._source:
             # Looked up each time: the source's partition may be rebuilt while this one stays.
             task.source = lambda keys: source.read(task.partition, keys)

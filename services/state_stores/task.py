@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -84,7 +85,9 @@ class StoreTask:
     """Applies a changelog partition to a store partition, in the order of its offsets.
 
     Attributes:
-        source: for a derived store, reads the entries that it is derived from; set before the first record.
+        source: for a derived store, reads the entries that it is derived from (see ``read``); set before the first
+            record.
+        is_source: whether another store is derived from this one; set likewise.
         caught_up_time: see ``Checkpoint``. Not the time of a write: what a store that lags has just written says
             nothing about what it has missed.
     """
@@ -103,12 +106,25 @@ class StoreTask:
         self.store = store
         self.progress = progress
         self.origin = origin
-        self.source: Callable[[Collection[bytes]], _Stored] | None = None
+        self.source: Callable[[AbstractSet[bytes]], _Stored] | None = None
+        self.is_source = False
         self._observe_freshness = observe_freshness
         self._next_expiry = 0.0
         self.caught_up_time = _now()
         self._end_ahead: tuple[int, int] | None = None
+        self._latest: _Stored = {}
         self.advance(progress.position)
+
+    def get(self, key: bytes) -> Entry | None:
+        """The entry of a key; None for a key that the store does not have."""
+        stored = self.store.get(key)
+        return None if stored is None else Entry.unpack(stored)
+
+    def read(self, keys: AbstractSet[bytes]) -> _Stored:
+        """What is stored for these keys, restored or not; for the materialiser's thread."""
+        # A derived store asks for the keys of the batch that was applied here a moment ago.
+        latest, self._latest = self._latest, {}
+        return latest if latest.keys() >= keys else self.store.get_many(keys)
 
     def apply(self, records: Sequence[ChangelogRecord]) -> Collection[bytes]:
         """Write what the records change, together with their offsets; returns the keys that were written.
@@ -142,6 +158,8 @@ class StoreTask:
             return ()
         now = _now()
         self.store.apply(writes, self._checkpoint(position), known)
+        if self.is_source:
+            self._latest = {**known, **writes}
         self._expire(position, now)
         if self.progress.restored:  # what was waiting while this instance was away says nothing about freshness
             for updated_time in updated_times:
@@ -244,6 +262,7 @@ class StoreTask:
             expired = {key: None for key, stored in page if Entry.unpack(stored).append_time < oldest}
             if expired:
                 self.store.apply(expired, self._checkpoint(position))
+                self._latest = {}
             start = page[-1][0] + b"\0"
         self._next_expiry = time.monotonic() + _EXPIRY_SECONDS
 

@@ -363,7 +363,7 @@ def test_a_schema_registry_that_is_away_costs_time_and_no_balance(monkeypatch: p
         assert (0, 0) == (store.tasks[0].progress.undecodable, store.tasks[0].progress.position)
         back.set()
         until(lambda: store.tasks[0].progress.position == 1)
-        assert store.read(0, b"C1") is not None
+        assert store.read(0, {b"C1"})[b"C1"] is not None
     finally:
         materialiser.stop()
 
