@@ -1,16 +1,21 @@
 """Creates the topics of the catalogue."""
 
+import time
 from datetime import timedelta
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 from schemas import topics
 from schemas.topics import Topic
 from services.messaging.clients import admin, consumer
 from services.settings import Settings
+
+_LEADER_SECONDS = 30.0
+_LEADER_PAUSE_SECONDS = 0.05
 
 
 class TopicMismatchError(RuntimeError):
@@ -39,6 +44,7 @@ def create_topics(settings: Settings) -> list[str]:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
     _check_partitions(client, settings)
+    _wait_for_leaders(client, settings)
     return [settings.name_of(topic) for topic in topics.ALL]
 
 
@@ -49,6 +55,21 @@ def _check_partitions(client: AdminClient, settings: Settings) -> None:
         # Zero: the broker has just created the topic and has not told everybody yet.
         if found not in (0, topic.partitions):
             raise TopicMismatchError(f"topic {name} has {found} partitions, the catalogue says {topic.partitions}")
+
+
+def _wait_for_leaders(client: AdminClient, settings: Settings) -> None:
+    """A broker that has created a topic may say for a moment that nobody leads it; who asks next would be refused."""
+    places = [TopicPartition(settings.name_of(topic), each) for topic in topics.ALL for each in range(topic.partitions)]
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    deadline = time.monotonic() + _LEADER_SECONDS
+    while True:
+        answers = client.list_offsets(dict.fromkeys(places, latest), request_timeout=_LEADER_SECONDS).values()
+        refusals = [error for answer in answers if (error := answer.exception())]
+        if not refusals:
+            return
+        if time.monotonic() > deadline:
+            raise refusals[0]
+        time.sleep(_LEADER_PAUSE_SECONDS)
 
 
 class TillTimeError(RuntimeError):
