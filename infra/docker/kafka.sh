@@ -14,13 +14,15 @@ host_address=${KAFKA_HOST_ADDRESS:-127.0.0.1:9092}
 java=(java ${KAFKA_JVM_OPTIONS:--Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1} -cp "$app/jars/*")
 properties=$data/server.properties
 
+# It speaks to itself too, to end transactions: over BROKER, as only Compose and Kubernetes can resolve its address.
 {
     cat "$app/kafka/server.properties"
     if [ -z "$secrets" ]; then
         cat <<END
-listeners=PLAINTEXT://:9092,HOST://:29092,CONTROLLER://127.0.0.1:9093
-advertised.listeners=PLAINTEXT://$address,HOST://$host_address
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,HOST:PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=PLAINTEXT://:9092,HOST://:29092,BROKER://127.0.0.1:9094,CONTROLLER://127.0.0.1:9093
+advertised.listeners=PLAINTEXT://$address,HOST://$host_address,BROKER://127.0.0.1:9094
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,HOST:PLAINTEXT,BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=BROKER
 END
     else
         cat "$app/kafka/secured.properties" - <<END
