@@ -1,9 +1,11 @@
 """Creates the topics of the catalogue."""
 
 import time
+from concurrent.futures import Future
 from datetime import timedelta
+from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
@@ -64,12 +66,32 @@ def _wait_for_leaders(client: AdminClient, settings: Settings) -> None:
     deadline = time.monotonic() + _LEADER_SECONDS
     while True:
         answers = client.list_offsets(dict.fromkeys(places, latest), request_timeout=_LEADER_SECONDS).values()
-        refusals = [error for answer in answers if (error := answer.exception())]
+        refusals = [error for answer in answers if (error := _refusal(answer))]
         if not refusals:
             return
         if time.monotonic() > deadline:
             raise refusals[0]
         time.sleep(_LEADER_PAUSE_SECONDS)
+
+
+def _refusal(answer: Future[Any]) -> KafkaException | None:
+    try:
+        offset_in(answer)
+    except KafkaException as error:
+        return error
+    return None
+
+
+def offset_in(answer: Future[Any]) -> int:
+    """The offset that ``AdminClient.list_offsets`` found; raises KafkaException where there is none.
+
+    While a partition changes its leader there may be neither an error nor an offset. What librdkafka has in its place
+    is no number to reckon with: it would be the end of an empty partition.
+    """
+    offset: int = answer.result().offset
+    if offset == OFFSET_INVALID:
+        raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE, "the broker has no offset at the moment"))
+    return offset
 
 
 class TillTimeError(RuntimeError):

@@ -9,6 +9,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from schemas import topics
 from services.messaging import clients, headers
+from services.messaging.administration import offset_in
 from services.messaging.publishing import BROKER_TIMEOUT, Publisher, PublishError, connected_producer, find_topic
 from services.settings import Settings
 
@@ -134,7 +135,7 @@ def _ends(consumer: Consumer, topic: str, settings: Settings, refusal: clients.R
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     places = {TopicPartition(topic, partition): latest for partition in found.partitions}
     answers = admin.list_offsets(places, request_timeout=BROKER_TIMEOUT)
-    ends = {place.partition: answer.result().offset for place, answer in answers.items()}
+    ends = {place.partition: offset_in(answer) for place, answer in answers.items()}
     return {partition: end for partition, end in ends.items() if end > 0}
 
 

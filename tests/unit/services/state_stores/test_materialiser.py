@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
@@ -165,6 +165,25 @@ def test_a_partition_given_up_is_closed_and_read_no_more() -> None:
     assert {0: 5} == scene.reconcile()
     assert [0] == list(scene.store.tasks)
     assert scene.store.tasks[0].store is kept
+
+
+def test_no_offset_is_not_the_end_of_an_empty_changelog() -> None:
+    """While a partition has no leader the broker may give neither an error nor an offset: nothing is opened or lost."""
+    kept = stored(5)
+    scene = Scene(kept, high=5)
+    scene.assignment.give(0)
+    scene.reconcile()
+    scene.broker.answer = (OFFSET_INVALID, OFFSET_INVALID)
+
+    with pytest.raises(KafkaException, match="no offset"):
+        scene.take_again()
+    scene.assignment.give(1)
+    with pytest.raises(KafkaException, match="no offset"):
+        scene.reconcile()
+
+    assert [0] == list(scene.store.tasks)
+    assert scene.store.tasks[0].store is kept
+    assert b"x" == kept.get(b"old")
 
 
 def test_a_standby_that_becomes_the_owner_keeps_its_open_store() -> None:
