@@ -8,7 +8,7 @@ BIN := .venv/bin
 CODE := schemas services pipelines api infra
 LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
-# Half of the time a test waits. Two processes share one broker; all that needs Spark runs in one of them (tests/conftest.py).
+# Half of the time a test waits. Two processes share one broker; all that needs the Spark session runs in one of them (tests/conftest.py).
 TOGETHER := --numprocesses 2 --dist loadgroup
 
 # Compose v2 where it is installed, else docker-compose 1.29.

@@ -4,11 +4,11 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import urlparse
 
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
+from pipelines.lock import local_folder
 from services.settings import Settings
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
@@ -99,4 +99,5 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
 def keeps_all_on_disk(settings: Settings) -> bool:
     """Whether all checkpoints are on a local disk: elsewhere a rename need not be atomic, nor replace what is there."""
     places = (settings.checkpoint_dir, settings.export_dir, settings.archive_dir)
-    return all(urlparse(place).scheme in ("", "file") for place in places)
+    # With a configuration of Hadoop's a place without a scheme may be anywhere.
+    return "HADOOP_CONF_DIR" not in os.environ and all(local_folder(place) for place in places)

@@ -39,12 +39,12 @@ def pytest_configure(config: pytest.Config) -> None:
     # A developer's own LOYALTY_… settings change no test.
     for name in [name for name in os.environ if name.startswith("LOYALTY_")]:
         del os.environ[name]
-    if config.getoption("numprocesses") and not config.getoption("--kafka-bootstrap-servers"):
+    if config.getoption("numprocesses", default=None) and not config.getoption("--kafka-bootstrap-servers"):
         config.pluginmanager.register(SharedBroker(config))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """All that needs Spark runs in one process, so that a run has one session (pytest-xdist, ``loadgroup``)."""
+    """All that needs the Spark session runs in one process, so that a run has one (pytest-xdist, ``loadgroup``)."""
     if "spark" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.xdist_group("spark"))
 

@@ -1,6 +1,7 @@
 """Creates the topics of the catalogue."""
 
 import time
+from collections.abc import Collection
 from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
@@ -18,6 +19,7 @@ from services.settings import Settings
 
 _LEADER_SECONDS = 30.0
 _LEADER_PAUSE_SECONDS = 0.05
+_ASK_SECONDS = 5.0
 
 
 class TopicMismatchError(RuntimeError):
@@ -27,7 +29,8 @@ class TopicMismatchError(RuntimeError):
 def create_topics(settings: Settings) -> list[str]:
     """Create what is missing of the catalogue and check the rest; returns the names of all topics.
 
-    Raises TopicMismatchError where an existing topic would send keys to other partitions than its readers expect.
+    Raises TopicMismatchError where an existing topic would send keys to other partitions than its readers expect,
+    KafkaException where the broker cannot create one, or nobody leads it in time.
     """
     client = admin(settings)
     requests = [
@@ -39,14 +42,24 @@ def create_topics(settings: Settings) -> list[str]:
         )
         for topic in topics.ALL
     ]
-    for future in client.create_topics(requests).values():
+    created = set()
+    for name, future in client.create_topics(requests).items():
         try:
             future.result()
+            created.add(name)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
     _check_partitions(client, settings)
-    _wait_for_leaders(client, settings)
+    _wait_for_leaders(
+        client,
+        [
+            TopicPartition(request.topic, each)
+            for request in requests
+            if request.topic in created
+            for each in range(request.num_partitions)
+        ],
+    )
     return [settings.name_of(topic) for topic in topics.ALL]
 
 
@@ -59,18 +72,16 @@ def _check_partitions(client: AdminClient, settings: Settings) -> None:
             raise TopicMismatchError(f"topic {name} has {found} partitions, the catalogue says {topic.partitions}")
 
 
-def _wait_for_leaders(client: AdminClient, settings: Settings) -> None:
+def _wait_for_leaders(client: AdminClient, places: Collection[TopicPartition]) -> None:
     """A broker that has created a topic may say for a moment that nobody leads it; who asks next would be refused."""
-    places = [TopicPartition(settings.name_of(topic), each) for topic in topics.ALL for each in range(topic.partitions)]
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     deadline = time.monotonic() + _LEADER_SECONDS
-    while True:
-        answers = client.list_offsets(dict.fromkeys(places, latest), request_timeout=_LEADER_SECONDS).values()
-        refusals = [error for answer in answers if (error := _refusal(answer))]
-        if not refusals:
-            return
-        if time.monotonic() > deadline:
-            raise refusals[0]
+    while places:
+        answers = client.list_offsets(dict.fromkeys(places, latest), request_timeout=_ASK_SECONDS)
+        refusals = {place: error for place, answer in answers.items() if (error := _refusal(answer))}
+        if refusals and time.monotonic() > deadline:
+            raise next(iter(refusals.values()))
+        places = refusals.keys()
         time.sleep(_LEADER_PAUSE_SECONDS)
 
 

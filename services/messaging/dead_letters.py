@@ -129,7 +129,7 @@ def _ends(consumer: Consumer, topic: str, settings: Settings, refusal: clients.R
     except KafkaException as error:
         consumer.poll(0)
         raise DeadLettersError(refusal.explain(settings)) from error
-    # The admin client, unlike the consumer, asks again by itself while a partition has no leader. It needs a name of
+    # The admin client, unlike the consumer, asks again by itself when it does not know who leads. It needs a name of
     # its own: freed while it waits, it never answers.
     admin = clients.admin(settings)
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]

@@ -186,6 +186,20 @@ def test_no_offset_is_not_the_end_of_an_empty_changelog() -> None:
     assert b"x" == kept.get(b"old")
 
 
+def test_no_offset_says_nothing_about_how_far_a_store_is() -> None:
+    """Where the broker gives no offset, the end is as unknown as after an error."""
+    broker = Broker(0, 5)
+    ends = EndOffsets(cast(AdminClient, broker))
+    broker.answer = (0, OFFSET_INVALID)
+    assert [] == list(ends.poll([(TOPIC, 0)]))
+    broker.answer = (0, 5)
+    ends._next = 0.0
+
+    assert [] == list(ends.poll([(TOPIC, 0)]))
+
+    assert [((TOPIC, 0), 5)] == [(each.place, each.offset) for each in ends.poll([(TOPIC, 0)])]
+
+
 def test_a_standby_that_becomes_the_owner_keeps_its_open_store() -> None:
     """Nothing is opened or read again; it leads once it has what the changelog had at that moment."""
     scene = Scene(stored(5), high=5)
