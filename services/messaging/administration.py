@@ -51,7 +51,7 @@ def create_topics(settings: Settings) -> list[str]:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
     _check_partitions(client, settings)
-    _wait_for_leaders(
+    wait_for_leaders(
         client,
         [
             TopicPartition(request.topic, each)
@@ -72,8 +72,11 @@ def _check_partitions(client: AdminClient, settings: Settings) -> None:
             raise TopicMismatchError(f"topic {name} has {found} partitions, the catalogue says {topic.partitions}")
 
 
-def _wait_for_leaders(client: AdminClient, places: Collection[TopicPartition]) -> None:
-    """A broker that has created a topic may say for a moment that nobody leads it; who asks next would be refused."""
+def wait_for_leaders(client: AdminClient, places: Collection[TopicPartition]) -> None:
+    """Wait until somebody leads these partitions of new topics; raises KafkaException if that takes too long.
+
+    A broker that has created a topic may say for a moment that there is none, or that nobody leads it.
+    """
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     deadline = time.monotonic() + _LEADER_SECONDS
     while places:

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pyarrow.dataset
 import pytest
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from pipelines.checkpoints import CheckpointMismatchError
 from pipelines.queries import EXPORT, FAN_OUT, LOYALTY, SALES, RepeatHorizonError
 from schemas import topics
-from services.messaging.administration import TillTimeError
+from services.messaging.administration import TillTimeError, wait_for_leaders
 from services.messaging.clients import admin, producer
 from services.messaging.wire import encoder
 from tests.kafka_topics import IDS, balances_of, effects_of, headers_of, publish, read_all, records_of
@@ -215,8 +216,9 @@ def test_a_topic_with_the_tills_time_is_refused(spark, settings):
     """One till with a clock in 2099 would make the records of all others late, so no topic made by hand will do."""
     client = admin(settings)
     name = settings.name_of(topics.POS_INVOICES)
-    for future in client.create_topics([NewTopic(name, num_partitions=3, replication_factor=1)]).values():
+    for future in client.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)]).values():
         future.result()
+    wait_for_leaders(client, [TopicPartition(name, 0)])
 
     with pytest.raises(TillTimeError, match="LogAppendTime"):
         run_to_the_end(spark, settings, FAN_OUT)
