@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -112,8 +113,9 @@ class Environment:
                     self.restart(service)
 
     def restart(self, service: Service) -> None:
+        """As a supervisor does: without waiting until it is ready, as others may have to be looked after."""
         service.process.kill()
-        service.start()
+        replace(service, is_ready=lambda: True).start()
 
     def ends(self, topic: Topic) -> dict[int, int]:
         """Where each partition ends; raises KafkaException while no broker answers."""
