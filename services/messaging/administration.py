@@ -1,4 +1,4 @@
-"""Creates the topics of the catalogue."""
+"""Creates the topics of the catalogue, and asks the broker about them."""
 
 import time
 from collections.abc import Collection
@@ -81,19 +81,15 @@ def wait_for_leaders(client: AdminClient, places: Collection[TopicPartition]) ->
     deadline = time.monotonic() + _LEADER_SECONDS
     while places:
         answers = client.list_offsets(dict.fromkeys(places, latest), request_timeout=_ASK_SECONDS)
-        refusals = {place: error for place, answer in answers.items() if (error := _refusal(answer))}
-        if refusals and time.monotonic() > deadline:
-            raise next(iter(refusals.values()))
-        places = refusals.keys()
-        time.sleep(_LEADER_PAUSE_SECONDS)
-
-
-def _refusal(answer: Future[Any]) -> KafkaException | None:
-    try:
-        offset_in(answer)
-    except KafkaException as error:
-        return error
-    return None
+        try:
+            for answer in answers.values():
+                offset_in(answer)
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_LEADER_PAUSE_SECONDS)
+        else:
+            return
 
 
 def offset_in(answer: Future[Any]) -> int:
