@@ -26,6 +26,7 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from benchmarks.machine import machine
+from benchmarks.pipeline import Watch
 from pipelines.accounts import BUCKETS_A_PARTITION
 from pipelines.repeats import first_of_each
 from pipelines.session import spark_session
@@ -112,19 +113,22 @@ def measure(spark: SparkSession, operator: str, phases: list[Phase]) -> dict[Pha
         writer = OPERATORS[operator](rows).writeStream.format("noop")
         query = writer.option("checkpointLocation", f"{directory}/checkpoint").start()
         found: dict[Phase, list[float]] = defaultdict(list)
-        batch, before = -1, cpu_seconds()
+        watch = Watch(psutil.Process())
+        watch.look()
+        batch = -1
         try:
             while batch < len(batches) - 1:
                 if not query.isActive:
                     raise RuntimeError(f"the query has ended: {query.exception()}")
                 progress = query.lastProgress
                 if progress and progress["batchId"] > batch:
-                    now = cpu_seconds()
+                    watch.look()
+                    before, now = watch.history[-2:]
                     phase = batches[progress["batchId"]]
                     # One that was missed has its time in the next one's.
                     if phase and progress["batchId"] == batch + 1:
-                        found[phase].append(round(now - before, 3))
-                    batch, before = progress["batchId"], now
+                        found[phase].append(round(now.cpu_seconds - before.cpu_seconds, 3))
+                    batch = progress["batchId"]
                 time.sleep(0.02)
         finally:
             query.stop()
@@ -160,19 +164,6 @@ def write_rows(folder: Path, start: int, count: int, payload: int) -> None:
     }
     folder.mkdir(parents=True)
     pq.write_table(pa.table(columns), folder / "rows.parquet")
-
-
-def cpu_seconds() -> float:
-    """Of this process and all it has started and that still run."""
-    me = psutil.Process()
-    total = 0.0
-    for process in [me, *me.children(recursive=True)]:
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system
-    return total
 
 
 def _phase(text: str) -> Phase:
