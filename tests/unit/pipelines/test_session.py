@@ -6,6 +6,18 @@ from pipelines.session import keeps_all_on_disk
 from services.settings import Settings
 
 
+@pytest.fixture(autouse=True)
+def _without_hadoop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+
+
+def test_where_hadoop_is_configured_a_folder_may_be_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its default file system need not be this machine's disk."""
+    assert keeps_all_on_disk(Settings())
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    assert not keeps_all_on_disk(Settings())
+
+
 @pytest.mark.parametrize("place", ["checkpoint_dir", "export_dir", "archive_dir"])
 @pytest.mark.parametrize(("uri", "expected"), [("var/here", True), ("file:///here", True), ("hdfs://there/x", False)])
 def test_one_place_elsewhere_is_enough_not_to_be_all_on_disk(place: str, uri: str, *, expected: bool) -> None:
