@@ -240,13 +240,15 @@ def test_without_kafka_nothing_is_half_done(tmp_path: Path) -> None:
             broker.stop()
             away = redeem(api, "away")
             assert 503 == away.status_code
-            assert kind(away) in {"kafka-unavailable", "owner-in-doubt"}
+            # Which of them depends on how long Kafka has been away.
+            assert kind(away) in {"kafka-unavailable", "owner-in-doubt", "rebalancing"}
             assert int(away.headers["retry-after"]) >= 1
 
             broker.start()
             with Decider(settings, accounts):
                 answer = until(lambda: redeem(api, "away"), 201)
-                assert answer.content == redeem(api, "away").content
-            assert "10.00" == api.balance(CARD).json()["ReservedLoyaltyPoints"]
+                # The group may be formed anew once more, as its members come back one after the other.
+                assert answer.content == until(lambda: redeem(api, "away"), 201).content
+            assert "10.00" == until(lambda: api.balance(CARD), 200).json()["ReservedLoyaltyPoints"]
     finally:
         broker.stop()
