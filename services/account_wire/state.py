@@ -1,55 +1,97 @@
 """An account as bytes: what the loyalty query keeps in Spark's state store.
 
-It is an Avro ``LoyaltyAccount`` in the same framing as every value on the wire, so an account that an older version of
-this project wrote is read like an old record: by its schema id.
+The domain's own tuples in MessagePack, behind a byte that says so. Accounts of before are Avro (``LoyaltyAccount``) in
+the framing of every value on the wire, which begins with 0; they are read as long as a checkpoint may have some
+(docs/decisions/0016).
 """
 
 from collections.abc import Iterable
 from decimal import Decimal
+
+import msgspec
 
 from services.domain.account import Account, Reservation
 from services.domain.events import Line
 from services.domain.lots import Lots, Terms
 from services.domain.returns import PastPurchase
 from services.messaging.schema_ids import FolderSchemaIds
-from services.messaging.wire import Record, record_decoder, record_encoder
+from services.messaging.wire import MAGIC_BYTE, Record, UndecodableError, record_decoder
 
-_RECORD = "LoyaltyAccount"
-_encode = record_encoder(_RECORD, FolderSchemaIds().id_of(_RECORD))
-_decode = record_decoder(_RECORD, FolderSchemaIds().writer_schema)
+_AVRO, _MESSAGE_PACK = bytes([MAGIC_BYTE]), b"\1"
+
+
+class _State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """The fields of an account by their places, which never change; a new one comes last, with a default.
+
+    Where it can no longer be so, or the tuples within it cannot, the first byte has to be another.
+    """
+
+    opened_time: int
+    sequence: int
+    updated_time: int
+    debt: int
+    lots: Lots
+    reservations: dict[str, tuple[int, Lots]]
+    purchases: dict[str, PastPurchase]
+    commands: dict[str, int]
+    tier: str
+    period_start: int
+    period_end: int
+    earned_in_period: int
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_State).decode
+_decode_avro = record_decoder("LoyaltyAccount", FolderSchemaIds().writer_schema)
 
 
 def dump(account: Account) -> bytes:
-    """The account as Spark's state store keeps it; equal accounts give equal bytes."""
-    return _encode(
-        {
-            "TotalLoyaltyPoints": account.total,
-            "Sequence": account.sequence,
-            "UpdatedTime": account.updated_time,
-            "OpenedTime": account.opened_time,
-            "Debt": account.debt,
-            "Lots": _lot_records(account.lots),
-            "Reservations": [
-                {
-                    "RedemptionID": redemption_id,
-                    "LapsesTime": reservation.lapses_time,
-                    "Lots": _lot_records(reservation.lots),
-                }
-                for redemption_id, reservation in account.reservations.items()
-            ],
-            "Purchases": [_past_record(number, purchase) for number, purchase in account.purchases.items()],
-            "Commands": [{"CommandID": command_id, "AppendTime": t} for command_id, t in account.commands.items()],
-            "PeriodStart": account.period_start,
-            "PeriodEnd": account.period_end,
-            "EarnedInPeriod": account.earned_in_period,
-            "Tier": account.tier,
-        }
+    """The account as Spark's state store keeps it."""
+    return _MESSAGE_PACK + _encode(
+        _State(
+            account.opened_time,
+            account.sequence,
+            account.updated_time,
+            account.debt,
+            account.lots,
+            {name: (each.lapses_time, each.lots) for name, each in account.reservations.items()},
+            account.purchases,
+            account.commands,
+            account.tier,
+            account.period_start,
+            account.period_end,
+            account.earned_in_period,
+        )
     )
 
 
 def load(state: bytes) -> Account:
     """Raises UndecodableError or UnknownSchemaIdError where the bytes are no account this version can read."""
-    record = _decode(state)
+    if state[:1] == _AVRO:
+        return _of_avro(_decode_avro(state))
+    if state[:1] != _MESSAGE_PACK:
+        raise UndecodableError(f"no account of a known format: it begins with {state[:1]!r}")
+    try:
+        kept = _decode(memoryview(state)[1:])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UndecodableError(f"not an account: {error}") from error
+    return Account(
+        kept.opened_time,
+        kept.sequence,
+        kept.updated_time,
+        kept.debt,
+        kept.lots,
+        {name: Reservation(lapses_time, lots) for name, (lapses_time, lots) in kept.reservations.items()},
+        kept.purchases,
+        kept.commands,
+        kept.tier,
+        kept.period_start,
+        kept.period_end,
+        kept.earned_in_period,
+    )
+
+
+def _of_avro(record: Record) -> Account:
     account = Account(
         opened_time=record["OpenedTime"],
         sequence=record["Sequence"],
@@ -76,34 +118,8 @@ def load(state: bytes) -> Account:
     return account
 
 
-def _lot_records(lots: Lots) -> list[Record]:
-    return [
-        {
-            "Points": points,
-            "ExpiresTime": terms.expires_time,
-            "AvailableTime": terms.available_time,
-            "NoticeTime": terms.notice_time,
-        }
-        for terms, points in sorted(lots.items())
-    ]
-
-
 def _lots(records: Iterable[Record]) -> Lots:
     return {Terms(lot["ExpiresTime"], lot["AvailableTime"], lot["NoticeTime"]): lot["Points"] for lot in records}
-
-
-def _past_record(number: str, purchase: PastPurchase) -> Record:
-    return {
-        "InvoiceNumber": number,
-        "AppendTime": purchase.append_time,
-        "CreatedTime": purchase.created_time,
-        "StoreID": purchase.store_id,
-        "Amount": str(purchase.amount),
-        "Earned": purchase.earned,
-        "ProgrammeVersion": purchase.programme_version,
-        "Tier": purchase.tier,
-        "Lines": [{"ItemCode": line.item_code, "Value": str(line.value)} for line in purchase.lines],
-    }
 
 
 def _past(record: Record) -> PastPurchase:
