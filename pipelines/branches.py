@@ -1,12 +1,12 @@
-"""The branches of the fan-out, as data: a topic, and a function that gives each invoice its records for that topic.
+"""The branches of the fan-out, as data: a topic, how many records of it an invoice has, and what each of them is.
 
-To add a branch, write one such function and one line in BRANCHES.
+To add a branch, write two such functions and one line in BRANCHES.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 import schemas
@@ -19,77 +19,83 @@ from services.messaging import headers as h
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
-    """One way out of the fan-out.
+class Record:
+    """What is written; its key is the key that came.
 
     Attributes:
-        records: takes checked invoices (see ``invoices.checked``) and returns them with one more column ``records``,
-            null where the invoice has none in this branch, else an array of structs: ``id`` (string, unique in the
-            topic and the same after a replay), ``key`` (binary), ``value`` (struct of the topic's schema, or binary
-            where it has none) and ``headers`` (beside the CloudEvents headers that every value with a schema gets).
+        id: string, unique in the topic and the same after a replay.
+        value: struct of the topic's schema, or binary where it has none.
+        headers: beside the CloudEvents headers that every value with a schema gets.
+    """
+
+    id: Column
+    value: Column
+    headers: Column | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One way out of the fan-out. Both functions make columns of checked invoices (see ``invoices.checked``).
+
+    Attributes:
+        count: how many records an invoice has in this branch; null is none.
+        record: one of them, by its number from 0 (a column of integers).
     """
 
     topic: Topic
-    records: Callable[[DataFrame], DataFrame]
+    count: Callable[[], Column]
+    record: Callable[[Column], Record]
 
 
 INVOICE_NUMBER = "invoice.InvoiceNumber"
 
 
-def shipment(invoices: DataFrame) -> DataFrame:
-    """HOME-DELIVERY invoices, whole: whoever ships needs the address."""
-    is_home_delivery = F.upper("invoice.DeliveryType") == HOME_DELIVERY
-    record = _record(F.col(INVOICE_NUMBER), F.col("invoice"))
-    return invoices.withColumn("records", F.when(_is_valid() & is_home_delivery, F.array(record)))
+def home_deliveries() -> Column:
+    return F.when(_is_valid() & (F.upper("invoice.DeliveryType") == HOME_DELIVERY), 1)
 
 
-def hadoop(invoices: DataFrame) -> DataFrame:
-    """One flat record per line item. Personal fields are masked by not being in HadoopRecord: nothing selects them."""
+def whole_invoice(_: Column) -> Record:
+    """Whoever ships needs the address."""
+    return Record(F.col(INVOICE_NUMBER), F.col("invoice"))
+
+
+def line_items() -> Column:
+    return F.when(_is_valid(), F.size("invoice.InvoiceLineItems"))
+
+
+def flat_line(number: Column) -> Record:
+    """A line item with its invoice. Personal fields are masked by not being in HadoopRecord: nothing selects them."""
     of_invoice, of_address = set(schemas.field_names("PosInvoice")), {"City", "State", "PinCode"}
+    item = F.get("invoice.InvoiceLineItems", number)
 
-    def line(item: Column, index: Column) -> Column:
-        def field(name: str) -> Column:
-            if name in of_invoice:
-                return F.col(f"invoice.{name}")
-            return F.col(f"invoice.DeliveryAddress.{name}") if name in of_address else item.getField(name)
+    def field(name: str) -> Column:
+        if name in of_invoice:
+            return F.col(f"invoice.{name}")
+        return F.col(f"invoice.DeliveryAddress.{name}") if name in of_address else item.getField(name)
 
-        record = F.struct(*(field(name).alias(name) for name in schemas.field_names("HadoopRecord")))
-        return _record(F.concat_ws("#", F.col(INVOICE_NUMBER), index + 1), record)
-
-    return invoices.withColumn("records", F.when(_is_valid(), F.transform("invoice.InvoiceLineItems", line)))
+    line = F.struct(*(field(name).alias(name) for name in schemas.field_names("HadoopRecord")))
+    return Record(F.concat_ws("#", F.col(INVOICE_NUMBER), number + 1), line)
 
 
-def dead_letters(invoices: DataFrame) -> DataFrame:
-    """Whatever could not be read or is not valid: key, value and headers untouched, with its origin and the reason."""
+def not_valid() -> Column:
+    return F.when(~_is_valid(), 1)
+
+
+def what_came(_: Column) -> Record:
+    """Key, value and headers untouched, with their origin and the reason."""
     origin = {h.DEAD_LETTER_TOPIC: "topic", h.DEAD_LETTER_PARTITION: "partition", h.DEAD_LETTER_OFFSET: "offset"}
     texts = {header: F.col(column).cast("string") for header, column in origin.items()}
-    record = _record(
-        place(),
-        F.col("value"),
-        F.concat(
-            F.coalesce(F.col("headers"), _no_headers()),
-            wire.text_headers({**texts, h.DEAD_LETTER_REASON: F.col("reason")}),
-        ),
-    )
-    return invoices.withColumn("records", F.when(~_is_valid(), F.array(record)))
+    why = wire.text_headers({**texts, h.DEAD_LETTER_REASON: F.col("reason")})
+    return Record(place(), F.col("value"), F.concat(F.coalesce(F.col("headers"), wire.no_headers()), why))
 
 
-DEAD_LETTERS = Branch(topics.DEAD_LETTERS, dead_letters)
-BRANCHES = (Branch(topics.SHIPMENT, shipment), Branch(topics.HADOOP, hadoop), DEAD_LETTERS)
+DEAD_LETTERS = Branch(topics.DEAD_LETTERS, not_valid, what_came)
+BRANCHES = (
+    Branch(topics.SHIPMENT, home_deliveries, whole_invoice),
+    Branch(topics.HADOOP, line_items, flat_line),
+    DEAD_LETTERS,
+)
 
 
 def _is_valid() -> Column:
     return F.col("reason").isNull()
-
-
-def _record(record_id: Column, value: Column, headers: Column | None = None) -> Column:
-    return F.struct(
-        record_id.alias("id"),
-        F.col("key").alias("key"),
-        value.alias("value"),
-        (_no_headers() if headers is None else headers).alias("headers"),
-    )
-
-
-def _no_headers() -> Column:
-    return F.array().cast(wire.HEADERS_TYPE)

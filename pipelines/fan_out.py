@@ -8,7 +8,6 @@ from pyspark.sql import functions as F
 from pipelines import wire
 from pipelines.branches import BRANCHES, Branch
 from pipelines.repeats import first_of_each, invoice_identity
-from schemas.topics import Topic
 from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
 
@@ -21,25 +20,37 @@ def fan_out(invoices: DataFrame, ids: SchemaIds, settings: Settings) -> DataFram
 
 def through(branches: Sequence[Branch], invoices: DataFrame, ids: SchemaIds, settings: Settings) -> DataFrame:
     """Every record that the branches make of the invoices, as the Kafka sink takes them."""
-    for branch in branches:
-        outgoing = _outgoing(branch.topic, ids, settings)
-        invoices = branch.records(invoices).withColumn(branch.topic.name, outgoing).drop("records")
-    columns = (F.col(f"`{branch.topic.name}`") for branch in branches)
-    records = F.flatten(F.array_compact(F.array(*columns)))
-    return invoices.select(F.explode(records).alias("record")).select("record.*")
+    counts = {f"count_{number}": F.coalesce(branch.count(), F.lit(0)) for number, branch in enumerate(branches)}
+    # First a row for each record, then what it is: in arrays of records Spark would compile none of it.
+    each = F.concat(*(F.array_repeat(F.lit(number), F.col(count)) for number, count in enumerate(counts)))
+    rows = invoices.withColumns(counts).select("*", F.posexplode(each).alias("position", "branch"))
+    before = F.lit(0)
+    records = []
+    for branch, count in zip(branches, counts, strict=True):
+        records.append(_outgoing(branch, F.col("position") - before, ids, settings))
+        before = before + F.col(count)
+    columns = (_of_branch([record[name] for record in records]).alias(name) for name in ("topic", "value", "headers"))
+    return rows.select("key", *columns).select("topic", "key", "value", "headers")
 
 
-def _outgoing(topic: Topic, ids: SchemaIds, settings: Settings) -> Column:
-    def outgoing(record: Column) -> Column:
-        value, headers = record.getField("value"), record.getField("headers")
-        if topic.value:
-            value = wire.encode(value, topic, ids)
-            headers = F.concat(wire.cloud_event(record.getField("id"), topic.value), headers)
-        return F.struct(
-            F.lit(settings.name_of(topic)).alias("topic"),
-            record.getField("key").alias("key"),
-            value.alias("value"),
-            headers.alias("headers"),
-        )
+def _outgoing(branch: Branch, number: Column, ids: SchemaIds, settings: Settings) -> dict[str, Column]:
+    topic, record = branch.topic, branch.record(number)
+    value, headers = record.value, record.headers
+    if topic.value:
+        value = wire.encode(value, topic, ids)
+        of_event = wire.cloud_event(record.id, topic.value)
+        headers = of_event if headers is None else F.concat(of_event, headers)
+    return {
+        "topic": F.lit(settings.name_of(topic)),
+        "value": value,
+        "headers": wire.no_headers() if headers is None else headers,
+    }
 
-    return F.transform("records", outgoing)
+
+def _of_branch(columns: Sequence[Column]) -> Column:
+    """Of one column a branch that of the row's branch."""
+    *others, last = columns
+    chosen = last
+    for number, column in reversed([*enumerate(others)]):
+        chosen = F.when(F.col("branch") == number, column).otherwise(chosen)
+    return chosen

@@ -26,6 +26,9 @@ _SHARED = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     # Shorter trips between the JVM and its Python workers than over TCP.
     "spark.python.unix.domain.socket.enabled": "true",
+    # Its default; but where nobody has set it, Spark 4.2.0 asks the process's environment for every field that is read
+    # in an expression without code of its own (docs/benchmarks.md).
+    "spark.sql.types.framework.enabled": "false",
 }
 
 # A text or array of Avro says how long it is before it comes: corrupt bytes would claim gigabytes and end the process.

@@ -1,7 +1,6 @@
 """The Confluent framing and Avro as columns: to a DataFrame what services.messaging.wire is to one value."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import Column
@@ -88,23 +87,22 @@ def marked_type(topic: Topic) -> T.StructType:
 
 def texts_are_utf8(record: Column, record_type: T.StructType) -> Column:
     """Whether every text of a record is UTF-8: in Avro its bytes may be anything, and Python takes no other."""
-    fields = {field.name: (record.getField(field.name), field.dataType) for field in record_type.fields}
     # A separator, so that halves of two texts do not make a whole.
-    texts = F.concat_ws(",", *(value for value, of in fields.values() if isinstance(of, T.StringType)))
-    valid = F.is_valid_utf8(texts)
-    for value, of in fields.values():
-        if isinstance(of, T.StructType):
-            valid &= texts_are_utf8(value, of)
-        if isinstance(of, T.ArrayType):
-            valid &= value.isNull() | F.forall(value, _elements_are_utf8(of))
-    return valid
+    return F.is_valid_utf8(F.concat_ws(",", *_texts(record, record_type)))
 
 
-def _elements_are_utf8(array: T.ArrayType) -> Callable[[Column], Column]:
-    element_type = array.elementType
-    if isinstance(element_type, T.StructType):
-        return lambda element: texts_are_utf8(element, element_type)
-    return F.is_valid_utf8 if isinstance(element_type, T.StringType) else lambda _: F.lit(True)
+def _texts(value: Column, of: T.DataType) -> list[Column]:
+    """All texts in a value, as columns of texts or of arrays of texts."""
+    match of:
+        case T.StructType(fields=fields):
+            return [text for field in fields for text in _texts(value.getField(field.name), field.dataType)]
+        case T.ArrayType(elementType=T.StructType(fields=fields)):
+            # The field of an array of structs is the array of that field.
+            arrays = ((value.getField(field.name), T.ArrayType(field.dataType)) for field in fields)
+            return [text for array, kind in arrays for text in _texts(array, kind)]
+        case T.StringType() | T.ArrayType(elementType=T.StringType()):
+            return [value]
+    return []
 
 
 # Half of a pair stands for no character; Java would read every such half as the same question mark.
@@ -168,3 +166,7 @@ def text_headers(texts: dict[str, Column]) -> Column:
     return F.array(
         *(F.struct(F.lit(name).alias("key"), text.cast("binary").alias("value")) for name, text in texts.items())
     ).cast(HEADERS_TYPE)
+
+
+def no_headers() -> Column:
+    return F.array().cast(HEADERS_TYPE)

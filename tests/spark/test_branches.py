@@ -3,13 +3,13 @@
 import pytest
 
 from pipelines import invoices
-from pipelines.branches import BRANCHES, dead_letters, hadoop, shipment
+from pipelines.branches import BRANCHES
 from pipelines.fan_out import through
 from schemas import topics
 from services.messaging.schema_ids import FolderSchemaIds
 from services.messaging.wire import decoder, encoder
 from services.settings import Settings
-from tests.spark.test_parity import as_records
+from tests.spark.test_parity import as_records, records_of
 
 IDS = FolderSchemaIds()
 DELIVERED = {
@@ -33,13 +33,9 @@ def checked(spark):
     return invoices.checked(as_records(spark, [encode(DELIVERED), encode(TAKEN_AWAY), b"nothing"]), IDS).cache()
 
 
-def records(branch, checked):
-    return {row.offset: row.records for row in branch(checked).select("offset", "records").collect() if row.records}
-
-
 def test_shipment_takes_home_deliveries_whole(checked):
     """Only the home delivery goes to shipment, with the address it must be delivered to."""
-    found = records(shipment, checked)
+    found = records_of(topics.SHIPMENT, checked)
 
     assert [0] == list(found)
     assert DELIVERED["DeliveryAddress"]["AddressLine"] == found[0][0].value.DeliveryAddress.AddressLine
@@ -48,7 +44,7 @@ def test_shipment_takes_home_deliveries_whole(checked):
 
 def test_hadoop_takes_every_valid_invoice_by_line_item(checked):
     """Two line items are two records with ids of their own."""
-    found = records(hadoop, checked)
+    found = records_of(topics.HADOOP, checked)
 
     assert ["D1#1", "D1#2"] == [record.id for record in found[0]]
     assert ["T1#1", "T1#2"] == [record.id for record in found[1]]
@@ -57,7 +53,7 @@ def test_hadoop_takes_every_valid_invoice_by_line_item(checked):
 
 def test_dead_letters_keep_what_came(checked):
     """A dead letter has the key and value that came, and headers that say whence and why."""
-    (record,) = records(dead_letters, checked)[2]
+    (record,) = records_of(topics.DEAD_LETTERS, checked)[2]
 
     assert (b"STR1", b"nothing") == (record.key, record.value)
     assert {
