@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import growth, latency, reads, report, setup, soak, throughput
+from benchmarks.peers import growth, latency, reads, report, scale_out, setup, soak, throughput
 from infra.local.jars import JarsError
 from infra.local.java import JavaNotFoundError
 
@@ -21,6 +21,7 @@ PARTS: dict[str, Callable[[Path, argparse.Namespace], list[dict[str, Any]]]] = {
     "reads": reads.measure,
     "latency": latency.measure,
     "growth": growth.measure,
+    "scale-out": scale_out.measure,
     "soak": soak.measure,
 }
 
@@ -42,9 +43,9 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", choices=list(PARTS), help="measure this part; can be repeated")
     parser.add_argument("--rounds", type=int, default=3, help="of alternation")
-    parser.add_argument("--invoices", type=int, default=150_000, help="that everybody reads")
+    parser.add_argument("--invoices", type=int, default=400_000, help="that everybody reads")
     parser.add_argument("--customers", type=int, default=20_000)
-    parser.add_argument("--batch", type=int, default=20_000, help="invoices a micro-batch of ours")
+    parser.add_argument("--batch", type=int, default=100_000, help="invoices a micro-batch of ours")
     parser.add_argument("--broken", type=float, default=0.005, help="share of dead letters")
     parser.add_argument(
         "--repeats", type=float, default=0.0, help="share of repeats; Kafka Streams then drops them too, others sit out"
@@ -55,7 +56,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rate", type=int, default=200, help="invoices a second of latency and soak")
     parser.add_argument("--duration", type=float, default=120, help="seconds of latency, and of the soak")
     parser.add_argument("--warm-up", type=float, default=60, help="seconds at that rate before them")
-    parser.add_argument("--shuffle-partitions", type=int, default=3, help="LOYALTY_SHUFFLE_PARTITIONS of latency")
+    parser.add_argument(
+        "--shuffle-partitions", type=int, default=2, help="LOYALTY_SHUFFLE_PARTITIONS; a task for each core by default"
+    )
     parser.add_argument("--base", type=int, default=20_000, help="invoices of growth's first size")
     return parser.parse_args()
 
