@@ -21,8 +21,9 @@ def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]
     Every run has as many invoices of warm-up in front of it as the first size has in all.
     """
     runs: dict[tuple[str, int], Figures] = {}
-    changes = {"max_offsets_per_trigger": options.base // _BATCHES, "shuffle_partitions": options.shuffle_partitions}
-    with broker(directory, **changes) as settings:
+    with broker(
+        directory, max_offsets_per_trigger=options.base // _BATCHES, shuffle_partitions=options.shuffle_partitions
+    ) as settings:
         for size in SIZES:
             own = settings.model_copy(update={"topic_prefix": f"growth-{size}-"})
             count = options.base * (size + 1)

@@ -31,8 +31,9 @@ def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]
     """Entries of the report: each query against each of its peers; figures are medians of the runs."""
     day = Options(options.invoices, customers=options.customers, repeats=options.repeats, broken=options.broken)
     contenders = [peer for peer in peers(drop_repeats=options.repeats > 0) if _is_wanted(peer, options)]
-    changes = {"max_offsets_per_trigger": options.batch, "shuffle_partitions": options.shuffle_partitions}
-    with broker(directory, **changes) as settings:
+    with broker(
+        directory, max_offsets_per_trigger=options.batch, shuffle_partitions=options.shuffle_partitions
+    ) as settings:
         workload = Workload(settings, day)
         workload.load()
         runs = _all_runs(workload, contenders, directory, options.rounds)
