@@ -75,10 +75,8 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
     """
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, for the Python programs that it runs
     os.environ.setdefault("PYSPARK_WORKER_PYTHON", sys.executable)
-    # A Spark distribution has it in the zip and nowhere else.
-    py4j = find_spec("py4j")
-    is_installed = py4j is not None and ".zip" not in str(py4j.origin)
-    os.environ.setdefault("PYSPARK_PYTHON", str(_WORKER) if is_installed and not is_submitted else sys.executable)
+    python = sys.executable if is_submitted else python_of_workers(settings.spark_master)
+    os.environ.setdefault("PYSPARK_PYTHON", python)
     builder = SparkSession.builder.appName(app_name)
     options = {**_SHARED, **_PATIENCE, "spark.sql.shuffle.partitions": str(settings.shuffle_partitions)}
     executor_options = "spark.executor.extraJavaOptions"
@@ -97,6 +95,15 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
     for option, value in options.items():
         builder = builder.config(option, value)
     return builder.getOrCreate()
+
+
+def python_of_workers(master: str) -> str:
+    """The program that Spark starts for Python, of a session that is not submitted."""
+    # A Spark distribution has it in the zip and nowhere else.
+    py4j = find_spec("py4j")
+    is_installed = py4j is not None and ".zip" not in str(py4j.origin)
+    # Workers of a cluster do not have this process's environment, which the script needs.
+    return str(_WORKER) if is_installed and master.startswith("local") else sys.executable
 
 
 def keeps_all_on_disk(settings: Settings) -> bool:

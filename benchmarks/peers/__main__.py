@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import growth, latency, reads, report, setup, soak, throughput
+from benchmarks.peers import growth, latency, reads, report, scale_out, setup, soak, throughput
 from infra.local.jars import JarsError
 from infra.local.java import JavaNotFoundError
 
@@ -21,6 +21,7 @@ PARTS: dict[str, Callable[[Path, argparse.Namespace], list[dict[str, Any]]]] = {
     "reads": reads.measure,
     "latency": latency.measure,
     "growth": growth.measure,
+    "scale-out": scale_out.measure,
     "soak": soak.measure,
 }
 

@@ -117,13 +117,16 @@ def _last_lines(directory: Path) -> str:
     return "\n".join(logs)
 
 
-def run_ours(workload: Workload, branch: str, directory: Path, warm_up: int | None = None) -> Figures:
+def run_ours(
+    workload: Workload, branch: str, directory: Path, warm_up: int | None = None, **changes: object
+) -> Figures:
     """Let the query of this checkout read everything; raises WrongOutputError, RuntimeError.
 
     Args:
         warm_up: micro-batches that are left out; None: those of WARM_UP.
+        changes: to the settings.
     """
-    settings = workload.settings.model_copy(update={"checkpoint_dir": str(directory)})
+    settings = workload.settings.model_copy(update={"checkpoint_dir": str(directory), **changes})
     batches = warm_up or max(1, round(WARM_UP * workload.options.count / settings.max_offsets_per_trigger))
     log = directory.with_suffix(".log")
     started = time.time()

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pipelines
+from pipelines.session import python_of_workers
 
 WORKER = Path(pipelines.__file__).with_name("python-worker")
 
@@ -22,3 +23,9 @@ def test_what_is_zipped_is_not_on_the_path() -> None:
     run = subprocess.run([WORKER, "-c", program, "x y"], env=environment, capture_output=True, text=True, check=True)
 
     assert "/b c:/e ['x y']" == run.stdout.strip()
+
+
+def test_workers_of_a_cluster_start_python_itself() -> None:
+    """The script needs a variable of the driver's environment, which a cluster's workers do not have."""
+    assert str(WORKER) == python_of_workers("local[2]")
+    assert sys.executable == python_of_workers("spark://127.0.0.1:7077")
