@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -143,11 +143,25 @@ class Seen(NamedTuple):
     resident_bytes: int
 
 
+def resident_bytes(process: psutil.Process) -> int:
+    """What the process alone would take: a page that others share counts in full for each."""
+    size: int = process.memory_info().rss
+    return size
+
+
+def proportional_bytes(process: psutil.Process) -> int:
+    """The same where what is shared counts once for all who share it, as the kernel reckons (PSS; Linux only)."""
+    size: int = process.memory_full_info().pss
+    return size
+
+
 @dataclass
 class Watch:
-    """Processor time and resident memory of a process and all its descendants, seen twice a second."""
+    """Processor time and memory of a process and all its descendants, seen every so many seconds."""
 
     process: psutil.Process
+    memory: Callable[[psutil.Process], int] = resident_bytes
+    every: float = 0.5
     cpu_seconds: dict[int, float] = field(default_factory=dict)
     history: list[Seen] = field(default_factory=list)
 
@@ -160,7 +174,7 @@ class Watch:
         for member in [self.process, *_descendants(self.process)]:
             try:
                 times = member.cpu_times()
-                resident += member.memory_info().rss
+                resident += self.memory(member)
             except psutil.Error:
                 continue
             self.cpu_seconds[member.pid] = times.user + times.system
@@ -172,7 +186,7 @@ class Watch:
         return float(np.interp(moment, times, used))
 
     def until(self, ended: threading.Event) -> None:
-        while not ended.wait(0.5):
+        while not ended.wait(self.every):
             self.look()
 
 
