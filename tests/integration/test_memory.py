@@ -1,4 +1,4 @@
-"""The soak of ``make bench-peers ONLY=soak``, a minute of it: what an API instance keeps does not grow with what it does."""
+"""A minute of the soak (``make bench-peers ONLY=soak``): what an API instance keeps does not grow with what it does."""
 
 from pathlib import Path
 
