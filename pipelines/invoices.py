@@ -1,5 +1,7 @@
 """pos-invoices as a DataFrame: read, decoded and checked, every record of the topic exactly one row."""
 
+from datetime import timedelta
+
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -11,14 +13,25 @@ from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
 
 
-def read_topic(spark: SparkSession, topic: Topic, settings: Settings, starting_offsets: str = "earliest") -> DataFrame:
+def read_topic(
+    spark: SparkSession,
+    topic: Topic,
+    settings: Settings,
+    starting_offsets: str = "earliest",
+    longest_wait: timedelta | None = None,
+) -> DataFrame:
     """The records of a topic: key, value, topic, partition, offset, timestamp, headers.
 
     A query fails rather than go on where retention has overtaken it, unless the settings accept the loss.
 
     Args:
         starting_offsets: of a new checkpoint; the topic's beginning, or JSON as Spark's Kafka source has it.
+        longest_wait: how long records may wait until there are enough for a full micro-batch; None: not at all.
     """
+    limits = {"maxOffsetsPerTrigger": str(settings.max_offsets_per_trigger)}
+    if longest_wait:
+        limits["minOffsetsPerTrigger"] = limits["maxOffsetsPerTrigger"]
+        limits["maxTriggerDelay"] = f"{longest_wait // timedelta(milliseconds=1)}ms"
     return (
         spark.readStream.format("kafka")
         .options(**kafka_connection(settings))
@@ -26,7 +39,7 @@ def read_topic(spark: SparkSession, topic: Topic, settings: Settings, starting_o
         .option("startingOffsets", starting_offsets)
         .option("failOnDataLoss", str(not settings.accept_data_loss).lower())
         .option("includeHeaders", "true")
-        .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
+        .options(**limits)
         .load()
     )
 

@@ -23,6 +23,9 @@ from services.messaging.schema_ids import SchemaIds
 from services.pseudonyms import pseudonyms
 from services.settings import Settings
 
+_LOOK = timedelta(seconds=1)
+"""How often a query that waits for a full micro-batch looks whether there is one."""
+
 _REMEDIES = {"state": "`loyalty rebuild` makes one that this release can go on with (docs/operations.md)"}
 
 Read = Callable[[Topic], DataFrame]
@@ -64,7 +67,7 @@ class Query:
         checkpoint: its folder, given the settings.
         changelog: whose sequences go on from the checkpoint; with a new one they would begin again, and be ignored.
         state_version: of what Python keeps in the state store.
-        interval: shortest time between the starts of two micro-batches.
+        longest_wait: how long records may wait for a full micro-batch; None: not at all.
     """
 
     name: str
@@ -73,7 +76,7 @@ class Query:
     checkpoint: Callable[[Settings], str]
     changelog: Topic | None = None
     state_version: str | None = None
-    interval: Callable[[Settings], timedelta] = lambda settings: settings.trigger_interval
+    longest_wait: Callable[[Settings], timedelta] | None = None
 
     def start(
         self,
@@ -101,11 +104,16 @@ class Query:
         claim(spark, checkpoint, self._made_with(settings), _REMEDIES)
         if not settings.accept_data_loss:
             retention.check(spark, checkpoint, self.sources, settings)
-        read = partial(_read, spark, settings, seed)
+        # What is there now is to be read now.
+        longest_wait = self.longest_wait(settings) if self.longest_wait and not available_now else None
+        read = partial(_read, spark, settings, seed, longest_wait)
         writer = self.writer(read, ids, settings, seed).queryName(self.name).option("checkpointLocation", checkpoint)
         if available_now:
             return writer.trigger(availableNow=True).start()
-        return writer.trigger(processingTime=f"{self.interval(settings).total_seconds():.3f} seconds").start()
+        interval = settings.trigger_interval
+        if longest_wait:
+            interval = max(interval, min(longest_wait, _LOOK))
+        return writer.trigger(processingTime=f"{interval.total_seconds():.3f} seconds").start()
 
     def _check_beginning(self, spark: SparkSession, settings: Settings, seed: Seed | None) -> None:
         checkpoint = self.checkpoint(settings)
@@ -138,8 +146,11 @@ def _check_repeat_horizon(topic: Topic, settings: Settings) -> None:
         )
 
 
-def _read(spark: SparkSession, settings: Settings, seed: Seed | None, topic: Topic) -> DataFrame:
-    return invoices.read_topic(spark, topic, settings, seed.starting_offsets(topic, settings) if seed else "earliest")
+def _read(
+    spark: SparkSession, settings: Settings, seed: Seed | None, longest_wait: timedelta | None, topic: Topic
+) -> DataFrame:
+    starting_offsets = seed.starting_offsets(topic, settings) if seed else "earliest"
+    return invoices.read_topic(spark, topic, settings, starting_offsets, longest_wait)
 
 
 def _fan_out(read: Read, ids: SchemaIds, settings: Settings, _: Seed | None) -> DataStreamWriter:
@@ -189,14 +200,20 @@ LOYALTY = Query(
     LOYALTY_BALANCES,
     STATE_VERSION,
 )
-SALES = Query("sales", [POS_INVOICES], _sales, lambda settings: f"{settings.checkpoint_dir}/sales")
+SALES = Query(
+    "sales",
+    [POS_INVOICES],
+    _sales,
+    lambda settings: f"{settings.checkpoint_dir}/sales",
+    longest_wait=lambda settings: settings.sales_interval,
+)
 # Beside its files (and unseen by readers of Parquet, as the underscore says): neither is of use without the other.
 EXPORT = Query(
     "export",
     [HADOOP],
     _export,
     lambda settings: f"{settings.export_dir}/_checkpoint",
-    interval=lambda settings: settings.export_interval,
+    longest_wait=lambda settings: settings.export_interval,
 )
 ARCHIVE = Query(
     "archive", [POS_INVOICES, LOYALTY_COMMANDS], _archive, lambda settings: f"{settings.archive_dir}/_checkpoint"

@@ -108,8 +108,15 @@ class Settings(BaseSettings):
         ge=timedelta(seconds=1),
         description="How late points may be released, expire or lapse while there is no traffic (ISO 8601).",
     )
+    sales_interval: timedelta = Field(
+        timedelta(seconds=10),
+        ge=timedelta(0),
+        description="How long invoices may wait for the sales query until they fill a micro-batch (ISO 8601).",
+    )
     export_interval: timedelta = Field(
-        timedelta(seconds=60), description="The same for the continuous export: one file a date and interval."
+        timedelta(seconds=60),
+        ge=timedelta(0),
+        description="The same for the continuous export, which makes one file a date and micro-batch.",
     )
     stop_timeout: timedelta = Field(
         timedelta(seconds=60), description="How long SIGTERM waits for running micro-batches to end."

@@ -53,6 +53,7 @@ def start_pipeline(settings: Settings, log: IO[str], *arguments: str, **environm
         "LOYALTY_TOPIC_PREFIX": settings.topic_prefix,
         "LOYALTY_CHECKPOINT_DIR": settings.checkpoint_dir,
         "LOYALTY_EXPORT_DIR": settings.export_dir,
+        "LOYALTY_SALES_INTERVAL": "PT1S",
         "LOYALTY_EXPORT_INTERVAL": "PT1S",
         "LOYALTY_METRICS_PORT": str(free_port()),
         "LOYALTY_SPARK_MASTER": "local[2]",

@@ -63,6 +63,7 @@ def demo_settings(directory: Path) -> Settings:
         spark_master="local[2]",
         # Its first batches are most of what it does: the second compiler would only take their time.
         spark_java_options="-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        sales_interval=timedelta(seconds=2),
         export_interval=timedelta(seconds=2),
         # Nothing of it is kept, so no batch need come to its end.
         stop_timeout=timedelta(seconds=1),

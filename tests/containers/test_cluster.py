@@ -38,6 +38,7 @@ class Cluster(ContainerStack):
             directory,
             spark_master=MASTER,
             spark_java_options="-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            sales_interval=timedelta(seconds=2),
             export_interval=timedelta(seconds=2),
             stop_timeout=timedelta(seconds=1),
             # Some batches a query, so that there is a middle.

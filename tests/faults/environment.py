@@ -45,6 +45,7 @@ class Environment:
             **{
                 "spark_master": "local[2]",
                 "spark_java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+                "sales_interval": timedelta(seconds=2),
                 "export_interval": timedelta(seconds=2),
                 "max_offsets_per_trigger": 500,
                 **changes,

@@ -4,7 +4,9 @@ import contextlib
 import json
 import os
 import signal
+import time
 from collections import defaultdict
+from datetime import timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
@@ -234,6 +236,40 @@ def test_a_horizon_shorter_than_the_retention_is_refused(spark, settings):
 
 
 @pytest.mark.usefixtures("topics_created")
+def test_what_fills_a_micro_batch_does_not_wait_for_the_interval(spark, settings):
+    """Of a backlog a query reads one full batch after the other; only what is left at its end waits for more."""
+    publish_invoices(settings, invoices(1, 130))
+    patient = settings.model_copy(update={"sales_interval": timedelta(hours=1), "max_offsets_per_trigger": 50})
+    query = SALES.start(spark, IDS, patient, available_now=False)
+    try:
+        deadline = time.monotonic() + 240
+        while len(batches := rows_of_batches(query)) < 2:
+            assert query.isActive, query.exception()
+            assert time.monotonic() < deadline, "the second full micro-batch waits"
+        assert not query.awaitTermination(5)
+        assert batches == rows_of_batches(query), "what fills no micro-batch did not wait"
+    finally:
+        query.stop()
+
+    run_to_the_end(spark, patient, SALES)
+    assert 130 == sum(record["Count"] for record in newest_windows(settings).values())
+
+
+def newest_windows(settings):
+    """Of each store's window the last record."""
+    windows = {}
+    for record in effects_of(settings, topics.STORE_SALES).values():
+        window = (record["StoreID"], record["WindowStart"])
+        windows[window] = max(windows.get(window, record), record, key=lambda each: each["Sequence"])
+    return windows
+
+
+def rows_of_batches(query):
+    """Of each micro-batch that read something, how many records; the last hundred."""
+    return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+
+
+@pytest.mark.usefixtures("topics_created")
 def test_sales_by_minute_add_up_over_batches_repeats_and_replays(spark, settings):
     """The last record of every window has the figures of its invoices, each once; its sequence only grows."""
     first, second = invoices(1, 20), invoices(21, 10)
@@ -243,10 +279,7 @@ def test_sales_by_minute_add_up_over_batches_repeats_and_replays(spark, settings
     publish_invoices(settings, second + first[:5])
     run_to_the_end(spark, settings, SALES)
 
-    windows = {}
-    for record in effects_of(settings, topics.STORE_SALES).values():
-        window = (record["StoreID"], record["WindowStart"])
-        windows[window] = max(windows.get(window, record), record, key=lambda each: each["Sequence"])
+    windows = newest_windows(settings)
     amounts = {
         store: [Decimal(str(e["TotalAmount"])) for e in first + second if e["StoreID"] == store] for store, _ in windows
     }
