@@ -140,7 +140,7 @@ class Seen(NamedTuple):
 
     time: float
     cpu_seconds: float
-    resident_bytes: int
+    memory_bytes: int
 
 
 def resident_bytes(process: psutil.Process) -> int:
@@ -167,18 +167,18 @@ class Watch:
 
     @property
     def peak_bytes(self) -> int:
-        return max((seen.resident_bytes for seen in self.history), default=0)
+        return max((seen.memory_bytes for seen in self.history), default=0)
 
     def look(self) -> None:
-        resident = 0
+        size = 0
         for member in [self.process, *_descendants(self.process)]:
             try:
                 times = member.cpu_times()
-                resident += self.memory(member)
+                size += self.memory(member)
             except psutil.Error:
                 continue
             self.cpu_seconds[member.pid] = times.user + times.system
-        self.history.append(Seen(time.time(), sum(self.cpu_seconds.values()), resident))
+        self.history.append(Seen(time.time(), sum(self.cpu_seconds.values()), size))
 
     def cpu_seconds_at(self, moment: float) -> float:
         """Processor time used until then, evenly spread between two looks."""

@@ -20,7 +20,11 @@ _BATCH_SECONDS = Histogram(
     buckets=(0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100),
 )
 _POSITION = Gauge("loyalty_query_position", "Offset of the next record to read.", ["query", "topic", "partition"])
-_LAG = Gauge("loyalty_query_lag_records", "Records of a partition not yet read.", ["query", "topic", "partition"])
+_LAG = Gauge(
+    "loyalty_query_lag_records",
+    "Records of a partition not yet read, as the last micro-batch found it.",
+    ["query", "topic", "partition"],
+)
 _STATE_ROWS = Gauge("loyalty_query_state_rows", "Rows in the state store.", ["query", "operator"])
 _STATE_BYTES = Gauge("loyalty_query_state_memory_bytes", "Memory of the state store.", ["query", "operator"])
 _WATERMARK_DROPS = Counter(
@@ -55,7 +59,7 @@ class ProgressMetrics:
         report(json.loads(event.progress().json()))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Nothing has changed since the last progress."""
+        """There is nothing to read, or too little for a query that waits: its offsets come with the next progress."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         log.info("query ended", query_id=event.id().toString(), failed=event.exception().isDefined())

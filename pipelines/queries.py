@@ -23,9 +23,6 @@ from services.messaging.schema_ids import SchemaIds
 from services.pseudonyms import pseudonyms
 from services.settings import Settings
 
-_LOOK = timedelta(seconds=1)
-"""How often a query that waits for a full micro-batch looks whether there is one."""
-
 _REMEDIES = {"state": "`loyalty rebuild` makes one that this release can go on with (docs/operations.md)"}
 
 Read = Callable[[Topic], DataFrame]
@@ -67,7 +64,7 @@ class Query:
         checkpoint: its folder, given the settings.
         changelog: whose sequences go on from the checkpoint; with a new one they would begin again, and be ignored.
         state_version: of what Python keeps in the state store.
-        longest_wait: how long records may wait for a full micro-batch; None: not at all.
+        longest_wait: how long records may wait for a full micro-batch, given the settings; None: not at all.
     """
 
     name: str
@@ -110,10 +107,7 @@ class Query:
         writer = self.writer(read, ids, settings, seed).queryName(self.name).option("checkpointLocation", checkpoint)
         if available_now:
             return writer.trigger(availableNow=True).start()
-        interval = settings.trigger_interval
-        if longest_wait:
-            interval = max(interval, min(longest_wait, _LOOK))
-        return writer.trigger(processingTime=f"{interval.total_seconds():.3f} seconds").start()
+        return writer.trigger(processingTime=f"{settings.trigger_interval.total_seconds():.3f} seconds").start()
 
     def _check_beginning(self, spark: SparkSession, settings: Settings, seed: Seed | None) -> None:
         checkpoint = self.checkpoint(settings)

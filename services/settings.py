@@ -95,7 +95,9 @@ class Settings(BaseSettings):
         "var/archive", description="Where `loyalty archive` keeps what happened to accounts; any Hadoop URI."
     )
     shuffle_partitions: PositiveInt = Field(3, description="Spark tasks a shuffle; fixed for the life of a checkpoint.")
-    max_offsets_per_trigger: PositiveInt = Field(100_000, description="Records a micro-batch reads at most.")
+    max_offsets_per_trigger: PositiveInt = Field(
+        100_000, description="Records a micro-batch reads at most; sales and export wait for as many."
+    )
     accept_data_loss: bool = Field(
         default=False,
         description="Go on where retention has deleted what a query had not read; else it refuses to start.",

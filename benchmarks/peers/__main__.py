@@ -43,7 +43,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", choices=list(PARTS), help="measure this part; can be repeated")
     parser.add_argument("--rounds", type=int, default=3, help="of alternation")
-    parser.add_argument("--invoices", type=int, default=400_000, help="that everybody reads")
+    parser.add_argument("--invoices", type=int, default=400_000, help="that everybody reads; the soak catches up first")
     parser.add_argument("--customers", type=int, default=20_000)
     parser.add_argument("--batch", type=int, default=100_000, help="invoices a micro-batch of ours")
     parser.add_argument("--broken", type=float, default=0.005, help="share of dead letters")
@@ -55,7 +55,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=10, help="of each measurement of reads")
     parser.add_argument("--rate", type=int, default=200, help="invoices a second of latency and soak")
     parser.add_argument("--duration", type=float, default=120, help="seconds of latency, and of the soak")
-    parser.add_argument("--warm-up", type=float, default=60, help="seconds at that rate before them")
+    parser.add_argument("--warm-up", type=float, default=60, help="seconds at that rate before latency is measured")
     parser.add_argument(
         "--shuffle-partitions", type=int, default=2, help="LOYALTY_SHUFFLE_PARTITIONS; a task for each core by default"
     )

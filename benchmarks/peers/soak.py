@@ -5,23 +5,25 @@ What is there before, the pipeline catches up with first: so it has as many cust
 
 import argparse
 import time
-from collections import defaultdict
+from contextlib import closing
 from pathlib import Path
 from statistics import fmean
 from threading import Event, Thread
 from typing import Any
 
-import httpx
 import psutil
-from prometheus_client.parser import text_string_to_metric_families
+from confluent_kafka.admin import AdminClient
 
 from benchmarks.peers.rig import rig
 from benchmarks.peers.throughput import broker
 from benchmarks.pipeline import Watch, load, proportional_bytes
+from infra.demo.probes import PipelineProgress, reached
 from infra.local.ports import HOST
-from pipelines.queries import CONTINUOUS
+from pipelines.queries import CONTINUOUS, Query
+from services.messaging.clients import admin
 from services.pos_simulator import Options
 from services.settings import Settings
+from services.state_stores.changelog import watermarks
 
 _LOOKS = 12
 """Of a series that is kept."""
@@ -29,13 +31,16 @@ _LOOKS = 12
 _LOOK_SECONDS = 5.0
 """Seldom: for the share of each page the kernel walks through all of them."""
 
+_QUARTERS = 4
 _CATCH_UP_SECONDS = 3600.0
 
 _MIB = 2**20
 
 
 def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Entries of the report: resident memory in the last quarter against that in the second one, MiB."""
+    """Entries of the report: memory in the last quarter against that in the second one, MiB."""
+    if options.duration < _QUARTERS * _LOOK_SECONDS:
+        raise ValueError(f"a soak takes {_QUARTERS * _LOOK_SECONDS:.0f} seconds at least")
     day = Options(int(options.rate * options.duration), customers=options.customers, broken=options.broken)
     before = Options(options.invoices, seed=2, customers=options.customers, broken=options.broken)
     with broker(directory) as settings, rig(settings, directory / "soak", ()) as stack:
@@ -61,30 +66,33 @@ def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]
 
 
 def _wait_until_read(settings: Settings) -> None:
-    """Until no query has anything left to read, by the pipeline's own word."""
+    """Until every query has read what its topics hold, by the pipeline's own word. Raises TimeoutError."""
+    progress = PipelineProgress(f"http://{HOST}:{settings.metrics_port}/metrics")
+    client = admin(settings, "benchmark")
     deadline = time.monotonic() + _CATCH_UP_SECONDS
-    while _lags(settings) != dict.fromkeys((query.name for query in CONTINUOUS), 0.0):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"the pipeline has not caught up: {_lags(settings)}")
-        time.sleep(_LOOK_SECONDS)
+    with closing(progress):
+        while not all(_has_read(progress, client, query, settings) for query in CONTINUOUS):
+            if time.monotonic() > deadline:
+                raise TimeoutError("the pipeline has not caught up")
+            time.sleep(_LOOK_SECONDS)
+            progress.read()
 
 
-def _lags(settings: Settings) -> dict[str, float]:
-    """Records of all partitions that each query had not read at its last micro-batch."""
-    text = httpx.get(f"http://{HOST}:{settings.metrics_port}/metrics", timeout=60, trust_env=False).text
-    lags: dict[str, float] = defaultdict(float)
-    for metric in text_string_to_metric_families(text):
-        for sample in metric.samples:
-            if sample.name == "loyalty_query_lag_records":
-                lags[sample.labels["query"]] += sample.value
-    return dict(lags)
+def _has_read(progress: PipelineProgress, client: AdminClient, query: Query, settings: Settings) -> bool:
+    for topic in query.sources:
+        name = settings.name_of(topic)
+        places = watermarks(client, [(name, number) for number in range(topic.partitions)])
+        ends = {number: end for (_, number), (_, end) in places.items()}
+        if not reached(progress.positions(query.name, name), ends):
+            return False
+    return True
 
 
 def _entry(work: str, watch: Watch) -> dict[str, Any]:
-    resident = [seen.resident_bytes / _MIB for seen in watch.history]
-    quarter = len(resident) // 4
-    second, last = fmean(resident[quarter : 2 * quarter]), fmean(resident[-quarter:])
-    every = max(1, len(resident) // _LOOKS)
+    memory = [seen.memory_bytes / _MIB for seen in watch.history]
+    quarter = len(memory) // _QUARTERS
+    second, last = fmean(memory[quarter : 2 * quarter]), fmean(memory[-quarter:])
+    every = max(1, len(memory) // _LOOKS)
     return {
         "work": work,
         "ours": round(last),
@@ -92,6 +100,6 @@ def _entry(work: str, watch: Watch) -> dict[str, Any]:
         "peer_name": "itself in the second quarter",
         "ratio": round(last / second, 3),
         "ratio_per_cpu_second": None,
-        "runs": {"resident_mib": [round(value) for value in resident[::every]]},
+        "runs": {"memory_mib": [round(value) for value in memory[::every]]},
         "goal": "flat",
     }
