@@ -18,7 +18,7 @@ def read_topic(
     topic: Topic,
     settings: Settings,
     starting_offsets: str = "earliest",
-    longest_wait: timedelta | None = None,
+    longest_wait: timedelta = timedelta(0),
 ) -> DataFrame:
     """The records of a topic: key, value, topic, partition, offset, timestamp, headers.
 
@@ -26,7 +26,7 @@ def read_topic(
 
     Args:
         starting_offsets: of a new checkpoint; the topic's beginning, or JSON as Spark's Kafka source has it.
-        longest_wait: how long records may wait until there are enough for a full micro-batch; None: not at all.
+        longest_wait: how long records may wait until there are enough for a full micro-batch.
     """
     limits = {"maxOffsetsPerTrigger": str(settings.max_offsets_per_trigger)}
     if longest_wait:

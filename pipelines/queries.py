@@ -64,7 +64,7 @@ class Query:
         checkpoint: its folder, given the settings.
         changelog: whose sequences go on from the checkpoint; with a new one they would begin again, and be ignored.
         state_version: of what Python keeps in the state store.
-        longest_wait: how long records may wait for a full micro-batch, given the settings; None: not at all.
+        longest_wait: how long records may wait for a full micro-batch, given the settings.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Query:
     checkpoint: Callable[[Settings], str]
     changelog: Topic | None = None
     state_version: str | None = None
-    longest_wait: Callable[[Settings], timedelta] | None = None
+    longest_wait: Callable[[Settings], timedelta] = lambda _: timedelta(0)
 
     def start(
         self,
@@ -102,7 +102,7 @@ class Query:
         if not settings.accept_data_loss:
             retention.check(spark, checkpoint, self.sources, settings)
         # What is there now is to be read now.
-        longest_wait = self.longest_wait(settings) if self.longest_wait and not available_now else None
+        longest_wait = timedelta(0) if available_now else self.longest_wait(settings)
         read = partial(_read, spark, settings, seed, longest_wait)
         writer = self.writer(read, ids, settings, seed).queryName(self.name).option("checkpointLocation", checkpoint)
         if available_now:
@@ -141,7 +141,7 @@ def _check_repeat_horizon(topic: Topic, settings: Settings) -> None:
 
 
 def _read(
-    spark: SparkSession, settings: Settings, seed: Seed | None, longest_wait: timedelta | None, topic: Topic
+    spark: SparkSession, settings: Settings, seed: Seed | None, longest_wait: timedelta, topic: Topic
 ) -> DataFrame:
     starting_offsets = seed.starting_offsets(topic, settings) if seed else "earliest"
     return invoices.read_topic(spark, topic, settings, starting_offsets, longest_wait)

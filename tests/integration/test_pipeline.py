@@ -240,9 +240,11 @@ def test_what_fills_a_micro_batch_does_not_wait_for_the_interval(spark, settings
     publish_invoices(settings, invoices(1, 130))
     patient = settings.model_copy(update={"sales_interval": timedelta(hours=1), "max_offsets_per_trigger": 50})
     query = SALES.start(spark, IDS, patient, available_now=False)
-    query.processAllAvailable()
-    read = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
-    query.stop()
+    try:
+        query.processAllAvailable()
+        read = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+    finally:
+        query.stop()
 
     assert 2 == len(read)
     assert 2 * 50 - 3 * 2 < sum(read) <= 2 * 50, "a partition's part of a full micro-batch is rounded down"
