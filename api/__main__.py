@@ -12,8 +12,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from api.app import create_app
-from api.metrics import Metrics
-from services.commands.publishing import KafkaCommandLog
+from api.http.metrics import Metrics
+from services.commands.log import KafkaCommandLog
 from services.interactive_queries.cluster import Cluster
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.membership import GroupMembership

@@ -8,22 +8,23 @@ from functools import cached_property
 from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
-from api import documentation, problems
-from api.commands import Commands
-from api.direct import DirectRoutes
-from api.forwarding import Forwarder, ReportCollector
-from api.key_query import KeyQueries
-from api.key_reads import KeyReads
-from api.limits import BodyLimitMiddleware
-from api.metrics import Metrics, MetricsMiddleware
-from api.owner import OwnerRequests
+from api.commands.service import Commands
+from api.current_programme import CurrentProgramme
+from api.http import problems
+from api.http.direct import DirectRoutes
+from api.http.limits import BodyLimitMiddleware
+from api.http.metrics import Metrics, MetricsMiddleware
 from api.routers import balances, health, instances, simulation
 from api.routers import commands as commands_of_customers
 from api.routers import ledger as ledger_of_customers
 from api.routers import stores as store_queries
-from api.scatter import StoreQueries
-from api.simulation import CurrentProgramme
-from services.commands.publishing import CommandLog
+from api.routing.key_reads import KeyReads
+from api.routing.lookup import KeyQueries
+from api.routing.owner_only import OwnerRequests
+from api.routing.peer_client import Forwarder, ReportCollector
+from api.routing.scatter_gather import StoreQueries
+from api.schemas import documentation
+from services.commands.log import CommandLog
 from services.domain.programme import Programme
 from services.interactive_queries.cluster import Cluster
 from services.ledger.queries import LedgerQueries

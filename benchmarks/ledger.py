@@ -22,10 +22,10 @@ from services.ledger.appender import Batch
 from services.ledger.positions import Span
 from services.ledger.queries import LedgerQueries, Selection
 from services.ledger.records import entry_of
+from services.messaging.avro import decoder, encoder
 from services.messaging.schema_ids import FolderSchemaIds
-from services.messaging.wire import decoder, encoder
-from tests import postgresql
-from tests.ledger import Ledger, entry, notification
+from tests.support import postgresql
+from tests.support.ledger import Ledger, entry, notification
 
 REPORT = Path("var/reports/ledger.json")
 BATCH = 5_000

@@ -19,13 +19,13 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from pipelines.accounts import EVENT_TYPE, RECORD_TYPE, account_records, rows_of, writer_ids
-from pipelines.session import spark_session
-from services import account_wire
-from services.domain.account import Outcome, process
+from pipelines.accounts.operator import EVENT_TYPE, RECORD_TYPE, account_records, rows_of, writer_ids
+from pipelines.runtime.session import spark_session
+from services import codecs
+from services.domain.account.processor import Outcome, process
 from services.domain.programme import Programmes
+from services.messaging.avro import record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
-from services.messaging.wire import record_encoder
 from services.settings import Settings
 
 ROWS_PER_BATCH = 4_000
@@ -58,7 +58,7 @@ class OneByOne(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         state = self._state.get()
         outcome = _decide(key[0], state[0] if state else None, ((row.append_time, row.event) for row in rows))
-        self._state.update((account_wire.dump(outcome.account),))
+        self._state.update((codecs.dump(outcome.account),))
         yield from rows_of(key[0], outcome, WRITER_IDS)
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ def state_with_rows(events: DataFrame) -> DataFrame:
     def count(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         rows = ((int(row.append_time), row.event) for frame in frames for row in frame.itertuples())
         outcome = _decide(key[0], state.get[0] if state.exists else None, rows)
-        state.update((account_wire.dump(outcome.account),))
+        state.update((codecs.dump(outcome.account),))
         records = [row.asDict() for row in rows_of(key[0], outcome, WRITER_IDS)]
         yield pd.DataFrame(records, columns=RECORD_TYPE.names)
 
@@ -81,8 +81,8 @@ def state_with_rows(events: DataFrame) -> DataFrame:
 
 
 def _decide(card: str, state: bytes | None, rows: Iterator[tuple[int, bytes]]) -> Outcome:
-    account = account_wire.load(bytes(state)) if state else None
-    return process(account, [account_wire.event_of(time, bytes(event)) for time, event in rows], PROGRAMMES, card)
+    account = codecs.load(bytes(state)) if state else None
+    return process(account, [codecs.event_of(time, bytes(event)) for time, event in rows], PROGRAMMES, card)
 
 
 OPERATORS: dict[str, Callable[[DataFrame], DataFrame]] = {

@@ -32,12 +32,12 @@ from schemas import topics
 from schemas.topics import Topic
 from services.domain.invoice import is_home_delivery, is_prime
 from services.messaging.administration import create_topics
+from services.messaging.avro import decoder
 from services.messaging.publishing import connected_producer, publish
 from services.messaging.schema_ids import FolderSchemaIds
-from services.messaging.wire import decoder
 from services.pos_simulator import Options, Simulation
 from services.settings import Settings
-from tests.kafka_topics import read_all
+from tests.support.kafka_topics import read_all
 
 REPORT = Path("var/reports/pipeline.json")
 

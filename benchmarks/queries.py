@@ -28,8 +28,8 @@ from infra.local.ports import HOST, free_port
 from infra.local.stack import private_settings
 from services.messaging.administration import create_topics
 from services.settings import Settings
-from tests.api_process import ApiProcess, Changelog
-from tests.read_load import Load, Writer
+from tests.support.api_process import ApiProcess, Changelog
+from tests.support.read_load import Load, Writer
 
 REPORT = Path("var/reports/queries.json")
 _LOOK_SECONDS = 0.1

@@ -27,10 +27,10 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from benchmarks.machine import machine
 from benchmarks.pipeline import Watch
-from pipelines.accounts import BUCKETS_A_PARTITION
-from pipelines.repeats import first_of_each
-from pipelines.session import spark_session
-from pipelines.state_calls import MapCalls
+from pipelines.accounts.operator import BUCKETS_A_PARTITION
+from pipelines.accounts.state_calls import MapCalls
+from pipelines.columns.repeats import first_of_each
+from pipelines.runtime.session import spark_session
 from services.settings import Settings
 
 WARM_UP = 3

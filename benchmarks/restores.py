@@ -8,10 +8,10 @@ from statistics import median
 from typing import Any
 
 from schemas.topics import LOYALTY_BALANCES
+from services.messaging.avro import encoder
 from services.messaging.schema_ids import schema_ids
-from services.messaging.wire import encoder
 from services.settings import Settings
-from tests.api_process import Changelog
+from tests.support.api_process import Changelog
 
 
 def card(number: int) -> str:

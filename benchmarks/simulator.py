@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from schemas import topics
-from services.messaging import wire
+from services.messaging import avro
 from services.messaging.administration import create_topics
 from services.messaging.publishing import connected_producer, publish, require_broker
 from services.messaging.schema_ids import FolderSchemaIds
@@ -54,14 +54,14 @@ def generate_and_encode(options: Options) -> None:
 
 def generate_and_encode_plainly(options: Options) -> None:
     """What the simulator would be without its encoder of shared parts."""
-    write, encode = invoicing(options), wire.encoder(topics.POS_INVOICES, FolderSchemaIds())
+    write, encode = invoicing(options), avro.encoder(topics.POS_INVOICES, FolderSchemaIds())
     for number in range(options.count):
         encode(write.next_invoice(number / options.count))
 
 
 def constant(options: Options) -> Iterator[Message]:
     """The first invoice of the day again and again, encoded by the library each time."""
-    encode = wire.encoder(topics.POS_INVOICES, FolderSchemaIds())
+    encode = avro.encoder(topics.POS_INVOICES, FolderSchemaIds())
     first = next(Simulation(options).messages())
     assert first.invoice is not None  # noqa: S101 - narrows the type; repeats and broken ones are off
     for _ in range(options.count):

@@ -16,14 +16,14 @@ from confluent_kafka import KafkaException
 from prometheus_client import start_http_server
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pipelines import lock
-from pipelines.checkpoints import CheckpointMismatchError
-from pipelines.lock import CheckpointInUseError
-from pipelines.programme_watch import ProgrammeWatch
-from pipelines.progress import READY, ProgressMetrics
-from pipelines.queries import CONTINUOUS, LOYALTY, QUERIES, RepeatHorizonError
-from pipelines.retention import RecordsLostError
-from pipelines.session import spark_session
+from pipelines.checkpoints import lock
+from pipelines.checkpoints.lock import CheckpointInUseError
+from pipelines.checkpoints.manifest import CheckpointMismatchError
+from pipelines.checkpoints.retention import RecordsLostError
+from pipelines.runtime.programme_watch import ProgrammeWatch
+from pipelines.runtime.query_metrics import READY, ProgressMetrics
+from pipelines.runtime.query_table import CONTINUOUS, LOYALTY, QUERIES, RepeatHorizonError
+from pipelines.runtime.session import spark_session
 from services.logging import configure_logging
 from services.messaging.administration import TillTimeError
 from services.messaging.publishing import PublishError

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from infra.local.broker import LocalBroker
-    from tests.images import KafkaInContainer
+    from tests.support.images import KafkaInContainer
 
 # A starved machine is slow at random: that fails no property. In CI the examples are the same in every run.
 hypothesis_settings.register_profile(
@@ -77,7 +77,7 @@ def kafka(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
 def broker_of_a_run(config: pytest.Config, directory: Path) -> Iterator[str]:
     """A broker for all tests of a run: a container of the project's image, or a process. Gives its servers."""
     if config.getoption("--containers"):
-        from tests.images import KafkaInContainer
+        from tests.support.images import KafkaInContainer
 
         in_container = KafkaInContainer()
         try:
@@ -121,7 +121,7 @@ class SharedBroker:
 def own_broker(pytestconfig: pytest.Config, tmp_path: Path) -> "Iterator[LocalBroker | KafkaInContainer]":
     """A broker that this test alone has, to start and to stop: a process, or a container. It is not started yet."""
     if pytestconfig.getoption("--containers"):
-        from tests.images import KafkaInContainer
+        from tests.support.images import KafkaInContainer
 
         in_container = KafkaInContainer()
         yield in_container
@@ -165,12 +165,12 @@ def topics_created(settings: Settings) -> Iterator[list[str]]:
 def postgresql(pytestconfig: pytest.Config) -> Iterator[str]:
     """The URL of the superuser of a PostgreSQL server of this run: the system's packages, or the project's image."""
     if pytestconfig.getoption("--containers"):
-        from tests.images import PostgresInContainer
+        from tests.support.images import PostgresInContainer
 
         with PostgresInContainer() as container:
             yield container.url
         return
-    from tests.postgresql import programs, server
+    from tests.support.postgresql import programs, server
 
     if not (folder := programs()):
         pytest.skip("PostgreSQL is not installed: neither /usr/lib/postgresql/*/bin nor the path has initdb")
@@ -181,7 +181,7 @@ def postgresql(pytestconfig: pytest.Config) -> Iterator[str]:
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """An empty database of this test alone, in both kinds."""
-    from tests.postgresql import database
+    from tests.support.postgresql import database
 
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'database.sqlite'}"
@@ -195,7 +195,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """The one Spark session of the run, on two local cores, with the connectors on its class path."""
     from infra.local import jars
     from infra.local.java import find_java_home
-    from pipelines.session import spark_session
+    from pipelines.runtime.session import spark_session
 
     os.environ["JAVA_HOME"] = str(find_java_home())
     warehouse = tmp_path_factory.mktemp("spark")

@@ -4,12 +4,12 @@ from operator import attrgetter
 
 from fastapi import APIRouter, Request, Response
 
-from api import conditional, problems
-from api.documentation import FRESHNESS_HEADERS, Balance, problem_responses
-from api.key_query import KeyQueries, KeyQuery
-from api.parameters import Card, IfNoneMatch, MaxLag, MinSequence, OpenedTime, Timeout
+from api.http import etag, problems
+from api.http.parameters import Card, IfNoneMatch, MaxLag, MinSequence, OpenedTime, Timeout
+from api.routing.lookup import KeyQueries, KeyQuery
+from api.schemas.documentation import FRESHNESS_HEADERS, Balance, problem_responses
 from services.state_stores.catalogue import BALANCES
-from services.state_stores.entry import Awaited, Entry
+from services.state_stores.entry import Entry, ReadConsistency
 
 router = APIRouter(prefix="/v1/customers", tags=["customers"])
 
@@ -57,7 +57,7 @@ async def balance(  # noqa: PLR0913, PLR0917 - one parameter a parameter of the 
         key_queries.store(BALANCES),
         card.encode(),
         lambda entry: _answer(entry, if_none_match),
-        Awaited(min_sequence, opened_time),
+        ReadConsistency(min_sequence, opened_time),
         timeout_seconds,
         max_lag,
     )
@@ -67,4 +67,4 @@ async def balance(  # noqa: PLR0913, PLR0917 - one parameter a parameter of the 
 def _answer(entry: Entry | None, if_none_match: str | None) -> Response:
     if entry is None:
         raise problems.unknown_customer()
-    return conditional.answer(entry, _BODY, if_none_match)
+    return etag.answer(entry, _BODY, if_none_match)

@@ -6,9 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
 
-from api import command_problems, problems, queries
-from api.command_models import Adjustment, Command, Redemption, Transfer
-from api.command_requests import (
+from api.commands.requests import (
     CUSTOMARY_TIMEOUT_SECONDS,
     NOT_YET,
     OF_OWNERS,
@@ -21,10 +19,12 @@ from api.command_requests import (
     refusal,
     responses,
 )
-from api.commands import Asked, Commands, accepted, shown
-from api.documentation import problem_responses
-from api.parameters import Card, NotBlank
-from services.commands.publishing import PENDING
+from api.commands.service import Asked, Commands, accepted, shown
+from api.http import command_problems, pagination, problems
+from api.http.parameters import Card, NotBlank
+from api.schemas.commands import Adjustment, Command, Redemption, Transfer
+from api.schemas.documentation import problem_responses
+from services.commands.log import PENDING
 from services.domain import events
 
 router = APIRouter(prefix="/v1", tags=["commands"])
@@ -215,4 +215,4 @@ async def command(
         raise command_problems.unknown_command()
     if found["Status"] == PENDING or not await desk.is_visible(found, until - time.monotonic()):
         return accepted(found)
-    return queries.json_response(shown(found))
+    return pagination.json_response(shown(found))

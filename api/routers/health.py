@@ -6,8 +6,8 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from api import problems
-from api.documentation import Liveness, Readiness, problem_responses
+from api.http import problems
+from api.schemas.documentation import Liveness, Readiness, problem_responses
 from services.state_stores.contract import StoreClosedError
 from services.state_stores.local import LocalStores
 from services.state_stores.task import StoreTask

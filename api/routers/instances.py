@@ -5,9 +5,9 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Path, Request, Response
 
-from api import problems
-from api.documentation import InstanceList, KeyMetadata, StoreList, StoreMetadata, problem_responses
-from api.store_queries import Store
+from api.http import problems
+from api.routing.store_queries import Store
+from api.schemas.documentation import InstanceList, KeyMetadata, StoreList, StoreMetadata, problem_responses
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.metadata import ClusterMetadata, MetadataNotAvailableError
 from services.interactive_queries.reports import HeldPartition, InstanceReport

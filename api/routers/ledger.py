@@ -13,9 +13,9 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, BeforeValidator, Field
 
-from api import problems
-from api.documentation import problem_responses
-from api.problems import ProblemError
+from api.http import problems
+from api.http.problems import ProblemError
+from api.schemas.documentation import problem_responses
 from services.domain.entries import Entry, Kind
 from services.ledger.queries import (
     Cursor,

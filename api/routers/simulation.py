@@ -8,12 +8,12 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from api import problems, queries
-from api.documentation import EXACT, PointsText, problem_responses
-from api.key_reads import KeyReads
-from api.parameters import LONGEST_CARD
-from api.queries import Text
-from api.simulation import CurrentProgramme
+from api.current_programme import CurrentProgramme
+from api.http import pagination, problems
+from api.http.pagination import Text
+from api.http.parameters import LONGEST_CARD
+from api.routing.key_reads import KeyReads
+from api.schemas.documentation import EXACT, PointsText, problem_responses
 from services.domain.accrual import accrual, eligible
 from services.domain.events import Line, Purchase
 from services.domain.invoice import PRIME
@@ -119,7 +119,7 @@ async def simulate(request: Request, basket: Basket) -> Response:
     purchase = basket.purchase(now)
     tier = await _tier_of(request.app.state.key_reads, basket.CustomerCardNo, rules)
     earned = accrual(purchase, rules, tier)
-    return queries.json_response(
+    return pagination.json_response(
         {
             "EarnedLoyaltyPoints": str(to_points(earned.points)),
             "Parts": [{"Name": part.name, "LoyaltyPoints": str(to_points(part.points))} for part in earned.parts],

@@ -6,16 +6,17 @@ from typing import Annotated, Any, NamedTuple
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel
 
-from api import problems, queries, store_queries
-from api.documentation import FRESHNESS_HEADERS, problem_responses
-from api.key_query import KeyQueries, KeyQuery
-from api.limits import KEYS_BYTES
-from api.parameters import IfNoneMatch, MaxLag, MinSequence, OpenedTime, Timeout
-from api.problems import ProblemError
-from api.queries import Key, Partitions, StoreName
-from api.scatter import StoreQueries
-from api.store_queries import StoreQuery, the_store
-from services.state_stores.entry import Awaited
+from api.http import pagination, problems
+from api.http.limits import KEYS_BYTES
+from api.http.pagination import Key, Partitions, StoreName
+from api.http.parameters import IfNoneMatch, MaxLag, MinSequence, OpenedTime, Timeout
+from api.http.problems import ProblemError
+from api.routing import store_queries
+from api.routing.lookup import KeyQueries, KeyQuery
+from api.routing.scatter_gather import StoreQueries
+from api.routing.store_queries import StoreQuery, the_store
+from api.schemas.documentation import FRESHNESS_HEADERS, problem_responses
+from services.state_stores.entry import ReadConsistency
 from services.state_stores.local import LocalStores
 
 router = APIRouter(prefix="/v1/stores/{store}", tags=["stores"])
@@ -49,7 +50,7 @@ _ONE_KEY: dict[int | str, dict[str, Any]] = {
 @look_ups.get(
     "/keys/{key:path}",
     summary="One key",
-    response_model=queries.StoreEntry,
+    response_model=pagination.StoreEntry,
     responses={
         **_ONE_KEY,
         **problem_responses(
@@ -76,17 +77,19 @@ async def one_key(  # noqa: PLR0913 - one parameter a parameter of the request
     """The entry of a key; any instance answers for every key, as it does for a customer's balance."""
     found = await the_store(request, store)
     key_queries: KeyQueries = request.app.state.key_queries
-    render = queries.renderer(found, key.encode(), if_none_match)
+    render = pagination.renderer(found, key.encode(), if_none_match)
     return await key_queries.answer(
         request,
-        KeyQuery(found, key.encode(), render, Awaited(min_sequence, opened_time, erased), timeout_seconds, max_lag),
+        KeyQuery(
+            found, key.encode(), render, ReadConsistency(min_sequence, opened_time, erased), timeout_seconds, max_lag
+        ),
     )
 
 
 @look_ups.get(
     "/local/keys/{key:path}",
     summary="One key, here",
-    response_model=queries.StoreEntry,
+    response_model=pagination.StoreEntry,
     responses={**_ONE_KEY, **problem_responses(problems.unknown_key(), problems.not_here(2), *_ERRORS)},
 )
 async def one_key_here(request: Request, store: StoreName, key: Key, if_none_match: IfNoneMatch = None) -> Response:
@@ -97,7 +100,7 @@ async def one_key_here(request: Request, store: StoreName, key: Key, if_none_mat
     if stores.feed.restored and partition not in found.tasks:
         raise problems.not_here(partition)
     key_queries: KeyQueries = request.app.state.key_queries
-    render = queries.renderer(found, key.encode(), if_none_match)
+    render = pagination.renderer(found, key.encode(), if_none_match)
     return await key_queries.answer_here(KeyQuery(found, key.encode(), render))
 
 
@@ -118,18 +121,18 @@ OPERATIONS = (
         "/keys",
         "Several keys",
         store_queries.several_keys,
-        queries.FoundKeys,
+        pagination.FoundKeys,
         (problems.unreadable_body(), problems.body_too_large(KEYS_BYTES)),
     ),
-    Operation("GET", "/range", "Keys from … to, or with a prefix", store_queries.key_range, queries.EntryPage),
-    Operation("GET", "/all", "Every entry", store_queries.everything, queries.EntryPage),
-    Operation("GET", "/count", "How many keys", store_queries.count_keys, queries.Count),
+    Operation("GET", "/range", "Keys from … to, or with a prefix", store_queries.key_range, pagination.EntryPage),
+    Operation("GET", "/all", "Every entry", store_queries.everything, pagination.EntryPage),
+    Operation("GET", "/count", "How many keys", store_queries.count_keys, pagination.Count),
     Operation(
         "GET",
         "/windows/{key:path}",
         "The windows of a key",
         store_queries.windows,
-        queries.Entries,
+        pagination.Entries,
         (problems.not_windowed("customer-balances"),),
     ),
 )
@@ -153,7 +156,7 @@ def _add(operation: Operation) -> None:
         query: StoreQuery = Depends(operation.query),  # noqa: B008
     ) -> Response:
         asked: StoreQueries = request.app.state.store_queries
-        return await asked.here(query, queries.checked_partitions(partition, query.store), max_lag)
+        return await asked.here(query, pagination.checked_partitions(partition, query.store), max_lag)
 
     name, text = operation.query.__name__, operation.query.__doc__ or ""
     for path, endpoint, summary, description, errors in (

@@ -16,19 +16,19 @@ from typing import Any
 
 import httpx
 
-from api.parameters import LONGEST_TIMEOUT_SECONDS
+from api.http.parameters import LONGEST_TIMEOUT_SECONDS
 from benchmarks.peers.rig import Rig, rig
 from benchmarks.peers.throughput import broker
 from benchmarks.peers.workload import FACTOR, LOYALTY
 from infra.demo.oracle import Sent, expect
 from infra.demo.trading_day import simulated
 from schemas import topics
+from services.messaging.avro import decoder
 from services.messaging.publishing import Publisher, connected_producer
 from services.messaging.schema_ids import FolderSchemaIds
-from services.messaging.wire import decoder
 from services.pos_simulator import Options
 from services.settings import Settings
-from tests.kafka_topics import read_all
+from tests.support.kafka_topics import read_all
 
 _VARIANTS: dict[str, tuple[str, ...]] = {"loyalty query alone": (LOYALTY,), "all queries in one driver": ()}
 _SPARKS_OWN = "Spark's own stateful micro-batch, Kafka to Kafka, 1,000 records/s on 15 slots (published)"

@@ -22,7 +22,7 @@ from infra.local import jars
 from infra.local.ports import HOST, free_port
 from services.pos_simulator import Options
 from services.settings import Settings
-from tests.api_process import ApiProcess, Changelog
+from tests.support.api_process import ApiProcess, Changelog
 
 STREAMS, FAUST, BARE = "Kafka Streams, interactive query", "Faust, table route", "Starlette, constant answer"
 _GOALS = {BARE: "≥ 0.6"}

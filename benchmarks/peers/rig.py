@@ -15,7 +15,7 @@ from infra.local.processes import ManagedProcess
 from infra.local.stack import environment_of
 from services.messaging.administration import create_topics
 from services.settings import Settings
-from tests.api_process import ApiProcess
+from tests.support.api_process import ApiProcess
 
 _START_SECONDS = 600.0
 

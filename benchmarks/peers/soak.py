@@ -19,7 +19,7 @@ from benchmarks.peers.throughput import broker
 from benchmarks.pipeline import Watch, load, proportional_bytes
 from infra.demo.probes import PipelineProgress, reached
 from infra.local.ports import HOST
-from pipelines.queries import CONTINUOUS, Query
+from pipelines.runtime.query_table import CONTINUOUS, Query
 from services.messaging.clients import admin
 from services.pos_simulator import Options
 from services.settings import Settings

@@ -17,13 +17,13 @@ from infra.demo.trading_day import simulated
 from schemas import topics
 from schemas.topics import Topic
 from services.messaging.administration import create_topics
+from services.messaging.avro import encoder
 from services.messaging.clients import admin, consumer
 from services.messaging.publishing import connected_producer, publish
 from services.messaging.schema_ids import FolderSchemaIds
-from services.messaging.wire import encoder
 from services.pos_simulator import Options
 from services.settings import Settings
-from tests.kafka_topics import balances_of, read_all, records_of
+from tests.support.kafka_topics import balances_of, read_all, records_of
 
 FAN_OUT, LOYALTY = "fan-out", "loyalty"
 OUTPUTS: dict[str, tuple[Topic, ...]] = {

@@ -29,9 +29,9 @@ from infra.local.stack import LocalStack, PortTakenError, private_settings
 from infra.security.broker import BrokerSecurity
 from infra.security.folder import LOCAL_HOSTS, SecurityFolder
 from services.messaging.administration import TopicMismatchError
+from services.messaging.avro import UndecodableError
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import UnknownSchemaIdError, schema_ids
-from services.messaging.wire import UndecodableError
 from services.pos_simulator import Options
 from services.settings import Settings
 

@@ -10,7 +10,7 @@ from infra.demo.comparison import DeadLetter
 from infra.demo.oracle import Record
 from schemas import topics
 from schemas.topics import Topic
-from services.messaging import clients, headers, wire
+from services.messaging import avro, clients, headers
 from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
 
@@ -71,7 +71,7 @@ class TopicReader:
 
     def records(self, topic: Topic, ids: SchemaIds) -> list[Record]:
         """The values found. Raises UndecodableError or UnknownSchemaIdError for what is none of this topic's."""
-        decode = wire.decoder(topic, ids)
+        decode = avro.decoder(topic, ids)
         return [decode(message.value() or b"") for message in self._found[topic].values()]
 
     def dead_letters(self) -> list[DeadLetter]:

@@ -13,7 +13,7 @@ jars=$(printf ',local:%s' /app/jars/*.jar)
 spark-submit \
     --master "$LOYALTY_SPARK_MASTER" \
     --driver-memory "${LOYALTY_SPARK_DRIVER_MEMORY:-1g}" \
-    --driver-java-options "-Dlog4j2.configurationFile=file:/app/pipelines/log4j2.properties ${LOYALTY_SPARK_JAVA_OPTIONS:--XX:+UseSerialGC}" \
+    --driver-java-options "-Dlog4j2.configurationFile=file:/app/pipelines/runtime/log4j2.properties ${LOYALTY_SPARK_JAVA_OPTIONS:--XX:+UseSerialGC}" \
     --executor-memory "${SPARK_EXECUTOR_MEMORY:-768m}" \
     --executor-cores "${SPARK_EXECUTOR_CORES:-1}" \
     --conf spark.executor.extraJavaOptions="-XX:+UseSerialGC" \

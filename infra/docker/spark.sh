@@ -16,7 +16,7 @@ cluster() {
         exit 2
     fi
     export SPARK_DAEMON_MEMORY=${SPARK_DAEMON_MEMORY:-192m} SPARK_WORKER_DIR=/tmp/work
-    export SPARK_DAEMON_JAVA_OPTS="-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile=file:/app/pipelines/log4j2.properties"
+    export SPARK_DAEMON_JAVA_OPTS="-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile=file:/app/pipelines/runtime/log4j2.properties"
     exec spark-class "org.apache.spark.deploy.$1" "${@:2}"
 }
 

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from services import account_wire
+from services import codecs
 from services.audit.facts import Facts, Source
-from services.domain.account import Account, advance
+from services.domain.account.processor import Account, advance
+from services.domain.account.purchases import forget
 from services.domain.entries import Entry, Kind
 from services.domain.points import to_points
 from services.domain.programme import Programmes
-from services.domain.purchases import forget
 from services.domain.recomputation import Recomputed, in_order, recompute
 from services.state_stores.catalogue import balance_body
 
@@ -220,7 +220,7 @@ def _version(body: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _body(card: str, entry: Entry) -> dict[str, Any]:
-    body: dict[str, Any] = orjson.loads(balance_body(account_wire.balance(card, entry)))
+    body: dict[str, Any] = orjson.loads(balance_body(codecs.balance(card, entry)))
     return body
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import orjson
 
 from schemas.topics import LOYALTY, LOYALTY_BALANCES
-from services import account_wire
-from services.domain.account import Account
+from services import codecs
+from services.domain.account.processor import Account
 from services.domain.entries import Entry
 from services.domain.events import Event, Transfer
+from services.messaging.avro import decoder
 from services.messaging.schema_ids import SchemaIds
-from services.messaging.wire import decoder
 from services.state_stores.catalogue import balance_body
 
 
@@ -79,7 +79,7 @@ class FactsReader:
         for source, append_time, value in rows:
             match Source(source):
                 case Source.EVENT:
-                    event = account_wire.event_of(append_time, value)
+                    event = codecs.event_of(append_time, value)
                     if card and isinstance(event, Transfer) and event.counterparty == pseudonym:
                         event = replace(event, counterparty=card)
                     facts.events.append(event)
@@ -87,7 +87,7 @@ class FactsReader:
                     served = value if value.startswith(b"{") else balance_body(self._balance(value))
                     facts.balance = orjson.loads(served)
                 case Source.STATE:
-                    facts.state = account_wire.load(value)
+                    facts.state = codecs.load(value)
                 case recorded:
-                    facts.recorded.setdefault(recorded, []).append(account_wire.entry_of(self._notification(value)))
+                    facts.recorded.setdefault(recorded, []).append(codecs.entry_of(self._notification(value)))
         return facts

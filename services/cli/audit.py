@@ -55,7 +55,10 @@ def audit(
     """
     left_out = [f"--without={part}" for part in without or ()]
     at = [f"--api={api}"] if api else []
-    become("pipelines.audit", [f"--from={source}", f"--show={show}", *at, *left_out, *_json(as_json=as_json)])
+    become(
+        "pipelines.reconciliation.run_audit",
+        [f"--from={source}", f"--show={show}", *at, *left_out, *_json(as_json=as_json)],
+    )
 
 
 def rebuild(*, source: FromOption = From.TOPICS, as_json: AsJson = False) -> None:
@@ -63,7 +66,7 @@ def rebuild(*, source: FromOption = From.TOPICS, as_json: AsJson = False) -> Non
 
     The pipeline must be stopped. The checkpoint of before is moved aside. The output names cards.
     """
-    become("pipelines.rebuild", [f"--from={source}", *_json(as_json=as_json)])
+    become("pipelines.reconciliation.run_rebuild", [f"--from={source}", *_json(as_json=as_json)])
 
 
 def _json(*, as_json: bool) -> list[str]:

@@ -11,9 +11,9 @@ import schemas
 from schemas import topics
 from services.cli.output import MISUSED, AsJson, clear_errors, console, print_json, read_settings, stop
 from services.messaging import publishing
+from services.messaging.avro import Record, encoder
 from services.messaging.publishing import connected_producer
 from services.messaging.schema_ids import schema_ids
-from services.messaging.wire import Record, encoder
 from services.pos_simulator import Options
 from services.pos_simulator.chain import LARGEST_CHAIN, Chain
 

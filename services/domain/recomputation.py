@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from services.domain.account import Account, Outcome, advance, process
+from services.domain.account.processor import Account, Outcome, advance, process
 from services.domain.accrual import eligible
 from services.domain.entries import Credit, Decision, Entry, Kind
 from services.domain.events import Event, Purchase
@@ -71,7 +71,7 @@ def recompute(
         history.add(process(None, old, programmes, card))
     for entry in record:
         if is_times(entry):
-            _let_pass(history, entry, programmes)
+            _apply_due_changes(history, entry, programmes)
         elif (entry.event_id, entry.time) not in taken:  # else a further entry of an event that has been taken
             taken.add((entry.event_id, entry.time))
             if event := copies.take(entry):
@@ -101,7 +101,7 @@ def is_times(entry: Entry) -> bool:
     return not entry.event_id or entry.kind is Kind.LAPSED
 
 
-def _let_pass(history: History, entry: Entry, programmes: Programmes) -> None:
+def _apply_due_changes(history: History, entry: Entry, programmes: Programmes) -> None:
     """What time did up to this entry, one due time after the other.
 
     Not all that is due by the entry's time at once: an event that came late may have been taken in between.

@@ -32,7 +32,7 @@ class Membership(Protocol):
     def refresh(self) -> None: ...
 
 
-class Standing(NamedTuple):
+class ReplicaStatus(NamedTuple):
     """How a copy stood at the moment of a read.
 
     Attributes:
@@ -86,21 +86,21 @@ class LocalInstance:
         """Whether nobody else can own it now."""
         return store.definition.is_global or (self.owns(store, partition) and self.membership.lease_holds)
 
-    def standing(self, store: StateStore, partition: int) -> Standing:
+    def standing(self, store: StateStore, partition: int) -> ReplicaStatus:
         """How the copy stands. Ask before the read, or it may claim more than was read; see ``after_read``.
 
         Raises NotServingError for a partition that is not here, or not restored.
         """
         return self.standing_of(store, store.serving(partition))
 
-    def standing_of(self, store: StateStore, task: StoreTask) -> Standing:
+    def standing_of(self, store: StateStore, task: StoreTask) -> ReplicaStatus:
         """How the copy of a partition that is here stands."""
         progress, partition = task.progress, task.partition
         role = Role.ACTIVE if progress.caught_up and self.may_claim(store, partition) else Role.STANDBY
         lag_known = boot_seconds() - progress.end_asked_at < self.membership.lease_seconds
-        return Standing(role, partition, progress.position, progress.lag, lag_known)
+        return ReplicaStatus(role, partition, progress.position, progress.lag, lag_known)
 
-    def after_read(self, store: StateStore, standing: Standing) -> Standing:
+    def after_read(self, store: StateStore, standing: ReplicaStatus) -> ReplicaStatus:
         """The same, with the lease checked once more: the process may have been stopped during the read."""
         if standing.stale or self.may_claim(store, standing.partition):
             return standing

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from services.interactive_queries.local import LocalInstance, Standing
+from services.interactive_queries.local import LocalInstance, ReplicaStatus
 from services.state_stores.contract import end_of_prefix
 from services.state_stores.definition import StoreDefinition, window_key
 from services.state_stores.entry import Entry
@@ -31,7 +31,7 @@ class Share(NamedTuple):
     """
 
     tasks: Mapping[int, StoreTask]
-    standings: Sequence[Standing]
+    standings: Sequence[ReplicaStatus]
     missing: Sequence[int]
 
 

@@ -15,8 +15,8 @@ from services.ledger.follower import Follower
 from services.ledger.health import serving
 from services.ledger.metrics import Metrics
 from services.logging import configure_logging
+from services.messaging.avro import decoder
 from services.messaging.schema_ids import schema_ids
-from services.messaging.wire import decoder
 from services.pseudonyms import PseudonymKeyError, pseudonyms
 from services.settings import Settings, SettingsError, read_settings
 

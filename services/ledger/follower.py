@@ -16,8 +16,8 @@ from services.ledger.metrics import Metrics
 from services.ledger.positions import PositionMovedError, Span, Watermarks
 from services.ledger.records import CardEntry, Undecodable, entry_of
 from services.messaging import clients
+from services.messaging.avro import Record, UndecodableError
 from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
-from services.messaging.wire import Record, UndecodableError
 from services.settings import Settings
 
 log = structlog.get_logger(__name__)

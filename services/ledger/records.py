@@ -3,9 +3,9 @@
 import math
 from dataclasses import dataclass
 
-from services import account_wire
+from services import codecs
 from services.domain.entries import Entry, Kind
-from services.messaging.wire import Record, UndecodableError
+from services.messaging.avro import Record, UndecodableError
 
 _LARGEST = 2**63 - 1
 _POINTS = (
@@ -46,7 +46,7 @@ def entry_of(notification: Record, key: bytes | None) -> CardEntry:
     for name in _POINTS:
         if abs((notification[name] or 0) * 100) > _LARGEST:
             raise UndecodableError("points of more than 64 bits")
-    return CardEntry(card, account_wire.entry_of(notification))
+    return CardEntry(card, codecs.entry_of(notification))
 
 
 def storable(text: str) -> str:

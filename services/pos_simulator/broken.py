@@ -9,7 +9,7 @@ import orjson
 
 from services.domain.invoice import HOME_DELIVERY, PRIME, PosInvoice
 from services.domain.validation import first_violation
-from services.messaging import wire
+from services.messaging import avro
 
 Encode = Callable[[PosInvoice], bytes]
 
@@ -80,7 +80,7 @@ def break_invoice(breakage: Breakage, invoice: PosInvoice, encode: Encode, rng: 
             value = orjson.dumps(invoice)
             return Broken(key, value[: len(value) // 2], None)
         case Breakage.UNKNOWN_SCHEMA:
-            return Broken(key, wire.header(UNKNOWN_SCHEMA_ID) + encode(invoice)[len(wire.header(0)) :], None)
+            return Broken(key, avro.header(UNKNOWN_SCHEMA_ID) + encode(invoice)[len(avro.header(0)) :], None)
     invalid = _invalid(breakage, invoice)
     key_left = key if invalid.get("StoreID") else None
     return Broken(key_left, encode(invalid), first_violation(invalid))

@@ -2,7 +2,7 @@
 
 Most of what stands on an invoice stood on others before: the store, the card, the address, each line. Such a part is
 encoded once, by the Avro library, and an invoice is then its parts behind each other, which is all that an Avro record
-is. The bytes are those of ``services.messaging.wire.encoder``.
+is. The bytes are those of ``services.messaging.avro.encoder``.
 """
 
 import io
@@ -15,7 +15,7 @@ import fastavro
 import schemas
 from schemas import topics
 from services.domain.invoice import LineItem, PosInvoice
-from services.messaging import wire
+from services.messaging import avro
 from services.messaging.schema_ids import SchemaIds
 
 _SCALARS_THAT_RECUR = frozenset(
@@ -46,7 +46,7 @@ def encoder(ids: SchemaIds) -> Callable[[PosInvoice], bytes]:
     schema: Any = fastavro.parse_schema(schemas.current("PosInvoice"))
     names = [field["name"] for field in schema["fields"]]
     parts = [_part(field) for field in schema["fields"]]
-    prefix = wire.header(ids.writer_id(topics.POS_INVOICES))
+    prefix = avro.header(ids.writer_id(topics.POS_INVOICES))
     values = itemgetter(*names)
 
     def encode(invoice: PosInvoice) -> bytes:

@@ -7,7 +7,7 @@ from typing import IO, Any, NamedTuple
 import orjson
 
 from schemas import topics
-from services.messaging import wire
+from services.messaging import avro
 from services.messaging.schema_ids import SchemaIds
 
 
@@ -40,7 +40,7 @@ def recorded(lines: Iterable[bytes], wanted: Format, ids: SchemaIds) -> Iterator
     A line that is no JSON object is passed on as it is: what cannot be read is for the pipeline to set aside, so that
     what came in is what was good and what is a dead letter. So is an object that is no PosInvoice: it stays JSON.
     """
-    encode = wire.encoder(topics.POS_INVOICES, ids)
+    encode = avro.encoder(topics.POS_INVOICES, ids)
     for line in lines:
         if line.strip():
             yield _message(line.rstrip(b"\r\n"), wanted, encode)

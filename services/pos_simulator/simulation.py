@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from schemas import topics
 from services.domain.invoice import PosInvoice
-from services.messaging import wire
+from services.messaging import avro
 from services.messaging.schema_ids import FolderSchemaIds, SchemaIds
 from services.pos_simulator.broken import BREAKAGES, Breakage, break_invoice
 from services.pos_simulator.chain import LARGEST_CHAIN, Chain
@@ -97,7 +97,7 @@ class Simulation:
         self._chain = Chain(options.stores, options.customers)
         self._encode = encoder(ids)
         # A broken invoice carries parts of its own, which the encoder of shared parts would keep for ever.
-        self._encode_one = wire.encoder(topics.POS_INVOICES, ids)
+        self._encode_one = avro.encoder(topics.POS_INVOICES, ids)
 
     def messages(self) -> Iterator[Message]:
         """The messages in the order of the day, late repeats aside."""

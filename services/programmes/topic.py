@@ -11,9 +11,9 @@ from schemas import topics
 from schemas.topics import Topic
 from services.domain.programme import Programme, Programmes
 from services.messaging import clients, headers
+from services.messaging.avro import Record, UndecodableError, decoder, encoder
 from services.messaging.publishing import BROKER_TIMEOUT, DELIVERY_TIMEOUT, PublishError, find_topic
 from services.messaging.schema_ids import SchemaIds, UnknownSchemaIdError, schema_ids
-from services.messaging.wire import Record, UndecodableError, decoder, encoder
 from services.programmes.file import ProgrammeError, parse
 from services.settings import Settings
 

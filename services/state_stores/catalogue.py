@@ -6,8 +6,8 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 import orjson
 
 from schemas import topics
+from services.messaging.avro import Record, UndecodableError, decoder
 from services.messaging.schema_ids import SchemaIds
-from services.messaging.wire import Record, UndecodableError, decoder
 from services.settings import TOP_CUSTOMERS_THRESHOLD
 from services.state_stores.definition import Filter, StoreDefinition, View, Viewer, window_key
 

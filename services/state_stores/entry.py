@@ -45,7 +45,7 @@ class Entry(NamedTuple):
         return stored[_HEADER.size :]
 
 
-class Awaited(NamedTuple):
+class ReadConsistency(NamedTuple):
     """What a reader waits for: what a change that it knows of has done to an entry.
 
     Attributes:
@@ -63,10 +63,10 @@ class Awaited(NamedTuple):
         if self.erased:
             return entry is None or entry.opened_time > self.opened_time
         if entry is None:
-            return self == ANYTHING
+            return self == ANY_VERSION
         if entry.opened_time > self.opened_time > 0:
             return True
         return entry.opened_time >= self.opened_time and entry.sequence >= self.sequence
 
 
-ANYTHING = Awaited()
+ANY_VERSION = ReadConsistency()

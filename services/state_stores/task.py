@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import structlog
 
+from services.messaging.avro import UndecodableError
 from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
-from services.messaging.wire import UndecodableError
 from services.state_stores.contract import Checkpoint, StorePartition
 from services.state_stores.definition import StoreDefinition
 from services.state_stores.entry import Entry

@@ -4,7 +4,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection
 
-from services.state_stores.entry import Awaited, Entry
+from services.state_stores.entry import Entry, ReadConsistency
 
 
 class SequenceWaiters:
@@ -19,7 +19,7 @@ class SequenceWaiters:
         self._loop = loop
 
     async def wait(
-        self, key: bytes, awaited: Awaited, seconds: float, read: Callable[[], Entry | None]
+        self, key: bytes, awaited: ReadConsistency, seconds: float, read: Callable[[], Entry | None]
     ) -> Entry | None:
         """Read until the key's entry shows what is awaited or the time is over; the last read either way.
 

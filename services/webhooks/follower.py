@@ -11,8 +11,8 @@ from confluent_kafka import Message as KafkaMessage
 
 from schemas import topics
 from services.messaging import clients
+from services.messaging.avro import decoder
 from services.messaging.schema_ids import SchemaIds, UnknownSchemaIdError
-from services.messaging.wire import decoder
 from services.settings import Settings
 from services.webhooks.dead_letters import DeadLetters
 from services.webhooks.delivery import UndeliveredError

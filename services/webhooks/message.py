@@ -14,7 +14,7 @@ import orjson
 from standardwebhooks import Webhook
 
 from services.domain.entries import Kind
-from services.messaging.wire import Record
+from services.messaging.avro import Record
 
 _TIMES = ("UpdatedTime", "OpenedTime", "ExpiresTime")
 _ID_DIGITS = 32

@@ -12,8 +12,8 @@ import pytest
 from infra.containers.stack import ContainerStack
 from infra.docker.healthy import is_healthy
 from infra.local.stack import private_settings
-from tests.api_process import Changelog
-from tests.read_load import Load, Writer
+from tests.support.api_process import Changelog
+from tests.support.read_load import Load, Writer
 
 CARDS = [f"CARD{number}" for number in range(45)]
 DEADLINE_SECONDS = 240

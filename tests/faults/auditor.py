@@ -17,14 +17,14 @@ from infra.demo.run import parquet_rows
 from infra.demo.topic_reader import OUTPUTS, TopicReader
 from schemas import topics
 from schemas.topics import Topic
+from services.messaging.avro import UndecodableError, decoder
 from services.messaging.schema_ids import UnknownSchemaIdError, schema_ids
-from services.messaging.wire import UndecodableError, decoder
 from services.settings import Settings
 from tests.faults import accounts
 from tests.faults.accounts import Came, Given
 from tests.faults.clerks import Answers
 from tests.faults.load import Readings
-from tests.kafka_topics import read_all
+from tests.support.kafka_topics import read_all
 
 _SHOWN = 3
 _DECIDED = 2

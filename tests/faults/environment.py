@@ -21,9 +21,9 @@ from infra.local.stack import LocalStack, Service, private_settings
 from schemas import topics
 from schemas.topics import Topic
 from services.messaging.administration import create_topics
+from services.messaging.avro import encoder
 from services.messaging.clients import consumer, producer
 from services.messaging.schema_ids import schema_ids
-from services.messaging.wire import encoder
 
 PATIENCE_SECONDS = 900.0
 """For one piece of evidence: several times what a restart takes on a starved machine."""

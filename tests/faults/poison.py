@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from schemas import topics
+from services.messaging.avro import encoder, header
 from services.messaging.schema_ids import FolderSchemaIds
-from services.messaging.wire import encoder, header
 from services.pos_simulator import Options, Simulation
 
 IDS = FolderSchemaIds()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.settings import Settings
-from tests.api_process import ApiProcess, Changelog, balances_of
+from tests.support.api_process import ApiProcess, Changelog, balances_of
 
 COUNT = 60_000
 SAMPLE = [f"CARD{number}" for number in range(0, COUNT, 211)]

@@ -12,20 +12,20 @@ from sqlalchemy import delete, func, select
 
 from infra.local import jars
 from infra.local.stack import environment_of
-from pipelines.auditing import audit
-from pipelines.inputs import Context
+from pipelines.reconciliation.audit import audit
+from pipelines.reconciliation.inputs import Context
 from schemas import topics
-from services import account_wire, programmes
-from services.account_wire import entry_of
+from services import codecs, programmes
+from services.codecs import entry_of
 from services.domain.entries import Kind
 from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
 from services.ledger.database import writing_engine
 from services.ledger.tables import AccountRow, EntryRow
-from services.messaging.wire import encoder
+from services.messaging.avro import encoder
 from services.pseudonyms import pseudonyms
-from tests.account_facts import buy, command, invoice, ledger_of, run
-from tests.api_process import ApiProcess
-from tests.kafka_topics import IDS, publish, records_of
+from tests.support.account_facts import buy, command, invoice, ledger_of, run
+from tests.support.api_process import ApiProcess
+from tests.support.kafka_topics import IDS, publish, records_of
 
 ROOT = Path(__file__).parents[2]
 A, B, C = "8001-A", "8002-B", "8003-C"
@@ -86,7 +86,7 @@ def test_what_was_falsified_is_named_and_nothing_else(spark, settings, tmp_path)
             )
         )
         audited = subprocess.run(
-            [sys.executable, "-m", "pipelines.audit", "--json", "--api", api.url],
+            [sys.executable, "-m", "pipelines.reconciliation.run_audit", "--json", "--api", api.url],
             cwd=ROOT,
             env=environment,
             capture_output=True,
@@ -125,9 +125,9 @@ def falsify(settings):
     publish(
         settings,
         topics.LOYALTY,
-        [(B.encode(), encoder(topics.LOYALTY, IDS)(account_wire.notification(B, forged)))],
+        [(B.encode(), encoder(topics.LOYALTY, IDS)(codecs.notification(B, forged)))],
     )
-    balance = account_wire.balance(A, replace(last, sequence=9, total=1_000_000))
+    balance = codecs.balance(A, replace(last, sequence=9, total=1_000_000))
     publish(settings, topics.LOYALTY_BALANCES, [(A.encode(), encoder(topics.LOYALTY_BALANCES, IDS)(balance))])
     with engine.connect() as connection:
         is_in = select(func.count()).select_from(EntryRow).where(EntryRow.event_id == forged.event_id)

@@ -11,11 +11,11 @@ import pytest
 from services.messaging.administration import create_topics
 from services.messaging.clients import admin
 from services.settings import Settings
-from tests.api_process import ApiProcess, Changelog, balances_of
+from tests.support.api_process import ApiProcess, Changelog, balances_of
 
 if TYPE_CHECKING:
     from infra.local.broker import LocalBroker
-    from tests.images import KafkaInContainer
+    from tests.support.images import KafkaInContainer
 
 CARDS = [f"CARD{number}" for number in range(60)]
 

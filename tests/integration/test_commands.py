@@ -17,14 +17,14 @@ from confluent_kafka import murmur2
 from infra.local.broker import LocalBroker
 from schemas import topics
 from services.commands.identity import command_id, request_hash
-from services.commands.publishing import KafkaCommandLog, mark_of
-from services.domain.account import Account
+from services.commands.log import KafkaCommandLog, mark_of
+from services.domain.account.processor import Account
 from services.domain.events import Purchase
 from services.messaging.administration import create_topics
 from services.settings import Settings
-from tests.api_process import DEADLINE_SECONDS, ApiProcess
-from tests.command_decider import Decider
-from tests.kafka_topics import headers_of, read_all, records_of
+from tests.support.api_process import DEADLINE_SECONDS, ApiProcess
+from tests.support.command_decider import Decider
+from tests.support.kafka_topics import headers_of, read_all, records_of
 
 CARD = "9265846829"
 PATH = f"/v1/customers/{CARD}/redemptions"

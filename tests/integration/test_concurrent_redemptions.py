@@ -14,11 +14,11 @@ import httpx
 import pytest
 
 from schemas import topics
-from services.messaging.wire import encoder
+from services.messaging.avro import encoder
 from services.settings import Settings
-from tests.api_process import ApiProcess
-from tests.kafka_topics import IDS, effects_of, publish, records_of
-from tests.pipeline_process import start_pipeline, wait_until
+from tests.support.api_process import ApiProcess
+from tests.support.kafka_topics import IDS, effects_of, publish, records_of
+from tests.support.pipeline_process import start_pipeline, wait_until
 
 ATTEMPTS, COVERED = 50, 10
 POINTS_EACH = Decimal("10.00")

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.accounts import ACCOUNTS
-from pipelines.queries import LOYALTY
+from pipelines.accounts.operator import ACCOUNTS
+from pipelines.runtime.query_table import LOYALTY
 from schemas import topics
 from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
 from services.settings import Settings
-from tests.account_facts import buy, command, invoice, ledger_of, run
-from tests.api_process import ApiProcess
-from tests.kafka_topics import read_all, records_of
+from tests.support.account_facts import buy, command, invoice, ledger_of, run
+from tests.support.api_process import ApiProcess
+from tests.support.kafka_topics import read_all, records_of
 
 CARD, FRIEND = "9265846829", "4629185211"
 

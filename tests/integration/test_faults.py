@@ -10,21 +10,21 @@ from confluent_kafka import TopicPartition
 
 from infra.demo.comparison import Nature
 from infra.local.ports import HOST, free_port
-from pipelines.queries import EXPORT, FAN_OUT, LOYALTY
-from pipelines.retention import RecordsLostError
+from pipelines.checkpoints.retention import RecordsLostError
+from pipelines.runtime.query_table import EXPORT, FAN_OUT, LOYALTY
 from schemas import topics
 from services.domain.events import Adjust, Capture, Reserve, Transfer, Void
+from services.messaging.avro import encoder
 from services.messaging.clients import admin
-from services.messaging.wire import encoder
 from services.pos_simulator import Options, Simulation
 from services.settings import Settings
-from tests.account_facts import command
-from tests.api_process import ApiProcess
 from tests.faults import poison
 from tests.faults.auditor import audit
 from tests.faults.brokers import LossyProxy
-from tests.kafka_topics import IDS, publish, read_all, records_of
-from tests.pipeline_process import run_to_the_end
+from tests.support.account_facts import command
+from tests.support.api_process import ApiProcess
+from tests.support.kafka_topics import IDS, publish, read_all, records_of
+from tests.support.pipeline_process import run_to_the_end
 
 SEED = 7
 COMMANDS = (

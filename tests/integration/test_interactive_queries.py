@@ -15,9 +15,9 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from schemas.topics import LOYALTY_BALANCES
 from services.messaging.clients import admin
 from services.settings import Settings
-from tests.api_process import DEADLINE_SECONDS, ApiProcess, Changelog, balances_of
-from tests.kafka_topics import read_all
-from tests.read_load import Load, Writer, points_at
+from tests.support.api_process import DEADLINE_SECONDS, ApiProcess, Changelog, balances_of
+from tests.support.kafka_topics import read_all
+from tests.support.read_load import Load, Writer, points_at
 
 CARDS = [f"CARD{number}" for number in range(45)]
 METADATA = "/v1/stores/customer-balances/metadata"

@@ -22,11 +22,11 @@ from infra.local.stack import environment_of
 from schemas.topics import LOYALTY
 from services.domain.entries import Entry, Kind
 from services.ledger.queries import LedgerQueries
-from services.messaging.wire import encoder
+from services.messaging.avro import encoder
 from services.pseudonyms import pseudonyms
 from services.settings import Settings
-from tests.kafka_topics import IDS, publish
-from tests.ledger import bytes_of, entry, notification
+from tests.support.kafka_topics import IDS, publish
+from tests.support.ledger import bytes_of, entry, notification
 
 DEADLINE_SECONDS = 240.0
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 
 from services.settings import Settings
-from tests.api_process import ApiProcess, Changelog, balances_of
+from tests.support.api_process import ApiProcess, Changelog, balances_of
 
 CARDS = [f"CARD{number}" for number in range(60)]
 UPDATES, READS = 20_000, 4_000

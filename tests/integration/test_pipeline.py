@@ -14,14 +14,14 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from pipelines.checkpoints import CheckpointMismatchError
-from pipelines.queries import EXPORT, FAN_OUT, LOYALTY, SALES, RepeatHorizonError
+from pipelines.checkpoints.manifest import CheckpointMismatchError
+from pipelines.runtime.query_table import EXPORT, FAN_OUT, LOYALTY, SALES, RepeatHorizonError
 from schemas import topics
 from services.messaging.administration import TillTimeError, wait_for_leaders
+from services.messaging.avro import encoder
 from services.messaging.clients import admin, producer
-from services.messaging.wire import encoder
-from tests.kafka_topics import IDS, balances_of, effects_of, headers_of, publish, read_all, records_of
-from tests.pipeline_process import replay_newest_batch, run_to_the_end, start_pipeline, wait_until
+from tests.support.kafka_topics import IDS, balances_of, effects_of, headers_of, publish, read_all, records_of
+from tests.support.pipeline_process import replay_newest_batch, run_to_the_end, start_pipeline, wait_until
 
 SAMPLE = Path(__file__).parents[3] / "shared" / "data" / "pos-invoices"
 

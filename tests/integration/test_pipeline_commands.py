@@ -11,17 +11,17 @@ import pyarrow.dataset
 import pytest
 from confluent_kafka import KafkaException
 
-from pipelines.accounts import ACCOUNTS
-from pipelines.checkpoints import CheckpointMismatchError
-from pipelines.queries import ARCHIVE, LOYALTY, Seed
+from pipelines.accounts.operator import ACCOUNTS
+from pipelines.checkpoints.manifest import CheckpointMismatchError
+from pipelines.runtime.query_table import ARCHIVE, LOYALTY, Seed
 from schemas import topics
-from services import account_wire, programmes
+from services import codecs, programmes
 from services.domain.events import Adjust, Capture, Erase, Purchase, Reserve, Transfer
 from services.messaging.administration import is_empty
-from services.messaging.wire import decoder, encoder
+from services.messaging.avro import decoder, encoder
 from services.pseudonyms import pseudonyms
-from tests.kafka_topics import IDS, headers_of, publish, read_all
-from tests.pipeline_process import replay_newest_batch, rewind, run_to_the_end, start_pipeline, wait_until
+from tests.support.kafka_topics import IDS, headers_of, publish, read_all
+from tests.support.pipeline_process import replay_newest_batch, rewind, run_to_the_end, start_pipeline, wait_until
 
 CARDS = ("7001-A", "7002-B")
 A, B = CARDS
@@ -62,7 +62,7 @@ def buy(settings, *invoices):
 
 def send(settings, card, *commands):
     encode = encoder(topics.LOYALTY_COMMANDS, IDS)
-    values = [encode(account_wire.command(card, command)) for command in commands]
+    values = [encode(codecs.command(card, command)) for command in commands]
     publish(settings, topics.LOYALTY_COMMANDS, [(card.encode(), value) for value in values])
 
 
@@ -157,7 +157,7 @@ def accounts_of(spark, settings):
     """Card and account of all that is in Spark's state."""
     state = spark.read.format("statestore").option("stateVarName", ACCOUNTS).load(LOYALTY.checkpoint(settings))
     found = state.selectExpr("user_map_key.card", "user_map_value.account").collect()
-    return [(row.card, account_wire.load(bytes(row.account))) for row in found]
+    return [(row.card, codecs.load(bytes(row.account))) for row in found]
 
 
 @pytest.mark.usefixtures("topics_created")
@@ -166,7 +166,7 @@ def test_malformed_commands_become_dead_letters_and_stop_nobody(spark, settings)
     encode = encoder(topics.LOYALTY_COMMANDS, IDS)
 
     def changed(**changes):
-        good = account_wire.command(A, Reserve(append_time=0, command_id=f"bad-{len(bad)}", points=100))
+        good = codecs.command(A, Reserve(append_time=0, command_id=f"bad-{len(bad)}", points=100))
         return encode(good | changes)
 
     lots = [{"Points": 2**62, "ExpiresTime": 0}, {"Points": 2**62, "ExpiresTime": 0}]
@@ -277,7 +277,7 @@ def test_a_new_checkpoint_goes_on_with_the_accounts_it_is_handed(spark, settings
     kept = accounts_of(spark, settings)
     elsewhere = settings.model_copy(update={"checkpoint_dir": f"{settings.checkpoint_dir}-anew"})
     accounts = spark.createDataFrame(
-        [(card, account_wire.dump(account)) for card, account in kept], "CustomerCardNo string, account binary"
+        [(card, codecs.dump(account)) for card, account in kept], "CustomerCardNo string, account binary"
     )
     ends = {topic: next_offsets(settings, topic) for topic in LOYALTY.sources}
 
@@ -316,7 +316,7 @@ def test_the_archive_has_every_event_once_and_no_card(spark, settings, tmp_path)
 
     rows = pyarrow.dataset.dataset(settings.archive_dir, format="parquet", partitioning="hive").to_table().to_pylist()
     of = pseudonyms(settings.pseudonym_key_file).of
-    events = {(row["pseudonym"], account_wire.event_of(row["append_time"], row["event"])) for row in rows}
+    events = {(row["pseudonym"], codecs.event_of(row["append_time"], row["event"])) for row in rows}
     assert 4 == len(rows)
     assert {(of(A), "I1"), (of(B), "I2"), (of(B), "I3"), (of(A), "t1")} == {(who, e.event_id) for who, e in events}
     assert {of(B)} == {event.counterparty for _, event in events if isinstance(event, Transfer)}

@@ -18,12 +18,12 @@ from typer.testing import CliRunner, Result
 from schemas import topics
 from services import programmes
 from services.cli import app
+from services.messaging.avro import encoder
 from services.messaging.clients import consumer
-from services.messaging.wire import encoder
 from services.programmes import ProgrammeError, load, publish, versions
 from services.settings import Settings
-from tests.kafka_topics import IDS, PATIENCE, effects_of
-from tests.kafka_topics import publish as publish_records
+from tests.support.kafka_topics import IDS, PATIENCE, effects_of
+from tests.support.kafka_topics import publish as publish_records
 
 HOUR = 3_600_000
 FACTOR = Decimal("0.03")

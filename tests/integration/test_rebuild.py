@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 
-from pipelines import lock
-from pipelines.auditing import audit
-from pipelines.checkpoints import CheckpointMismatchError
-from pipelines.inputs import Context
-from pipelines.queries import ARCHIVE, LOYALTY
-from pipelines.rebuilding import RebuildError, rebuild
+from pipelines.checkpoints import lock
+from pipelines.checkpoints.manifest import CheckpointMismatchError
+from pipelines.reconciliation.audit import audit
+from pipelines.reconciliation.inputs import Context
+from pipelines.reconciliation.rebuild import RebuildError, rebuild
+from pipelines.runtime.query_table import ARCHIVE, LOYALTY
 from schemas import topics
 from services import programmes
 from services.audit.facts import Source
 from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
 from services.messaging.clients import admin
 from services.pseudonyms import pseudonyms
-from tests.account_facts import buy, command, invoice, run, served
-from tests.kafka_topics import IDS, effects_of
+from tests.support.account_facts import buy, command, invoice, run, served
+from tests.support.kafka_topics import IDS, effects_of
 
 A, B, C = "9001-A", "9002-B", "9003-C"
 OTHERS = (Source.LEDGER, Source.BALANCE)

@@ -34,11 +34,11 @@ from schemas.topics import Topic
 from services.messaging import clients, dead_letters
 from services.messaging.access import apply_rights, set_passwords
 from services.messaging.administration import create_topics
+from services.messaging.avro import Record, encoder
 from services.messaging.publishing import PublishError, connected_producer
-from services.messaging.wire import Record, encoder
 from services.settings import Settings
-from tests.api_process import ApiProcess
-from tests.kafka_topics import IDS, PATIENCE, publish
+from tests.support.api_process import ApiProcess
+from tests.support.kafka_topics import IDS, PATIENCE, publish
 
 AWKWARD = r"""p"a\s's;w=o{r}d """
 """For the pipeline: everything that JAAS could take for its own. (librdkafka drops blanks before a password.)"""
@@ -126,7 +126,7 @@ def test_every_service_does_its_work_with_its_own_rights(spark, secured, tmp_pat
 
     So the rights of the table suffice, and password and authority reach every client, Spark's on both sides.
     """
-    from pipelines.queries import QUERIES
+    from pipelines.runtime.query_table import QUERIES
 
     encode = encoder(topics.POS_INVOICES, IDS)
     sent = [invoice(1, "C1", 100.25), invoice(2, "C2", 50.0), invoice(3, "C1", 10.0)]

@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 from infra.local.stack import environment_of
 from schemas.topics import STORE_SALES, Topic
 from services.cli import app
+from services.messaging.avro import encoder
 from services.messaging.schema_ids import FolderSchemaIds
-from services.messaging.wire import encoder
 from services.settings import Settings
-from tests.api_process import DEADLINE_SECONDS, ApiProcess, Changelog
-from tests.kafka_topics import publish
-from tests.store_tables import MINUTE, NOON, sales
+from tests.support.api_process import DEADLINE_SECONDS, ApiProcess, Changelog
+from tests.support.kafka_topics import publish
+from tests.support.store_tables import MINUTE, NOON, sales
 
 CARDS = [f"CARD{number:03}" for number in range(120)]
 THRESHOLD = Decimal("1000.00")

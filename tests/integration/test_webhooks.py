@@ -16,11 +16,11 @@ from standardwebhooks import Webhook
 from infra.local.ports import free_port
 from schemas import topics
 from services.messaging import dead_letters
+from services.messaging.avro import Record, encoder
 from services.messaging.clients import admin, consumer
-from services.messaging.wire import Record, encoder
 from services.settings import Settings
-from tests.kafka_topics import IDS, PATIENCE, publish
-from tests.webhooks_process import SECRET, Deployment, Receiver, receiving
+from tests.support.kafka_topics import IDS, PATIENCE, publish
+from tests.support.webhooks_process import SECRET, Deployment, Receiver, receiving
 
 OTHER_SECRET = base64.b64encode(b"another one: abcdef0123456789abc").decode()
 

@@ -4,7 +4,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
-from pipelines.batches import BatchFailedError, few_words, in_few_words
+from pipelines.sinks.foreach_batch import BatchFailedError, few_words, in_few_words
 
 INTERRUPTED = f"""An error occurred while calling o79.save.
 : org.apache.spark.SparkException: Job aborted due to stage failure: {"Driver stacktrace: " * 20}

@@ -2,12 +2,12 @@
 
 import pytest
 
-from pipelines import invoices
-from pipelines.branches import BRANCHES
-from pipelines.fan_out import through
+from pipelines.queries.branches import BRANCHES
+from pipelines.queries.fan_out import through
+from pipelines.sources import invoices
 from schemas import topics
+from services.messaging.avro import decoder, encoder
 from services.messaging.schema_ids import FolderSchemaIds
-from services.messaging.wire import decoder, encoder
 from services.settings import Settings
 from tests.spark.test_parity import as_records, records_of
 

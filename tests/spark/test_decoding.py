@@ -7,10 +7,10 @@ import fastavro
 import pytest
 
 import schemas
-from pipelines import invoices
+from pipelines.sources import invoices
 from schemas import topics
+from services.messaging.avro import decoder, encoder, header
 from services.messaging.schema_ids import FolderSchemaIds
-from services.messaging.wire import decoder, encoder, header
 from tests.spark.test_parity import as_records
 
 IDS = FolderSchemaIds()

@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
 import schemas
-from pipelines import invoices, validation, wire
-from pipelines.branches import BRANCHES
+from pipelines.columns import avro, validation
+from pipelines.queries.branches import BRANCHES
+from pipelines.sources import invoices
 from schemas import topics
 from services.domain.masking import flatten
 from services.domain.validation import RULES, first_violation
+from services.messaging.avro import encoder
 from services.messaging.schema_ids import FolderSchemaIds
-from services.messaging.wire import encoder
-from tests.strategies import ANY_INVOICES, FLAWS, VALID_INVOICES, flawed
+from tests.support.strategies import ANY_INVOICES, FLAWS, VALID_INVOICES, flawed
 
 IDS = FolderSchemaIds()
 RECORD_COLUMNS = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp"
@@ -46,7 +47,7 @@ def as_records(spark, values):
     """Values as Spark reads them from pos-invoices."""
     rows = [(b"STR1", value, "pos-invoices", 0, offset, None) for offset, value in enumerate(values)]
     records = spark.createDataFrame(rows, RECORD_COLUMNS)
-    return records.withColumn("headers", F.lit(None).cast(wire.HEADERS_TYPE))
+    return records.withColumn("headers", F.lit(None).cast(avro.HEADERS_TYPE))
 
 
 def records_of(topic, checked):
@@ -54,7 +55,7 @@ def records_of(topic, checked):
     (branch,) = (each for each in BRANCHES if each.topic is topic)
     record = branch.record(F.col("number"))
     each = F.array_repeat(F.lit(True), F.coalesce(branch.count(), F.lit(0)))
-    headers = wire.no_headers() if record.headers is None else record.headers
+    headers = avro.no_headers() if record.headers is None else record.headers
     columns = (record.id.alias("id"), "key", record.value.alias("value"), headers.alias("headers"))
     rows = checked.select("*", F.posexplode(each).alias("number", "_")).orderBy("offset", "number")
     found = defaultdict(list)
@@ -106,7 +107,7 @@ def test_the_first_broken_rule_is_the_reason(spark):
     strategy = st.fixed_dictionaries({"InvoiceNumber": st.none(), "StoreID": st.none(), "TotalAmount": st.none()})
     (example,) = generated(strategy, 1)
     frame = spark.createDataFrame(
-        [(example,)], f"invoice {wire.spark_type(schemas.current('PosInvoice')).simpleString()}"
+        [(example,)], f"invoice {avro.spark_type(schemas.current('PosInvoice')).simpleString()}"
     )
 
     (row,) = frame.select(validation.first_violation(F.col("invoice")).alias("reason")).collect()

@@ -5,7 +5,7 @@ import json
 from hypothesis import given, settings
 
 from schemas.compatibility import obstacles
-from tests.schema_changes import changed
+from tests.support.schema_changes import changed
 
 
 def test_the_check_agrees_with_avros_own(spark):

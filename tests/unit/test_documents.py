@@ -118,7 +118,7 @@ def topic_row(topic: Topic) -> str:
 def test_headers_are_documented() -> None:
     """schemas/README.md names every header that records carry, and no other."""
     named = {value for name, value in vars(headers).items() if name.startswith("DEAD_LETTER_")}
-    source = (ROOT / "pipelines" / "wire.py").read_text(encoding="utf-8")
+    source = (ROOT / "pipelines" / "columns" / "avro.py").read_text(encoding="utf-8")
     named |= set(re.findall(r'"(ce_\w+|content-type)":', source))
     documented = (ROOT / "schemas" / "README.md").read_text(encoding="utf-8")
     assert named == set(re.findall(r"^\| `([a-z_-]+)` \|", documented, re.MULTILINE))
@@ -126,7 +126,7 @@ def test_headers_are_documented() -> None:
 
 def test_metrics_are_documented() -> None:
     """docs/operations.md names every metric of the pipeline, the API and the ledger, and no other."""
-    metrics = ("pipelines/progress.py", "api/metrics.py", "services/ledger/metrics.py")
+    metrics = ("pipelines/runtime/query_metrics.py", "api/http/metrics.py", "services/ledger/metrics.py")
     sources = [ROOT / path for path in metrics]
     in_code = {name for path in sources for name in re.findall(r'"(loyalty_\w+)"', path.read_text(encoding="utf-8"))}
     named = re.findall(r"`(loyalty_\w+)`", (ROOT / "docs" / "operations.md").read_text(encoding="utf-8"))

@@ -22,7 +22,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def exposed() -> set[str]:
     """Every metric that a process of the stack has, without the suffixes of counters and histograms."""
-    modules = ("pipelines/progress.py", "api/metrics.py", "services/ledger/metrics.py", "services/webhooks/metrics.py")
+    modules = (
+        "pipelines/runtime/query_metrics.py",
+        "api/http/metrics.py",
+        "services/ledger/metrics.py",
+        "services/webhooks/metrics.py",
+    )
     sources = [ROOT / path for path in modules]
     return {stem(name) for path in sources for name in re.findall(r'"(loyalty_\w+)"', path.read_text(encoding="utf-8"))}
 

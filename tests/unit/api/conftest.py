@@ -8,18 +8,18 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.app import create_app
-from api.metrics import Metrics
+from api.http.metrics import Metrics
 from schemas.topics import LOYALTY_BALANCES
+from services.messaging.avro import encoder
 from services.messaging.schema_ids import FolderSchemaIds
-from services.messaging.wire import encoder
 from services.state_stores import catalogue
 from services.state_stores.local import LocalStores
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import StateStore, state_stores
 from services.state_stores.task import ChangelogRecord, Progress, StoreTask
 from services.state_stores.waiters import SequenceWaiters
-from tests.group import alone
-from tests.store_tables import PlayedCommandLog
+from tests.support.group import alone
+from tests.support.store_tables import PlayedCommandLog
 
 IDS = FolderSchemaIds()
 

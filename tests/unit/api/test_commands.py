@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from api import commands as desk
+from api.commands import service as desk
 from schemas.topics import LOYALTY_BALANCES
-from services.commands.publishing import mark_of
+from services.commands.log import mark_of
+from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
-from services.messaging.wire import Record
-from tests.command_scene import CARD, Scene, kind, play
+from tests.support.command_scene import CARD, Scene, kind, play
 
 
 def test_a_redemption_sets_points_aside_and_the_next_read_shows_it() -> None:

@@ -6,7 +6,7 @@ from urllib.parse import unquote_to_bytes
 import pytest
 from fastapi import Request
 
-from api.forwarding import Forwarder
+from api.routing.peer_client import Forwarder
 from services.interactive_queries.metadata import Target
 from services.state_stores.assignment import Role
 

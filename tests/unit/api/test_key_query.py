@@ -10,7 +10,7 @@ import pytest
 from services.boot_clock import boot_seconds
 from services.interactive_queries.group import GroupView, Member
 from services.state_stores.assignment import Place, Role
-from tests.store_tables import Callers, Group, balance
+from tests.support.store_tables import Callers, Group, balance
 
 CARDS = [f"C{number:02}" for number in range(12)]
 URLS = [f"http://instance-{number}:8080" for number in range(3)]

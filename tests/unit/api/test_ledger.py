@@ -14,11 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from api import documentation, problems
+from api.http import problems
 from api.routers import ledger as router
+from api.schemas import documentation
 from services.domain.entries import Kind
 from services.ledger.queries import LedgerQueries
-from tests.ledger import Ledger, entry
+from tests.support.ledger import Ledger, entry
 
 CARD = "9265846829"
 

@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from api.metrics import REQUEST_BUCKETS, Metrics
+from api.http.metrics import REQUEST_BUCKETS, Metrics
 
 REQUESTS = [
     ("GET", "/a", 200, 0.0),

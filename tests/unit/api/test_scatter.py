@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from schemas.topics import LOYALTY_BALANCES
 from services.state_stores.assignment import Place, Role
-from tests.store_tables import MINUTE, NOON, Callers, Group, balance, sales, shop
+from tests.support.store_tables import MINUTE, NOON, Callers, Group, balance, sales, shop
 
 BASE = "/v1/stores/customer-balances"
 CARDS = [f"C{number:02}" for number in range(40)]
@@ -289,7 +289,9 @@ def test_the_callers_partitions_are_not_passed_on(query: str) -> None:
 
 def test_more_than_was_asked_for_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer that reads other partitions than it was asked for is left out: its part may be somebody else's too."""
-    monkeypatch.setattr("api.scatter._local_path", lambda request, numbers: f"{BASE}/local/count".encode())
+    monkeypatch.setattr(
+        "api.routing.scatter_gather._local_path", lambda request, numbers: f"{BASE}/local/count".encode()
+    )
     group = three(standbys=True)
 
     async def steps(callers: Callers) -> None:

@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from schemas.topics import LOYALTY_PROGRAMMES
-from tests.store_tables import Instance, balance
+from tests.support.store_tables import Instance, balance
 
 NOW = time.time_ns() // 1_000_000
 PROGRAMME = """

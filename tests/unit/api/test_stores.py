@@ -13,7 +13,7 @@ from schemathesis.checks import not_a_server_error, positive_data_acceptance
 
 from schemas.topics import LOYALTY_BALANCES, STORES
 from services.state_stores.entry import Entry
-from tests.store_tables import MINUTE, NOON, Instance, balance, sales, shop
+from tests.support.store_tables import MINUTE, NOON, Instance, balance, sales, shop
 
 BALANCES, TOP, SALES, SHOPS = "customer-balances", "top-customers", "store-sales", "stores"
 

@@ -4,14 +4,14 @@ from contextlib import contextmanager
 from decimal import Decimal
 from types import SimpleNamespace
 
-from pipelines.accounts import CustomerAccounts, rows_of, writer_ids
-from services import account_wire
-from services.domain.account import advance, process
+from pipelines.accounts.operator import CustomerAccounts, rows_of, writer_ids
+from services import codecs
+from services.domain.account.processor import advance, process
 from services.domain.events import Erase, Purchase
 from services.domain.programme import Programme, Programmes
+from services.messaging.avro import record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
-from services.messaging.wire import record_encoder
-from tests.state_server import state_server
+from tests.support.state_server import state_server
 
 DAY = 24 * 3600 * 1000
 IDS = FolderSchemaIds()
@@ -44,7 +44,7 @@ def framed(card, event):
         record = {"InvoiceNumber": event.invoice_number, "TotalAmount": float(event.total_amount)}
         encode = record_encoder("Purchase", IDS.id_of("Purchase"))
         return encode(record | {"StoreID": "", "CustomerType": "PRIME", "InvoiceLineItems": []})
-    return record_encoder("LoyaltyCommand", IDS.id_of("LoyaltyCommand"))(account_wire.command(card, event))
+    return record_encoder("LoyaltyCommand", IDS.id_of("LoyaltyCommand"))(codecs.command(card, event))
 
 
 def wakes(processor, timer, now):

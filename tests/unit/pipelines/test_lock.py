@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from infra.local import jars
-from pipelines.lock import CheckpointInUseError, held, local_folder
+from pipelines.checkpoints.lock import CheckpointInUseError, held, local_folder
 
 
 def test_the_second_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_the_second_is_refused_until_the_first_has_ended(tmp_path: Path) -> None
 
 def test_a_process_that_is_killed_holds_nothing(tmp_path: Path) -> None:
     """SIGKILL leaves the file and not the lock: a restart need not wait."""
-    program = f"from pipelines.lock import held\nwith held({str(tmp_path)!r}): print(flush=True); input()"
+    program = f"from pipelines.checkpoints.lock import held\nwith held({str(tmp_path)!r}): print(flush=True); input()"
     command = [sys.executable, "-c", program]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=jars.ROOT, stdin=pipe, stdout=pipe) as holder:

@@ -2,7 +2,7 @@
 
 from prometheus_client import REGISTRY
 
-from pipelines.progress import report
+from pipelines.runtime.query_metrics import report
 
 
 def test_every_operator_of_a_query_counts() -> None:

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pipelines
-from pipelines.session import python_of_workers
+from pipelines.runtime.session import python_of_workers
 
-WORKER = Path(pipelines.__file__).with_name("python-worker")
+WORKER = Path(pipelines.__file__).with_name("runtime") / "python-worker"
 
 
 def test_what_is_zipped_is_not_on_the_path() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.session import keeps_all_on_disk
+from pipelines.runtime.session import keeps_all_on_disk
 from services.settings import Settings
 
 

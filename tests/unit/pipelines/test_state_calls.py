@@ -5,8 +5,8 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import types as T
 
-from pipelines.state_calls import MapCalls, UnknownPySparkError
-from tests.state_server import state_server
+from pipelines.accounts.state_calls import MapCalls, UnknownPySparkError
+from tests.support.state_server import state_server
 
 KEY = T.StructType([T.StructField("card", T.StringType())])
 VALUE = T.StructType([T.StructField("account", T.BinaryType()), T.StructField("due", T.LongType())])

@@ -11,7 +11,7 @@ from hypothesis import given
 
 import schemas
 from schemas.compatibility import obstacles
-from tests.schema_changes import DECIMAL, changed, record
+from tests.support.schema_changes import DECIMAL, changed, record
 
 ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
 TREE = record({"value": "int", "under": {"type": "array", "items": "R"}})

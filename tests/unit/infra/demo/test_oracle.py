@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from infra.demo.oracle import Sent, expect, row
-from services.domain.account import process
+from services.domain.account.processor import process
 from services.domain.events import Purchase
 from services.domain.invoice import is_home_delivery, is_prime
 from services.domain.masking import flatten

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from services import account_wire
+from services import codecs
 from services.audit.comparison import Extent, verdict
 from services.audit.facts import Facts, Source
 from services.domain.entries import Kind
 from services.domain.events import Purchase, Transfer
 from services.domain.programme import DAY, Programme, Programmes
 from services.state_stores.catalogue import balance_body
-from tests.account_histories import CARD, HISTORIES, START, processed
+from tests.support.account_histories import CARD, HISTORIES, START, processed
 
 EVERYTHING = Extent(frozenset(Source), 0, 0, 0, START + 200 * DAY)
 
@@ -24,7 +24,7 @@ PROGRAMMES = Programmes()
 
 
 def balance(entry):
-    return orjson.loads(balance_body(account_wire.balance(CARD, entry)))
+    return orjson.loads(balance_body(codecs.balance(CARD, entry)))
 
 
 def facts_of(history):
@@ -39,10 +39,10 @@ def facts_of(history):
 
 
 def found(facts, programmes=PROGRAMMES, extent=EVERYTHING):
-    return verdict(CARD, facts, programmes, extent, veil).differences
+    return verdict(CARD, facts, programmes, extent, pseudonymize).differences
 
 
-def veil(card):
+def pseudonymize(card):
     return card if card.startswith("p-") else f"p-{card}"
 
 
@@ -181,11 +181,11 @@ def test_what_retention_took_is_not_called_wrong():
     facts.events = facts.events[2:]
     gone = replace(EVERYTHING, events_from=START + 3)
 
-    seen = verdict(CARD, facts, PROGRAMMES, gone, veil)
+    seen = verdict(CARD, facts, PROGRAMMES, gone, pseudonymize)
     assert (False, []) == (seen.recomputed, seen.differences)
 
     facts.balance = {**facts.balance, "TotalLoyaltyPoints": "99.00"}
-    seen = verdict(CARD, facts, PROGRAMMES, gone, veil)
+    seen = verdict(CARD, facts, PROGRAMMES, gone, pseudonymize)
     assert [Source.BALANCE] == [each.where for each in seen.differences]
 
 

@@ -10,14 +10,14 @@ from urllib.parse import parse_qs, urlparse
 import pytest
 
 from schemas.topics import LOYALTY
-from services.account_wire import entry_of
 from services.audit import sources
 from services.audit.sources import UnreadableError, ledger_entries, served_balances
+from services.codecs import entry_of
 from services.domain.entries import Kind
+from services.messaging.avro import decoder
 from services.messaging.schema_ids import FolderSchemaIds
-from services.messaging.wire import decoder
 from services.settings import Settings
-from tests.ledger import PSEUDONYMS, Ledger, entry
+from tests.support.ledger import PSEUDONYMS, Ledger, entry
 
 IDS = FolderSchemaIds()
 

@@ -17,14 +17,27 @@ LEFT_OUT = ["--without=ledger", "--without=balances"]
 @pytest.mark.parametrize(
     ("command", "program"),
     [
-        (["audit"], ["pipelines.audit", *DEFAULTS]),
+        (["audit"], ["pipelines.reconciliation.run_audit", *DEFAULTS]),
         (
             ["audit", "--from", "parquet", "--api", "http://x:1", "--without", "state", "--json"],
-            ["pipelines.audit", "--from=parquet", "--show=20", "--api=http://x:1", "--without=state", "--json"],
+            [
+                "pipelines.reconciliation.run_audit",
+                "--from=parquet",
+                "--show=20",
+                "--api=http://x:1",
+                "--without=state",
+                "--json",
+            ],
         ),
-        (["audit", "--without", "ledger", "--without", "balances"], ["pipelines.audit", *DEFAULTS, *LEFT_OUT]),
-        (["rebuild"], ["pipelines.rebuild", "--from=topics"]),
-        (["rebuild", "--from", "parquet", "--json"], ["pipelines.rebuild", "--from=parquet", "--json"]),
+        (
+            ["audit", "--without", "ledger", "--without", "balances"],
+            ["pipelines.reconciliation.run_audit", *DEFAULTS, *LEFT_OUT],
+        ),
+        (["rebuild"], ["pipelines.reconciliation.run_rebuild", "--from=topics"]),
+        (
+            ["rebuild", "--from", "parquet", "--json"],
+            ["pipelines.reconciliation.run_rebuild", "--from=parquet", "--json"],
+        ),
     ],
 )
 def test_options_are_handed_on(command: list[str], program: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +64,10 @@ def test_wrong_options_start_nothing(command: list[str], monkeypatch: pytest.Mon
 @pytest.mark.parametrize("name", ["audit", "rebuild"])
 def test_the_program_has_the_same_parameters(name: str) -> None:
     """The Spark program takes what the command takes: its main function has the same parameters."""
-    programs = (ROOT / "services" / "cli" / "audit.py", name), (ROOT / "pipelines" / f"{name}.py", "main")
+    programs = (
+        (ROOT / "services" / "cli" / "audit.py", name),
+        (ROOT / "pipelines" / "reconciliation" / f"run_{name}.py", "main"),
+    )
     parameters = [
         [(each.arg, ast.unparse(each.annotation)) for each in function.args.kwonlyargs if each.annotation]
         for path, wanted in programs

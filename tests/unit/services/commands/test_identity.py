@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.commands.identity import command_id, request_hash
-from services.commands.publishing import mark_of
+from services.commands.log import mark_of
 
 PATH = "/v1/customers/4711/redemptions"
 

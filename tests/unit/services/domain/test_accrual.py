@@ -10,7 +10,7 @@ from services.domain.accrual import accrual
 from services.domain.events import Line, Purchase
 from services.domain.points import earned_points
 from services.domain.programme import Campaign, Combining, Period, Programme, Tier
-from tests.strategies import ACCOUNT_PROGRAMMES, AMOUNTS, PURCHASES
+from tests.support.strategies import ACCOUNT_PROGRAMMES, AMOUNTS, PURCHASES
 
 MONDAY_NOON = int(datetime(2026, 11, 16, 12, tzinfo=UTC).timestamp()) * 1000
 MILK, BREAD = Line("milk", Decimal(40)), Line("bread", Decimal(60))

@@ -5,7 +5,8 @@ from decimal import Decimal
 
 import pytest
 
-from services.domain.account import process
+from services.domain.account.lots import Terms
+from services.domain.account.processor import process
 from services.domain.entries import Credit, Kind, Refusal
 from services.domain.events import (
     Adjust,
@@ -18,7 +19,6 @@ from services.domain.events import (
     Transfer,
     Void,
 )
-from services.domain.lots import Terms
 from services.domain.programme import DAY, MINUTE, Programme, Programmes, Tier
 
 BOUGHT = Purchase(1, "bought", Decimal(500))

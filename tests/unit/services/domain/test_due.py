@@ -6,10 +6,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from services.domain.account import advance, process
+from services.domain.account.lots import Terms
+from services.domain.account.processor import advance, process
 from services.domain.entries import Kind
 from services.domain.events import Purchase, Receive, Reserve, SentLot, Void
-from services.domain.lots import Terms
 from services.domain.programme import DAY, Period, Programme, Programmes, Tier
 
 HOUR = DAY // 24
@@ -19,7 +19,7 @@ def buy(amount, number, time):
     return Purchase(time, number, Decimal(amount))
 
 
-def let_pass(programme, events, until):
+def apply_due_changes(programme, events, until):
     programmes = Programmes((programme,))
     account = process(None, events, programmes, "card").account
     return advance(account, until, programmes)
@@ -47,7 +47,7 @@ def test_pending_points_are_released_in_time():
 def test_points_expire_at_the_end_of_the_local_day():
     """After their announcement, each once, also where the customer never comes again."""
     programme = Programme(valid_for=10 * DAY, expiry_notice=3 * DAY, time_zone="Asia/Kolkata")
-    outcome = let_pass(programme, [buy("100", "1", 5 * HOUR)], 30 * DAY)
+    outcome = apply_due_changes(programme, [buy("100", "1", 5 * HOUR)], 30 * DAY)
     expiry = int(datetime(1970, 1, 12, tzinfo=ZoneInfo("Asia/Kolkata")).timestamp()) * 1000
 
     assert [(Kind.EXPIRES_SOON, 0, expiry - 3 * DAY), (Kind.EXPIRED, -2_00, expiry)] == happened(outcome)
@@ -120,7 +120,7 @@ def test_reserved_points_do_not_expire(end):
 def test_everything_has_its_own_time():
     """A timer that comes late finds everything in the order in which it was due."""
     programme = Programme(pending=2 * DAY, valid_for=4 * DAY, expiry_notice=DAY, reserve_for=DAY)
-    outcome = let_pass(programme, [buy("100", "1", 1), buy("50", "2", 3 * DAY)], 100 * DAY)
+    outcome = apply_due_changes(programme, [buy("100", "1", 1), buy("50", "2", 3 * DAY)], 100 * DAY)
 
     assert [
         (Kind.EXPIRES_SOON, 0, 4 * DAY),

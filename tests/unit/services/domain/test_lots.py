@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.domain.lots import Terms, put, spendable, take_any, take_spendable
+from services.domain.account.lots import Terms, put, spendable, take_any, take_spendable
 
 TERMS = st.builds(Terms, st.integers(0, 3), st.integers(0, 2), st.integers(0, 1))
 LOTS = st.dictionaries(TERMS, st.integers(1, 100), max_size=8)

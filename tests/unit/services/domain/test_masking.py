@@ -8,7 +8,7 @@ from hypothesis import given
 import schemas
 from services.domain.invoice import HadoopRecord
 from services.domain.masking import flatten, mask
-from tests.strategies import ANY_INVOICES
+from tests.support.strategies import ANY_INVOICES
 
 SECRETS = ("card-secret", "cashier-secret", "address-secret", "contact-secret")
 

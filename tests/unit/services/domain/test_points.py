@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.domain.points import earned_points, to_hundredths, to_points
-from tests.strategies import AMOUNTS
+from tests.support.strategies import AMOUNTS
 
 
 @pytest.mark.parametrize(

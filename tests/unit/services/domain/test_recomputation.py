@@ -6,13 +6,13 @@ from decimal import Decimal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.domain.account import advance
+from services.domain.account.processor import advance
+from services.domain.account.purchases import forget
 from services.domain.entries import Kind
 from services.domain.events import Erase, Purchase
 from services.domain.programme import DAY, Programmes
-from services.domain.purchases import forget
 from services.domain.recomputation import in_order, recompute
-from tests.account_histories import CARD, HISTORIES, START, processed
+from tests.support.account_histories import CARD, HISTORIES, START, processed
 
 LATER = START + 120 * DAY
 PROGRAMMES = Programmes()

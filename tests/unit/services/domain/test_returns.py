@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.domain.account import process
+from services.domain.account.lots import Terms
+from services.domain.account.processor import process
 from services.domain.accrual import base_points
 from services.domain.entries import Kind
 from services.domain.events import Adjust, Line, Purchase, Reserve
-from services.domain.lots import Terms
 from services.domain.programme import DAY, Campaign, Period, Programme, Programmes, SpentReturns, Tier
 
 SQUARE = Programme(loyalty_factor=Decimal("0.001"), rounding=ROUND_FLOOR)

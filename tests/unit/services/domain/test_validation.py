@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from services.domain.validation import LARGEST_AMOUNT, RULES, first_violation
-from tests.strategies import ANY_INVOICES, VALID_INVOICES
+from tests.support.strategies import ANY_INVOICES, VALID_INVOICES
 
 VALID = {
     "InvoiceNumber": "51402977",

@@ -5,7 +5,7 @@ import pytest
 from schemas.topics import LOYALTY_BALANCES
 from services.boot_clock import boot_seconds
 from services.interactive_queries.cluster import Cluster
-from services.interactive_queries.local import LocalInstance, Standing
+from services.interactive_queries.local import LocalInstance, ReplicaStatus
 from services.interactive_queries.metadata import MetadataNotAvailableError, Target
 from services.interactive_queries.reports import HeldPartition, InstanceReport, PeerReports
 from services.messaging.schema_ids import FolderSchemaIds
@@ -17,7 +17,7 @@ from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import NotServingError, StateStore, state_stores
 from services.state_stores.task import Progress, StoreTask
 from services.state_stores.waiters import SequenceWaiters
-from tests.group import URL, FixedMembership, view
+from tests.support.group import URL, FixedMembership, view
 
 B, C, D = (f"http://10.0.0.{number}:8080" for number in range(2, 5))
 TOPIC = LOYALTY_BALANCES.name
@@ -149,7 +149,7 @@ def test_a_global_store_is_asked_here() -> None:
     assert scene.cluster.metadata.of_key(stores, b"S1").active == URL
 
 
-def standing(scene: Scene) -> Standing:
+def standing(scene: Scene) -> ReplicaStatus:
     return scene.local.standing(scene.store, 1)
 
 
@@ -158,7 +158,7 @@ def test_an_owner_under_its_lease_is_active() -> None:
     scene = Scene(owned=frozenset({(TOPIC, 1)}))
     scene.hold(active_target=5)
 
-    assert Standing(ACTIVE, 1, 5, 0, lag_known=True) == standing(scene)
+    assert ReplicaStatus(ACTIVE, 1, 5, 0, lag_known=True) == standing(scene)
     assert not standing(scene).stale
 
 
@@ -217,7 +217,7 @@ def test_nothing_is_read_from_what_is_not_restored_or_not_here() -> None:
 )
 def test_max_lag(role: Role, lag: int, known: bool, max_lag: int | None, expected: bool) -> None:  # noqa: FBT001
     """An active copy always, an unknown lag never, else by the figure."""
-    assert expected is Standing(role, 1, 5, lag, known).is_within(max_lag)
+    assert expected is ReplicaStatus(role, 1, 5, lag, known).is_within(max_lag)
 
 
 def test_the_report_tells_every_copy() -> None:

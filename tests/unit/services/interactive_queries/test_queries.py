@@ -19,7 +19,7 @@ from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import StateStore
 from services.state_stores.task import Progress, StoreTask
 from services.state_stores.waiters import SequenceWaiters
-from tests.store_tables import PlayedFeed, PlayedGroup
+from tests.support.store_tables import PlayedFeed, PlayedGroup
 
 ALL = KeyRange(b"", None)
 KEYS = st.text(st.sampled_from("ab/\x00é\uffff"), max_size=3).map(str.encode)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.ledger import Ledger
+from tests.support.ledger import Ledger
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from sqlalchemy import text
 
 from services.domain.entries import Kind
 from services.ledger.database import reading_engine
-from tests.ledger import Ledger, bytes_of, entry
+from tests.support.ledger import Ledger, bytes_of, entry
 
 CARD = "9265846829"
 

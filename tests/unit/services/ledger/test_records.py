@@ -7,8 +7,8 @@ import pytest
 
 from services.domain.entries import Kind
 from services.ledger.records import CardEntry, entry_of
-from services.messaging.wire import UndecodableError
-from tests.ledger import entry, notification
+from services.messaging.avro import UndecodableError
+from tests.support.ledger import entry, notification
 
 RESERVED = entry(
     3,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import schemas
 from schemas.topics import LOYALTY_BALANCES
 from services.messaging import decimals
+from services.messaging.avro import UndecodableError, decoder, encoder, record_decoder
 from services.messaging.schema_ids import FolderSchemaIds
-from services.messaging.wire import UndecodableError, decoder, encoder, record_decoder
 
 IDS = FolderSchemaIds()
 POINTS = st.none() | st.decimals(Decimal(-(10**15)), Decimal(10**15), places=2)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import schemas
 from schemas import topics
 from services.domain.validation import RULES, first_violation
+from services.messaging.avro import UndecodableError, decoder, encoder, header, record_decoder
 from services.messaging.schema_ids import FolderSchemaIds, SchemaRegistryUnavailableError, UnknownSchemaIdError
-from services.messaging.wire import UndecodableError, decoder, encoder, header, record_decoder
-from tests.strategies import VALID_INVOICES
+from tests.support.strategies import VALID_INVOICES
 
 IDS = FolderSchemaIds()
 TOPICS_WITH_SCHEMA = [topic for topic in topics.ALL if topic.value]

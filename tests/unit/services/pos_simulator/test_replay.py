@@ -1,7 +1,7 @@
 import pytest
 
 from schemas import topics
-from services.messaging import wire
+from services.messaging import avro
 from services.messaging.schema_ids import FolderSchemaIds
 from services.pos_simulator.replay import Format, Recorded, Written, recorded
 
@@ -18,7 +18,7 @@ def test_an_invoice_becomes_avro_under_its_store() -> None:
     [message] = replayed(INVOICE + b"\n")
 
     assert (b"STR1", Written.AVRO) == (message.key, message.written)
-    read = wire.decoder(topics.POS_INVOICES, IDS)(message.value)
+    read = avro.decoder(topics.POS_INVOICES, IDS)(message.value)
     assert {"InvoiceNumber": "7", "StoreID": "STR1", "TotalAmount": 5.0} == {
         k: v for k, v in read.items() if v is not None
     }

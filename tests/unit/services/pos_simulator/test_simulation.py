@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from schemas import topics
 from services.domain.invoice import PosInvoice, is_home_delivery, is_prime
 from services.domain.validation import first_violation
-from services.messaging import wire
+from services.messaging import avro
 from services.messaging.schema_ids import FolderSchemaIds, UnknownSchemaIdError
 from services.pos_simulator import Breakage, Fault, Kind, Message, Options, Simulation, rhythm
 from services.pos_simulator.encoding import encoder
 
 IDS = FolderSchemaIds()
-DECODE = wire.decoder(topics.POS_INVOICES, IDS)
+DECODE = avro.decoder(topics.POS_INVOICES, IDS)
 
 
 def tell(**options: object) -> list[Message]:
@@ -187,7 +187,7 @@ def fault_of(value: bytes) -> tuple[Fault | None, str | None]:
     """What the rules of the topic say of a value: plain JSON if it starts with a brace, Avro otherwise."""
     try:
         invoice = orjson.loads(value) if value.startswith(b"{") else DECODE(value)
-    except (orjson.JSONDecodeError, wire.UndecodableError):
+    except (orjson.JSONDecodeError, avro.UndecodableError):
         return Fault.UNDECODABLE, None
     except UnknownSchemaIdError:
         return Fault.UNKNOWN_SCHEMA_ID, None
@@ -236,7 +236,7 @@ addresses = st.fixed_dictionaries(dict.fromkeys(("AddressLine", "City", "State",
 @settings(max_examples=60, deadline=None)
 def test_shared_parts_give_the_bytes_of_the_library(invoice: PosInvoice) -> None:
     """Whatever an invoice holds, the fast encoder and the plain one write the same, the first time and the second."""
-    assert wire.encoder(topics.POS_INVOICES, IDS)(invoice) == FAST(invoice) == FAST(invoice)
+    assert avro.encoder(topics.POS_INVOICES, IDS)(invoice) == FAST(invoice) == FAST(invoice)
 
 
 FAST = encoder(IDS)

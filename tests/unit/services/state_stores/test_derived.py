@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.topics import LOYALTY_BALANCES
+from services.messaging.avro import encoder
 from services.messaging.schema_ids import FolderSchemaIds
-from services.messaging.wire import encoder
 from services.state_stores import catalogue
 from services.state_stores.contract import Checkpoint, StorePartition
 from services.state_stores.memory import MemoryStorePartition

@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from schemas.topics import LOYALTY_BALANCES
+from services.messaging.avro import encoder
 from services.messaging.schema_ids import FolderSchemaIds, SchemaRegistryUnavailableError
-from services.messaging.wire import encoder
 from services.settings import Settings
 from services.state_stores import catalogue
 from services.state_stores.assignment import Place, Role

@@ -7,8 +7,8 @@ import orjson
 import pytest
 
 from schemas.topics import LOYALTY_BALANCES
+from services.messaging.avro import encoder
 from services.messaging.schema_ids import FolderSchemaIds, SchemaRegistryUnavailableError
-from services.messaging.wire import encoder
 from services.state_stores import catalogue
 from services.state_stores.contract import Checkpoint
 from services.state_stores.entry import Entry

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from services.state_stores.entry import Awaited, Entry
+from services.state_stores.entry import Entry, ReadConsistency
 from services.state_stores.waiters import SequenceWaiters
 
 LONG = 60.0
@@ -20,8 +20,8 @@ def test_an_entry_that_is_there_is_returned_at_once() -> None:
         waiters.bind(asyncio.get_running_loop())
         newest = Entry(5, 0, 0, b"")
 
-        assert await waiters.wait(b"A", Awaited(5), LONG, lambda: newest) is newest
-        assert await waiters.wait(b"A", Awaited(6), 0, lambda: newest) is newest
+        assert await waiters.wait(b"A", ReadConsistency(5), LONG, lambda: newest) is newest
+        assert await waiters.wait(b"A", ReadConsistency(6), 0, lambda: newest) is newest
 
     asyncio.run(asyncio.wait_for(scenario(), 10))
 
@@ -32,7 +32,7 @@ def test_past_the_timeout_the_last_read_is_returned() -> None:
     async def scenario() -> Entry | None:
         waiters = SequenceWaiters()
         waiters.bind(asyncio.get_running_loop())
-        return await waiters.wait(b"A", Awaited(6), 0.05, lambda: None)
+        return await waiters.wait(b"A", ReadConsistency(6), 0.05, lambda: None)
 
     started = time.monotonic()
 
@@ -55,7 +55,7 @@ def test_every_waiter_of_a_key_wakes_whenever_the_write_comes() -> None:
                     waiters.notify([key])
 
         async def wait(key: bytes, sequence: int) -> Entry | None:
-            return await waiters.wait(key, Awaited(sequence), LONG, lambda: store[key])
+            return await waiters.wait(key, ReadConsistency(sequence), LONG, lambda: store[key])
 
         writer = threading.Thread(target=write)
         writer.start()
@@ -77,23 +77,23 @@ OLD, NEW = 1_000, 2_000
 @pytest.mark.parametrize(
     ("awaited", "entry", "is_seen"),
     [
-        (Awaited(), None, True),
-        (Awaited(3), None, False),
-        (Awaited(3), (OLD, 3), True),
-        (Awaited(3), (OLD, 2), False),
-        (Awaited(3, OLD), (OLD, 3), True),
-        (Awaited(3, OLD), (OLD, 2), False),
-        (Awaited(3, OLD), (NEW, 1), True),  # the account after the erased one knows of all that was before
-        (Awaited(1, NEW), (OLD, 57), False),  # sequences of another account say nothing
-        (Awaited(1, NEW), (0, 57), False),
-        (Awaited(9, OLD, erased=True), (OLD, 8), False),
-        (Awaited(9, OLD, erased=True), (OLD, 9), False),
-        (Awaited(9, OLD, erased=True), None, True),
-        (Awaited(9, OLD, erased=True), (NEW, 1), True),
+        (ReadConsistency(), None, True),
+        (ReadConsistency(3), None, False),
+        (ReadConsistency(3), (OLD, 3), True),
+        (ReadConsistency(3), (OLD, 2), False),
+        (ReadConsistency(3, OLD), (OLD, 3), True),
+        (ReadConsistency(3, OLD), (OLD, 2), False),
+        (ReadConsistency(3, OLD), (NEW, 1), True),  # the account after the erased one knows of all that was before
+        (ReadConsistency(1, NEW), (OLD, 57), False),  # sequences of another account say nothing
+        (ReadConsistency(1, NEW), (0, 57), False),
+        (ReadConsistency(9, OLD, erased=True), (OLD, 8), False),
+        (ReadConsistency(9, OLD, erased=True), (OLD, 9), False),
+        (ReadConsistency(9, OLD, erased=True), None, True),
+        (ReadConsistency(9, OLD, erased=True), (NEW, 1), True),
     ],
 )
 def test_a_change_is_seen_in_its_account_and_in_later_ones(
-    awaited: Awaited,
+    awaited: ReadConsistency,
     entry: tuple[int, int] | None,
     is_seen: bool,  # noqa: FBT001  # the expected value
 ) -> None:

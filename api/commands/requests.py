@@ -1,0 +1,136 @@
+"""What the requests for commands have in common: identity, waiting, and what OpenAPI says of their answers."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import Depends, Header, Path, Query, Request
+
+from api.commands.service import Commands
+from api.http import command_problems, headers, problems
+from api.http.limits import COMMAND_BYTES
+from api.http.parameters import LONGEST_TIMEOUT_SECONDS
+from api.http.problems import ProblemError
+from api.schemas.commands import Command
+from api.schemas.documentation import problem_responses
+from services.commands.identity import LONGEST_KEY, command_id, request_hash
+from services.domain import events
+
+CUSTOMARY_TIMEOUT_SECONDS = 10.0
+
+Timeout = Annotated[
+    float,
+    Query(
+        alias="timeout",
+        ge=0,
+        le=LONGEST_TIMEOUT_SECONDS,
+        allow_inf_nan=False,
+        description="Seconds to wait for the decision, and for the balance to show it, before 202.",
+    ),
+]
+CommandId = Annotated[str, Path(max_length=64, examples=["0b9f0e5c-7a53-5f0d-8f43-5ffb1a0c9a3e"])]
+
+
+async def identity(
+    request: Request,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            min_length=1,
+            max_length=LONGEST_KEY,
+            pattern=r"^[ -~]+$",
+            description="New for each command, the same when it is repeated. It belongs to method and path.",
+            examples=["5c1d5bd8-55b4-4d2c-a9a8-0e1c8f6f7e52"],
+        ),
+    ] = None,
+) -> str:
+    """The id of the command that the request is; raises ProblemError without an Idempotency-Key."""
+    if idempotency_key is None:
+        raise command_problems.idempotency_key_missing()
+    return command_id(request.method, request.scope["path"], idempotency_key)
+
+
+Identity = Annotated[str, Depends(identity)]
+
+
+async def the_desk(request: Request) -> Commands:
+    commands: Commands = request.app.state.commands
+    return commands
+
+
+Desk = Annotated[Commands, Depends(the_desk)]
+
+_EXAMPLE: dict[str, Any] = {
+    "CommandID": "0b9f0e5c-7a53-5f0d-8f43-5ffb1a0c9a3e",
+    "Status": "refused",
+    "Kind": "reserve",
+    "Reason": "insufficient-points",
+    "AvailableLoyaltyPoints": "9.98",
+    "AccountSequence": 12,
+}
+_ADDRESS = f"/v1/commands/{_EXAMPLE['CommandID']}"
+OF_OWNERS = (
+    problems.starting(2),
+    problems.restoring(2, 0.4),
+    problems.stopping(),
+    problems.rebalancing(2),
+    problems.owner_unreachable(2, ["http://10.0.0.7:8080"], timed_out=False),
+    problems.owner_unreachable(2, ["http://10.0.0.7:8080"], timed_out=True),
+    problems.not_the_owner(2),
+)
+_OF_COMMANDS = (
+    command_problems.idempotency_key_missing(),
+    problems.unreadable_body(),
+    problems.body_too_large(COMMAND_BYTES),
+    command_problems.command_in_flight(_ADDRESS, 1),
+    command_problems.idempotency_key_reused(),
+    problems.invalid_parameters([{"in": ["body", "points"], "reason": "must not be 0"}]),
+    command_problems.kafka_unavailable(1),
+    command_problems.owner_in_doubt(2),
+    command_problems.too_many_commands(),
+    *OF_OWNERS,
+)
+_HEADERS = {
+    "Location": {"description": "Where to ask what became of the command.", "schema": {"type": "string"}},
+    headers.SEQUENCE: {"description": "AccountSequence of the answer.", "schema": {"type": "string"}},
+}
+NOT_YET: dict[int | str, dict[str, Any]] = {
+    202: {
+        "model": Command,
+        "description": "The time is over before the command is decided, or before the balance shows it. "
+        "Ask at Location, or repeat the request as it was.",
+        "headers": {
+            "Location": _HEADERS["Location"],
+            "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}},
+        },
+    }
+}
+
+
+def responses(done: HTTPStatus, *refusals: ProblemError) -> dict[int | str, dict[str, Any]]:
+    return {
+        done.value: {"description": "Done, and the next read of the balance shows it.", "headers": _HEADERS},
+        **NOT_YET,
+        **problem_responses(*refusals, *_OF_COMMANDS),
+    }
+
+
+def refusal(code: str) -> ProblemError:
+    return command_problems.refused({**_EXAMPLE, "Reason": code})
+
+
+def at_once(card: str, command: events.Command) -> Callable[[], Awaitable[tuple[str, events.Command]]]:
+    async def make() -> tuple[str, events.Command]:
+        return card, command
+
+    return make
+
+
+def common_fields(identity: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "append_time": 0,  # the broker's to say
+        "command_id": identity,
+        "request_hash": request_hash(identity, asked),
+        "reason": asked.get("reason", ""),
+        "actor": asked.get("actor", ""),
+    }

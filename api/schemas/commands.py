@@ -1,0 +1,121 @@
+"""What commands say and what they are answered with."""
+
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from api.http.pagination import Text
+from api.http.parameters import LONGEST_CARD, NotBlank
+from api.schemas.documentation import EXACT, PointsText, Time
+
+LONGEST_REASON = 500
+LONGEST_ACTOR = 128
+LARGEST_POINTS = "9999999999.99"
+
+_DIGITS = r"[0-9]{1,10}(\.[0-9]{1,2})?"
+
+
+def _not_zero(points: str) -> str:
+    if not Decimal(points):
+        raise ValueError("must not be 0")
+    return points
+
+
+_NotZero = AfterValidator(_not_zero)
+
+PositivePoints = Annotated[
+    str,
+    Field(
+        pattern=f"^{_DIGITS}$",
+        description=f"Above 0, up to {LARGEST_POINTS}, at most two places. {EXACT}",
+        examples=["10.00"],
+    ),
+    _NotZero,
+]
+SignedPoints = Annotated[
+    str,
+    Field(
+        pattern=f"^-?{_DIGITS}$",
+        description=f"Not 0, from -{LARGEST_POINTS} to {LARGEST_POINTS}, at most two places. {EXACT}",
+        examples=["-25.50"],
+    ),
+    _NotZero,
+]
+CardNo = Annotated[
+    str,
+    Field(min_length=1, max_length=LONGEST_CARD, description="CustomerCardNo", examples=["9265846829"]),
+    NotBlank,
+]
+Reason = Annotated[Text, Field(max_length=LONGEST_REASON, examples=["goodwill: parcel came late"])]
+Actor = Annotated[Text, Field(max_length=LONGEST_ACTOR, description="Who asks for it.", examples=["till 7"])]
+
+
+def hundredths(points: str) -> int:
+    return int(Decimal(points).scaleb(2))
+
+
+class _Body(BaseModel):
+    # A name that is spelled wrong must not be taken for one that was left out.
+    model_config = ConfigDict(alias_generator=to_camel, extra="forbid")
+
+    def asked(self) -> dict[str, Any]:
+        """What the request asks for, the same for every spelling of it."""
+        fields = self.model_dump()
+        return {**fields, "points": hundredths(fields["points"])}
+
+
+class Redemption(_Body):
+    """Points to set aside until they are captured or void."""
+
+    points: PositivePoints
+    reason: Reason = ""
+    actor: Actor = ""
+
+
+class Adjustment(_Body):
+    """A correction by hand."""
+
+    points: SignedPoints
+    reason: Annotated[Reason, NotBlank]
+    actor: Annotated[Actor, NotBlank]
+    allow_negative: bool = Field(
+        default=False, strict=True, description="Take more than the customer can spend; what is missing becomes a debt."
+    )
+
+
+class Transfer(_Body):
+    """Points from one customer to another."""
+
+    from_card: CardNo = Field(alias="from")
+    to_card: CardNo = Field(alias="to")
+    points: PositivePoints
+    reason: Reason = ""
+    actor: Actor = ""
+
+
+class Command(BaseModel):
+    """A command, and what became of it."""
+
+    CommandID: str = Field(examples=["0b9f0e5c-7a53-5f0d-8f43-5ffb1a0c9a3e"])
+    Status: str = Field(description="pending, done or refused.", examples=["done"])
+    Kind: str = Field(description="reserve, capture, void, adjust, transfer or erase.", examples=["reserve"])
+    CustomerCardNo: str | None = Field(description="null while pending, and of an erasure.", examples=["9265846829"])
+    Points: PointsText | None = Field(
+        description="How the total changed; reserve: how many were set aside.", examples=["10.00"]
+    )
+    RedemptionID: str | None = Field(
+        description="reserve, capture, void: which redemption; it is the CommandID of the reserve.",
+        examples=["0b9f0e5c-7a53-5f0d-8f43-5ffb1a0c9a3e"],
+    )
+    Reason: str | None = Field(description="refused: the code; it is also the type of the problem.", examples=[None])
+    ExpiresTime: Time | None = Field(description="reserve: when the redemption lapses unless it is captured.")
+    TotalLoyaltyPoints: PointsText | None = Field(description="After the decision.")
+    AvailableLoyaltyPoints: PointsText | None = Field(description="After the decision.", examples=["400.00"])
+    AccountSequence: int | None = Field(
+        description="A balance with this Sequence, or a later one, of the account of OpenedTime shows what was done.",
+        examples=[4],
+    )
+    OpenedTime: Time | None = Field(description="Of the account.")
+    UpdatedTime: Time | None = Field(description="When the broker took the command.")

@@ -1,0 +1,97 @@
+"""How far a query has come, read from its checkpoint, which may be in use."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from pipelines.checkpoints.manifest import MANIFEST
+
+Positions = Mapping[str, Mapping[int, int]]
+"""By topic, as named on the broker, and partition: the first offset that has not been processed."""
+
+
+class Progress:
+    """The checkpoint of a query, any Hadoop URI."""
+
+    def __init__(self, spark: SparkSession, checkpoint: str) -> None:
+        self._path: Any = spark._jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]  # noqa: SLF001
+        self._folder = self._path(checkpoint)
+        self._files = self._folder.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
+
+    @property
+    def exists(self) -> bool:
+        return bool(self._files.exists(self._folder))
+
+    def batches(self, log: str = "commits") -> list[int]:
+        """The batches that have been committed, or with ``offsets`` those that have been begun, in order."""
+        folder = self._path(self._folder, log)
+        if not self._files.exists(folder):
+            return []
+        names = (status.getPath().getName() for status in self._files.listStatus(folder))
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def positions(self) -> Positions:
+        """Up to where batches have been committed; empty where none has."""
+        committed = self.batches()
+        return self._offsets(f"offsets/{committed[-1]}") if committed else {}
+
+    def batch_time(self) -> int:
+        """By which time the last batch that was committed set off timers, milliseconds since the epoch; 0: none was."""
+        committed = self.batches()
+        lines = self._lines(f"offsets/{committed[-1]}") if committed else []
+        return max((line.get("batchTimestampMs", 0) for line in lines), default=0)
+
+    def beginning(self) -> Positions:
+        """From where the query began to read."""
+        found: dict[str, Mapping[int, int]] = {}
+        sources = self._path(self._folder, "sources")
+        if self._files.exists(sources):
+            for source in self._files.listStatus(sources):
+                found |= self._offsets(f"sources/{source.getPath().getName()}/0")
+        return found
+
+    def move_aside(self, to: str) -> None:
+        """Rename the folder; raises OSError."""
+        if not self._files.rename(self._folder, self._path(to)):
+            raise OSError(f"{self._folder.toString()} could not be renamed to {to}")
+
+    @contextmanager
+    def unfinished(self) -> Iterator[None]:
+        """Meanwhile, and for ever if it ends in an error, no query can start on this checkpoint."""
+        manifest, aside = self._manifests()
+        self._files.rename(manifest, aside)
+        yield
+        self._files.rename(aside, manifest)
+
+    def discard_unfinished(self) -> None:
+        """Delete the checkpoint if it has not been finished."""
+        manifest, aside = self._manifests()
+        if self._files.exists(aside) and not self._files.exists(manifest):
+            self._files.delete(self._folder, True)  # noqa: FBT003 - Java has no names: and all that is in it
+
+    def _manifests(self) -> tuple[Any, Any]:
+        manifest = self._path(self._folder, MANIFEST)
+        return manifest, manifest.suffix(".unfinished")
+
+    def _offsets(self, file: str) -> Positions:
+        return {
+            topic: {int(partition): offset for partition, offset in offsets.items()}
+            for line in self._lines(file)
+            for topic, offsets in line.items()
+            if isinstance(offsets, dict) and all(partition.isdigit() for partition in offsets)
+        }
+
+    def _lines(self, file: str) -> list[dict[str, Any]]:
+        """The lines of JSON: what a batch was planned with, and the offsets of each source."""
+        path = self._path(self._folder, file)
+        if not self._files.exists(path):
+            return []
+        stream = self._files.open(path)
+        try:
+            text = bytes(stream.readAllBytes()).decode()
+        finally:
+            stream.close()
+        return [json.loads(line[line.index("{") :]) for line in text.splitlines() if "{" in line]

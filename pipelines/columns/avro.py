@@ -1,0 +1,172 @@
+"""The Confluent framing and Avro as columns: to a DataFrame what services.messaging.wire is to one value."""
+
+import json
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.avro.functions import from_avro, to_avro
+
+import schemas
+from schemas.topics import Topic
+from services.messaging import headers as h
+from services.messaging.avro import MAGIC_BYTE, header
+from services.messaging.schema_ids import SchemaIds
+
+_HEADER_LENGTH = len(header(0))
+
+HEADER_TYPE = T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())])
+HEADERS_TYPE = T.ArrayType(HEADER_TYPE)
+
+_PRIMITIVES: dict[str, T.DataType] = {
+    "string": T.StringType(),
+    "long": T.LongType(),
+    "int": T.IntegerType(),
+    "double": T.DoubleType(),
+    "boolean": T.BooleanType(),
+    "bytes": T.BinaryType(),
+}
+
+
+def record_type(topic: Topic) -> T.StructType:
+    """The type of a topic's records."""
+    fields = schemas.current(str(topic.value))["fields"]
+    return T.StructType([T.StructField(field["name"], spark_type(field["type"])) for field in fields])
+
+
+def spark_type(schema: Any) -> T.DataType:
+    """The Spark type of an Avro schema as this project writes them; all is nullable until it has been checked."""
+    match schema:
+        case ["null", of]:
+            return spark_type(of)
+        case {"logicalType": "decimal", "precision": precision, "scale": scale}:
+            return T.DecimalType(precision, scale)
+        case {"type": "record", "fields": fields}:
+            return T.StructType([T.StructField(field["name"], spark_type(field["type"])) for field in fields])
+        case {"type": "array", "items": items}:
+            return T.ArrayType(spark_type(items))
+        case {"type": primitive} | primitive:
+            return _PRIMITIVES[primitive]
+
+
+def decode(value: Column, topic: Topic, ids: SchemaIds) -> tuple[Column, Column]:
+    """Read Avro values of a topic into its newest schema, whichever known schema wrote them.
+
+    Returns the record as a struct with one more field, MARKER, which is null where the value could not be read,
+    and the reason why not, which is null where the framing and the schema id are known.
+    """
+    framed = (F.length(value) >= _HEADER_LENGTH) & (F.substring(value, 1, 1) == F.lit(bytes([MAGIC_BYTE])))
+    schema_id = F.conv(F.hex(F.substring(value, 2, _HEADER_LENGTH - 1)), 16, 10).cast("long")
+    body = F.substring(value, F.lit(_HEADER_LENGTH + 1), F.length(value))
+    known = ids.known(topic)
+    record = F.lit(None).cast(marked_type(topic))
+    for known_id, writer in known.items():
+        read = from_avro(body, writer, {"mode": "PERMISSIVE", "avroSchema": _marked_schema(topic)})
+        record = F.when(framed & (schema_id == known_id), read).otherwise(record)
+    reason = F.when(~framed, F.lit("not in the Confluent framing: no magic byte 0 and schema id")).when(
+        ~schema_id.isin(list(known)), F.concat(F.lit("unknown schema id "), schema_id.cast("string"))
+    )
+    return record, reason
+
+
+MARKER = "_marker"
+
+
+def _marked_schema(topic: Topic) -> str:
+    # from_avro answers corrupt bytes and a record of nulls alike, with nulls: only a default tells them apart.
+    schema = schemas.current(str(topic.value))
+    schema["fields"] = [*schema["fields"], {"name": MARKER, "type": "string", "default": ""}]
+    return json.dumps(schema)
+
+
+def marked_type(topic: Topic) -> T.StructType:
+    """The type of a topic's records and one more field, MARKER."""
+    return T.StructType([*record_type(topic).fields, T.StructField(MARKER, T.StringType())])
+
+
+def texts_are_utf8(record: Column, record_type: T.StructType) -> Column:
+    """Whether every text of a record is UTF-8: in Avro its bytes may be anything, and Python takes no other."""
+    # A separator, so that halves of two texts do not make a whole.
+    return F.is_valid_utf8(F.concat_ws(",", *_texts(record, record_type)))
+
+
+def _texts(value: Column, of: T.DataType) -> list[Column]:
+    """All texts in a value, as columns of texts or of arrays of texts."""
+    match of:
+        case T.StructType(fields=fields):
+            return [text for field in fields for text in _texts(value.getField(field.name), field.dataType)]
+        case T.ArrayType(elementType=T.StructType(fields=fields)):
+            # The field of an array of structs is the array of that field.
+            arrays = ((value.getField(field.name), T.ArrayType(field.dataType)) for field in fields)
+            return [text for array, kind in arrays for text in _texts(array, kind)]
+        case T.StringType() | T.ArrayType(elementType=T.StringType()):
+            return [value]
+    return []
+
+
+# Half of a pair stands for no character; Java would read every such half as the same question mark.
+_LONE_SURROGATE = r"(?i)\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}"
+_OBJECT_AND_END = T.ArrayType(T.StructType([T.StructField("end", T.StringType())]))
+
+
+def is_one_json_object(value: Column) -> Column:
+    """Whether a value that starts with a brace is one whole JSON object in UTF-8, and nothing after it.
+
+    Spark's parser stops at the end of the first object: what follows would be lost in silence. As the first of two
+    elements of an array, it must be all there is before the second.
+    """
+    text = value.cast("string")
+    elements = F.from_json(F.concat(F.lit("["), text, F.lit(',{"end":"here"}]')), _OBJECT_AND_END)
+    second, third = F.get(elements, F.lit(1)), F.get(elements, F.lit(2))
+    is_one = third.isNull() & (second.getField("end") == "here")
+    return F.is_valid_utf8(text) & ~text.rlike(_LONE_SURROGATE) & F.coalesce(is_one, F.lit(False))
+
+
+def decode_json(value: Column, topic: Topic) -> Column:
+    """Read JSON objects into the newest schema of a topic, as a struct with one more field, MARKER.
+
+    MARKER is null where the object could be read; a field of the wrong type makes the whole object unreadable. For a
+    text any JSON value will do, and is read as it is written: simple tills send their InvoiceNumber as a number.
+    """
+    return F.from_json(value.cast("string"), marked_type(topic), {"columnNameOfCorruptRecord": MARKER})
+
+
+def is_json(value: Column) -> Column:
+    """Whether a value is a plain JSON object: no Avro value in the Confluent framing starts with a brace."""
+    return F.substring(value, 1, 1) == F.lit(b"{")
+
+
+def encode(record: Column, topic: Topic, ids: SchemaIds) -> Column:
+    """Write a struct as a value of the topic, in its newest schema."""
+    return encode_as(record, str(topic.value), ids.writer_id(topic))
+
+
+def encode_as(record: Column, name: str, schema_id: int) -> Column:
+    """Write a struct as a framed record of that name, in its newest schema, which has that id."""
+    return F.concat(F.lit(header(schema_id)), to_avro(record, json.dumps(schemas.current(name))))
+
+
+def cloud_event(record_id: Column, record_name: str | Column) -> Column:
+    """The headers of a record: who reads it twice can tell by ``ce_id``, which a replay repeats exactly."""
+    if isinstance(record_name, str):
+        record_name = F.lit(record_name)
+    texts = {
+        "ce_specversion": F.lit(h.CE_SPECVERSION),
+        "ce_id": record_id,
+        "ce_type": F.concat(F.lit(h.event_type("")), record_name),
+        "ce_source": F.lit(h.CE_SOURCE),
+        "content-type": F.lit(h.CONTENT_TYPE),
+    }
+    return text_headers(texts)
+
+
+def text_headers(texts: dict[str, Column]) -> Column:
+    """Record headers with UTF-8 values, as Spark's Kafka sink takes them."""
+    return F.array(
+        *(F.struct(F.lit(name).alias("key"), text.cast("binary").alias("value")) for name, text in texts.items())
+    ).cast(HEADERS_TYPE)
+
+
+def no_headers() -> Column:
+    return F.array().cast(HEADERS_TYPE)

@@ -1,0 +1,95 @@
+"""Commands in an account: each leads to one entry and one decision. Points are hundredths."""
+
+from services.domain.account.lots import Terms, given_terms, notice_time, soonest_first, take_spendable
+from services.domain.account.model import Posting, Reservation
+from services.domain.entries import Credit, Kind, Refusal
+from services.domain.events import Adjust, Capture, Command, Erase, Receive, Reserve, SentLot, Transfer, Void
+
+
+def reserve(posting: Posting, event: Reserve) -> None:
+    account = posting.account
+    if account.available < event.points:
+        refuse(posting, event, Refusal.INSUFFICIENT_POINTS, event.command_id)
+        return
+    lapses_time = event.append_time + posting.programme.reserve_for
+    account.reservations[event.command_id] = Reservation(lapses_time, take_spendable(account.lots, event.points))
+    posting.decide(event, posting.enter(Kind.RESERVED, expires_time=lapses_time), event.command_id)
+
+
+def capture(posting: Posting, event: Capture) -> None:
+    reservation = posting.account.reservations.pop(event.redemption_id, None)
+    if reservation is None:
+        refuse(posting, event, Refusal.UNKNOWN_REDEMPTION, event.redemption_id)
+        return
+    posting.decide(event, posting.enter(Kind.REDEEMED, -reservation.points), event.redemption_id)
+
+
+def void(posting: Posting, event: Void) -> None:
+    reservation = posting.account.reservations.pop(event.redemption_id, None)
+    if reservation is None:
+        refuse(posting, event, Refusal.UNKNOWN_REDEMPTION, event.redemption_id)
+        return
+    posting.put(reservation.lots)
+    posting.decide(event, posting.enter(Kind.VOIDED), event.redemption_id)
+
+
+def adjust(posting: Posting, event: Adjust) -> None:
+    account = posting.account
+    expires_time = 0
+    if event.points > 0:
+        terms = given_terms(event.append_time, posting.programme)
+        expires_time = terms.expires_time
+        posting.put({terms: event.points})
+    elif event.allow_negative:
+        spent = sum(take_spendable(account.lots, -event.points).values())
+        posting.take_back(-event.points - spent, into_debt=True)
+    elif account.available < -event.points:
+        refuse(posting, event, Refusal.INSUFFICIENT_POINTS)
+        return
+    else:
+        take_spendable(account.lots, -event.points)
+    posting.decide(event, posting.enter(Kind.ADJUSTED, event.points, expires_time=expires_time))
+
+
+def transfer(posting: Posting, event: Transfer, card: str) -> None:
+    account = posting.account
+    if event.counterparty == card:
+        refuse(posting, event, Refusal.SAME_CUSTOMER)
+        return
+    if account.available < event.points:
+        refuse(posting, event, Refusal.INSUFFICIENT_POINTS)
+        return
+    taken = take_spendable(account.lots, event.points)
+    sent = tuple(SentLot(taken[terms], terms.expires_time) for terms in soonest_first(taken))
+    credit = Credit(f"{event.command_id}/in", event.counterparty, sent, event.reason, event.actor)
+    posting.outcome.credits.append(credit)
+    posting.decide(event, posting.enter(Kind.SENT, -event.points, counterparty=event.counterparty))
+
+
+def receive(posting: Posting, event: Receive) -> None:
+    """No decision, as nobody asks for one."""
+    received: dict[Terms, int] = {}
+    for lot in event.lots:
+        terms = Terms(lot.expires_time, 0, notice_time(lot.expires_time, posting.programme))
+        received[terms] = received.get(terms, 0) + lot.points
+    posting.put(received)
+    posting.enter(
+        Kind.RECEIVED,
+        sum(received.values()),
+        counterparty=event.counterparty,
+        expires_time=min((lot.expires_time for lot in event.lots if lot.expires_time), default=0),
+    )
+
+
+def erase(posting: Posting, event: Erase) -> None:
+    """The account ends with an entry that takes what is there, debt included."""
+    account, outcome = posting.account, posting.outcome
+    outcome.account = None
+    total = account.total
+    outcome.forgotten += [command_id for command_id in account.commands if command_id != event.command_id]
+    account.lots, account.reservations, account.debt, account.tier = {}, {}, 0, ""
+    posting.decide(event, posting.enter(Kind.ERASED, -total))
+
+
+def refuse(posting: Posting, event: Command, refusal: Refusal, redemption_id: str = "") -> None:
+    posting.decide(event, posting.enter(Kind.REFUSED, reason=str(refusal)), redemption_id, refusal)

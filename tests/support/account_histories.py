@@ -1,0 +1,121 @@
+"""Histories of one account for property tests: events in batches, in an order of their own, and time in between."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from hypothesis import strategies as st
+
+from services.domain.account.processor import Account, advance, process
+from services.domain.entries import Entry
+from services.domain.events import Adjust, Capture, Erase, Event, Purchase, Receive, Reserve, SentLot, Transfer, Void
+from services.domain.programme import DAY, MINUTE, Period, Programme, Programmes, SpentReturns, Tier
+
+CARD = "4711"
+START = 1_790_000_000_000
+
+_TIMES = st.integers(START, START + 60 * DAY) | st.integers(START, START + 10)
+_IDS = st.integers(0, 12).map(str)
+_POINTS = st.integers(1, 400)
+_COMMAND = {"append_time": _TIMES, "command_id": _IDS.map("C{}".format)}
+_REDEMPTIONS = _IDS.map("C{}".format)
+
+PURCHASES = st.builds(
+    Purchase,
+    _TIMES,
+    _IDS.map("I{}".format),
+    st.integers(-30_000, 60_000).map(lambda cents: Decimal(cents) / 100),
+    customer_type=st.sampled_from(["PRIME", "PRIME", "PRIME", "OTHER"]),
+    original_invoice_number=st.none() | st.none() | _IDS.map("I{}".format),
+)
+EVENTS = st.one_of(
+    PURCHASES,
+    PURCHASES,
+    st.builds(Reserve, **_COMMAND, points=_POINTS),
+    st.builds(Capture, **_COMMAND, redemption_id=_REDEMPTIONS),
+    st.builds(Void, **_COMMAND, redemption_id=_REDEMPTIONS),
+    st.builds(Adjust, **_COMMAND, points=st.integers(-500, 500).filter(bool), allow_negative=st.booleans()),
+    st.builds(Transfer, **_COMMAND, points=_POINTS, counterparty=st.sampled_from([CARD, "other"])),
+    st.builds(
+        Receive,
+        **_COMMAND,
+        counterparty=st.just("other"),
+        lots=st.lists(st.builds(SentLot, _POINTS, st.just(0) | _TIMES), min_size=1, max_size=2).map(tuple),
+    ),
+    st.builds(Erase, **_COMMAND),
+)
+
+PLAIN = Programme()
+RICH = Programme(
+    pending=3 * DAY,
+    valid_for=20 * DAY,
+    expiry_notice=5 * DAY,
+    reserve_for=30 * MINUTE,
+    spent_returns=SpentReturns.NEGATIVE_ALLOWED,
+)
+TIERED = Programme(
+    version=1,
+    effective_time=START + 2 * DAY,
+    tier_period=Period.MONTH,
+    tiers=(Tier("basic", 0), Tier("gold", 500, Decimal("1.5"))),
+)
+
+
+@dataclass(frozen=True)
+class Processed:
+    """What the processor was given, and what it made of it."""
+
+    events: list[Event]
+    entries: list[Entry]
+    account: Account | None
+    programmes: Programmes
+
+
+def processed(steps: list[list[Event] | int], programmes: Programmes) -> Processed:
+    """Run batches of events, and timers at a time; where there is an erasure, nothing comes late."""
+    account, events, entries, erased_time = None, [], [], 0
+    steps = each_once(steps)
+    if any(isinstance(event, Erase) for step in steps if isinstance(step, list) for event in step):
+        steps = by_time(steps)
+    for step in steps:
+        if isinstance(step, int):
+            outcome = advance(account, step, programmes) if account else None
+        else:
+            batch = [event for event in step if event.append_time > erased_time]
+            events += batch
+            outcome = process(account, batch, programmes, CARD)
+            erased_time = max([erased_time, *(event.append_time for event in batch if isinstance(event, Erase))])
+        if outcome:
+            account = outcome.account
+            entries += outcome.entries
+    return Processed(events, entries, account, programmes)
+
+
+def each_once(steps: list[list[Event] | int]) -> list[list[Event] | int]:
+    """Without the events whose id has been there: those do not get as far as the accounts."""
+    seen: set[str] = set()
+    return [
+        step if isinstance(step, int) else [e for e in step if not (e.event_id in seen or seen.add(e.event_id))]
+        for step in steps
+    ]
+
+
+def by_time(steps: list[list[Event] | int]) -> list[list[Event] | int]:
+    """Nothing comes late: batches one after the other in the order of the broker's times."""
+    times = sorted(event.append_time for step in steps if isinstance(step, list) for event in step)
+    left = iter(sorted((e for step in steps if isinstance(step, list) for e in step), key=lambda e: e.append_time))
+    ordered: list[list[Event] | int] = []
+    for step in steps:
+        if isinstance(step, list):
+            ordered.append([next(left) for _ in step])
+        elif times:
+            taken = sum(len(each) for each in ordered if isinstance(each, list))
+            before = times[taken - 1] if taken else times[0]
+            after = times[taken] if taken < len(times) else START + 100 * DAY
+            ordered.append(min(max(step, before), after))
+    return ordered
+
+
+_STEPS = st.lists(st.lists(EVENTS, max_size=4) | st.integers(START, START + 80 * DAY), max_size=10)
+HISTORIES = st.builds(processed, _STEPS, st.sampled_from([Programmes((PLAIN,)), Programmes((RICH,))])) | st.builds(
+    processed, _STEPS.map(by_time), st.sampled_from([Programmes((RICH, TIERED)), Programmes((PLAIN, TIERED))])
+)

@@ -1,0 +1,261 @@
+"""Instances in one process, for tests: real apps over real memory stores; the test plays Kafka and its group."""
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import httpx
+
+from api.app import create_app
+from api.http.metrics import Metrics
+from schemas.topics import LOYALTY_BALANCES, STORE_SALES, STORES, Topic
+from services.boot_clock import boot_seconds
+from services.interactive_queries.cluster import Cluster
+from services.interactive_queries.group import GroupView, Member
+from services.interactive_queries.local import LocalInstance
+from services.interactive_queries.reports import PeerReports
+from services.messaging.avro import Record, encoder
+from services.messaging.schema_ids import FolderSchemaIds
+from services.settings import Settings
+from services.state_stores import catalogue
+from services.state_stores.assignment import Place, Role
+from services.state_stores.local import LocalStores
+from services.state_stores.memory import MemoryStorePartition
+from services.state_stores.store import state_stores
+from services.state_stores.task import ChangelogRecord, Progress, StoreTask
+from services.state_stores.waiters import SequenceWaiters
+
+IDS = FolderSchemaIds()
+MINUTE = 60_000
+NOON = 1_700_000_040_000
+"""The start of a minute in November 2023, milliseconds since the epoch."""
+
+
+def balance(card: str, points: str, sequence: int = 1) -> tuple[Topic, str, dict[str, Any]]:
+    record = {"CustomerCardNo": card, "Sequence": sequence, "UpdatedTime": NOON}
+    return LOYALTY_BALANCES, card, {**record, "TotalLoyaltyPoints": Decimal(points)}
+
+
+def sales(shop: str, start: int, *amounts: str) -> tuple[Topic, str, dict[str, Any]]:
+    values = [Decimal(amount) for amount in amounts]
+    figures = {"Sum": sum(values), "Minimum": min(values), "Maximum": max(values), "Count": len(values)}
+    times = {"WindowStart": start, "WindowEnd": start + MINUTE, "UpdatedTime": start, "Sequence": len(values)}
+    return STORE_SALES, f"{shop}@{start}", {"StoreID": shop, **times, **figures}
+
+
+def shop(store_id: str, city: str) -> tuple[Topic, str, dict[str, Any]]:
+    return STORES, store_id, {"StoreID": store_id, "Name": f"{city} 1", "City": city, "State": "Kerala"}
+
+
+@dataclass
+class PlayedGroup:
+    """What the group says to one instance."""
+
+    url: str
+    owned: frozenset[Place] = frozenset()
+    view: GroupView | None = None
+    lease_holds: bool = True
+    group: str = "test"
+    lease_seconds: float = 3600.0
+    refreshes: int = 0
+
+    def refresh(self) -> None:
+        self.refreshes += 1
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Nothing changes by itself here."""
+
+
+@dataclass
+class PlayedFeed:
+    """What the materialiser says of itself."""
+
+    alive: bool = True
+    kafka_error: str | None = None
+    restored: bool = True
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class PlayedCommandLog:
+    """Where an instance's commands go; the test says what comes of them."""
+
+    def __init__(self) -> None:
+        self.marks: list[Record] = []
+        self.commands: list[Record] = []
+        self.on_mark: Callable[[Record], None] = lambda _: None
+        self.on_send: Callable[[Record], None] = lambda _: None
+
+    async def mark(self, mark: Record) -> None:
+        self.on_mark(mark)
+        self.marks.append(mark)
+
+    async def send(self, command: Record) -> None:
+        self.on_send(command)
+        self.commands.append(command)
+
+    def close(self) -> None: ...
+
+
+class Instance:
+    """One instance; ``hold`` and ``write`` are the materialiser's part."""
+
+    def __init__(self, url: str = "http://one:8080") -> None:
+        self.url = url
+        self.stores = state_stores(catalogue.stores(IDS))
+        self.feed = PlayedFeed()
+        self.membership = PlayedGroup(url)
+        self.reports = PeerReports()
+        self.waiters = SequenceWaiters()
+        self.command_log = PlayedCommandLog()
+        local = LocalStores(self.stores, self.feed, self.waiters)
+        self.cluster = Cluster.around(LocalInstance(local, self.membership, Settings()), self.reports)
+        self.app = create_app(self.cluster, Metrics(), self.command_log)
+
+    def own_everything(self, target: int = 0) -> None:
+        """Be alone in the group, with all partitions; each is restored at the target."""
+        places = [
+            (store.definition.changelog.name, number)
+            for store in self.stores.values()
+            for number in range(store.definition.changelog.partitions)
+        ]
+        self.membership.owned = frozenset(places)
+        for place in places:
+            self.hold(place, target=target)
+
+    def hold(self, place: Place, role: Role = Role.ACTIVE, target: int = 0) -> None:
+        for store in self.stores.values():
+            if store.definition.changelog.name == place[0] and place[1] not in store.tasks:
+                progress = Progress(None, 0, 0, target, target, end_asked_at=boot_seconds())
+                store.add(StoreTask(store.definition, place[1], MemoryStorePartition(), "test", progress))
+            if place[1] in store.tasks and store.definition.changelog.name == place[0]:
+                store.tasks[place[1]].progress.active_target = 0 if role is Role.ACTIVE else None
+
+    def drop(self, place: Place) -> None:
+        for store in self.stores.values():
+            if store.definition.changelog.name == place[0] and (task := store.remove(place[1])):
+                task.store.close()
+
+    def write(self, topic: Topic, key: str, record: dict[str, Any] | None, append_time: int = 2**50) -> None:
+        """Append a record to the changelog partition of its key, if that is held here, and wake who waits for it."""
+        value = None if record is None else encoder(topic, IDS)(record)
+        for store in self.stores.values():
+            task = store.tasks.get(store.partition_of(key.encode()))
+            if store.definition.changelog == topic and task:
+                written = task.apply([ChangelogRecord(task.progress.position, append_time, key.encode(), value)])
+                self.waiters.notify(written)
+
+
+@dataclass
+class Group:
+    """Several instances, which of them are dead, which take a request and never answer, and all that was sent."""
+
+    instances: list[Instance]
+    log: list[tuple[Topic, str, dict[str, Any] | None]] = field(default_factory=list)
+    dead: set[str] = field(default_factory=set)
+    mute: set[str] = field(default_factory=set)
+    sent: list[httpx.Request] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, size: int) -> "Group":
+        return cls([Instance(f"http://instance-{number}:8080") for number in range(size)])
+
+    @property
+    def live(self) -> list[Instance]:
+        return [each for each in self.instances if each.url not in self.dead]
+
+    def write(self, records: Iterable[tuple[Topic, str, dict[str, Any] | None]]) -> None:
+        for record in records:
+            self.log.append(record)
+            for instance in self.instances:
+                instance.write(*record)
+
+    def share(
+        self, owner_of: Callable[[Place], int], standby_of: Callable[[Place], int | None] = lambda _: None
+    ) -> None:
+        """Give each partition to the instance of that number, and a copy to another; global stores go to all."""
+        definitions = {each.definition.changelog.name: each.definition for each in self.instances[0].stores.values()}
+        owners: dict[Place, int] = {}
+        for name, definition in definitions.items():
+            for place in ((name, number) for number in range(definition.changelog.partitions)):
+                holders = {standby_of(place): Role.STANDBY, owner_of(place): Role.ACTIVE}
+                if definition.is_global:
+                    holders = dict.fromkeys(range(len(self.instances)), Role.ACTIVE)
+                else:
+                    owners[place] = owner_of(place)
+                self._place(place, holders)
+        members = tuple(
+            Member(str(number), each.url, frozenset(place for place, owner in owners.items() if owner == number))
+            for number, each in enumerate(self.instances)
+        )
+        for each, member in zip(self.instances, members, strict=True):
+            each.membership.owned = member.places
+            each.membership.view = GroupView(members, stable=True, asked_at=boot_seconds())
+        for each in self.instances:
+            for other in self.live:
+                each.reports.note(other.cluster.local.report())
+
+    def _place(self, place: Place, holders: dict[int | None, Role]) -> None:
+        for number, instance in enumerate(self.instances):
+            held = any(
+                place[1] in each.tasks
+                for each in instance.stores.values()
+                if each.definition.changelog.name == place[0]
+            )
+            if number not in holders:
+                instance.drop(place)
+                continue
+            instance.hold(place, holders[number])
+            if not held:
+                self._restore(instance, place)
+
+    def _restore(self, instance: Instance, place: Place) -> None:
+        for topic, key, record in self.log:
+            stores = [each for each in instance.stores.values() if each.definition.changelog == topic]
+            if topic.name == place[0] and stores[0].partition_of(key.encode()) == place[1]:
+                instance.write(topic, key, record)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Callers"]:
+        """Start the apps, joined by connections that a dead instance refuses."""
+        transport = _Wires(self)
+        async with AsyncExitStack() as stack:
+            for instance in self.instances:
+                await stack.enter_async_context(instance.app.router.lifespan_context(instance.app))
+                forwarder = instance.app.state.store_queries._forwarder
+                await forwarder._client.aclose()
+                forwarder._client = httpx.AsyncClient(transport=transport)
+            yield Callers(await stack.enter_async_context(httpx.AsyncClient(transport=transport)), self)
+
+
+@dataclass
+class Callers:
+    """Asks instances by number."""
+
+    http: httpx.AsyncClient
+    group: Group
+
+    async def get(self, number: int, path: str) -> httpx.Response:
+        return await self.http.get(self.group.instances[number].url + path)
+
+    async def post(self, number: int, path: str, body: Any) -> httpx.Response:
+        return await self.http.post(self.group.instances[number].url + path, json=body)
+
+
+class _Wires(httpx.AsyncBaseTransport):
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._apps = {each.url: httpx.ASGITransport(each.app) for each in group.instances}
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        url = f"{request.url.scheme}://{request.url.netloc.decode()}"
+        if url in self._group.dead:
+            raise httpx.ConnectError("refused")
+        self._group.sent.append(request)
+        if url in self._group.mute:
+            raise httpx.ReadTimeout("no answer")
+        return await self._apps[url].handle_async_request(request)

@@ -1,0 +1,162 @@
+"""`python -m services.webhooks` as operators run it, and an HTTP server that receives and can misbehave."""
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from services.settings import Settings
+from tests.support.kafka_topics import PATIENCE
+
+SECRET = base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
+
+
+@dataclass
+class Received:
+    """A request that came in."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    time: float
+
+    @property
+    def identity(self) -> str:
+        return self.headers["webhook-id"]
+
+    @property
+    def invoice(self) -> str:
+        invoice: str = json.loads(self.body)["data"]["InvoiceNumber"]
+        return invoice
+
+
+@dataclass
+class Receiver:
+    """An HTTP server that answers as ``answers`` says: path to a function of the request and how many came before."""
+
+    port: int = 0
+    requests: list[Received] = field(default_factory=list)
+    answers: dict[str, Callable[[Received, int], tuple[int, dict[str, str]]]] = field(default_factory=dict)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def of(self, path: str) -> list[Received]:
+        return [request for request in self.requests if request.path == path]
+
+    def wait(self, number: int, path: str = "/hook") -> list[Received]:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.of(path)) >= number, PATIENCE), self.of(path)
+            return self.of(path)
+
+    def receive(self, request: Received) -> tuple[int, dict[str, str]]:
+        with self.changed:
+            before = len([each for each in self.of(request.path) if each.identity == request.identity])
+            self.requests.append(request)
+            self.changed.notify_all()
+        return self.answers.get(request.path, lambda *_: (204, {}))(request, before)
+
+
+@contextmanager
+def receiving() -> Iterator[Receiver]:
+    """A receiver that listens on a port of its own."""
+    found = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            length = int(self.headers["content-length"])
+            body = self.rfile.read(length)
+            if len(body) < length:  # its sender was killed: no request
+                return
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            status, more = found.receive(Received(self.path, headers, body, time.time()))
+            self.send_response(status)
+            for name, value in more.items():
+                self.send_header(name, value)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Silent."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    found.port = server.server_port
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield found
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@dataclass
+class Deployment:
+    """`python -m services.webhooks` with endpoints of a test."""
+
+    settings: Settings
+    receiver: Receiver
+    folder: Path
+    metrics_port: int
+    log: Path
+
+    def configure(self, *endpoints: str) -> None:
+        """Each endpoint: its name, and more keys behind a comma; it posts to /hook, or to /NAME where others are."""
+        (self.folder / "secret").write_text(f"whsec_{SECRET}\n", encoding="utf-8")
+        items = []
+        for endpoint in endpoints:
+            name, _, more = endpoint.partition(",")
+            path = "hook" if len(endpoints) == 1 else name
+            url = f"http://127.0.0.1:{self.receiver.port}/{path}"
+            more = more if "first-wait" in more else f"{more}, first-wait: PT0.1S".removeprefix(", ")
+            items.append(f"  - {{name: {name}, url: '{url}', secret-file: secret, {more}}}")
+        (self.folder / "webhooks.yaml").write_text("\n".join(["endpoints:", *items]), encoding="utf-8")
+
+    def command(self, *arguments: str) -> dict[str, Any]:
+        environment = {
+            **os.environ,
+            "LOYALTY_KAFKA_BOOTSTRAP_SERVERS": self.settings.kafka_bootstrap_servers,
+            "LOYALTY_TOPIC_PREFIX": self.settings.topic_prefix,
+            "LOYALTY_WEBHOOKS_FILE": str(self.folder / "webhooks.yaml"),
+            "LOYALTY_WEBHOOKS_METRICS_PORT": str(self.metrics_port),
+            "LOYALTY_SESSION_TIMEOUT": "PT6S",
+        }
+        return {"args": [sys.executable, "-m", "services.webhooks", *arguments], "env": environment}
+
+    @contextmanager
+    def running(self) -> "Iterator[subprocess.Popen[bytes]]":
+        start = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as stderr:
+            process = subprocess.Popen(**self.command(), stderr=stderr)
+            try:
+                names = (self.folder / "webhooks.yaml").read_text(encoding="utf-8").count("name:")
+                while self.log.read_bytes()[start:].count(b"following") < names:
+                    with suppress(subprocess.TimeoutExpired):
+                        raise AssertionError(f"ended with {process.wait(0.1)}: {self.log.read_text(encoding='utf-8')}")
+                yield process
+            finally:
+                process.kill() if process.poll() is None and sys.exc_info()[0] else process.send_signal(signal.SIGTERM)
+                process.wait(PATIENCE)
+
+    def metrics(self) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics") as answer:
+            text: str = answer.read().decode()
+        return text
+
+    def await_metric(self, line: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while line not in self.metrics():
+            assert time.monotonic() < deadline, self.metrics()
+            with self.receiver.changed:
+                self.receiver.changed.wait(0.1)
