@@ -159,7 +159,10 @@ def _against_bare_server(instance: ApiProcess, paths: list[str], options: argpar
     try:
         bare_url = f"http://{HOST}:{port}"
         _wait_until(lambda: _answers(bare_url))
-        ours, theirs, rates, seconds = [], [], [], options.seconds / options.rounds
+        ours: list[float] = []
+        theirs: list[float] = []
+        rates: list[float] = []
+        seconds = options.seconds / options.rounds
         for _ in range(options.rounds):
             ours.append(_per_core(_process(instance), instance.url, paths, seconds, rates))
             theirs.append(_per_core(bare, bare_url, paths, seconds))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType, Node, TopicPartition
-from confluent_kafka.admin import ConsumerGroupDescription, MemberAssignment, MemberDescription
+from confluent_kafka.admin._group import ConsumerGroupDescription, MemberAssignment, MemberDescription
 
 from services.boot_clock import boot_seconds
 from services.interactive_queries.cluster import Cluster

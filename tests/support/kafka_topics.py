@@ -50,7 +50,7 @@ def read_all(settings: Settings, topic: Topic) -> list[Message]:
 
 
 def headers_of(message: Message) -> dict[str, bytes]:
-    return {name: bytes(value or b"") for name, value in message.headers() or []}
+    return {name: value if isinstance(value, bytes) else b"" for name, value in dict(message.headers() or ()).items()}
 
 
 def records_of(settings: Settings, topic: Topic) -> list[Record]:

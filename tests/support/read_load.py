@@ -100,12 +100,12 @@ class Load:
         self, http: httpx.Client, url: str, card: str, seen: dict[str, int], failing_since: dict[str, float]
     ) -> None:
         started = time.monotonic()
+        answer = None
         try:
             answer = http.get(f"{url}/v1/customers/{card}/balance?minSequence={max(1, seen[card])}&timeout=1")
-        except httpx.TransportError as error:
-            reason, answer = f"{url}: {type(error).__name__}", None
-        else:
             reason = f"{answer.status_code} {answer.text}"
+        except httpx.TransportError as error:
+            reason = f"{url}: {type(error).__name__}"
         with self._lock:
             if answer is None or answer.status_code != httpx.codes.OK:
                 self.findings.failed += 1

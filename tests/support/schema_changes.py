@@ -1,6 +1,8 @@
 """Pairs of Avro schemas for property tests: one that wrote, and what somebody made of it."""
 
 import copy
+from collections.abc import Mapping
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -21,16 +23,16 @@ _NAMES = st.sampled_from("abcde")
 FIELDS = st.dictionaries(_NAMES, _TYPES, min_size=1, max_size=4)
 
 
-def record(fields, name="R"):
+def record(fields: Mapping[str, Any], name: str = "R") -> dict[str, Any]:
     return {"type": "record", "name": name, "fields": [{"name": each, "type": of} for each, of in fields.items()]}
 
 
 @st.composite
-def changed(draw):
+def changed(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
     """A writer's schema, and a reader's: fields go, come with and without a default, change, and become nullable."""
     writer = draw(FIELDS)
     reader = copy.deepcopy(writer)
-    fields = []
+    fields: list[dict[str, Any]] = []
     for name, of in reader.items():
         match draw(st.integers(0, 5)):
             case 0:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from decimal import ROUND_FLOOR, ROUND_HALF_UP, Decimal
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -103,7 +104,7 @@ FLAWS = [
 """What breaks each rule, whatever else an invoice says."""
 
 
-def flawed(invoice, flaw):
+def flawed(invoice: dict[str, Any], flaw: dict[str, Any]) -> dict[str, Any]:
     """A valid invoice that breaks one rule."""
     return {**invoice, "CustomerType": "PRIME", "DeliveryType": "HOME-DELIVERY", **flaw}
 

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,8 @@ class Receiver:
             before = len([each for each in self.of(request.path) if each.identity == request.identity])
             self.requests.append(request)
             self.changed.notify_all()
-        return self.answers.get(request.path, lambda *_: (204, {}))(request, before)
+        answer = self.answers.get(request.path)
+        return answer(request, before) if answer else (HTTPStatus.NO_CONTENT, {})
 
 
 @contextmanager
