@@ -25,7 +25,7 @@ from tests.faults import accounts
 from tests.faults.accounts import Came, Given
 from tests.faults.clerks import Answers
 from tests.faults.load import Readings
-from tests.support.kafka_topics import read_all
+from tests.support.kafka import read_all
 
 _SHOWN = 3
 _DECIDED = 2

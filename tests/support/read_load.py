@@ -9,7 +9,7 @@ from typing import Self
 
 import httpx
 
-from tests.support.api_process import Changelog
+from tests.support.kafka import BalanceWriter
 
 POINTS_PER_SEQUENCE = Decimal("1.25")
 _PAUSE_SECONDS = 0.01
@@ -43,7 +43,7 @@ class Findings:
 class Writer:
     """Raises the sequence of one customer after the other."""
 
-    def __init__(self, changelog: Changelog, cards: Sequence[str]) -> None:
+    def __init__(self, changelog: BalanceWriter, cards: Sequence[str]) -> None:
         self._changelog = changelog
         self.written = dict.fromkeys(cards, 0)
         self.lap()
