@@ -60,7 +60,7 @@ class Campaign:
     """Additional points. An empty set or None means no restriction.
 
     Attributes:
-        first_day, last_day: both inclusive, in the time zone of the programme, by the clock of the till (or the broker).
+        first_day, last_day: both inclusive, in the time zone of the programme, by the clock of the till.
         weekdays: 0 is Monday.
         hours: from the first hour (0 to 23) until before the second hour (1 to 24).
         stores: StoreIDs.

@@ -56,7 +56,7 @@ class Account:
         opened_time: append time of the event that opened the account.
         sequence: number of entries.
         updated_time: the latest time of any entry.
-        debt: points that were taken back but were not there. The next points pay the debt. With a debt there are no lots.
+        debt: points that were taken back after they were spent. The next points pay it. With a debt there are no lots.
         lots: spendable and pending points, without reserved points.
         reservations: by redemption id.
         purchases: by invoice number, oldest first, as long as they can be returned or their events are remembered.

@@ -6,7 +6,7 @@ from decimal import Decimal
 from services.domain.account.lots import earned_terms
 from services.domain.account.model import EVENT_MEMORY, Account, PastPurchase
 from services.domain.account.posting import Posting
-from services.domain.accrual import accrual, base_points, earnings, is_eligible
+from services.domain.accrual import accrual, base_points, earnings
 from services.domain.entries import Kind
 from services.domain.events import Line, Purchase
 from services.domain.local_time import period_of
@@ -17,7 +17,7 @@ _ZERO = Decimal(0)
 
 def counts(purchase: Purchase, account: Account | None, programme: Programme) -> bool:
     """Whether a purchase changes the account: its customer type is eligible, or it returns a remembered purchase."""
-    if is_eligible(purchase, programme):
+    if programme.is_eligible(purchase.customer_type):
         return True
     return account is not None and purchase.original_invoice_number in account.purchases
 
