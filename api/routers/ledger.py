@@ -19,10 +19,10 @@ from api.schemas.documentation import problem_responses
 from services.domain.entries import Entry, Kind
 from services.ledger.queries import (
     Cursor,
+    EntryFilter,
     LedgerQueries,
     LedgerUnavailableError,
     Page,
-    Selection,
     UnknownCustomerError,
 )
 from services.ledger.statement import csv_lines
@@ -109,11 +109,11 @@ async def ledger_of(request: Request) -> LedgerQueries:
     return ledger
 
 
-async def between(first: FirstDay = None, last: LastDay = None) -> Selection:
+async def between(first: FirstDay = None, last: LastDay = None) -> EntryFilter:
     """The days of the request."""
     if first and last and first > last:
         raise problems.invalid_parameters([{"in": ["query", "from"], "reason": "should not be after to"}])
-    return Selection((), first, last)
+    return EntryFilter((), first, last)
 
 
 async def cursor_of(
@@ -132,7 +132,7 @@ async def cursor_of(
 
 
 Ledger = Annotated[LedgerQueries, Depends(ledger_of)]
-Days = Annotated[Selection, Depends(between)]
+Days = Annotated[EntryFilter, Depends(between)]
 _INVALID = problems.invalid_parameters([{"in": ["query", "from"], "reason": "should be a date as 2026-01-31"}])
 _PROBLEMS = problem_responses(unknown_account(), _INVALID, ledger_unavailable())
 
@@ -160,9 +160,9 @@ def entries(  # noqa: PLR0913, PLR0917 - one parameter a parameter of the reques
 
     Pages stay what they are while entries are added. Nothing is found of an account that has been erased.
     """
-    selection = Selection(frozenset(kind or ()), days.first_day, days.last_day)
+    entry_filter = EntryFilter(frozenset(kind or ()), days.first_day, days.last_day)
     try:
-        page = ledger.page(card, selection, limit, before)
+        page = ledger.page(card, entry_filter, limit, before)
     except UnknownCustomerError as error:
         raise unknown_account() from error
     except LedgerUnavailableError as error:

@@ -12,14 +12,11 @@ from services import codecs
 from services.audit.facts import Facts, Source
 from services.domain.account.processor import Account, advance
 from services.domain.account.purchases import forget
-from services.domain.entries import Entry, Kind
+from services.domain.entries import AccountVersion, Entry, Kind
 from services.domain.points import to_points
 from services.domain.programme import Programmes
 from services.domain.recomputation import Recomputed, in_order, recompute
 from services.state_stores.catalogue import balance_body
-
-Place = tuple[int, int]
-"""Opened time of the account and sequence of the entry."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TEXTS = ("event_id", "invoice_number", "tier", "reason", "actor", "counterparty")
@@ -39,7 +36,7 @@ class Difference(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class Coverage:
     """How much of everything there is. Times are milliseconds since the epoch.
 
     Attributes:
@@ -48,7 +45,7 @@ class Extent:
         record_from: entries of before may be gone from all that is recorded; 0: all are there.
         topic_from: the same of the loyalty topic alone.
         now: later than everything that has been read.
-        awake: time must have done all that was due by then; 0: nobody knows.
+        timers_until: time must have done all that was due by then; 0: nobody knows.
     """
 
     compared: frozenset[Source]
@@ -56,7 +53,7 @@ class Extent:
     record_from: int
     topic_from: int
     now: int
-    awake: int = 0
+    timers_until: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,76 +63,70 @@ class Verdict:
     Attributes:
         entries: how many were recomputed.
         recomputed: whether all its events were there; if not, the sources are compared with each other alone.
-        place: that of the last entry in the record.
+        version: that of the last entry in the record.
     """
 
     entries: int
     recomputed: bool
-    place: Place
+    version: AccountVersion
     differences: list[Difference]
 
 
-def verdict(
-    card: str, facts: Facts, programmes: Programmes, extent: Extent, pseudonym: Callable[[str], str]
-) -> Verdict:
-    """Recompute the account of a customer and compare it with whatever there is of it.
-
-    Args:
-        pseudonym: of a card; of a pseudonym that one.
-    """
-    return compare(card, facts, programmes, extent, pseudonym)[0]
-
-
 def compare(
-    card: str, facts: Facts, programmes: Programmes, extent: Extent, pseudonym: Callable[[str], str]
+    card: str, facts: Facts, programmes: Programmes, coverage: Coverage, pseudonym: Callable[[str], str]
 ) -> tuple[Verdict, Recomputed]:
     """The same, and what was recomputed."""
-    recomputed = recompute(card, facts.events, facts.record, programmes, extent.record_from)
+    recomputed = recompute(card, facts.events, facts.record, programmes, coverage.record_from)
     record = in_order(facts.record)
-    whole = _is_whole(recomputed, record, extent)
+    whole = _is_whole(recomputed, record, coverage)
     expected = recomputed.settled.entries if whole else record
-    found = [*_events(recomputed, programmes, extent)] if whole else [*_chain(record)]
-    for source, since in ((Source.LOYALTY, extent.topic_from), (Source.LEDGER, 0)):
-        if source in extent.compared:
+    found = [*_events(recomputed, programmes, coverage)] if whole else [*_chain(record)]
+    for source, since in ((Source.LOYALTY, coverage.topic_from), (Source.LEDGER, 0)):
+        if source in coverage.compared:
             found += _entries(source, expected, facts.recorded.get(source, []), since, pseudonym)
     last = expected[-1] if expected else None
-    if Source.BALANCE in extent.compared:
+    if Source.BALANCE in coverage.compared:
         found += _balance(card, facts.balance, expected, last)
-    if Source.STATE in extent.compared:
+    if Source.STATE in coverage.compared:
         account = recomputed.settled.account if whole else None
-        found += _state(facts.state, last, account, programmes, extent.now)
-    place = latest(facts) or (0, 0)
-    return Verdict(len(expected), whole, place, found), recomputed
+        found += _state(facts.state, last, account, programmes, coverage.now)
+    version = latest_version(facts) or AccountVersion(0, 0)
+    return Verdict(len(expected), whole, version, found), recomputed
 
 
-def latest(facts: Facts) -> Place | None:
+def latest_version(facts: Facts) -> AccountVersion | None:
     """The highest place that is recorded or served."""
-    places = [_place(entry) for entry in facts.record]
+    versions = [entry.version for entry in facts.record]
     if facts.balance:
         opened = facts.balance.get("OpenedTime")
         opened_time = datetime.fromisoformat(opened) - _EPOCH if opened else timedelta()
-        places.append((opened_time // timedelta(milliseconds=1), facts.balance["Sequence"]))
-    return max(places, default=None)
+        versions.append(AccountVersion(opened_time // timedelta(milliseconds=1), facts.balance["Sequence"]))
+    return max(versions, default=None)
 
 
-def _is_whole(recomputed: Recomputed, record: list[Entry], extent: Extent) -> bool:
+def _is_whole(recomputed: Recomputed, record: list[Entry], coverage: Coverage) -> bool:
     """Whether no event is missing that retention can have deleted."""
-    if any(entry.time < extent.events_from for entry in recomputed.without_event):
+    if any(entry.time < coverage.events_from for entry in recomputed.without_event):
         return False
-    if not record or not extent.events_from or record[0].sequence == 1:
+    if not record or not coverage.events_from or record[0].sequence == 1:
         return True
-    return any(_place(entry) == _place(record[0]) for entry in recomputed.settled.entries)
+    return any(entry.version == record[0].version for entry in recomputed.settled.entries)
 
 
-def _events(recomputed: Recomputed, programmes: Programmes, extent: Extent) -> Iterator[Difference]:
+def _events(recomputed: Recomputed, programmes: Programmes, coverage: Coverage) -> Iterator[Difference]:
     for entry in recomputed.without_event:
         yield Difference(Source.EVENT, f"no such event: {entry.event_id}, of the recorded entry {entry.sequence}")
-    if Source.EVENT in extent.compared:
+    if Source.EVENT in coverage.compared:
         for event_id in recomputed.not_processed:
             yield Difference(Source.EVENT, f"not processed: {event_id}")
     account = recomputed.settled.account
     due = account.next_due() if account else None
-    if account and due is not None and due <= extent.awake and advance(account, extent.awake, programmes).entries:
+    if (
+        account
+        and due is not None
+        and due <= coverage.timers_until
+        and advance(account, coverage.timers_until, programmes).entries
+    ):
         when = datetime.fromtimestamp(due / 1000, UTC).isoformat(timespec="seconds")
         yield Difference(Source.EVENT, f"time has not done what was due at {when}", settles=True)
 
@@ -156,23 +147,23 @@ def _entries(
     pseudonym: Callable[[str], str],
 ) -> list[Difference]:
     """Entries that are missing, too many or not as they should be; those of before ``since`` may be missing."""
-    right = {_place(entry): entry for entry in expected}
+    right = {entry.version: entry for entry in expected}
     differences = []
-    there: dict[Place, Entry] = {}
+    there: dict[AccountVersion, Entry] = {}
     for entry in in_order(recorded):
-        if _place(entry) in there:
+        if entry.version in there:
             differences.append(Difference(where, f"entry {entry.sequence} is there twice, and not the same"))
-        elif _place(entry) not in right:
+        elif entry.version not in right:
             what = f"entry {entry.sequence} ({entry.kind} {to_points(entry.points)}) is one too many"
             differences.append(Difference(where, what))
-        elif wrong := _fields(*_veiled(where, right[_place(entry)], entry, pseudonym)):
+        elif wrong := _fields(*_veiled(where, right[entry.version], entry, pseudonym)):
             differences.append(Difference(where, f"entry {entry.sequence}: {wrong}"))
-        there.setdefault(_place(entry), entry)
-    last = max(there, default=(0, 0))
-    for place, entry in right.items():
-        if place not in there and entry.time >= since:
+        there.setdefault(entry.version, entry)
+    last = max(there, default=AccountVersion(0, 0))
+    for version, entry in right.items():
+        if version not in there and entry.time >= since:
             what = f"entry {entry.sequence} ({entry.kind} {to_points(entry.points)}) is missing"
-            differences.append(Difference(where, what, settles=place > last))
+            differences.append(Difference(where, what, settles=version > last))
     return differences
 
 
@@ -234,7 +225,7 @@ def _state(
             what = "there is no account" if state is None else f"there is an account, of sequence {state.sequence}"
             yield Difference(Source.STATE, what, settles=True)
         return
-    if (state.opened_time, state.sequence) != _place(last):
+    if (state.opened_time, state.sequence) != last.version:
         yield Difference(Source.STATE, f"has sequence {state.sequence}, not {last.sequence}", settles=True)
         return
     if account is not None:
@@ -265,7 +256,3 @@ def _wrong(name: str, right: Any, found: Any) -> str:
     if name in _POINTS:
         right, found = to_points(right), to_points(found)
     return f"{name} {found} for {right}"
-
-
-def _place(entry: Entry) -> Place:
-    return entry.opened_time, entry.sequence

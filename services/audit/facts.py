@@ -49,9 +49,9 @@ class Facts:
     def record(self) -> list[Entry]:
         """The entries that there are: those of the topic, and of the ledger what the topic does not have any more."""
         in_topic = self.recorded.get(Source.LOYALTY, [])
-        places = {(entry.opened_time, entry.sequence) for entry in in_topic}
+        in_topic_versions = {entry.version for entry in in_topic}
         in_ledger = self.recorded.get(Source.LEDGER, [])
-        return in_topic + [entry for entry in in_ledger if (entry.opened_time, entry.sequence) not in places]
+        return in_topic + [entry for entry in in_ledger if entry.version not in in_topic_versions]
 
     def count(self, source: Source) -> int:
         """How many facts there are of what is compared."""

@@ -6,7 +6,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 import orjson
 
-LONGEST_KEY = 255
+MAX_KEY_LENGTH = 255
 """Characters of an Idempotency-Key, as at Stripe and Talon.One."""
 
 _NAMESPACE = uuid5(NAMESPACE_URL, "urn:retail-loyalty:command")

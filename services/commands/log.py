@@ -25,7 +25,7 @@ DELIVERY_SECONDS = 5.0
 
 PENDING, DONE = "pending", "done"
 ERASE = "erase"
-ASKED, DECIDED = 1, 2
+MARK_SEQUENCE, DECISION_SEQUENCE = 1, 2
 """Sequences of a command's records on loyalty-decisions."""
 
 _POLL_SECONDS = 0.1
@@ -35,7 +35,7 @@ def mark_of(command_id: str, kind: str, request_hash: str) -> Record:
     """The record that a command has been asked for. It names no customer: one that is erased leaves none behind."""
     return {
         "CommandID": command_id,
-        "Sequence": ASKED,
+        "Sequence": MARK_SEQUENCE,
         "Status": PENDING,
         "Kind": kind,
         "CustomerCardNo": "",

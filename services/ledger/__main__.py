@@ -10,8 +10,8 @@ import structlog
 
 from schemas.topics import LOYALTY
 from services.ledger.appender import Appender
+from services.ledger.consumer import LedgerConsumer
 from services.ledger.database import AWAY, LedgerError, migrate, writing_engine
-from services.ledger.follower import Follower
 from services.ledger.health import serving
 from services.ledger.metrics import Metrics
 from services.logging import configure_logging
@@ -39,15 +39,15 @@ def run(settings: Settings) -> None:
     metrics = Metrics()
     engine = writing_engine(settings.ledger_url)
     appender = Appender(engine, pseudonyms(settings.pseudonym_key_file), settings.name_of(LOYALTY))
-    follower = Follower(settings, appender, decoder(LOYALTY, schema_ids(settings)), metrics)
+    consumer = LedgerConsumer(settings, appender, decoder(LOYALTY, schema_ids(settings)), metrics)
     try:
-        with serving(settings.metrics_host, settings.ledger_metrics_port, metrics.registry, lambda: follower.trouble):
+        with serving(settings.metrics_host, settings.ledger_metrics_port, metrics.registry, lambda: consumer.trouble):
             for attempt in stamina.retry_context(on=AWAY, attempts=None, timeout=None):
                 with attempt:
                     migrate(engine)
                     appender.bind()
-            _on_signals(lambda _, __: follower.stop())
-            follower.run()
+            _on_signals(lambda _, __: consumer.stop())
+            consumer.run()
     finally:
         engine.dispose()
 

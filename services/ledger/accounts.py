@@ -1,19 +1,25 @@
 """The accounts that a batch is about, as the transaction has them so far."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
-from services.ledger.gaps import Gap
 from services.ledger.tables import AccountRow, GapRow
 
 # Below the number of parameters that either database allows a statement.
 _CHUNK = 10_000
 
 _Item = TypeVar("_Item")
+
+
+class Gap(NamedTuple):
+    """Missing sequences, both ends included."""
+
+    first: int
+    last: int
 
 
 class AccountKey(NamedTuple):
@@ -108,3 +114,26 @@ class Accounts:
 def _chunks(items: Collection[_Item]) -> Iterator[list[_Item]]:
     ordered = list(items)
     return (ordered[start : start + _CHUNK] for start in range(0, len(ordered), _CHUNK))
+
+
+def track(last: int, gaps: Sequence[Gap], appended: Iterable[int]) -> tuple[int, list[Gap]]:
+    """The highest sequence and the gaps below it, after these sequences have been appended in any order."""
+    missing = list(gaps)
+    for sequence in sorted(set(appended)):
+        if sequence > last:
+            if sequence > last + 1:
+                missing.append(Gap(last + 1, sequence - 1))
+            last = sequence
+        elif missing:
+            missing = [rest for gap in missing for rest in _without(gap, sequence)]
+    return last, missing
+
+
+def _without(gap: Gap, sequence: int) -> Iterator[Gap]:
+    if not gap.first <= sequence <= gap.last:
+        yield gap
+        return
+    if gap.first < sequence:
+        yield Gap(gap.first, sequence - 1)
+    if sequence < gap.last:
+        yield Gap(sequence + 1, gap.last)

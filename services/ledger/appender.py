@@ -12,9 +12,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from services.domain.entries import Kind
 from services.ledger import erasure, positions
-from services.ledger.accounts import AccountKey, Accounts
+from services.ledger.accounts import AccountKey, Accounts, track
 from services.ledger.database import BUSY_MILLISECONDS, lock
-from services.ledger.gaps import track
 from services.ledger.positions import Span, Watermarks
 from services.ledger.records import CardEntry, Undecodable, storable
 from services.ledger.tables import EntryRow, GapRow, UndecodableRow

@@ -39,7 +39,7 @@ class Cursor(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class EntryFilter:
     """Which entries: of these kinds (none: of all), on these days and between them (UTC; None: no limit)."""
 
     kinds: Collection[Kind] = ()
@@ -114,12 +114,12 @@ class LedgerQueries:
     def close(self) -> None:
         self._engine.dispose()
 
-    def page(self, card: str, selection: Selection, limit: int, before: Cursor | None = None) -> Page:
+    def page(self, card: str, entry_filter: EntryFilter, limit: int, before: Cursor | None = None) -> Page:
         """A customer's entries, the newest first, from behind the cursor; raises UnknownCustomerError."""
         found: list[Entry] = []
         with self._connected() as connection:
             for account in reversed(_accounts_of(connection, card)):
-                wanted = [EntryRow.account_id == account.id, *selection.conditions()]
+                wanted = [EntryRow.account_id == account.id, *entry_filter.conditions()]
                 if before:
                     if account.opened_time > before.opened_time:
                         continue
@@ -133,16 +133,16 @@ class LedgerQueries:
                     return Page(found[:limit], Cursor(last.opened_time, last.sequence))
         return Page(found, None)
 
-    def statement(self, card: str, selection: Selection) -> Statement:
+    def statement(self, card: str, entry_filter: EntryFilter) -> Statement:
         """A customer's statement; its entries are read as they are taken. Raises UnknownCustomerError."""
         with self._connected() as connection:
             accounts = _accounts_of(connection, card)
             total = sum(_total(connection, account) for account in accounts)
-            since = sum(_points_since(connection, account, selection.start) for account in accounts)
+            since = sum(_points_since(connection, account, entry_filter.start) for account in accounts)
             after = 0
-            if selection.end is not None:
-                after = sum(_points_since(connection, account, selection.end) for account in accounts)
-        entries = (each for account in accounts for each in self._entries(account, selection))
+            if entry_filter.end is not None:
+                after = sum(_points_since(connection, account, entry_filter.end) for account in accounts)
+        entries = (each for account in accounts for each in self._entries(account, entry_filter))
         return Statement(total - since, total - after, entries)
 
     def accounts(self) -> Iterator[KnownAccount]:
@@ -159,7 +159,7 @@ class LedgerQueries:
 
     def entries_of(self, account: KnownAccount) -> Iterator[Entry]:
         """Every entry of an account, the oldest first."""
-        return self._entries(account, Selection())
+        return self._entries(account, EntryFilter())
 
     def gaps(self) -> list[MissingEntries]:
         """What is missing of which accounts."""
@@ -178,13 +178,13 @@ class LedgerQueries:
             rows = connection.execute(select(table).order_by(UndecodableRow.partition, UndecodableRow.record_offset))
             return [Undecodable(row.partition, row.record_offset, row.append_time, row.reason) for row in rows]
 
-    def _entries(self, account: KnownAccount, selection: Selection) -> Iterator[Entry]:
+    def _entries(self, account: KnownAccount, entry_filter: EntryFilter) -> Iterator[Entry]:
         """Page by page, and up to where the account was: nobody's reading holds a transaction open."""
         last = 0
         while True:
             with self._connected() as connection:
                 between = (EntryRow.sequence > last, EntryRow.sequence <= account.last_sequence)
-                wanted = (EntryRow.account_id == account.id, *between, *selection.conditions())
+                wanted = (EntryRow.account_id == account.id, *between, *entry_filter.conditions())
                 page = select(EntryRow.__table__).where(*wanted).order_by(EntryRow.sequence).limit(_PAGE)
                 entries = [_entry(account, row) for row in connection.execute(page)]
             yield from entries

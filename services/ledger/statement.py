@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterator, Sequence
 
 from services.domain.entries import Entry
-from services.ledger.queries import Selection, Statement
+from services.ledger.queries import EntryFilter, Statement
 from services.ledger.texts import points_text, time_text
 
 COLUMNS = (
@@ -17,13 +17,13 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", 
 """Spreadsheets take a cell that begins with one of these for a formula (OWASP, CSV Injection); full-width ones too."""
 
 
-def csv_lines(statement: Statement, selection: Selection) -> Iterator[str]:
+def csv_lines(statement: Statement, entry_filter: EntryFilter) -> Iterator[str]:
     """The lines of the file. Raises LedgerUnavailableError in the middle: a file without its last line is none."""
     yield _line(COLUMNS)
-    yield _balance(selection.first_day, "opening-balance", statement.opening)
+    yield _balance(entry_filter.first_day, "opening-balance", statement.opening)
     for entry in statement.entries:
         yield _line(_cells(entry))
-    yield _balance(selection.last_day, "closing-balance", statement.closing)
+    yield _balance(entry_filter.last_day, "closing-balance", statement.closing)
 
 
 def _balance(day: object, name: str, points: int) -> str:

@@ -83,7 +83,7 @@ def wait_for_leaders(client: AdminClient, places: Collection[TopicPartition]) ->
         answers = client.list_offsets(dict.fromkeys(places, latest), request_timeout=_ASK_SECONDS)
         try:
             for answer in answers.values():
-                offset_in(answer)
+                listed_offset(answer)
         except KafkaException:
             if time.monotonic() > deadline:
                 raise
@@ -92,7 +92,7 @@ def wait_for_leaders(client: AdminClient, places: Collection[TopicPartition]) ->
             return
 
 
-def offset_in(answer: Future[Any]) -> int:
+def listed_offset(answer: Future[Any]) -> int:
     """The offset that ``AdminClient.list_offsets`` found; raises KafkaException where there is none.
 
     While a partition changes its leader there may be neither an error nor an offset. What librdkafka has in its place
@@ -104,15 +104,15 @@ def offset_in(answer: Future[Any]) -> int:
     return offset
 
 
-class TillTimeError(RuntimeError):
+class TimestampTypeError(RuntimeError):
     """A topic keeps the time that a producer claims: one clock years ahead would make everybody else's records late."""
 
 
-def longest_stay(topic: Topic, settings: Settings) -> timedelta | None:
+def max_record_age(topic: Topic, settings: Settings) -> timedelta | None:
     """How old a record of the topic can get before the broker deletes it, as the broker is configured; None: for ever.
 
     A segment is deleted once its newest record is past the retention, so its oldest may stay a segment's time longer.
-    Raises TillTimeError where the broker does not stamp the records itself.
+    Raises TimestampTypeError where the broker does not stamp the records itself.
     """
     name = settings.name_of(topic)
     resource = ConfigResource(ConfigResource.Type.TOPIC, name)
@@ -120,7 +120,7 @@ def longest_stay(topic: Topic, settings: Settings) -> timedelta | None:
     (future,) = client.describe_configs([resource], request_timeout=30).values()
     config = future.result()
     if config["message.timestamp.type"].value != "LogAppendTime":
-        raise TillTimeError(
+        raise TimestampTypeError(
             f"topic {name} has no message.timestamp.type=LogAppendTime: set it, or create the topic anew"
         )
     retention, segment = (int(config[setting].value) for setting in ("retention.ms", "segment.ms"))

@@ -36,7 +36,7 @@ def connection(settings: Settings) -> dict[str, Any]:
     return options
 
 
-class Refusal:
+class ConnectionDiagnosis:
     """Why a broker that answers does not let a client in: no valid password, or a certificate nobody trusts.
 
     librdkafka tells this only to ``error_cb``; calls just time out.
@@ -45,7 +45,7 @@ class Refusal:
     def __init__(self) -> None:
         self._reason: str | None = None
 
-    def note(self, error: KafkaError) -> None:
+    def on_error(self, error: KafkaError) -> None:
         """Takes what librdkafka reports; to be given as ``error_cb``, which is called while the client is polled."""
         if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):  # noqa: SLF001  # their only names
             _, _, self._reason = error.str().partition(" (after ")[0].partition(": ")

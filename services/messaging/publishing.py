@@ -41,9 +41,9 @@ class Record(Protocol):
 
 def connected_producer(settings: Settings, client_id: str, topics: Iterable[str]) -> Producer:
     """A producer whose broker answers and has these topics; raises PublishError otherwise, within BROKER_TIMEOUT."""
-    refusal = clients.Refusal()
+    diagnosis = clients.ConnectionDiagnosis()
     overrides: dict[str, clients.Option] = {
-        "error_cb": refusal.note,
+        "error_cb": diagnosis.on_error,
         "message.timeout.ms": int(DELIVERY_TIMEOUT * 1000),
         # Long runs fill larger batches; a record that has to wait for its batch costs nobody anything here.
         "linger.ms": 20,
@@ -58,7 +58,7 @@ def connected_producer(settings: Settings, client_id: str, topics: Iterable[str]
             find_topic(producer, topic)
     except KafkaException as error:
         producer.poll(0)
-        raise PublishError(refusal.explain(settings)) from error
+        raise PublishError(diagnosis.explain(settings)) from error
     return producer
 
 

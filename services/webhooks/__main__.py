@@ -16,35 +16,35 @@ from prometheus_client import REGISTRY, start_http_server
 
 from schemas import topics
 from services.logging import configure_logging
+from services.messaging.dead_letters import DeadLetterWriter
 from services.messaging.publishing import PublishError, connected_producer
 from services.messaging.schema_ids import SchemaRegistryUnavailableError, schema_ids
 from services.settings import Settings, SettingsError, read_settings
-from services.webhooks.dead_letters import DeadLetters
 from services.webhooks.delivery import Delivery, http_client
+from services.webhooks.dispatcher import EndpointDispatcher
 from services.webhooks.endpoints import Endpoint, EndpointsError, load
-from services.webhooks.follower import Follower
 from services.webhooks.metrics import Metrics
 
 log = structlog.get_logger()
 
 
 async def serve(endpoints: Sequence[Endpoint], settings: Settings, metrics: Metrics) -> None:
-    """Deliver until SIGTERM or SIGINT; if one endpoint's follower fails, all stop, and its error is raised."""
+    """Deliver until SIGTERM or SIGINT; if one endpoint's dispatcher fails, all stop, and its error is raised."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    # Each follower waits for Kafka in a thread: with fewer of them, endpoints would wait for one another.
+    # Each dispatcher waits for Kafka in a thread: with fewer of them, endpoints would wait for one another.
     loop.set_default_executor(ThreadPoolExecutor(2 * len(endpoints) + 2))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     connected_producer(settings, "loyalty-webhooks", [settings.name_of(topics.LOYALTY)])
-    dead_letters, ids = DeadLetters(settings), schema_ids(settings)
+    dead_letters, ids = DeadLetterWriter(settings, "loyalty-webhooks"), schema_ids(settings)
     async with AsyncExitStack() as opened:
-        followers = []
+        dispatchers = []
         for endpoint in endpoints:
             client = await opened.enter_async_context(http_client())
             deliver = Delivery(endpoint, client, metrics).deliver
-            followers.append(Follower(endpoint, settings, ids, deliver, dead_letters, metrics))
-        running = [asyncio.create_task(follower.run(stopping)) for follower in followers]
+            dispatchers.append(EndpointDispatcher(endpoint, settings, ids, deliver, dead_letters, metrics))
+        running = [asyncio.create_task(dispatcher.run(stopping)) for dispatcher in dispatchers]
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         stopping.set()
         ended = await asyncio.gather(*running, return_exceptions=True)

@@ -125,7 +125,7 @@ def test_the_local_stack_is_plain_text(tmp_path, till):
 
 def test_a_refusal_is_explained():
     """What librdkafka says between its own address and timing is what helps; anything else is no refusal."""
-    refusal, settings = clients.Refusal(), Settings()
+    refusal, settings = clients.ConnectionDiagnosis(), Settings()
     refusal.note(KafkaError(KafkaError._TRANSPORT, "x: connection refused"))
     assert "no Kafka broker answers at 127.0.0.1:9092" == refusal.explain(settings)
     refusal.note(

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from services import codecs
-from services.audit.comparison import Extent, verdict
+from services.audit.comparison import Coverage, compare
 from services.audit.facts import Facts, Source
 from services.domain.entries import Kind
 from services.domain.events import Purchase, Transfer
@@ -17,7 +17,7 @@ from services.domain.programme import DAY, Programme, Programmes
 from services.state_stores.catalogue import balance_body
 from tests.support.account_histories import CARD, HISTORIES, START, processed
 
-EVERYTHING = Extent(frozenset(Source), 0, 0, 0, START + 200 * DAY)
+EVERYTHING = Coverage(frozenset(Source), 0, 0, 0, START + 200 * DAY)
 
 
 PROGRAMMES = Programmes()
@@ -38,8 +38,8 @@ def facts_of(history):
     )
 
 
-def found(facts, programmes=PROGRAMMES, extent=EVERYTHING):
-    return verdict(CARD, facts, programmes, extent, pseudonymize).differences
+def found(facts, programmes=PROGRAMMES, coverage=EVERYTHING):
+    return compare(CARD, facts, programmes, coverage, pseudonymize)[0].differences
 
 
 def pseudonymize(card):
@@ -156,8 +156,8 @@ def test_what_time_has_not_done_is_found():
     history = processed([[Purchase(START, "I1", Decimal(100))]], programmes)
     facts = facts_of(history)
 
-    assert [] == found(facts, programmes, replace(EVERYTHING, awake=START + DAY - 1))
-    (difference,) = found(facts, programmes, replace(EVERYTHING, awake=START + DAY))
+    assert [] == found(facts, programmes, replace(EVERYTHING, timers_until=START + DAY - 1))
+    (difference,) = found(facts, programmes, replace(EVERYTHING, timers_until=START + DAY))
     assert "time has not done what was due at 2026-09-22T14:13:20+00:00" == difference.what
 
 
@@ -181,11 +181,11 @@ def test_what_retention_took_is_not_called_wrong():
     facts.events = facts.events[2:]
     gone = replace(EVERYTHING, events_from=START + 3)
 
-    seen = verdict(CARD, facts, PROGRAMMES, gone, pseudonymize)
+    seen, _ = compare(CARD, facts, PROGRAMMES, gone, pseudonymize)
     assert (False, []) == (seen.recomputed, seen.differences)
 
     facts.balance = {**facts.balance, "TotalLoyaltyPoints": "99.00"}
-    seen = verdict(CARD, facts, PROGRAMMES, gone, pseudonymize)
+    seen, _ = compare(CARD, facts, PROGRAMMES, gone, pseudonymize)
     assert [Source.BALANCE] == [each.where for each in seen.differences]
 
 
@@ -195,4 +195,4 @@ def test_what_could_not_be_read_is_not_compared(source):
     facts = facts_of(three())
     facts.recorded[source] = []
 
-    assert [] == found(facts, extent=replace(EVERYTHING, compared=EVERYTHING.compared - {source}))
+    assert [] == found(facts, coverage=replace(EVERYTHING, compared=EVERYTHING.compared - {source}))

@@ -1,9 +1,9 @@
-"""Missing sequences: services.ledger.gaps."""
+"""Missing sequences: services.ledger.accounts."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.ledger.gaps import Gap, track
+from services.ledger.accounts import Gap, track
 
 
 @given(st.lists(st.lists(st.integers(1, 40), max_size=10), max_size=6))

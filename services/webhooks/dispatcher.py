@@ -12,9 +12,10 @@ from confluent_kafka import Message as KafkaMessage
 from schemas import topics
 from services.messaging import clients
 from services.messaging.avro import decoder
+from services.messaging.dead_letters import DeadLetterWriter
+from services.messaging.record_position import RecordPosition
 from services.messaging.schema_ids import SchemaIds, UnknownSchemaIdError
 from services.settings import Settings
-from services.webhooks.dead_letters import DeadLetters
 from services.webhooks.delivery import UndeliveredError
 from services.webhooks.endpoints import Endpoint
 from services.webhooks.message import Message
@@ -30,11 +31,8 @@ _BUSY_SECONDS = 0.05
 _BROKER_SECONDS = 10.0
 _MILLISECONDS = 1_000
 
-Place = tuple[int, int]
-"""Partition and offset."""
 
-
-class Follower:
+class EndpointDispatcher:
     """Reads as a member of the endpoint's own group, so that several processes share the partitions.
 
     An endpoint that is new begins at the end of the topic, and that place is committed at once: what comes later is
@@ -49,7 +47,7 @@ class Follower:
         settings: Settings,
         ids: SchemaIds,
         deliver: Callable[[Message], Awaitable[None]],
-        dead_letters: DeadLetters,
+        dead_letters: DeadLetterWriter,
         metrics: Metrics,
     ) -> None:
         self._endpoint = endpoint
@@ -63,7 +61,7 @@ class Follower:
         self._on_their_way: set[asyncio.Task[None]] = set()
         self._last_of: dict[bytes | None, asyncio.Task[None]] = {}
         self._offsets: defaultdict[int, deque[int]] = defaultdict(deque)
-        self._done: set[Place] = set()
+        self._done: set[RecordPosition] = set()
         self._taken = False
         self._paused = False
         self._failure: Exception | None = None
@@ -142,7 +140,8 @@ class Follower:
     def _send_off(self, record: KafkaMessage) -> None:
         key = record.key()
         task = asyncio.create_task(self._handle_after(self._last_of.get(key), record))
-        self._offsets[_place(record)[0]].append(_place(record)[1])
+        position = _position_of(record)
+        self._offsets[position.partition].append(position.offset)
         self._on_their_way.add(task)
         self._last_of[key] = task
 
@@ -159,7 +158,7 @@ class Follower:
         try:
             if self._failure is None:
                 await self._handle(record)
-                self._done.add(_place(record))
+                self._done.add(_position_of(record))
         except Exception as error:  # noqa: BLE001 - raised where the follower ends
             self._failure = error
 
@@ -182,7 +181,7 @@ class Follower:
         self._metrics.delay.labels(name).observe(_age(record))
 
     async def _set_aside(self, record: KafkaMessage, reason: str) -> None:
-        await self._dead_letters.add(record, f"webhook {self._endpoint.name}: {reason}")
+        await self._dead_letters.write(record, f"webhook {self._endpoint.name}: {reason}")
         self._metrics.messages.labels(self._endpoint.name, "dead").inc()
 
     def _keep_to_window(self) -> None:
@@ -222,8 +221,8 @@ class Follower:
         self._metrics.lag.labels(self._endpoint.name).set(unread + len(self._on_their_way))
 
 
-def _place(record: KafkaMessage) -> Place:
-    return int(record.partition() or 0), int(record.offset() or 0)
+def _position_of(record: KafkaMessage) -> RecordPosition:
+    return RecordPosition(int(record.partition() or 0), int(record.offset() or 0))
 
 
 def _age(record: KafkaMessage) -> float:

@@ -35,7 +35,7 @@ _PASSING = (*AWAY, KafkaException, SchemaRegistryUnavailableError, PositionMoved
 """What is over some time. Nothing is skipped because of it: the positions are read again, and reading goes on there."""
 
 
-class Follower:
+class LedgerConsumer:
     """Reads on until it is told to stop.
 
     Attributes:
