@@ -1,13 +1,11 @@
-"""Follows the topic loyalty and appends what it says; outside of any group, as the offsets are the database's."""
+"""Reads the topic loyalty and appends its entries to the ledger."""
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import cast
 
-import stamina
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka import Message, TopicCollection, TopicPartition
 
 from schemas.topics import LOYALTY
 from services.ledger.appender import Appender, Batch
@@ -17,6 +15,7 @@ from services.ledger.positions import PositionMovedError, Span, Watermarks
 from services.ledger.records import CardEntry, Undecodable, entry_of
 from services.messaging import clients
 from services.messaging.avro import Record, UndecodableError
+from services.messaging.log_reader import LogReader
 from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
 from services.settings import Settings
 
@@ -24,22 +23,20 @@ log = structlog.get_logger(__name__)
 
 CLIENT_ID = "loyalty-ledger"
 
-# Enough for the cost of a commit to vanish beside the rows, few enough to hold in memory whatever their texts are.
+# A larger batch would not be faster: the commit costs little beside so many rows. Any batch of this size fits in memory.
 _BATCH_RECORDS = 5_000
 _POLL_SECONDS = 0.5
 _BROKER_SECONDS = 5.0
-_LONGEST_PAUSE_SECONDS = 5.0
 _CHECK_SECONDS = 5.0
 
-_PASSING = (*AWAY, KafkaException, SchemaRegistryUnavailableError, PositionMovedError)
-"""What is over some time. Nothing is skipped because of it: the positions are read again, and reading goes on there."""
+_TEMPORARY = (*AWAY, SchemaRegistryUnavailableError, PositionMovedError)
+"""After these errors the consumer reads the positions again and continues there. It skips nothing."""
 
 
 class LedgerConsumer:
-    """Reads on until it is told to stop.
+    """Appends all records of the topic until it is told to stop.
 
-    Attributes:
-        trouble: what keeps the ledger from following now, in words for an operator; None: nothing.
+    It is not a member of a consumer group: the database stores the positions, in the transactions of the entries.
     """
 
     def __init__(
@@ -50,117 +47,80 @@ class LedgerConsumer:
         self._appender = appender
         self._decode = decode
         self._metrics = metrics
-        self._stopping = threading.Event()
+        self._reader = LogReader(settings, CLIENT_ID, retry_on=_TEMPORARY, **{"enable.partition.eof": False})
         self._positions: dict[int, int] = {}
         self._next_check = 0.0
-        self.trouble: str | None = "starting"
+        metrics.ready.set_function(lambda: self.problem is None)
+
+    @property
+    def problem(self) -> str | None:
+        """Why the ledger cannot append now, for an operator; None if it can."""
+        return self._reader.error or (None if self._reader.connected else "not connected")
 
     def stop(self) -> None:
-        """Let ``run`` return after the transaction that it is in."""
-        self._stopping.set()
+        """Make ``run`` return after the current transaction."""
+        self._reader.stop()
 
     def run(self) -> None:
-        """Follow until ``stop``. Raises LedgerError, and whatever is a defect."""
-        consumer = self._consumer()
-        try:
-            while not self._stopping.is_set():
-                for attempt in stamina.retry_context(
-                    on=self._may_pass, attempts=None, timeout=None, wait_max=_LONGEST_PAUSE_SECONDS
-                ):
-                    with attempt:
-                        self._turn(consumer)
-        except _PASSING:
-            if not self._stopping.is_set():
-                raise
-        finally:
-            self._note("stopped")
-            consumer.close()
+        """Append until ``stop``. Raises LedgerError."""
+        self._reader.run(self._connect, self._poll_once)
 
-    def _may_pass(self, error: Exception) -> bool:
-        return isinstance(error, _PASSING) and not self._stopping.is_set()
-
-    def _consumer(self) -> Consumer:
-        def note(error: KafkaError) -> None:
-            self._note(f"Kafka: {error.str()}")
-
-        # An offset that the broker does not have must surface: a jump would skip what nobody has appended.
-        overrides: dict[str, clients.Option] = {"auto.offset.reset": "error", "error_cb": note}
-        return clients.consumer(self._settings, CLIENT_ID, **overrides, **{"enable.partition.eof": False})
-
-    def _turn(self, consumer: Consumer) -> None:
-        try:
-            if not self._positions:
-                self._attach(consumer)
-            messages = self._poll(consumer)
-            if messages:
-                self._append(messages)
-            self._appender.tidy()
-            self._note_lag(consumer)
-        except _PASSING as error:
-            self._positions = {}
-            self._note(f"{type(error).__name__}: {error}".partition("\n")[0])
-            raise
-
-    def _attach(self, consumer: Consumer) -> None:
-        """Ask the database where to go on, and go there."""
+    def _connect(self) -> None:
+        """Read the positions from the database and continue there."""
         admin = clients.admin(self._settings, CLIENT_ID)
         (future,) = admin.describe_topics(TopicCollection([self._topic]), request_timeout=_BROKER_SECONDS).values()
         topic = future.result()
-        places = [TopicPartition(self._topic, each.id) for each in topic.partitions]
-        marks = {
-            place.partition: Watermarks(*consumer.get_watermark_offsets(place, timeout=_BROKER_SECONDS))
-            for place in places
-        }
-        positions = self._appender.open(str(topic.topic_id), marks)
+        consumer = self._reader.consumer
+        marks = {}
+        for partition in topic.partitions:
+            offsets = consumer.get_watermark_offsets(
+                TopicPartition(self._topic, partition.id), timeout=_BROKER_SECONDS
+            )
+            marks[partition.id] = Watermarks(*offsets)
+        self._positions = self._appender.open(str(topic.topic_id), marks)
         self._metrics.gaps.set(self._appender.count_gaps())
-        consumer.assign([TopicPartition(self._topic, number, start) for number, start in positions.items()])
-        self._positions = positions
-        self._note(None)
-        log.info("following", topic=self._topic, positions=positions)
+        consumer.assign([TopicPartition(self._topic, number, start) for number, start in self._positions.items()])
+        log.info("following", topic=self._topic, positions=self._positions)
 
-    def _poll(self, consumer: Consumer) -> list[Message]:
-        first = consumer.poll(_POLL_SECONDS)
-        if first is None:
-            self._idle(consumer)
-            return []
-        # No waiting for more: what has arrived meanwhile is taken along, a lone entry is appended at once.
-        messages = [first, *consumer.consume(_BATCH_RECORDS - 1, 0)]
-        if errors := [error for message in messages if (error := message.error())]:
-            raise KafkaException(errors[0])
-        return messages
-
-    def _idle(self, consumer: Consumer) -> None:
-        """Find out what a quiet topic does not tell: whether the database is there, and `loyalty ledger reread`."""
-        if self.trouble:
-            # librdkafka reconnects by itself but says nothing when it has.
-            consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=_BROKER_SECONDS)
-            self._note(None)
-        if time.monotonic() >= self._next_check:
+    def _poll_once(self) -> None:
+        records = self._reader.read(_BATCH_RECORDS, _POLL_SECONDS).records
+        if records:
+            self._append([message for of_partition in records.values() for message in of_partition])
+        elif time.monotonic() >= self._next_check:
+            # A quiet topic does not show that the database is away, or that `loyalty ledger reread` was run.
             self._appender.check(self._positions)
             self._next_check = time.monotonic() + _CHECK_SECONDS
+        self._appender.checkpoint_after_erasure()
+        for partition, position in self._positions.items():
+            self._metrics.position.labels(partition).set(position)
+            self._metrics.lag.labels(partition).set(max(0, self._reader.end_offset(self._topic, partition) - position))
 
     def _append(self, messages: Sequence[Message]) -> None:
         batch = self._batch(messages)
         with self._metrics.transaction_seconds.time():
             appended = self._appender.append(batch)
         self._positions |= {partition: span.end for partition, span in batch.spans.items()}
-        self._note(None)
         self._metrics.entries.inc(appended.entries)
         self._metrics.repeats.inc(len(batch.entries) - appended.entries)
         self._metrics.undecodable.inc(len(batch.undecodable))
         self._metrics.erased.inc(appended.erased)
         self._metrics.gaps.inc(appended.gaps)
         for record in batch.undecodable:
-            # Never the key: it is a card number.
-            place = {"topic": self._topic, "partition": record.partition, "offset": record.offset}
-            log.error("a record is no entry", **place, reason=record.reason)
+            # The log never shows the key, because it is a card number.
+            log.error(
+                "a record is not an entry; `loyalty ledger undecodable` lists all of them",
+                topic=self._topic,
+                partition=record.partition,
+                offset=record.offset,
+                reason=record.reason,
+            )
 
     def _batch(self, messages: Sequence[Message]) -> Batch:
         entries: list[CardEntry] = []
         undecodable: list[Undecodable] = []
         ends: dict[int, int] = {}
         for message in messages:
-            # The types allow None for what only a message that is not from a consumer lacks.
+            # The type of these methods includes None for messages that do not come from a consumer.
             partition, offset = cast(int, message.partition()), cast(int, message.offset())
             ends[partition] = offset + 1
             try:
@@ -175,13 +135,3 @@ class LedgerConsumer:
         if value is None:
             raise UndecodableError("it has no value")
         return entry_of(self._decode(value), message.key())
-
-    def _note(self, trouble: str | None) -> None:
-        self.trouble = trouble
-        self._metrics.ready.set(trouble is None)
-
-    def _note_lag(self, consumer: Consumer) -> None:
-        for partition, position in self._positions.items():
-            _, high = consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
-            self._metrics.position.labels(partition).set(position)
-            self._metrics.lag.labels(partition).set(max(0, high - position))
