@@ -21,7 +21,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from pipelines.accounts.operator import EVENT_TYPE, RECORD_TYPE, account_records, rows_of, writer_ids
 from pipelines.runtime.session import spark_session
-from services import codecs
+from services.codecs.events import decode_event
+from services.codecs.state import decode_account, encode_account
 from services.domain.account.processor import Outcome, process
 from services.domain.programme import Programmes
 from services.messaging.avro import record_encoder
@@ -58,7 +59,7 @@ class OneByOne(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         state = self._state.get()
         outcome = _decide(key[0], state[0] if state else None, ((row.append_time, row.event) for row in rows))
-        self._state.update((codecs.dump(outcome.account),))
+        self._state.update((encode_account(outcome.account),))
         yield from rows_of(key[0], outcome, WRITER_IDS)
 
     def close(self) -> None:
@@ -71,7 +72,7 @@ def state_with_rows(events: DataFrame) -> DataFrame:
     def count(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         rows = ((int(row.append_time), row.event) for frame in frames for row in frame.itertuples())
         outcome = _decide(key[0], state.get[0] if state.exists else None, rows)
-        state.update((codecs.dump(outcome.account),))
+        state.update((encode_account(outcome.account),))
         records = [row.asDict() for row in rows_of(key[0], outcome, WRITER_IDS)]
         yield pd.DataFrame(records, columns=RECORD_TYPE.names)
 
@@ -81,8 +82,8 @@ def state_with_rows(events: DataFrame) -> DataFrame:
 
 
 def _decide(card: str, state: bytes | None, rows: Iterator[tuple[int, bytes]]) -> Outcome:
-    account = codecs.load(bytes(state)) if state else None
-    return process(account, [codecs.event_of(time, bytes(event)) for time, event in rows], PROGRAMMES, card)
+    account = decode_account(bytes(state)) if state else None
+    return process(account, [decode_event(time, bytes(event)) for time, event in rows], PROGRAMMES, card)
 
 
 OPERATORS: dict[str, Callable[[DataFrame], DataFrame]] = {

@@ -16,9 +16,9 @@ from pydantic import BaseModel, BeforeValidator, Field
 from api.http import problems
 from api.http.problems import ProblemError
 from api.schemas.documentation import problem_responses
-from services.domain.entries import Entry, Kind
+from services.domain.entries import AccountVersion, Entry, Kind
+from services.domain.formats import clamped_time_text, points_text
 from services.ledger.queries import (
-    Cursor,
     EntryFilter,
     LedgerQueries,
     LedgerUnavailableError,
@@ -26,7 +26,6 @@ from services.ledger.queries import (
     UnknownCustomerError,
 )
 from services.ledger.statement import csv_lines
-from services.ledger.texts import points_text, time_text
 
 router = APIRouter(prefix="/v1/customers", tags=["customers"])
 
@@ -118,12 +117,12 @@ async def between(first: FirstDay = None, last: LastDay = None) -> EntryFilter:
 
 async def cursor_of(
     cursor: Annotated[str | None, Query(max_length=100, description="`next` of the page before.")] = None,
-) -> Cursor | None:
+) -> AccountVersion | None:
     if cursor is None:
         return None
     try:
         found = _CURSOR.fullmatch(urlsafe_b64decode(cursor.encode("ascii")).decode("ascii"))
-        place = Cursor(*map(int, found.groups())) if found else None
+        place = AccountVersion(*map(int, found.groups())) if found else None
     except ValueError:
         place = None
     if place is None or max(place) >= 2**63:
@@ -152,7 +151,7 @@ def entries(  # noqa: PLR0913, PLR0917 - one parameter a parameter of the reques
     card: Card,
     ledger: Ledger,
     days: Days,
-    before: Annotated[Cursor | None, Depends(cursor_of)],
+    before: Annotated[AccountVersion | None, Depends(cursor_of)],
     kind: Annotated[list[Kind] | None, Query(max_length=len(Kind), description="Only these kinds.")] = None,
     limit: Annotated[int, Query(ge=1, le=LONGEST_PAGE, description="Entries a page.")] = 100,
 ) -> Response:
@@ -218,8 +217,8 @@ def _page(page: Page) -> Mapping[str, Any]:
 def _json(entry: Entry) -> dict[str, Any]:
     return {
         "Sequence": entry.sequence,
-        "OpenedTime": time_text(entry.opened_time),
-        "UpdatedTime": time_text(entry.time),
+        "OpenedTime": clamped_time_text(entry.opened_time),
+        "UpdatedTime": clamped_time_text(entry.time),
         "Kind": entry.kind.value,
         "EarnedLoyaltyPoints": points_text(entry.points),
         "TotalLoyaltyPoints": points_text(entry.total),
@@ -231,7 +230,7 @@ def _json(entry: Entry) -> dict[str, Any]:
         "EventID": entry.event_id,
         "InvoiceNumber": entry.invoice_number,
         "TotalAmount": float(entry.total_amount),
-        "ExpiresTime": time_text(entry.expires_time) if entry.expires_time else None,
+        "ExpiresTime": clamped_time_text(entry.expires_time) if entry.expires_time else None,
         "Reason": entry.reason,
         "Actor": entry.actor,
         "Counterparty": entry.counterparty,

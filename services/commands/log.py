@@ -159,7 +159,9 @@ class KafkaCommandLog:
 
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal():
-            log.error("a fatal error ends the producer of commands; the next command creates another", error=error.str())
+            log.error(
+                "a fatal error ends the producer of commands; the next command creates another", error=error.str()
+            )
             with self._lock:
                 self._producer = None
 

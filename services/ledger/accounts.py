@@ -52,8 +52,8 @@ class Accounts:
                 key = AccountKey(row.pseudonym, row.opened_time)
                 self._add(key, Account(row.id, row.last_sequence, row.erased_time))
         by_id = {account.id: account for account in self._by_key.values()}
-        for chunk in _chunks(by_id):
-            for row in connection.execute(select(GapRow.__table__).where(GapRow.account_id.in_(chunk))):
+        for ids in _chunks(by_id):
+            for row in connection.execute(select(GapRow.__table__).where(GapRow.account_id.in_(ids))):
                 by_id[row.account_id].gaps.append(Gap(row.first_sequence, row.last_sequence))
 
     def _add(self, key: AccountKey, account: Account) -> None:

@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 CLIENT_ID = "loyalty-ledger"
 
-# A larger batch would not be faster: the commit costs little beside so many rows. Any batch of this size fits in memory.
+# A larger batch would not be faster: the commit costs little beside so many rows. This many records fit in memory.
 _BATCH_RECORDS = 5_000
 _POLL_SECONDS = 0.5
 _BROKER_SECONDS = 5.0
@@ -73,9 +73,7 @@ class LedgerConsumer:
         consumer = self._reader.consumer
         marks = {}
         for partition in topic.partitions:
-            offsets = consumer.get_watermark_offsets(
-                TopicPartition(self._topic, partition.id), timeout=_BROKER_SECONDS
-            )
+            offsets = consumer.get_watermark_offsets(TopicPartition(self._topic, partition.id), timeout=_BROKER_SECONDS)
             marks[partition.id] = Watermarks(*offsets)
         self._positions = self._appender.open(str(topic.topic_id), marks)
         self._metrics.gaps.set(self._appender.count_gaps())

@@ -1,12 +1,12 @@
-"""A statement as CSV (RFC 4180): what it opened with, what happened, what it closed with."""
+"""Writes a statement as CSV (RFC 4180): opening balance, entries, closing balance."""
 
 import csv
 import io
 from collections.abc import Iterator, Sequence
 
 from services.domain.entries import Entry
+from services.domain.formats import clamped_time_text, points_text
 from services.ledger.queries import EntryFilter, Statement
-from services.ledger.texts import points_text, time_text
 
 COLUMNS = (
     *("Time", "Kind", "Points", "TotalPoints", "InvoiceNumber", "TotalAmount", "EventID"),
@@ -14,11 +14,11 @@ COLUMNS = (
 )
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""Spreadsheets take a cell that begins with one of these for a formula (OWASP, CSV Injection); full-width ones too."""
+"""A spreadsheet takes a cell that starts with one of these characters for a formula (OWASP, CSV Injection)."""
 
 
 def csv_lines(statement: Statement, entry_filter: EntryFilter) -> Iterator[str]:
-    """The lines of the file. Raises LedgerUnavailableError in the middle: a file without its last line is none."""
+    """The lines of the file. Can raise LedgerUnavailableError after some lines; then the last line is missing."""
     yield _line(COLUMNS)
     yield _balance(entry_filter.first_day, "opening-balance", statement.opening)
     for entry in statement.entries:
@@ -33,7 +33,7 @@ def _balance(day: object, name: str, points: int) -> str:
 def _cells(entry: Entry) -> list[str]:
     has_invoice = bool(entry.invoice_number)
     return [
-        time_text(entry.time),
+        clamped_time_text(entry.time),
         entry.kind.value,
         points_text(entry.points),
         points_text(entry.total),
@@ -44,12 +44,12 @@ def _cells(entry: Entry) -> list[str]:
         _text(entry.actor),
         _text(entry.counterparty),
         _text(entry.tier),
-        time_text(entry.expires_time) if entry.expires_time else "",
+        clamped_time_text(entry.expires_time) if entry.expires_time else "",
     ]
 
 
 def _text(text: str) -> str:
-    """What somebody else wrote: shown as it is, and never calculated."""
+    """A text from outside, quoted so that no spreadsheet takes it for a formula."""
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 

@@ -30,7 +30,7 @@ def create_topics(settings: Settings) -> list[str]:
     """Create the missing topics of the catalogue and check the others. Returns the names of all topics.
 
     Raises TopicMismatchError if an existing topic has another number of partitions, so that readers would look for keys
-    in the wrong partitions. Raises KafkaException if the broker cannot create a topic, or if a partition gets no leader.
+    in wrong partitions. Raises KafkaException if the broker cannot create a topic, or if a partition gets no leader.
     """
     client = admin(settings)
     requests = [

@@ -37,7 +37,7 @@ def connection(settings: Settings) -> dict[str, Any]:
 
 
 class ConnectionDiagnosis:
-    """Explains why a client cannot connect: no broker answers, the password is wrong, or the certificate is not trusted.
+    """Explains why a client cannot connect: no answer, a wrong password, or a certificate that is not trusted.
 
     librdkafka reports the cause only to ``error_cb``. The calls themselves only time out.
     """
@@ -99,8 +99,8 @@ def admin(settings: Settings, client_id: str = "loyalty-admin") -> AdminClient:
             "log_level": 5,
             # A request waits for the leader that the client knows. By default it waits five minutes for a dead one.
             "topic.metadata.refresh.interval.ms": 2000,
-            # While a request waits, librdkafka 2.16 reconnects without a pause, ten thousand times a second: each failed
-            # attempt sends RD_KAFKA_OP_CONNECT, which ends the pause. Permanent connections avoid this.
+            # While a request waits, librdkafka 2.16 reconnects ten thousand times a second: each failed attempt sends
+            # RD_KAFKA_OP_CONNECT, which ends the pause between attempts. Permanent connections avoid this.
             "enable.sparse.connections": False,
         }
     )

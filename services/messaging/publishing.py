@@ -73,7 +73,7 @@ def require_broker(settings: Settings) -> None:
 def find_topic(client: Producer | Consumer, topic: str) -> TopicMetadata:
     """The broker's description of a topic. Raises PublishError if the topic does not exist.
 
-    A broker can learn of a new topic a moment after its creation. So the function repeats the request for TOPIC_TIMEOUT.
+    A broker can learn of a new topic a moment after its creation, so the function retries for TOPIC_TIMEOUT.
     """
     deadline = time.monotonic() + TOPIC_TIMEOUT
     while True:

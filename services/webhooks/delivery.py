@@ -79,7 +79,9 @@ class Delivery:
         """Whether to try again after the usual wait, or the seconds to wait if the receiver names them."""
         if not isinstance(error, UndeliveredError) or error.final:
             return False
-        return True if error.retry_after is None else min(error.retry_after, self._endpoint.longest_wait.total_seconds())
+        return (
+            True if error.retry_after is None else min(error.retry_after, self._endpoint.longest_wait.total_seconds())
+        )
 
     async def _attempt(self, message: Message) -> None:
         endpoint, response = self._endpoint, None

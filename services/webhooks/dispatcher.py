@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
 from schemas import topics
+from services.messaging import clients
 from services.messaging.avro import decoder
 from services.messaging.dead_letters import DeadLetterWriter
 from services.messaging.log_reader import LogReader
@@ -28,7 +29,7 @@ log = structlog.get_logger(__name__)
 MAX_UNCOMMITTED = 500
 """Records of one partition that are read and not committed. A crash repeats at most so many deliveries.
 
-A small number repeats little after a crash. A large number lets other customers' notifications pass one that is retried.
+A small number repeats little after a crash. With a large number other customers wait less for a retried notification.
 """
 
 _IDLE_SECONDS = 0.5
@@ -109,17 +110,14 @@ class EndpointDispatcher:
         self._failure: Exception | None = None
 
     def _group_reader(self, settings: Settings) -> LogReader:
-        return LogReader(
-            settings,
-            "loyalty-webhooks",
-            **{
-                "group.id": f"{settings.topic_prefix}loyalty-webhooks-{self._endpoint.name}",
-                "auto.offset.reset": "earliest",
-                "session.timeout.ms": str(int(settings.session_timeout.total_seconds() * _MILLISECONDS)),
-                "enable.partition.eof": "false",
-                "error_cb": self._log_client_error,
-            },
-        )
+        options: dict[str, clients.Option] = {
+            "group.id": f"{settings.topic_prefix}loyalty-webhooks-{self._endpoint.name}",
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": int(settings.session_timeout.total_seconds() * _MILLISECONDS),
+            "enable.partition.eof": False,
+            "error_cb": self._log_client_error,
+        }
+        return LogReader(settings, "loyalty-webhooks", retry_on=(), **options)
 
     def _log_client_error(self, error: KafkaError) -> None:
         # The client reconnects by itself.
@@ -191,7 +189,7 @@ class EndpointDispatcher:
         log.info("following", endpoint=self._endpoint.name, partitions=sorted(each.partition for each in assigned))
 
     def _on_revoke(self, _: Consumer, __: list[TopicPartition]) -> None:
-        """Commit what is finished. The next owner of the partitions, which can be this process, reads the rest again."""
+        """Commit what is finished. The next owner of a partition, which can be this process, reads the rest again."""
         self._commit()
         self._records.clear()
         self._uncommitted = UncommittedOffsets()

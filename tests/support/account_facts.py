@@ -16,7 +16,7 @@ from infra.local.ports import free_port
 from infra.local.stack import environment_of
 from pipelines.runtime.query_table import LOYALTY, Query
 from schemas import topics
-from services import codecs
+from services.codecs.events import command_record
 from services.domain.events import Command
 from services.ledger.database import reading_engine
 from services.ledger.tables import EntryRow
@@ -48,7 +48,7 @@ def buy(settings: Settings, *invoices: dict[str, Any]) -> None:
 def command(settings: Settings, *asked: tuple[str, Command]) -> None:
     """Commands, each with the card it is for."""
     encode = encoder(topics.LOYALTY_COMMANDS, IDS)
-    records = ((card.encode(), encode(codecs.command(card, each))) for card, each in asked)
+    records = ((card.encode(), encode(command_record(card, each))) for card, each in asked)
     publish(settings, topics.LOYALTY_COMMANDS, records)
 
 

@@ -7,7 +7,8 @@ from confluent_kafka import Message
 
 from schemas import topics
 from schemas.topics import Topic
-from services import codecs
+from services.codecs.events import decode_event
+from services.codecs.records import balance_record, decision_record
 from services.domain.account.processor import Account, process
 from services.domain.entries import Kind
 from services.domain.events import Event
@@ -36,10 +37,10 @@ class Decider:
         outcome = process(self._accounts.get(card), [event], Programmes(), card)
         self._accounts[card] = outcome.account
         for entry in outcome.entries:
-            balance = None if entry.kind is Kind.ERASED else codecs.balance(card, entry)
+            balance = None if entry.kind is Kind.ERASED else balance_record(card, entry)
             self._write(topics.LOYALTY_BALANCES, card, balance)
         for decision in outcome.decisions:
-            self._write(topics.LOYALTY_DECISIONS, decision.command_id, codecs.decision(card, decision))
+            self._write(topics.LOYALTY_DECISIONS, decision.command_id, decision_record(card, decision))
         for command_id in outcome.forgotten:
             self._write(topics.LOYALTY_DECISIONS, command_id, None)
         assert 0 == self._producer.flush(PATIENCE)
@@ -63,7 +64,7 @@ class Decider:
         key, value, (_, append_time) = message.key(), message.value(), message.timestamp()
         assert key is not None
         assert value is not None
-        self.happen(key.decode(), codecs.event_of(append_time, value))
+        self.happen(key.decode(), decode_event(append_time, value))
 
     def _write(self, topic: Topic, key: str, record: Record | None) -> None:
         value = None if record is None else encoder(topic, IDS)(record)

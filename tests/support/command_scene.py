@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS, LOYALTY_DECISIONS
-from services import codecs
+from services.codecs.events import credit_record, decode_event
+from services.codecs.records import balance_record, decision_record
 from services.domain.account.processor import Account, process
 from services.domain.entries import Kind
 from services.domain.events import Event, Purchase
@@ -54,21 +55,21 @@ class Scene:
         for command in waiting:
             self.now += 1
             value = encoder(LOYALTY_COMMANDS, IDS)(command)
-            self.happen(command["CustomerCardNo"], codecs.event_of(self.now, value))
+            self.happen(command["CustomerCardNo"], decode_event(self.now, value))
 
     def happen(self, card: str, event: Event) -> None:
         outcome = process(self.accounts.get(card), [event], Programmes(), card)
         self.accounts[card] = outcome.account
         for entry in outcome.entries:
-            balance = None if entry.kind is Kind.ERASED else codecs.balance(card, entry)
+            balance = None if entry.kind is Kind.ERASED else balance_record(card, entry)
             self.group.write([(LOYALTY_BALANCES, card, balance)])
-        decided = [codecs.decision(card, each) for each in outcome.decisions]
+        decided = [decision_record(card, each) for each in outcome.decisions]
         self.group.write((LOYALTY_DECISIONS, each["CommandID"], each) for each in decided)
         self.group.write((LOYALTY_DECISIONS, command_id, None) for command_id in outcome.forgotten)
         for credit in outcome.credits:
             self.happen(
                 credit.to_card,
-                codecs.event_of(self.now, encoder(LOYALTY_COMMANDS, IDS)(codecs.credit_command(card, credit))),
+                decode_event(self.now, encoder(LOYALTY_COMMANDS, IDS)(credit_record(card, credit))),
             )
 
     def earn(self, points: str, card: str = CARD) -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from services import codecs
 from services.audit.comparison import Coverage, compare
 from services.audit.facts import Facts, Source
+from services.codecs.records import balance_record
 from services.domain.entries import Kind
 from services.domain.events import Purchase, Transfer
 from services.domain.programme import DAY, Programme, Programmes
@@ -24,7 +24,7 @@ PROGRAMMES = Programmes()
 
 
 def balance(entry):
-    return orjson.loads(balance_body(codecs.balance(CARD, entry)))
+    return orjson.loads(balance_body(balance_record(CARD, entry)))
 
 
 def facts_of(history):
@@ -129,7 +129,7 @@ def test_a_wrong_balance_is_found():
     history = three()
     facts = facts_of(history)
     facts.balance = {**facts.balance, "TotalLoyaltyPoints": "99.00"}
-    assert [(Source.BALANCE, "of sequence 3: TotalLoyaltyPoints 99.00 for 6.00", False)] == found(facts)
+    assert [(Source.BALANCE, "of sequence 3: TotalLoyaltyPoints is 99.00 and should be 6.00", False)] == found(facts)
 
     facts.balance = balance(history.entries[1])
     assert [(Source.BALANCE, "is that of sequence 2, not 3", True)] == found(facts)
@@ -144,7 +144,7 @@ def test_a_wrong_state_is_found():
     facts = facts_of(history)
     facts.state = history.account.copy()
     facts.state.debt = 1
-    assert [(Source.STATE, "at sequence 3: debt 0.01 for 0.00", False)] == found(facts)
+    assert [(Source.STATE, "at sequence 3: debt is 0.01 and should be 0.00", False)] == found(facts)
 
     facts.state.sequence = 2
     assert [(Source.STATE, "has sequence 2, not 3", True)] == found(facts)

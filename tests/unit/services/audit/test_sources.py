@@ -12,7 +12,7 @@ import pytest
 from schemas.topics import LOYALTY
 from services.audit import sources
 from services.audit.sources import UnreadableError, ledger_entries, served_balances
-from services.codecs import entry_of
+from services.codecs.records import entry_from_notification
 from services.domain.entries import Kind
 from services.messaging.avro import decoder
 from services.messaging.schema_ids import FolderSchemaIds
@@ -71,14 +71,14 @@ def test_all_pages_are_read():
 @pytest.mark.parametrize(("answer", "reason"), [((404, {}), "404"), (page(partial=True), r"partitions \[2\]")])
 def test_what_cannot_be_read_is_said(monkeypatch, answer, reason):
     """An API that does not know the store, or that stays partial, is named with its URL."""
-    monkeypatch.setattr(sources, "_SECONDS", 1.0)
+    monkeypatch.setattr(sources, "_PAGE_SECONDS", 1.0)
     with serving([answer]) as url, pytest.raises(UnreadableError, match=f"served balance: {url}.*{reason}"):
         list(served_balances(url))
 
 
 def test_no_api_is_said(monkeypatch):
     """An address where nobody listens."""
-    monkeypatch.setattr(sources, "_SECONDS", 1.0)
+    monkeypatch.setattr(sources, "_PAGE_SECONDS", 1.0)
     with pytest.raises(UnreadableError, match=r"served balance: http://127\.0\.0\.1:9/"):
         list(served_balances("http://127.0.0.1:9"))
 
@@ -94,7 +94,7 @@ def test_entries_of_the_ledger_are_those_that_were_appended(database_url):
 
     decode = decoder(LOYALTY, IDS)
     assert {("A", PSEUDONYMS.of("A"), kept), (None, PSEUDONYMS.of("B"), erased)} == {
-        (fact.card, fact.pseudonym, entry_of(decode(fact.value))) for fact in found
+        (fact.card, fact.pseudonym, entry_from_notification(decode(fact.value))) for fact in found
     }
 
 
