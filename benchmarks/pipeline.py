@@ -36,7 +36,7 @@ from services.messaging.publishing import connected_producer, publish
 from services.messaging.schema_ids import FolderSchemaIds
 from services.pos_simulator import Options, Simulation
 from services.settings import Settings
-from tests.support.kafka_topics import read_all
+from tests.support.kafka import read_all
 from tests.support.oracles import is_home_delivery, is_prime
 
 REPORT = Path("var/reports/pipeline.json")
