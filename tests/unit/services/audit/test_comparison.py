@@ -158,7 +158,7 @@ def test_what_time_has_not_done_is_found():
 
     assert [] == found(facts, programmes, replace(EVERYTHING, timers_until=START + DAY - 1))
     (difference,) = found(facts, programmes, replace(EVERYTHING, timers_until=START + DAY))
-    assert "time has not done what was due at 2026-09-22T14:13:20+00:00" == difference.what
+    assert "a timer that was due at 2026-09-22T14:13:20+00:00 has not run" == difference.what
 
 
 def test_the_ledger_may_have_forgotten_who():
@@ -171,7 +171,7 @@ def test_the_ledger_may_have_forgotten_who():
     assert [] == found(facts)
 
     facts.recorded[Source.LEDGER][-1] = replace(history.entries[-1], **hidden, points=-40)
-    assert [(Source.LEDGER, "entry 2: points -0.40 for -0.50", False)] == found(facts)
+    assert [(Source.LEDGER, "entry 2: points is -0.40 and should be -0.50", False)] == found(facts)
 
 
 def test_what_retention_took_is_not_called_wrong():
