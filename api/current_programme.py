@@ -10,7 +10,7 @@ from api.http import problems
 from services.domain.programme import Programme, Programmes
 from services.programmes import ProgrammeError, parse
 from services.state_stores.contract import StoreClosedError
-from services.state_stores.entry import Entry
+from services.state_stores.definition import VersionedValue
 from services.state_stores.store import NotServingError, StateStore
 from services.state_stores.task import StoreTask
 
@@ -47,7 +47,7 @@ class CurrentProgramme:
 
     def _rules(self, stored: bytes) -> Programme:
         if stored not in self._parsed:
-            published = orjson.loads(Entry.unpack(stored).body)
+            published = orjson.loads(VersionedValue.unpack(stored).body)
             effective_time = int(datetime.fromisoformat(published["EffectiveTime"]).timestamp() * 1000)
             try:
                 rules = parse(published["Programme"])
