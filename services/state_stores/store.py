@@ -1,6 +1,7 @@
 """The partitions of a store that this instance holds: they are opened, read and removed here."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class NotServingError(LookupError):
 
     Attributes:
         partition: the number of the partition.
-        task: its task while it restores; None if this instance does not hold the partition.
+        task: its task while it restores or is damaged; None if this instance does not hold the partition.
     """
 
     def __init__(self, partition: int, task: StoreTask | None) -> None:
@@ -47,6 +48,7 @@ class StateStore:
     Attributes:
         definition: the definition of the store.
         is_source: whether another store is derived from this one.
+        rebuilds: how often the data of each partition were deleted and read again since the start of the process.
     """
 
     def __init__(self, definition: StoreDefinition, source: "StateStore | None" = None) -> None:
@@ -58,6 +60,7 @@ class StateStore:
         if source:
             source.is_source = True
         self._tasks: dict[int, StoreTask] = {}
+        self.rebuilds: Counter[int] = Counter()
 
     @property
     def tasks(self) -> Mapping[int, StoreTask]:
@@ -71,14 +74,15 @@ class StateStore:
     def get(self, key: bytes) -> VersionedValue | None:
         """The value of a key; None if the key does not exist.
 
-        Raises NotServingError if the partition is restoring or not on this instance, StoreClosedError if it leaves.
+        Raises NotServingError if the partition is restoring, damaged or not on this instance, StoreClosedError if it
+        leaves, StoreCorruptError if this read finds damage. The next read then raises NotServingError.
         """
         return self.serving(self.partition_of(key)).get(key)
 
     def serving(self, partition: int) -> StoreTask:
-        """The task of the partition. Raises NotServingError if it is restoring or not on this instance."""
+        """The task of the partition. Raises NotServingError if it is restoring, damaged or not on this instance."""
         task = self._tasks.get(partition)
-        if task is None or not task.progress.restored:
+        if task is None or not task.progress.restored or task.store.damage:
             raise NotServingError(partition, task)
         return task
 
@@ -108,17 +112,18 @@ class StateStore:
         origin = self.definition.origin(changelog.origin)
         low, high = watermarks
         task = self._tasks.get(partition)
-        if task and _why_rebuild(_current_checkpoint(task), origin, changelog, low, high) is None:
-            task.progress.end_offset = high
-            return task
-        self.remove(partition)
         if task:
-            storage, reason, checkpoint = task.store, None, _current_checkpoint(task)
+            storage, checkpoint, reason = task.store, _current_checkpoint(task), task.store.damage
         else:
             storage, reason = self._open_storage(open_partition, partition)
             checkpoint = storage.checkpoint
         reason = reason or _why_rebuild(checkpoint, origin, changelog, low, high)
+        if task and reason is None:
+            task.progress.end_offset = high
+            return task
+        self.remove(partition)
         if reason:
+            self.rebuilds[partition] += 1
             log.warning("store rebuilt from its changelog", store=self.definition.name, partition=partition, why=reason)
             storage.destroy()
             storage, _ = self._open_storage(open_partition, partition)

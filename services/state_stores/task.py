@@ -40,7 +40,7 @@ class TaskProgress:
         end_offset: the highest end offset that the broker has reported.
         target: the end offset at the start. A store that has reached it is restored.
         rebuilt_because: why the local data were deleted at the start; None if they were kept.
-        restored: whether the task serves reads.
+        restored: whether the store has reached the target.
         applied: number of records that were applied.
         undecodable: number of records that were skipped because they cannot be decoded.
         ignored: number of records that were skipped because the stored value is at least as new.
@@ -116,6 +116,11 @@ class StoreTask:
         self._end_ahead: tuple[int, int] | None = None
         self._last_batch: _StoredValues = {}
         self.advance(progress.position)
+
+    @property
+    def serving(self) -> bool:
+        """Whether reads are served: the store is restored, and no damage was found."""
+        return self.progress.restored and self.store.damage is None
 
     def get(self, key: bytes) -> VersionedValue | None:
         """The value of a key; None if the key does not exist."""

@@ -178,6 +178,27 @@ def test_anything_less_is_a_standby(membership: dict[str, object], active_target
     assert standing(scene).stale
 
 
+def test_a_global_copy_is_stale_while_kafka_is_away() -> None:
+    """It may miss a record that other instances have, unless the broker has confirmed its end within a lease."""
+    scene = Scene()
+    store = scene.local.stores.by_name["stores"]
+    now = boot_seconds()
+    progress = TaskProgress(None, 0, 5, 5, 5, active_target=5, end_asked_at=now)
+    task = StoreTask(store.definition, 0, MemoryStorePartition(), "test", progress)
+    store.add(task)
+    before = scene.local.status(store, 0)
+    assert ReplicaStatus(ACTIVE, 0, 5, 0, lag_known=True) == before
+
+    progress.end_asked_at = now - scene.membership.lease_seconds - 1
+
+    assert scene.local.status(store, 0).stale
+    assert scene.local.confirm(store, before).stale
+    progress.end_asked_at = boot_seconds()
+    assert not scene.local.status(store, 0).stale
+    task.note_end(6, boot_seconds(), 0)
+    assert scene.local.status(store, 0).stale
+
+
 def test_the_lease_is_checked_after_the_read_too() -> None:
     """A process that was stopped in the middle of a read does not answer as the owner."""
     scene = Scene(owned=frozenset({(TOPIC, 1)}))

@@ -2,14 +2,16 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import timedelta
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import stamina
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
@@ -24,7 +26,7 @@ from services.state_stores.changelog import Changelog, EndOffsets
 from services.state_stores.contract import Checkpoint, StoreCorruptError, StorePartition
 from services.state_stores.materialiser import Materialiser
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.store import StateStore
+from services.state_stores.store import Opener, StateStore
 from services.state_stores.waiters import SequenceWaiters
 
 TOPIC = "loyalty-balances"
@@ -281,6 +283,27 @@ def test_a_changelog_replaced_while_running_is_read_anew() -> None:
     assert task.store.count() == 0
 
 
+def test_a_damaged_store_is_rebuilt_and_the_others_read_on() -> None:
+    """A read found damage: the copy is read from the start again, and the report says why. Its neighbour stays open."""
+    damaged, kept, empty = stored(5), stored(5), MemoryStorePartition()
+    scene = Scene(damaged, kept, empty, high=5)
+    scene.assignment.give(0, 1)
+    scene.reconcile()
+    scene.broker.reads[1] = 5
+    damaged.damage = "block checksum mismatch"
+
+    scene.materialiser._rebuild_damaged(cast(AdminClient, scene.broker))
+
+    assert {0: 0, 1: 5} == scene.broker.reads
+    task = scene.store.tasks[0]
+    assert task.store is empty
+    assert (False, False) == (task.serving, task.progress.caught_up)
+    assert task.progress.rebuilt_because == "block checksum mismatch"
+    assert scene.store.tasks[1].store is kept
+    task.advance(5)
+    assert (True, True) == (task.serving, task.progress.caught_up)
+
+
 class NoEnds:
     def poll(self, places: Collection[ChangelogPartition]) -> list[None]:
         return []
@@ -374,29 +397,50 @@ def test_a_schema_registry_that_is_away_costs_time_and_no_balance(monkeypatch: p
                 raise SchemaRegistryUnavailableError("the registry is away")
             return super().writer_schema(schema_id)
 
-    module = "services.state_stores.materialiser"
-    monkeypatch.setattr(f"{module}.describe_changelogs", lambda *_: {TOPIC: Changelog("here", 3, RETENTION)})
-    monkeypatch.setattr(f"{module}.EndOffsets", lambda _: NoEnds())
-    monkeypatch.setattr("services.messaging.clients.consumer", lambda *_, **__: OneBalance())
-    monkeypatch.setattr(f"{module}.clients.admin", lambda *_: Broker(0, 1))
     store = StateStore(catalogue.stores(Registry())[0])
-    assignment = ByHand()
-    assignment.give(0)
-    materialiser = Materialiser(
-        [store],
-        Settings(),
-        open_partition=lambda *_: MemoryStorePartition(),
-        assignment=assignment,
-        waiters=SequenceWaiters(),
-    )
-    materialiser.start()
-    try:
+    with running(store, monkeypatch, lambda *_: MemoryStorePartition()) as materialiser:
         until(lambda: len(failures) > 2)
         assert materialiser.alive
         assert (0, 0) == (store.tasks[0].progress.undecodable, store.tasks[0].progress.position)
         back.set()
         until(lambda: store.tasks[0].progress.position == 1)
         assert store.read(0, {b"C1"})[b"C1"] is not None
+
+
+def test_a_write_that_finds_damage_rebuilds_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread stays alive, deletes the damaged copy and reads the changelog again."""
+
+    class Damaged(MemoryStorePartition):
+        def apply(self, *_: object) -> None:
+            self.damage = "Corruption: bad block"
+            raise StoreCorruptError(self.damage)
+
+    opened: list[StorePartition] = [Damaged(), MemoryStorePartition()]
+    store = StateStore(catalogue.stores(FolderSchemaIds())[0])
+    with running(store, monkeypatch, lambda *_: opened.pop(0)) as materialiser:
+        until(lambda: 0 in store.tasks and store.tasks[0].progress.position == 1)
+        assert materialiser.alive
+        assert store.tasks[0].progress.rebuilt_because == "Corruption: bad block"
+        assert {0: 1} == store.rebuilds
+
+
+@contextmanager
+def running(store: StateStore, monkeypatch: pytest.MonkeyPatch, open_partition: Opener) -> Iterator[Materialiser]:
+    """A materialiser that owns partition 0, whose changelog has one balance."""
+    module = "services.state_stores.materialiser"
+    monkeypatch.setattr(f"{module}.describe_changelogs", lambda *_: {TOPIC: Changelog("here", 3, RETENTION)})
+    monkeypatch.setattr(f"{module}.EndOffsets", lambda _: NoEnds())
+    monkeypatch.setattr("services.messaging.clients.consumer", lambda *_, **__: OneBalance())
+    monkeypatch.setattr(f"{module}.clients.admin", lambda *_: Broker(0, 1))
+    assignment = ByHand()
+    assignment.give(0)
+    materialiser = Materialiser(
+        [store], Settings(), open_partition=open_partition, assignment=assignment, waiters=SequenceWaiters()
+    )
+    materialiser.start()
+    try:
+        with stamina.set_testing(True, attempts=1_000_000):
+            yield materialiser
     finally:
         materialiser.stop()
 
