@@ -7,8 +7,9 @@ from datetime import datetime
 import orjson
 
 from api.http import problems
+from services.domain.formats import to_milliseconds
 from services.domain.programme import Programme, Programmes
-from services.programmes import ProgrammeError, parse
+from services.programmes.file import ProgrammeError, parse_programme
 from services.state_stores.contract import StoreClosedError
 from services.state_stores.definition import VersionedValue
 from services.state_stores.store import NotServingError, StateStore
@@ -28,14 +29,14 @@ class CurrentProgramme:
     def now(self) -> tuple[Programme, int]:
         """The version that decides an invoice that the broker appends now, and this machine's idea of now.
 
-        The time is in milliseconds since the epoch. Raises ProblemError while the store is not restored, and for a
+        The time is in milliseconds since the epoch. Raises Problem while the store is not restored, and for a
         version that cannot be read.
         """
         now = time.time_ns() // 1_000_000
         try:
             found = [stored for task in self._tasks() for _, stored in task.store.scan(b"", None, _MOST_VERSIONS)]
         except StoreClosedError as error:
-            raise problems.stopping() from error
+            raise problems.Stopping from error
         return Programmes.of([self._version_0, *map(self._rules, found)]).at(now), now
 
     def _tasks(self) -> list[StoreTask]:
@@ -48,10 +49,10 @@ class CurrentProgramme:
     def _rules(self, stored: bytes) -> Programme:
         if stored not in self._parsed:
             published = orjson.loads(VersionedValue.unpack(stored).body)
-            effective_time = int(datetime.fromisoformat(published["EffectiveTime"]).timestamp() * 1000)
+            effective_time = to_milliseconds(datetime.fromisoformat(published["EffectiveTime"]))
             try:
-                rules = parse(published["Programme"])
+                rules = parse_programme(published["Programme"])
             except ProgrammeError as error:
-                raise problems.programme_unreadable(published["Version"]) from error
+                raise problems.ProgrammeUnreadable(published["Version"]) from error
             self._parsed[stored] = replace(rules, version=published["Version"], effective_time=effective_time)
         return self._parsed[stored]

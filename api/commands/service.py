@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -21,14 +21,15 @@ import orjson
 import structlog
 from fastapi import Request, Response
 
-from api.http import command_problems, headers, pagination, problems
+from api.http import headers, pagination, problems
 from api.routing.key_reads import KeyReads
 from api.routing.lookup import problem_of
 from api.routing.owner_only import OwnerRequests
-from services import codecs
+from services.codecs.events import command_record
 from services.commands.log import ASKED, DECIDED, DONE, ERASE, PENDING, CommandLog, mark_of
 from services.domain.account.model import command_kind
 from services.domain.events import Command
+from services.domain.formats import to_milliseconds
 from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
 from services.state_stores import catalogue
@@ -48,7 +49,6 @@ MOST_IN_FLIGHT = 256
 _PATIENCE_SECONDS = 15.0
 _MARK_SECONDS = 5.0
 _SHORTEST_LOOK_SECONDS = 1.0
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Decision = dict[str, Any]
 """A decision, or the mark that goes before it, as the store shows it (``catalogue.decision_body``)."""
@@ -59,7 +59,7 @@ class Asked:
     """A request that is a command.
 
     Attributes:
-        make: gives the card and the command, if it is to be sent; raises ProblemError.
+        make: gives the card and the command, if it is to be sent; raises Problem.
         done: the status of the answer once it is done.
         card: where the request names it; the decision on an erasure does not.
     """
@@ -84,7 +84,7 @@ class Commands:
         self._releases: set[asyncio.Task[None]] = set()
 
     async def answer(self, request: Request, asked: Asked, seconds: float) -> Response:
-        """What became of the command within so many seconds, sent now or before; raises ProblemError."""
+        """What became of the command within so many seconds, sent now or before; raises Problem."""
 
         async def act() -> Response:
             return await self._as_owner(asked, time.monotonic() + seconds)
@@ -95,16 +95,16 @@ class Commands:
     async def look_up(self, command_id: str, seconds: float) -> Decision | None:
         """What is known of a command, wherever it is; its decision if that comes within so many seconds.
 
-        None for one that nobody has asked for. Raises ProblemError.
+        None for one that nobody has asked for. Raises Problem.
         """
         found = await self._reads.ask(catalogue.DECISIONS, command_id)
         if found.status_code == HTTPStatus.OK and seconds and _value_of(found)["Status"] == PENDING:
             decided = await self._reads.ask(catalogue.DECISIONS, command_id, ReadConsistency(DECIDED), seconds)
-            found = found if problem_of(decided) == problems.SEQUENCE_NOT_REACHED else decided
+            found = found if problem_of(decided) == problems.SequenceNotReached.code else decided
         if found.status_code == HTTPStatus.NOT_FOUND:
             return None
         if found.status_code != HTTPStatus.OK:
-            raise problems.passed_on(found)
+            raise problems.OtherProblem.from_response(found)
         return _value_of(found)
 
     async def is_visible(self, decision: Decision, seconds: float, card: str | None = None) -> bool:
@@ -133,14 +133,14 @@ class Commands:
         known: Decision | None = orjson.loads(entry.body) if entry else None
         in_hand = known["RequestHash"] if known else self._in_flight.get(command_id)
         if in_hand not in (None, asked.request_hash):
-            raise command_problems.idempotency_key_reused()
+            raise problems.IdempotencyKeyReused
         if known and known["Status"] != PENDING:
             return await self._decided(asked, known, until)
         wait = math.ceil(SEND_AGAIN_SECONDS - _age(entry)) if entry else 1
         if command_id in self._in_flight or (entry and wait > 0):
-            raise command_problems.command_in_flight(_address(command_id), max(1, wait))
+            raise problems.CommandInFlight(_address(command_id), max(1, wait))
         if len(self._in_flight) >= MOST_IN_FLIGHT:
-            raise command_problems.too_many_commands()
+            raise problems.TooManyCommands
         self._in_flight[command_id] = asked.request_hash
         is_marked = known is not None
         try:
@@ -151,7 +151,7 @@ class Commands:
             if not is_marked:
                 await self._mark(mark)
                 is_marked = True
-            await self._send(codecs.command(card, command, time.time_ns() // 1_000_000))
+            await self._send(command_record(card, command, time.time_ns() // 1_000_000))
             return await self._outcome(asked, mark, until)
         finally:
             self._release(command_id, is_marked=is_marked)
@@ -161,7 +161,7 @@ class Commands:
             await self._log.mark(mark)
         except PublishError as error:
             log.warning("a command was not taken", error=str(error))
-            raise command_problems.kafka_unavailable(1) from error
+            raise problems.KafkaUnavailable(1) from error
 
     async def _send(self, command: Record) -> None:
         try:
@@ -169,7 +169,7 @@ class Commands:
         except PublishError as error:
             # With the mark there, the command may be there too: a retry waits until it is sent again.
             log.warning("a command may not have been sent", error=str(error))
-            raise command_problems.kafka_unavailable(SEND_AGAIN_SECONDS) from error
+            raise problems.KafkaUnavailable(SEND_AGAIN_SECONDS) from error
 
     async def _outcome(self, asked: Asked, mark: Record, until: float) -> Response:
         entry = await self._wait(asked.command_id, DECIDED, until)
@@ -180,7 +180,7 @@ class Commands:
 
     async def _decided(self, asked: Asked, decision: Decision, until: float) -> Response:
         if decision["Status"] != DONE:
-            raise command_problems.refused(shown(decision))
+            raise problems.CommandRefused.from_decision(shown(decision))
         if not await self.is_visible(decision, until - time.monotonic(), asked.card):
             return accepted(decision)
         response = pagination.json_response(shown(decision), Location=_address(asked.command_id))
@@ -195,7 +195,7 @@ class Commands:
         except NotServingError as error:
             raise problems.not_serving(error) from error
         except StoreClosedError as error:
-            raise problems.stopping() from error
+            raise problems.Stopping from error
 
     async def _wait(self, command_id: str, sequence: int, until: float) -> VersionedValue | None:
         """The record once it has that sequence; what is there when the time is over, or the partition leaves."""
@@ -253,4 +253,4 @@ def _milliseconds(shown_time: str | None) -> int:
     """A time as the stores show it, in milliseconds since the epoch; 0 for none."""
     if shown_time is None:
         return 0
-    return (datetime.fromisoformat(shown_time) - _EPOCH) // timedelta(milliseconds=1)
+    return to_milliseconds(datetime.fromisoformat(shown_time))

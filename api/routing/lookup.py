@@ -94,7 +94,7 @@ class KeyQueries:
         return self._local.stores.by_name[name]
 
     async def answer(self, request: Request, query: KeyQuery) -> Response:
-        """The answer, ours or another instance's; raises ProblemError."""
+        """The answer, ours or another instance's; raises Problem."""
         if asked_as := headers.received(request, headers.FORWARDED_TO):
             return await self._as_asked(query, asked_as, _Clock(query, request))
         clock = None
@@ -104,13 +104,13 @@ class KeyQueries:
                     return self._respond(query, *self._read(query))
                 clock = _Clock(query, request)
                 return await self._here(query, clock, as_owner=True)
-            except problems.ProblemError as problem:
+            except problems.Problem as problem:
                 if not problem.another_may_answer:
                     raise
         return await self._elsewhere(request, query, clock or _Clock(query, request))
 
     async def answer_here(self, query: KeyQuery) -> Response:
-        """The answer from the copy that is here, whoever owns the partition; raises ProblemError."""
+        """The answer from the copy that is here, whoever owns the partition; raises Problem."""
         return await self._here(query, _Clock(query), as_owner=False)
 
     async def _as_asked(self, query: KeyQuery, asked_as: str, clock: _Clock) -> Response:
@@ -125,7 +125,7 @@ class KeyQueries:
 
         def read() -> VersionedValue | None:
             if as_owner and not self._local.owns(query.store, query.partition):
-                raise problems.not_the_owner(query.partition)
+                raise problems.NotTheOwner(query.partition)
             found[:] = [self._read(query)]
             return found[0][1]
 
@@ -141,7 +141,7 @@ class KeyQueries:
         except NotServingError as error:
             raise problems.not_serving(error) from error
         except StoreClosedError as error:
-            raise problems.stopping() from error
+            raise problems.Stopping from error
 
     def _respond(self, query: KeyQuery, before: ReplicaStatus, entry: VersionedValue | None) -> Response:
         standing = self._local.confirm(query.store, before)
@@ -149,11 +149,11 @@ class KeyQueries:
         own_headers = headers.freshness(self._local.url, standing, sequence)
         try:
             if not standing.is_within(query.max_lag):
-                raise problems.too_stale(query.max_lag or 0, standing.lag if standing.lag_known else None)
+                raise problems.TooStale(query.max_lag or 0, standing.lag if standing.lag_known else None)
             if not query.awaited.is_satisfied_by(entry):
-                raise problems.sequence_not_reached(query.awaited.sequence, sequence)
+                raise problems.SequenceNotReached(query.awaited.sequence, sequence)
             response = query.render(entry)
-        except problems.ProblemError as problem:
+        except problems.Problem as problem:
             problem.headers = {**problem.headers, **headers.texts(own_headers)}
             raise
         response.raw_headers.extend(own_headers)
@@ -204,10 +204,10 @@ class KeyQueries:
         if target.url == self._local.url:
             try:
                 return await self._here(query, clock, as_owner=False)
-            except problems.ProblemError as problem:
+            except problems.Problem as problem:
                 if not problem.another_may_answer:
                     raise
-                attempts.note_refusal(problem.name, problem.response())
+                attempts.note_refusal(problem.code, problem.response())
                 return None
         try:
             response = await self._forwarder.forward(request, target, min(clock.left, patience), patience)
@@ -246,8 +246,8 @@ class _Attempts:
         self.failed[url] = error
 
     def note_refusal(self, kind: str, response: Response) -> None:
-        self.moved = self.moved or kind == problems.NOT_THE_OWNER
-        if kind != problems.NOT_THE_OWNER:
+        self.moved = self.moved or kind == problems.NotTheOwner.code
+        if kind != problems.NotTheOwner.code:
             self._refusals.append(response)
 
     def forget_answers(self) -> None:
@@ -262,7 +262,7 @@ class _Attempts:
         if self.failed:
             timed_out = any(isinstance(error, PeerTimeoutError) for error in self.failed.values())
             return problems.owner_unreachable(partition, sorted(self.failed), timed_out=timed_out).response()
-        return problems.rebalancing(partition).response()
+        return problems.Rebalancing(partition).response()
 
 
 def deadline_of(request: Request) -> float:

@@ -15,13 +15,22 @@ from pipelines.accounts.operator import ACCOUNTS
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.runtime.query_table import ARCHIVE, LOYALTY, Seed
 from schemas import topics
-from services import codecs, programmes
+from services.codecs.events import command_record, decode_event
+from services.codecs.state import decode_account, encode_account
 from services.domain.events import Adjust, Capture, Erase, Purchase, Reserve, Transfer
 from services.messaging.administration import is_empty
 from services.messaging.avro import decoder, encoder
+from services.programmes.topic import publish_programme
 from services.pseudonyms import pseudonyms
-from tests.support.kafka_topics import IDS, headers_of, publish, read_all
-from tests.support.pipeline_process import replay_newest_batch, rewind, run_to_the_end, start_pipeline, wait_until
+from tests.support.builders import IDS, invoice
+from tests.support.kafka import headers_of, publish, publish_invoices, read_all
+from tests.support.processes import (
+    delete_all_batches_but_the_first,
+    delete_newest_commit,
+    run_to_the_end,
+    start_pipeline,
+    wait_until,
+)
 
 CARDS = ("7001-A", "7002-B")
 A, B = CARDS
@@ -44,25 +53,9 @@ def wait_for_leaders(settings, seconds=60):
             return
 
 
-def invoice(number, card, amount):
-    return {
-        "InvoiceNumber": number,
-        "StoreID": "STR1",
-        "TotalAmount": amount,
-        "CustomerType": "PRIME",
-        "CustomerCardNo": card,
-        "InvoiceLineItems": [{"ItemCode": "458", "TotalValue": amount}],
-    }
-
-
-def buy(settings, *invoices):
-    encode = encoder(topics.POS_INVOICES, IDS)
-    publish(settings, topics.POS_INVOICES, [(b"STR1", encode(each)) for each in invoices])
-
-
 def send(settings, card, *commands):
     encode = encoder(topics.LOYALTY_COMMANDS, IDS)
-    values = [encode(codecs.command(card, command)) for command in commands]
+    values = [encode(command_record(card, command)) for command in commands]
     publish(settings, topics.LOYALTY_COMMANDS, [(card.encode(), value) for value in values])
 
 
@@ -104,7 +97,7 @@ def entries(settings, card):
 @pytest.mark.usefixtures("topics_created")
 def test_commands_are_decided_once_whatever_is_sent_again_or_replayed(spark, settings):
     """Reserve, capture, refusal, adjustment, transfer and erasure, each with its records, over repeats and replays."""
-    buy(settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0))
+    publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0))
     run(spark, settings)
     asked = [
         Reserve(append_time=0, command_id="r1", points=500),
@@ -116,7 +109,7 @@ def test_commands_are_decided_once_whatever_is_sent_again_or_replayed(spark, set
     for each in asked:  # one by one: those of one millisecond are decided in an order of their own
         send(settings, A, each)
     run(spark, settings)
-    replay_newest_batch(LOYALTY.checkpoint(settings))
+    delete_newest_commit(LOYALTY.checkpoint(settings))
     send(settings, A, *asked)
     run(spark, settings)  # the replay, and the credit
     run(spark, settings)
@@ -144,9 +137,9 @@ def test_commands_are_decided_once_whatever_is_sent_again_or_replayed(spark, set
 
     send(settings, B, Erase(append_time=0, command_id="e2"))
     time.sleep(0.01)  # another millisecond of the broker
-    buy(settings, invoice("I3", B, 100.0))
+    publish_invoices(settings, invoice("I3", B, 100.0))
     run(spark, settings)
-    replay_newest_batch(LOYALTY.checkpoint(settings))
+    delete_newest_commit(LOYALTY.checkpoint(settings))
     run(spark, settings)
     opened_anew = latest(settings, topics.LOYALTY_BALANCES)[B]
     assert (Decimal("2.00"), 1) == (opened_anew["TotalLoyaltyPoints"], opened_anew["Sequence"])
@@ -157,7 +150,7 @@ def accounts_of(spark, settings):
     """Card and account of all that is in Spark's state."""
     state = spark.read.format("statestore").option("stateVarName", ACCOUNTS).load(LOYALTY.checkpoint(settings))
     found = state.selectExpr("user_map_key.card", "user_map_value.account").collect()
-    return [(row.card, codecs.load(bytes(row.account))) for row in found]
+    return [(row.card, decode_account(bytes(row.account))) for row in found]
 
 
 @pytest.mark.usefixtures("topics_created")
@@ -166,7 +159,7 @@ def test_malformed_commands_become_dead_letters_and_stop_nobody(spark, settings)
     encode = encoder(topics.LOYALTY_COMMANDS, IDS)
 
     def changed(**changes):
-        good = codecs.command(A, Reserve(append_time=0, command_id=f"bad-{len(bad)}", points=100))
+        good = command_record(A, Reserve(append_time=0, command_id=f"bad-{len(bad)}", points=100))
         return encode(good | changes)
 
     lots = [{"Points": 2**62, "ExpiresTime": 0}, {"Points": 2**62, "ExpiresTime": 0}]
@@ -209,12 +202,12 @@ def test_malformed_commands_become_dead_letters_and_stop_nobody(spark, settings)
 def test_what_time_does_needs_no_traffic(spark, settings):
     """Points are released though nothing comes in; the same batches once more give the same bytes."""
     settings = settings.model_copy(update={"timer_interval": timedelta(seconds=1)})
-    programmes.publish("loyalty-factor: 0.02\npending: PT2S\n", settings)
-    buy(settings, invoice("I0", B, 1.0))
+    publish_programme("loyalty-factor: 0.02\npending: PT2S\n", settings)
+    publish_invoices(settings, invoice("I0", B, 1.0))
     run(spark, settings)  # the first batch, which is never done again
     query = LOYALTY.start(spark, IDS, settings, available_now=False)
     try:
-        buy(settings, invoice("I1", A, 1000.0))
+        publish_invoices(settings, invoice("I1", A, 1000.0))
         deadline = time.monotonic() + 300
         while ("released", Decimal(0)) not in entries(settings, A):
             assert query.isActive, query.exception()
@@ -226,7 +219,7 @@ def test_what_time_does_needs_no_traffic(spark, settings):
     assert done == entries(settings, A)
     assert Decimal("20.00") == latest(settings, topics.LOYALTY_BALANCES)[A]["AvailableLoyaltyPoints"]
     before = len(read_all(settings, topics.LOYALTY))
-    rewind(LOYALTY.checkpoint(settings))
+    delete_all_batches_but_the_first(LOYALTY.checkpoint(settings))
     run(spark, settings)
     assert done == entries(settings, A)
     assert before < len(read_all(settings, topics.LOYALTY)), "no timer fired again, so nothing was proven"
@@ -237,15 +230,15 @@ def test_what_time_does_needs_no_traffic(spark, settings):
 def test_a_new_version_of_the_programme_decides_without_a_restart_of_the_pipeline(settings, tmp_path):
     """The running process takes the version up between two batches, and goes on with the same accounts."""
     settings = settings.model_copy(update={"programme_notice": timedelta(0)})
-    buy(settings, invoice("I1", A, 1000.0))
+    publish_invoices(settings, invoice("I1", A, 1000.0))
     with (tmp_path / "pipeline.log").open("a", encoding="utf-8") as log:
         running = start_pipeline(settings, log, "--query", "loyalty", LOYALTY_LOG_FORMAT="json")
         try:
             wait_until(lambda: 1 == len(entries(settings, A)), running, log)
-            version = programmes.publish("loyalty-factor: 0.05\n", settings)
+            version = publish_programme("loyalty-factor: 0.05\n", settings)
             wait_until(lambda: 2 == Path(log.name).read_text("utf-8").count('"event": "query started"'), running, log)
             assert version.effective_time < time.time() * 1000
-            buy(settings, invoice("I2", A, 1000.0))
+            publish_invoices(settings, invoice("I2", A, 1000.0))
             wait_until(lambda: 2 == len(entries(settings, A)), running, log)
         finally:
             running.send_signal(signal.SIGTERM)
@@ -257,7 +250,7 @@ def test_a_new_version_of_the_programme_decides_without_a_restart_of_the_pipelin
 @pytest.mark.usefixtures("topics_created")
 def test_a_checkpoint_of_an_older_release_is_refused(spark, settings):
     """Accounts kept in another way cannot go on; the message says what to do."""
-    buy(settings, invoice("I1", A, 1000.0))
+    publish_invoices(settings, invoice("I1", A, 1000.0))
     send(settings, A, Erase(append_time=0, command_id="e1"))
     folder = Path(LOYALTY.checkpoint(settings))
     folder.mkdir(parents=True)
@@ -271,20 +264,20 @@ def test_a_checkpoint_of_an_older_release_is_refused(spark, settings):
 @pytest.mark.usefixtures("topics_created")
 def test_a_new_checkpoint_goes_on_with_the_accounts_it_is_handed(spark, settings):
     """Accounts of a lost checkpoint, handed to a new one, count on from their sequence and from the given offsets."""
-    programmes.publish("loyalty-factor: 0.02\npending: P1D\n", settings)
-    buy(settings, invoice("I1", A, 1000.0))
+    publish_programme("loyalty-factor: 0.02\npending: P1D\n", settings)
+    publish_invoices(settings, invoice("I1", A, 1000.0))
     run(spark, settings)
     kept = accounts_of(spark, settings)
     elsewhere = settings.model_copy(update={"checkpoint_dir": f"{settings.checkpoint_dir}-anew"})
     accounts = spark.createDataFrame(
-        [(card, codecs.dump(account)) for card, account in kept], "CustomerCardNo string, account binary"
+        [(card, encode_account(account)) for card, account in kept], "CustomerCardNo string, account binary"
     )
     ends = {topic: next_offsets(settings, topic) for topic in LOYALTY.sources}
 
     LOYALTY.start(spark, IDS, elsewhere, available_now=True, seed=Seed(accounts, ends)).awaitTermination()
     timers = spark.read.format("statestore").option("readRegisteredTimers", True)  # noqa: FBT003
     assert 1 == timers.load(LOYALTY.checkpoint(elsewhere)).count(), "nothing would release the points"
-    buy(settings, invoice("I1", A, 1000.0), invoice("I2", A, 100.0))  # the account itself knows I1
+    publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I2", A, 100.0))  # the account itself knows I1
     run(spark, elsewhere)
 
     balance = latest(settings, topics.LOYALTY_BALANCES)[A]
@@ -307,16 +300,16 @@ def test_the_archive_has_every_event_once_and_no_card(spark, settings, tmp_path)
         update={"archive_dir": str(tmp_path / "archive"), "pseudonym_key_file": tmp_path / "pseudonyms.key"}
     )
     transfer = Transfer(append_time=0, command_id="t1", points=400, counterparty=B)
-    buy(settings, invoice("I1", A, 1000.0), invoice("I1", A, 1000.0), invoice("I2", B, 50.0))
+    publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I1", A, 1000.0), invoice("I2", B, 50.0))
     send(settings, A, transfer, transfer)
     run(spark, settings, ARCHIVE)
-    replay_newest_batch(ARCHIVE.checkpoint(settings))
-    buy(settings, invoice("I2", B, 50.0), invoice("I3", B, 25.0))
+    delete_newest_commit(ARCHIVE.checkpoint(settings))
+    publish_invoices(settings, invoice("I2", B, 50.0), invoice("I3", B, 25.0))
     run(spark, settings, ARCHIVE)
 
     rows = pyarrow.dataset.dataset(settings.archive_dir, format="parquet", partitioning="hive").to_table().to_pylist()
     of = pseudonyms(settings.pseudonym_key_file).of
-    events = {(row["pseudonym"], codecs.event_of(row["append_time"], row["event"])) for row in rows}
+    events = {(row["pseudonym"], decode_event(row["append_time"], row["event"])) for row in rows}
     assert 4 == len(rows)
     assert {(of(A), "I1"), (of(B), "I2"), (of(B), "I3"), (of(A), "t1")} == {(who, e.event_id) for who, e in events}
     assert {of(B)} == {event.counterparty for _, event in events if isinstance(event, Transfer)}
