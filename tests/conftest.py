@@ -30,9 +30,7 @@ hypothesis_settings.load_profile("retail-loyalty")
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("retail-loyalty")
     group.addoption("--kafka-bootstrap-servers", help="Use this Kafka instead of starting a broker.")
-    group.addoption(
-        "--containers", action="store_true", help="Run integration tests on the project's images."
-    )
+    group.addoption("--containers", action="store_true", help="Run integration tests on the project's images.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
