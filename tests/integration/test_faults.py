@@ -124,13 +124,13 @@ def test_the_proxy_drops_only_responses(echo: tuple[int, list[bytes]]) -> None:
     with socket.create_connection((HOST, proxy_port), timeout=30) as client:
         client.sendall(b"one")
         assert b"one" == client.recv(100)
-        proxy.lose_answers()
+        proxy.drop_responses()
         client.sendall(b"two")
         client.settimeout(0.5)
         with pytest.raises(TimeoutError):
             client.recv(100)
         assert [b"one", b"two"] == heard
-        proxy.mend()
+        proxy.repair()
     with socket.create_connection((HOST, proxy_port), timeout=30) as client:
         client.sendall(b"three")
         assert b"three" == client.recv(100)

@@ -198,7 +198,7 @@ def test_settings_that_do_not_fit_the_checkpoint_are_refused(spark, settings):
     publish_invoices(settings, *invoices(1, 1))
     run_to_the_end(spark, settings, FAN_OUT)
 
-    with pytest.raises(CheckpointMismatchError, match="shuffle_partitions: '3' before, '4' now"):
+    with pytest.raises(CheckpointMismatchError, match="shuffle_partitions: '2' before, '4' now"):
         run_to_the_end(spark, settings.model_copy(update={"shuffle_partitions": 4}), FAN_OUT)
 
 

@@ -252,7 +252,7 @@ def test_a_checkpoint_of_an_older_release_is_refused(spark, settings):
     send(settings, A, Erase(append_time=0, command_id="e1"))
     folder = Path(LOYALTY.checkpoint(settings))
     folder.mkdir(parents=True)
-    made_with = {"query": "loyalty", "source": settings.name_of(topics.POS_INVOICES), "shuffle_partitions": "3"}
+    made_with = {"query": "loyalty", "source": settings.name_of(topics.POS_INVOICES), "shuffle_partitions": "2"}
     (folder / "retail-loyalty.json").write_text(json.dumps(made_with), encoding="utf-8")
 
     with pytest.raises(CheckpointMismatchError, match="loyalty rebuild"):

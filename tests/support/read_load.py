@@ -5,11 +5,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Self
+from functools import partial
 
 import httpx
 
 from tests.support.kafka import BalanceWriter
+from tests.support.threads import BackgroundThreads
 
 POINTS_PER_SEQUENCE = Decimal("1.25")
 _PAUSE_SECONDS = 0.01
@@ -56,7 +57,7 @@ class Writer:
         self._changelog.flush()
 
 
-class Load:
+class Load(BackgroundThreads):
     """Runs a writer, and readers that use all instances in turn and require the newest sequence number they saw."""
 
     def __init__(self, writer: Writer, urls: Callable[[], Sequence[str]], readers: int = 2) -> None:
@@ -64,31 +65,19 @@ class Load:
         self._writer = writer
         self._urls = urls
         self._lock = threading.Lock()
-        self._stopping = threading.Event()
-        self._threads = [threading.Thread(target=self._read, args=(number,)) for number in range(readers)]
-        self._threads.append(threading.Thread(target=self._write))
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join()
+        super().__init__(self._write, *(partial(self._read, number) for number in range(readers)))
 
     def _write(self) -> None:
-        while not self._stopping.wait(0.2):
+        while not self.stopping.wait(0.2):
             self._writer.lap()
 
     def _read(self, number: int) -> None:
         seen = dict.fromkeys(self._writer.written, 0)
         failing_since: dict[str, float] = {}
         with httpx.Client(timeout=10, trust_env=False) as http:
-            while not self._stopping.wait(_PAUSE_SECONDS):
+            while not self.stopping.wait(_PAUSE_SECONDS):
                 for turn, card in enumerate(seen):
-                    if self._stopping.is_set():
+                    if self.stopping.is_set():
                         break
                     urls = self._urls()
                     self._ask(http, urls[(turn + number) % len(urls)], card, seen, failing_since)
