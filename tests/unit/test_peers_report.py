@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from benchmarks.peers import document, report, setup
-from benchmarks.pipeline import Seen, Watch, figures
+from benchmarks.pipeline import ResourceSample, Watch, figures
 
 ENTRY = {
     "work": "loyalty, invoices/s",
@@ -61,7 +61,7 @@ def test_the_document_has_a_place_for_it() -> None:
 
 def test_processor_time_is_interpolated_between_two_samples() -> None:
     """Processor time between two samples is interpolated linearly."""
-    watch = Watch(psutil.Process(), history=[Seen(10.0, 2.0, 0), Seen(12.0, 3.0, 0)])
+    watch = Watch(psutil.Process(), history=[ResourceSample(10.0, 2.0, 0), ResourceSample(12.0, 3.0, 0)])
     assert 2.25 == watch.cpu_seconds_at(10.5)
 
 
@@ -71,7 +71,7 @@ def test_a_rate_counts_from_the_end_of_the_warm_up() -> None:
         {"rows": rows, "ms": 1_000, "timestamp": f"1970-01-01T00:00:{second}+00:00"}
         for rows, second in ((50, 10), (100, 12), (300, 14))
     ]
-    watch = Watch(psutil.Process(), history=[Seen(10.0, 1.0, 2**20), Seen(14.0, 3.0, 2**21)])
+    watch = Watch(psutil.Process(), history=[ResourceSample(10.0, 1.0, 2**20), ResourceSample(14.0, 3.0, 2**21)])
     found = figures(batches, watch, 1)
     assert (100.0, 5.0, 2) == (
         found["invoices_per_second"],
