@@ -40,8 +40,16 @@ def pytest_configure(config: pytest.Config) -> None:
     # The LOYALTY_… settings of a developer must not change a test.
     for name in [name for name in os.environ if name.startswith("LOYALTY_")]:
         del os.environ[name]
-    if config.getoption("numprocesses", default=None) and not config.getoption("--kafka-bootstrap-servers"):
+    is_parallel = config.getoption("numprocesses", default=None)
+    if is_parallel and not config.getoption("--kafka-bootstrap-servers") and not _only_unit_tests(config):
         config.pluginmanager.register(SharedBroker(config))
+
+
+def _only_unit_tests(config: pytest.Config) -> bool:
+    """Whether the run needs no broker, because all its arguments are below tests/unit."""
+    unit_tests = Path(__file__).parent / "unit"
+    paths = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+    return all(path.is_relative_to(unit_tests) for path in paths)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
