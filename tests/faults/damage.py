@@ -5,16 +5,23 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
+
+from infra.local.stack import Service
 from schemas import topics
 from tests.faults.environment import Environment
 from tests.faults.load import Tills
-from tests.faults.programs import run_module
+from tests.faults.programs import loyalty, run_module
 from tests.faults.report import Row
 from tests.faults.under_load import RATE, OnAStack, audited_row, load
+from tests.support.kafka import read_all
 from tests.support.processes import delete_newest_commit
 
 _KINDS = {"offsets": "offsets/[0-9]*", "commits": "commits/[0-9]*", "state": "state/**/*"}
 """The kinds of files in the loyalty query's checkpoint that are damaged in turn."""
+
+_BLOCK = slice(32, 96)
+"""Bytes in the first data block of an SST file."""
 
 _DAMAGE_WORDS = ("Checksum", "CHECKSUM", "orrupt", "CORRUPT", "EOFException", "Malformed", "MALFORMED")
 """The words with which Spark and Hadoop report a damaged file. Other messages are other failures."""
@@ -47,11 +54,11 @@ def damaged_checkpoint(name: str, environment: Environment, seed: int) -> Row:
     for kind in _KINDS:
         _damage_all(checkpoint, kind, chance)
     shutil.rmtree(good)
-    rebuilt = run_module("pipelines.reconciliation.run_rebuild", environment.settings)
+    rebuilt = loyalty(environment.settings, "rebuild")
     environment.resume(environment.stack.pipeline)
     recovery = environment.recovered()
     row = audited_row(environment, name, observations, [recovery] * len(_KINDS))
-    audited = run_module("pipelines.reconciliation.run_audit", environment.settings).returncode
+    audited = loyalty(environment.settings, "audit").returncode
     statuses = f"{rebuilt.returncode}, {audited}"
     seen = f"{row.evidence}; detected: {', '.join(detected)}; rebuild and loyalty audit: exit status {statuses}"
     undetected = len(_KINDS) - len(detected) + bool(rebuilt.returncode) + bool(audited)
@@ -78,6 +85,43 @@ def damaged_local_store(name: str, environment: Environment, seed: int) -> Row:
                 damage(file, chance)
         environment.resume(api)
     return audited_row(environment, name, observations, [environment.recovered()])
+
+
+def damaged_sst_block(name: str, environment: Environment, seed: int) -> Row:
+    """Flip 64 bytes in the first data block of each SST file of one API instance after the other.
+
+    The files open without an error, so only reads can detect the damage. No read may answer with status 500, and the
+    instance must restore the store.
+    """
+    with load(environment, seed) as observations:
+        environment.until_written(topics.LOYALTY, 40)
+    environment.settle()
+    recoveries, failures, files = [], [], 0
+    for api in environment.stack.apis:
+        environment.halt(api)
+        for file in sorted(api.settings.state_dir.rglob("*.sst")):
+            content = bytearray(file.read_bytes())
+            content[_BLOCK] = bytes(byte ^ 0xFF for byte in content[_BLOCK])
+            file.write_bytes(content)
+            files += 1
+        environment.resume(api)
+        failures += _server_errors(environment, api)
+        recoveries.append(environment.recovered())
+        environment.settle()
+    row = audited_row(environment, name, observations, recoveries, f"{files} SST files, statuses 500: {failures}")
+    return replace(row, wrong_answers=row.wrong_answers + len(failures) + (files == 0))
+
+
+def _server_errors(environment: Environment, api: Service) -> list[str]:
+    """Read each balance through one instance. Returns the cards whose read ended with status 500."""
+    with httpx.Client(base_url=api.url, timeout=30, trust_env=False) as client:
+        statuses = {card: client.get(f"/v1/customers/{card}/balance").status_code for card in _cards(environment)}
+    return [card for card, status in statuses.items() if status == httpx.codes.INTERNAL_SERVER_ERROR]
+
+
+def _cards(environment: Environment) -> list[str]:
+    records = read_all(environment.settings, topics.LOYALTY_BALANCES)
+    return sorted({bytes(each.key() or b"").decode() for each in records})
 
 
 def damage(file: Path, chance: random.Random) -> None:
@@ -111,5 +155,6 @@ def half_written_parquet(name: str, environment: Environment, seed: int) -> Row:
 SCENARIOS: dict[str, OnAStack] = {
     "bytes flipped, files cut in checkpoint and state store": damaged_checkpoint,
     "bytes flipped, files cut in local RocksDB": damaged_local_store,
+    "SST block of local RocksDB flipped": damaged_sst_block,
     "Parquet file cut while it was written": half_written_parquet,
 }

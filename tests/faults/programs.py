@@ -15,6 +15,11 @@ REFUSED = 2
 _LONGEST_SECONDS = 600.0
 
 
+def loyalty(settings: Settings, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the command ``loyalty``."""
+    return run([Path(sys.executable).with_name("loyalty"), *arguments], settings)
+
+
 def run_module(module: str, settings: Settings, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run a module. ``changes`` are environment variables."""
     return run([sys.executable, "-m", module, *arguments], settings, **changes)

@@ -3,7 +3,6 @@
 import io
 import json
 import struct
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +17,12 @@ from services.pos_simulator import Options, Simulation
 from tests.faults.alone import Scenario
 from tests.faults.environment import Environment
 from tests.faults.poison import Message
-from tests.faults.programs import run
+from tests.faults.programs import loyalty
 from tests.faults.registry import Registry
 from tests.faults.report import Row
 from tests.faults.under_load import audited_row, load
 from tests.support.kafka import publish
 
-_LOYALTY = Path(sys.executable).with_name("loyalty")
 _EACH = 40
 """The number of invoices of each writer."""
 
@@ -69,7 +67,7 @@ def schema_change(name: str, directory: Path, seed: int) -> Row:
                 for change, schema in CHANGES.items()
             }
             refused = registry.register(subject, json.dumps(INCOMPATIBLE)) is None
-            checked = run([_LOYALTY, "schemas", "check", draft], environment.settings)
+            checked = loyalty(environment.settings, "schemas", "check", draft)
             wrong = registry.register(subject, json.dumps(INCOMPATIBLE), forced=True)
             environment.stack.pipeline.stop()
             environment.stack.pipeline.start()
