@@ -292,7 +292,7 @@ def test_a_check_prints_the_configuration_without_secrets(deployment: Deployment
 
     done = subprocess.run(**deployment.command("--check"), capture_output=True, text=True, check=True)
 
-    assert ("crm: tier; 2 secret(s), 4 tries\n", "") == (done.stdout, done.stderr)
+    assert ("crm: tier; 2 secret(s), 4 attempts\n", "") == (done.stdout, done.stderr)
 
 
 def test_no_broker_is_one_clear_line(deployment: Deployment) -> None:

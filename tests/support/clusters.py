@@ -13,25 +13,24 @@ from api.app import create_app
 from api.http.metrics import Metrics
 from schemas.topics import Topic
 from services.boot_clock import boot_seconds
-from services.interactive_queries.cluster import Cluster
 from services.interactive_queries.group import GroupView, Member, view_of
 from services.interactive_queries.local import LocalInstance
+from services.interactive_queries.metadata import Cluster
 from services.interactive_queries.reports import PeerReports
 from services.messaging.avro import Record, encoder
 from services.settings import Settings
 from services.state_stores import catalogue
-from services.state_stores.assignment import Place, Role
-from services.state_stores.local import LocalStores
+from services.state_stores.assignment import ChangelogPartition, Role
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.store import state_stores
-from services.state_stores.task import ChangelogRecord, Progress, StoreTask
+from services.state_stores.store import LocalStores, state_stores
+from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
 from tests.support.builders import IDS
 
 URL = "http://127.0.0.1:8080"
 
 
-def member(url: str, places: Iterable[Place], suffix: str = "1") -> MemberDescription:
+def member(url: str, places: Iterable[ChangelogPartition], suffix: str = "1") -> MemberDescription:
     """A member as the broker describes it. Its id begins with its client id."""
     partitions = [TopicPartition(topic, number) for topic, number in places]
     return MemberDescription(f"{url}-{suffix}", url, "/127.0.0.1", MemberAssignment(partitions))
@@ -50,7 +49,7 @@ def description(*members: MemberDescription, stable: bool = True) -> ConsumerGro
     )
 
 
-def view(shares: dict[str, Iterable[Place]], asked_at: float = 0.0) -> GroupView:
+def view(shares: dict[str, Iterable[ChangelogPartition]], asked_at: float = 0.0) -> GroupView:
     """A stable group in which each instance (URL) owns these partitions."""
     return view_of(description(*(member(url, places) for url, places in shares.items())), asked_at, None)
 
@@ -59,7 +58,7 @@ def view(shares: dict[str, Iterable[Place]], asked_at: float = 0.0) -> GroupView
 class FixedMembership:
     """A group membership that the test controls."""
 
-    owned: frozenset[Place] = frozenset()
+    owned: frozenset[ChangelogPartition] = frozenset()
     view: GroupView | None = None
     lease_holds: bool = True
     url: str = URL
@@ -122,7 +121,7 @@ class Instance:
         self.waiters = SequenceWaiters()
         self.command_log = FakeCommandLog()
         local = LocalStores(self.stores, self.feed, self.waiters)
-        self.cluster = Cluster.around(LocalInstance(local, self.membership, Settings()), self.reports)
+        self.cluster = Cluster.of(LocalInstance(local, self.membership, Settings()), self.reports)
         self.app = create_app(self.cluster, Metrics(), self.command_log)
 
     def own_everything(self, target: int = 0) -> None:
@@ -136,15 +135,15 @@ class Instance:
         for place in places:
             self.hold(place, target=target)
 
-    def hold(self, place: Place, role: Role = Role.ACTIVE, target: int = 0) -> None:
+    def hold(self, place: ChangelogPartition, role: Role = Role.ACTIVE, target: int = 0) -> None:
         for store in self.stores.values():
             if store.definition.changelog.name == place[0] and place[1] not in store.tasks:
-                progress = Progress(None, 0, 0, target, target, end_asked_at=boot_seconds())
+                progress = TaskProgress(None, 0, 0, target, target, end_asked_at=boot_seconds())
                 store.add(StoreTask(store.definition, place[1], MemoryStorePartition(), "test", progress))
             if place[1] in store.tasks and store.definition.changelog.name == place[0]:
                 store.tasks[place[1]].progress.active_target = 0 if role is Role.ACTIVE else None
 
-    def drop(self, place: Place) -> None:
+    def drop(self, place: ChangelogPartition) -> None:
         for store in self.stores.values():
             if store.definition.changelog.name == place[0] and (task := store.remove(place[1])):
                 task.store.close()
@@ -191,11 +190,13 @@ class Group:
                 instance.write(*record)
 
     def share(
-        self, owner_of: Callable[[Place], int], standby_of: Callable[[Place], int | None] = lambda _: None
+        self,
+        owner_of: Callable[[ChangelogPartition], int],
+        standby_of: Callable[[ChangelogPartition], int | None] = lambda _: None,
     ) -> None:
         """Assign each partition to the instance with this number, and a standby to another. All hold global stores."""
         definitions = {each.definition.changelog.name: each.definition for each in self.instances[0].stores.values()}
-        owners: dict[Place, int] = {}
+        owners: dict[ChangelogPartition, int] = {}
         for name, definition in definitions.items():
             for place in ((name, number) for number in range(definition.changelog.partitions)):
                 holders = {standby_of(place): Role.STANDBY, owner_of(place): Role.ACTIVE}
@@ -209,13 +210,13 @@ class Group:
             for number, each in enumerate(self.instances)
         )
         for each, member in zip(self.instances, members, strict=True):
-            each.membership.owned = member.places
+            each.membership.owned = member.partitions
             each.membership.view = GroupView(members, stable=True, asked_at=boot_seconds())
         for each in self.instances:
             for other in self.live:
                 each.reports.note(other.cluster.local.report())
 
-    def _place(self, place: Place, holders: dict[int | None, Role]) -> None:
+    def _place(self, place: ChangelogPartition, holders: dict[int | None, Role]) -> None:
         for number, instance in enumerate(self.instances):
             held = any(
                 place[1] in each.tasks
@@ -229,7 +230,7 @@ class Group:
             if not held:
                 self._restore(instance, place)
 
-    def _restore(self, instance: Instance, place: Place) -> None:
+    def _restore(self, instance: Instance, place: ChangelogPartition) -> None:
         for topic, key, record in self.log:
             stores = [each for each in instance.stores.values() if each.definition.changelog == topic]
             if topic.name == place[0] and stores[0].partition_of(key.encode()) == place[1]:
@@ -282,4 +283,4 @@ def alone(stores: LocalStores) -> Cluster:
     topics = {store.definition.changelog for store in stores.by_name.values()}
     places = frozenset((topic.name, number) for topic in topics for number in range(topic.partitions))
     membership = FixedMembership(places, view({URL: places}, boot_seconds()))
-    return Cluster.around(LocalInstance(stores, membership, Settings()), PeerReports())
+    return Cluster.of(LocalInstance(stores, membership, Settings()), PeerReports())

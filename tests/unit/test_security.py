@@ -125,14 +125,14 @@ def test_the_local_stack_refuses_security_settings(tmp_path, till):
 
 def test_a_refusal_is_explained():
     """The error contains the reason from librdkafka without its addresses and timing. Other messages are no refusal."""
-    refusal, settings = clients.Refusal(), Settings()
-    refusal.note(KafkaError(KafkaError._TRANSPORT, "x: connection refused"))
-    assert "no Kafka broker answers at 127.0.0.1:9092" == refusal.explain(settings)
-    refusal.note(
+    diagnosis, settings = clients.ConnectionDiagnosis(), Settings()
+    diagnosis.on_error(KafkaError(KafkaError._TRANSPORT, "x: connection refused"))
+    assert "no Kafka broker answers at 127.0.0.1:9092" == diagnosis.explain(settings)
+    diagnosis.on_error(
         KafkaError(KafkaError._AUTHENTICATION, "sasl_ssl://h:1/1: SASL: wrong: password (after 9ms in state X)")
     )
     expected = "the Kafka broker at 127.0.0.1:9092 cannot be used: SASL: wrong: password"
-    assert expected == refusal.explain(settings)
+    assert expected == diagnosis.explain(settings)
 
 
 def test_every_topic_has_a_writer_and_a_reader():

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from schemathesis import GenerationMode
 
 from schemas.topics import LOYALTY_BALANCES, STORES
-from services.state_stores.entry import Entry
+from services.state_stores.definition import VersionedValue
 from tests.support.builders import MINUTE, NOON, balance, kind, sales, shop
 from tests.support.clusters import Instance
 from tests.support.openapi import assert_responses_are_documented
@@ -90,7 +90,7 @@ def test_one_key(client: TestClient, full: Instance) -> None:
     )
     stored = task.store.get(b"C07")
     assert stored is not None
-    assert Entry.unpack(stored).body in answer.content
+    assert VersionedValue.unpack(stored).body in answer.content
 
 
 @pytest.mark.parametrize("key", ["a/b", "/", "a b", "é☕", "100%", "?#", "a//b", "keys/x"])
