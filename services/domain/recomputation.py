@@ -88,7 +88,7 @@ def recompute(
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
     """Returns the entries in the order in which the account wrote them, without duplicates."""
-    return sorted(dict.fromkeys(entries), key=lambda entry: (entry.opened_time, entry.sequence))
+    return sorted(dict.fromkeys(entries), key=lambda entry: entry.version)
 
 
 def is_from_timer(entry: Entry) -> bool:
