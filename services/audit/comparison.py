@@ -10,9 +10,10 @@ import orjson
 
 from services.audit.facts import Facts, Source
 from services.codecs.records import balance_record
-from services.domain.account.model import Account
+from services.domain.account.model import Account, Outcome
 from services.domain.account.processor import advance
 from services.domain.account.purchases import forget
+from services.domain.account.timers import apply_due_changes
 from services.domain.entries import AccountVersion, Entry, Kind
 from services.domain.formats import to_datetime, to_milliseconds, to_points
 from services.domain.programme import Programmes
@@ -241,9 +242,9 @@ def _compare_state(
 
 def _advanced(account: Account, now: int, programmes: Programmes) -> Account:
     """The account at this time. Changes without an entry, such as forgetting old purchases, have no fixed time."""
-    later = advance(account, now, programmes).account
-    assert later is not None  # noqa: S101  # a timer ends no account
-    forget(later, now, programmes.at(now))
+    later = account.copy()
+    apply_due_changes(later, now, programmes, Outcome(later))
+    forget(later, now, programmes)
     return later
 
 

@@ -90,7 +90,9 @@ class FactsReader:
                     served = value if value.startswith(b"{") else balance_body(self._balance(value))
                     facts.balance = orjson.loads(served)
                 case Source.STATE:
-                    facts.state = decode_account(value)
+                    state = decode_account(value)
+                    # The marker of an erased account counts as no account.
+                    facts.state = state if isinstance(state, Account) else None
                 case recorded:
                     facts.recorded.setdefault(recorded, []).append(entry_from_notification(self._notification(value)))
         return facts

@@ -1,7 +1,8 @@
 """Encodes accounts for Spark's state store.
 
-The first byte names the format. 1 is MessagePack of the tuples of the domain. 0 is the framing of Avro: older
-checkpoints contain accounts as framed records LoyaltyAccount, which can still be read (docs/decisions/0016).
+The first byte names the format. 1 is an account in MessagePack, as tuples of the domain. 2 is the marker of an erased
+account: its time in MessagePack (docs/decisions/0018). 0 is the framing of Avro: older checkpoints contain accounts as
+framed records LoyaltyAccount, which can still be read (docs/decisions/0016).
 """
 
 from collections.abc import Iterable
@@ -10,18 +11,18 @@ from decimal import Decimal
 import msgspec
 
 from services.domain.account.lots import Lots, Terms
-from services.domain.account.model import Account, PastPurchase, Reservation
+from services.domain.account.model import Account, AccountState, ErasureMarker, PastCommand, PastPurchase, Reservation
 from services.domain.events import Line
 from services.messaging.avro import MAGIC_BYTE, Record, UndecodableError, record_decoder
 from services.messaging.schema_ids import FolderSchemaIds
 
-_AVRO, _MESSAGE_PACK = bytes([MAGIC_BYTE]), b"\1"
+_AVRO, _MESSAGE_PACK, _MARKER = bytes([MAGIC_BYTE]), b"\1", b"\2"
 
 
 class _State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """The fields of an account by position. A position never changes; a new field is added at the end with a default.
 
-    Any other change, also one of the tuples inside, needs another first byte.
+    Any other change, also one of the tuples inside, needs another first byte. Release 0.1 wrote a command as its time.
     """
 
     opened_time: int
@@ -31,7 +32,7 @@ class _State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     lots: Lots
     reservations: dict[str, tuple[int, Lots]]
     purchases: dict[str, PastPurchase]
-    commands: dict[str, int]
+    commands: dict[str, int | PastCommand]
     tier: str
     period_start: int
     period_end: int
@@ -40,11 +41,14 @@ class _State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_State).decode
+_decode_time = msgspec.msgpack.Decoder(int).decode
 _decode_avro = record_decoder("LoyaltyAccount", FolderSchemaIds().writer_schema)
 
 
-def encode_account(account: Account) -> bytes:
+def encode_account(account: AccountState) -> bytes:
     """Returns the bytes for the state store."""
+    if isinstance(account, ErasureMarker):
+        return _MARKER + _encode(account.time)
     return _MESSAGE_PACK + _encode(
         _State(
             account.opened_time,
@@ -54,7 +58,7 @@ def encode_account(account: Account) -> bytes:
             account.lots,
             {name: (each.lapses_time, each.lots) for name, each in account.reservations.items()},
             account.purchases,
-            account.commands,
+            dict[str, int | PastCommand](account.commands),
             account.tier,
             account.period_start,
             account.period_end,
@@ -63,13 +67,15 @@ def encode_account(account: Account) -> bytes:
     )
 
 
-def decode_account(state: bytes) -> Account:
+def decode_account(state: bytes) -> AccountState:
     """Raises UndecodableError or UnknownSchemaIdError if this version cannot read the bytes."""
     if state[:1] == _AVRO:
         return _from_avro(_decode_avro(state))
-    if state[:1] != _MESSAGE_PACK:
+    if state[:1] not in (_MESSAGE_PACK, _MARKER):
         raise UndecodableError(f"The format {state[:1]!r} is not known. Use the release that wrote the checkpoint.")
     try:
+        if state[:1] == _MARKER:
+            return ErasureMarker(_decode_time(memoryview(state)[1:]))
         stored = _decode(memoryview(state)[1:])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UndecodableError(f"The account cannot be decoded: {error}") from error
@@ -81,7 +87,7 @@ def decode_account(state: bytes) -> Account:
         stored.lots,
         {name: Reservation(lapses_time, lots) for name, (lapses_time, lots) in stored.reservations.items()},
         stored.purchases,
-        stored.commands,
+        {name: PastCommand(each) if isinstance(each, int) else each for name, each in stored.commands.items()},
         stored.tier,
         stored.period_start,
         stored.period_end,
@@ -101,7 +107,7 @@ def _from_avro(record: Record) -> Account:
             for reservation in record["Reservations"]
         },
         purchases={purchase["InvoiceNumber"]: _past_purchase(purchase) for purchase in record["Purchases"]},
-        commands={command["CommandID"]: command["AppendTime"] for command in record["Commands"]},
+        commands={command["CommandID"]: PastCommand(command["AppendTime"]) for command in record["Commands"]},
         tier=record["Tier"],
         period_start=record["PeriodStart"],
         period_end=record["PeriodEnd"],

@@ -9,8 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from services.domain.account.model import Account, Outcome
-from services.domain.account.processor import advance, process
+from services.domain.account.model import Account, AccountState, ForgottenCommand, Outcome
+from services.domain.account.processor import process
+from services.domain.account.timers import apply_next_change
 from services.domain.entries import Credit, Decision, Entry, Kind
 from services.domain.events import Event, Purchase
 from services.domain.programme import Programmes
@@ -18,16 +19,21 @@ from services.domain.programme import Programmes
 
 @dataclass(slots=True)
 class History:
-    """The account after some steps, and all that the steps produced. The fields are those of Outcome."""
+    """The state after some steps, and all that the steps produced. The fields are those of Outcome."""
 
-    account: Account | None = None
+    state: AccountState | None = None
     entries: list[Entry] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     credits: list[Credit] = field(default_factory=list)
-    forgotten: list[str] = field(default_factory=list)
+    forgotten: list[ForgottenCommand] = field(default_factory=list)
+
+    @property
+    def account(self) -> Account | None:
+        """None if there is no account, or only the marker of an erased one."""
+        return self.state if isinstance(self.state, Account) else None
 
     def add(self, outcome: Outcome) -> None:
-        self.account = outcome.account
+        self.state = outcome.state
         self.entries += outcome.entries
         self.decisions += outcome.decisions
         self.credits += outcome.credits
@@ -75,12 +81,12 @@ def recompute(
         elif (entry.event_id, entry.time) not in taken:  # an event can have several entries
             taken.add((entry.event_id, entry.time))
             if event := copies.take(entry):
-                outcome = process(history.account, [event], programmes, card)
-                history.add(outcome if history.account else _opened_as(entry, outcome, history.entries))
+                outcome = process(history.state, [event], programmes, card)
+                history.add(outcome if history.account else _opened_as(entry, outcome))
             else:
                 without_event.append(entry)
     new = [event for event in unknown if event.append_time >= complete_from]
-    late = process(history.account, new, programmes, card)
+    late = process(history.state, new, programmes, card)
     effective = {entry.event_id for entry in late.entries if not is_from_timer(entry)}
     not_processed = [each.event_id for each in new if each.event_id in effective and _must_count(each, programmes)]
     return Recomputed(history, late, without_event, not_processed)
@@ -102,26 +108,22 @@ def _must_count(event: Event, programmes: Programmes) -> bool:
 
 
 def _apply_due_changes(history: History, entry: Entry, programmes: Programmes) -> None:
-    """Applies due changes up to this entry, one due time after the other.
-
-    It stops at this entry, because the processor may have taken a late event between two changes.
-    """
-    while (account := history.account) is not None and account.sequence < entry.sequence:
-        due = account.next_due()
-        if due is None or due > entry.time:
-            return
-        history.add(advance(account, due, programmes))
+    """Applies due changes up to this entry. It stops there, because a late event may come before the next change."""
+    if account := history.account:
+        outcome = Outcome(account := account.copy())
+        while account.sequence < entry.sequence and apply_next_change(account, entry.time, programmes, outcome):
+            pass
+        if outcome.entries:
+            history.add(outcome)
 
 
-def _opened_as(first: Entry, outcome: Outcome, before: Sequence[Entry]) -> Outcome:
-    """Gives the account the opened time of its first entry, if the first event alone does not determine it.
+def _opened_as(first: Entry, outcome: Outcome) -> Outcome:
+    """Gives an account the opened time of its first entry, if an older release wrote the entry.
 
-    An account that opens in the batch that erased another account of the card opens later than its first event.
-    Accounts from before November 2026 have the opened time 0.
+    Accounts from before November 2026 have the opened time 0. Release 0.1 always used the time of the first event.
     """
     opened_time = first.opened_time
-    after_erasure = max(before[-1].time, before[-1].opened_time) + 1 if before else 0
-    if opened_time not in {0, after_erasure}:
+    if opened_time not in {0, first.time}:
         return outcome
     account = replace(outcome.account, opened_time=opened_time) if outcome.account else None
     return Outcome(
@@ -130,6 +132,7 @@ def _opened_as(first: Entry, outcome: Outcome, before: Sequence[Entry]) -> Outco
         [replace(decision, opened_time=opened_time) for decision in outcome.decisions],
         outcome.credits,
         outcome.forgotten,
+        outcome.marker,
     )
 
 

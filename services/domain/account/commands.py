@@ -1,7 +1,7 @@
 """Commands in an account. Each command leads to one entry, and to one decision unless nobody waits for it."""
 
 from services.domain.account.lots import Terms, adjusted_terms, notice_time, soonest_first, take_spendable
-from services.domain.account.model import Reservation
+from services.domain.account.model import ErasureMarker, ForgottenCommand, Reservation
 from services.domain.account.posting import Posting
 from services.domain.entries import Credit, Kind, Refusal
 from services.domain.events import Adjust, Capture, Command, Erase, Receive, Reserve, SentLot, Transfer, Void
@@ -88,7 +88,12 @@ def erase(posting: Posting, event: Erase) -> None:
     account, outcome = posting.account, posting.outcome
     outcome.account = None
     total = account.total
-    outcome.forgotten += [command_id for command_id in account.commands if command_id != event.command_id]
+    outcome.marker = ErasureMarker(max(posting.time, account.opened_time))
+    outcome.forgotten += [
+        ForgottenCommand(command_id, past.kind, past.request_hash)
+        for command_id, past in account.commands.items()
+        if command_id != event.command_id
+    ]
     account.lots, account.reservations, account.debt, account.tier = {}, {}, 0, ""
     posting.decide(event, posting.enter(Kind.ERASED, -total))
 

@@ -48,6 +48,14 @@ class PastPurchase(NamedTuple):
     lines: tuple[Line, ...] = ()
 
 
+class PastCommand(NamedTuple):
+    """A decided command. ``request_hash`` and ``kind`` are empty for commands that release 0.1 decided."""
+
+    append_time: int
+    request_hash: str = ""
+    kind: str = ""
+
+
 @dataclass(slots=True)
 class Account:
     """The state of one customer's account. ``process`` and ``advance`` do not change the account that they are given.
@@ -60,7 +68,7 @@ class Account:
         lots: spendable and pending points, without reserved points.
         reservations: by redemption id.
         purchases: by invoice number, oldest first, as long as they can be returned or their events are remembered.
-        commands: append times by command id, oldest first, as long as their events are remembered.
+        commands: by command id, oldest first, as long as their events are remembered.
         tier: empty without a tier. It follows from the points of the previous period, or of this one if they are more.
         period_start, period_end: the current tier period; 0 without one.
         earned_in_period: points earned in the current tier period, without returned ones.
@@ -73,7 +81,7 @@ class Account:
     lots: Lots = field(default_factory=dict)
     reservations: dict[str, Reservation] = field(default_factory=dict)
     purchases: dict[str, PastPurchase] = field(default_factory=dict)
-    commands: dict[str, int] = field(default_factory=dict)
+    commands: dict[str, PastCommand] = field(default_factory=dict)
     tier: str = ""
     period_start: int = 0
     period_end: int = 0
@@ -121,17 +129,53 @@ class Account:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ErasureMarker:
+    """The only trace of an erased account: the next account of the card must open after ``time``.
+
+    Events of the card may arrive late, with append times before the erasure. Without the marker the account that they
+    open would be older than the erased one, and readers order the accounts of a card by their opened times.
+    """
+
+    time: int
+
+    def next_due(self) -> int:
+        """Returns the time at which the marker ends, because no event from before ``time`` can arrive any more."""
+        return self.time + EVENT_MEMORY
+
+
+AccountState = Account | ErasureMarker
+"""The state of one card in the state store. A card without a state has no account."""
+
+
+class ForgottenCommand(NamedTuple):
+    """A command of an erased account. A record without the card replaces its decision."""
+
+    command_id: str
+    kind: str
+    request_hash: str
+
+
 @dataclass(slots=True)
 class Outcome:
-    """The result of events or of timers for one account.
+    """The result of events or of timers for one card.
 
     Attributes:
-        account: None if there is no account, or if it was erased.
-        forgotten: ids of commands of an erased account. Their decisions must be deleted.
+        account: None if the card has no account.
+        marker: the trace of an erased account; None if the card has an account.
+        forgotten: the commands of an erased account.
+        next_due: the time at which ``advance`` must be called next; None if there is none.
     """
 
     account: Account | None
     entries: list[Entry] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     credits: list[Credit] = field(default_factory=list)
-    forgotten: list[str] = field(default_factory=list)
+    forgotten: list[ForgottenCommand] = field(default_factory=list)
+    marker: ErasureMarker | None = None
+    next_due: int | None = None
+
+    @property
+    def state(self) -> AccountState | None:
+        """The new state of the card; None if the state store must not contain the card."""
+        return self.account or self.marker

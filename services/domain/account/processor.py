@@ -7,9 +7,9 @@ the debt. Points are hundredths; times are milliseconds since the epoch. "Now" i
 from collections.abc import Iterable
 
 from services.domain.account import commands, purchases
-from services.domain.account.model import Account, Outcome
+from services.domain.account.model import Account, AccountState, ErasureMarker, Outcome, PastCommand
 from services.domain.account.posting import Posting
-from services.domain.account.timers import apply_due_changes
+from services.domain.account.timers import apply_due_changes, apply_next_change
 from services.domain.events import Adjust, Capture, Erase, Event, Purchase, Receive, Reserve, Transfer, Void
 from services.domain.programme import Programme, Programmes
 
@@ -17,40 +17,61 @@ from services.domain.programme import Programme, Programmes
 _RANKS: dict[type, int] = {Purchase: 0, Receive: 2, Adjust: 3, Reserve: 4, Capture: 5, Void: 6, Transfer: 7, Erase: 8}
 
 
-def process(account: Account | None, events: Iterable[Event], programmes: Programmes, card: str) -> Outcome:
+def process(state: AccountState | None, events: Iterable[Event], programmes: Programmes, card: str) -> Outcome:
     """Applies events in the order of their append times, in whatever order they are given.
 
     Before each event it applies all changes that are due by then. An event that the account remembers does nothing.
     An account opens with its first event and ends with its erasure.
 
     Args:
-        account: None if the card has no account.
+        state: None if the card has no account.
         card: the card of the account.
     """
-    outcome = Outcome(account.copy() if account else None)
-    erased_time = now = 0
+    outcome = _start(state)
+    applied_time = 0
     for event in _in_order(events):
-        now = event.append_time
-        programme = programmes.at(now)
-        if outcome.account:
-            apply_due_changes(outcome.account, now, programmes, outcome)
-            purchases.forget(outcome.account, now, programme)
-        if _is_new(event, outcome.account, programme):
-            # The sequence restarts at 1 after an erasure, so the opened times of the two accounts must differ.
-            opened = outcome.account or Account(max(now, erased_time + 1), tier=programme.tier_for(0))
-            _post(Posting(opened, programmes, programme, now, outcome, event), card)
-            if outcome.account is None:
-                erased_time = max(now, opened.opened_time)
+        if _is_new(event, outcome.account, programmes):
+            applied_time = event.append_time
+            _apply(event, outcome, programmes, card)
     if outcome.account:
-        apply_due_changes(outcome.account, now, programmes, outcome)
+        apply_due_changes(outcome.account, applied_time, programmes, outcome)
+        outcome.next_due = outcome.account.next_due()
+    elif outcome.marker:
+        outcome.next_due = outcome.marker.next_due()
     return outcome
 
 
-def advance(account: Account, until: int, programmes: Programmes) -> Outcome:
-    """Applies all changes that are due at or before that time."""
-    outcome = Outcome(advanced := account.copy())
-    apply_due_changes(advanced, until, programmes, outcome)
+def advance(state: AccountState, until: int, programmes: Programmes) -> Outcome:
+    """Applies all changes that are due at or before that time. The marker of an erased account ends at its time.
+
+    The new account is the state after the last entry. A later change without an entry, such as the end of a tier period
+    with the same tier, waits for the next change with an entry. So the entries alone determine the account, and
+    ``recompute`` can repeat it, also if an event arrives that is older than such a change.
+    """
+    outcome = _start(state)
+    if advanced := outcome.account:
+        outcome.account, sequence = advanced.copy(), advanced.sequence
+        while apply_next_change(advanced, until, programmes, outcome):
+            if advanced.sequence > sequence:
+                outcome.account, sequence = advanced.copy(), advanced.sequence
+        outcome.next_due = advanced.next_due()
+    elif outcome.marker:
+        if outcome.marker.next_due() <= until:
+            outcome.marker = None
+        else:
+            outcome.next_due = outcome.marker.next_due()
     return outcome
+
+
+def _start(state: AccountState | None) -> Outcome:
+    if isinstance(state, ErasureMarker):
+        return Outcome(None, marker=state)
+    return Outcome(state.copy() if state else None)
+
+
+def _open(now: int, programme: Programme, marker: ErasureMarker | None) -> Account:
+    """Opens an account. Its opened time is after that of an erased account, because its sequence starts at 1 again."""
+    return Account(max(now, marker.time + 1) if marker else now, tier=programme.tier_for(0))
 
 
 def _in_order(events: Iterable[Event]) -> list[Event]:
@@ -65,34 +86,44 @@ def _in_order(events: Iterable[Event]) -> list[Event]:
     return [first[order] for order in sorted(first)]
 
 
-def _is_new(event: Event, account: Account | None, programme: Programme) -> bool:
+def _is_new(event: Event, account: Account | None, programmes: Programmes) -> bool:
     """Whether the event concerns this account and has not been applied yet."""
     if isinstance(event, Purchase):
         if account and event.invoice_number in account.purchases:
             return False
-        return purchases.counts(event, account, programme)
+        return purchases.counts(event, account, programmes)
     return account is None or not (event.command_id in account.commands or event.command_id in account.reservations)
 
 
+def _apply(event: Event, outcome: Outcome, programmes: Programmes, card: str) -> None:
+    now = event.append_time
+    programme = programmes.at(now)
+    if outcome.account:
+        apply_due_changes(outcome.account, now, programmes, outcome)
+    else:
+        outcome.account, outcome.marker = _open(now, programme, outcome.marker), None
+    account = outcome.account
+    purchases.forget(account, now, programmes)
+    if not isinstance(event, Purchase):
+        account.commands[event.command_id] = PastCommand(now, event.request_hash, event.kind)
+    _post(Posting(account, programmes, programme, now, outcome, event), card)
+
+
 def _post(posting: Posting, card: str) -> None:
-    posting.outcome.account = posting.account
-    event = posting.event
-    if not isinstance(event, Purchase) and event is not None:
-        posting.account.commands[event.command_id] = event.append_time
-    match event:
-        case Purchase():
+    match posting.event:
+        case Purchase() as event:
             purchases.purchase(posting, event)
-        case Reserve():
+        case Reserve() as event:
             commands.reserve(posting, event)
-        case Capture():
+        case Capture() as event:
             commands.capture(posting, event)
-        case Void():
+        case Void() as event:
             commands.void(posting, event)
-        case Adjust():
+        case Adjust() as event:
             commands.adjust(posting, event)
-        case Transfer():
+        case Transfer() as event:
             commands.transfer(posting, event, card)
-        case Receive():
+        case Receive() as event:
             commands.receive(posting, event)
-        case Erase():
+        case Erase() as event:
             commands.erase(posting, event)

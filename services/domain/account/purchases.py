@@ -10,16 +10,17 @@ from services.domain.accrual import accrual, base_points, earnings
 from services.domain.entries import Kind
 from services.domain.events import Line, Purchase
 from services.domain.local_time import period_of
-from services.domain.programme import Programme, SpentReturns
+from services.domain.programme import Programme, Programmes, SpentReturns
 
 _ZERO = Decimal(0)
 
 
-def counts(purchase: Purchase, account: Account | None, programme: Programme) -> bool:
-    """Whether a purchase changes the account: its customer type is eligible, or it returns a remembered purchase."""
-    if programme.is_eligible(purchase.customer_type):
+def counts(purchase: Purchase, account: Account | None, programmes: Programmes) -> bool:
+    """Whether a purchase changes the account: the customer type is eligible, or it returns a remembered purchase."""
+    if programmes.at(purchase.append_time).is_eligible(purchase.customer_type):
         return True
-    return account is not None and purchase.original_invoice_number in account.purchases
+    bought = account.purchases.get(purchase.original_invoice_number or "") if account else None
+    return bought is not None and _is_returnable(bought, purchase.append_time, programmes)
 
 
 def purchase(posting: Posting, event: Purchase) -> None:
@@ -30,14 +31,25 @@ def purchase(posting: Posting, event: Purchase) -> None:
         _earn(posting, event)
 
 
-def forget(account: Account, now: int, programme: Programme) -> None:
+def forget(account: Account, now: int, programmes: Programmes) -> None:
     """Removes purchases and commands that the account does not have to remember any more."""
-    window = max(programme.return_window, EVENT_MEMORY)
     # The oldest are first, so the loops look at few that remain.
-    while account.purchases and account.purchases[number := next(iter(account.purchases))].append_time + window < now:
+    while account.purchases:
+        number, bought = next(iter(account.purchases.items()))
+        window = programmes.version(bought.programme_version).return_window
+        if bought.append_time + max(window, EVENT_MEMORY) >= now:
+            break
         del account.purchases[number]
-    while account.commands and account.commands[command_id := next(iter(account.commands))] + EVENT_MEMORY < now:
+    while account.commands:
+        command_id, decided = next(iter(account.commands.items()))
+        if decided.append_time + EVENT_MEMORY >= now:
+            break
         del account.commands[command_id]
+
+
+def _is_returnable(bought: PastPurchase, now: int, programmes: Programmes) -> bool:
+    """Whether the return window of the purchase is open. The version that decided the purchase says how long it is."""
+    return now <= bought.append_time + programmes.version(bought.programme_version).return_window
 
 
 def _earn(posting: Posting, event: Purchase) -> None:
@@ -84,11 +96,12 @@ def _return(posting: Posting, event: Purchase) -> None:
     account = posting.account
     taken = 0
     original = account.purchases.get(event.original_invoice_number or "")
-    if original is not None and event.original_invoice_number is not None:
-        programme = posting.programmes.version(original.programme_version)
-        taken = _take_back(posting, event.original_invoice_number, original, _after_return(original, event, programme))
-    elif event.original_invoice_number is None:
+    if event.original_invoice_number is None:
         taken = _return_without_reference(posting, event)
+    elif original and _is_returnable(original, posting.time, posting.programmes):
+        programme = posting.programmes.version(original.programme_version)
+        left = _after_return(original, event, programme)
+        taken = _take_back(posting, event.original_invoice_number, original, left)
     # The account remembers the return too, so that a duplicate of it does nothing.
     account.purchases[event.invoice_number] = PastPurchase(event.append_time, _ZERO, 0, posting.programme.version)
     posting.enter(Kind.RETURNED, -taken)
@@ -101,11 +114,12 @@ def _return_without_reference(posting: Posting, event: Purchase) -> int:
     for number, bought in reversed(posting.account.purchases.items()):
         if not rest:
             break
+        if not bought.amount or not _is_returnable(bought, posting.time, posting.programmes):
+            continue
         part = min(rest, bought.amount)
         rest -= part
-        if part:
-            programme = posting.programmes.version(bought.programme_version)
-            taken += _take_back(posting, number, bought, _after_return_of_unknown_items(bought, part, programme))
+        programme = posting.programmes.version(bought.programme_version)
+        taken += _take_back(posting, number, bought, _after_return_of_unknown_items(bought, part, programme))
     return taken
 
 

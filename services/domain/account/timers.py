@@ -11,10 +11,22 @@ from services.domain.programme import Programmes
 
 def apply_due_changes(account: Account, until: int, programmes: Programmes, outcome: Outcome) -> None:
     """Applies all changes that are due at or before that time, in the order of their due times."""
-    while (due := account.next_due()) is not None and due <= until:
-        # A voided reservation can return points whose due time has already passed.
-        time = max(due, account.updated_time)
-        _apply(Posting(account, programmes, programmes.at(time), time, outcome), due)
+    while apply_next_change(account, until, programmes, outcome):
+        pass
+
+
+def apply_next_change(account: Account, until: int, programmes: Programmes, outcome: Outcome) -> bool:
+    """Applies the first change that is due at or before that time, which makes at most one entry.
+
+    Returns whether there was such a change.
+    """
+    due = account.next_due()
+    if due is None or due > until:
+        return False
+    # A voided reservation can return points whose due time has already passed.
+    time = max(due, account.updated_time)
+    _apply(Posting(account, programmes, programmes.at(time), time, outcome), due)
+    return True
 
 
 def _apply(posting: Posting, due: int) -> None:

@@ -27,7 +27,7 @@ def later(account, programmes):
     if account is None:
         return None
     account = advance(account, LATER, programmes).account
-    forget(account, LATER, programmes.at(LATER))
+    forget(account, LATER, programmes)
     return account
 
 
