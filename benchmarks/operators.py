@@ -19,7 +19,9 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from pipelines.accounts.operator import EVENT_TYPE, RECORD_TYPE, account_records, rows_of, writer_ids
+from pipelines.accounts.events import EVENT_TYPE
+from pipelines.accounts.operator import process_events
+from pipelines.accounts.records import RECORD_TYPE, rows_of, writer_ids
 from pipelines.runtime.session import spark_session
 from services import codecs
 from services.domain.account.processor import Outcome, process
@@ -41,7 +43,7 @@ _STATE_TYPE = T.StructType([T.StructField("account", T.BinaryType())])
 
 def in_buckets(events: DataFrame) -> DataFrame:
     """What the loyalty query does: ``transformWithState`` on buckets of customers."""
-    return account_records(events, PROGRAMMES, IDS, Settings(), None)
+    return process_events(events, PROGRAMMES, IDS, Settings(), None)
 
 
 def one_by_one(events: DataFrame) -> DataFrame:

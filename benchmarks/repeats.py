@@ -28,8 +28,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from benchmarks.machine import machine
 from benchmarks.pipeline import Watch
 from pipelines.accounts.operator import BUCKETS_A_PARTITION
-from pipelines.accounts.state_calls import MapCalls
-from pipelines.columns.repeats import first_of_each
+from pipelines.accounts.state_calls import map_calls
+from pipelines.columns.deduplication import deduplicate
 from pipelines.runtime.session import spark_session
 from services.settings import Settings
 
@@ -49,7 +49,7 @@ Phase = tuple[int, int]
 
 
 def within_watermark(rows: DataFrame) -> DataFrame:
-    return first_of_each(rows, SETTINGS)
+    return deduplicate(rows, SETTINGS)
 
 
 def in_map_state(rows: DataFrame) -> DataFrame:
@@ -67,7 +67,7 @@ def in_map_state(rows: DataFrame) -> DataFrame:
 class Seen(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         ttl = int(SETTINGS.repeat_horizon.total_seconds() * 1000)
-        self._seen = MapCalls(handle.getMapState("seen", _IDENTITY, _SEEN, ttl))
+        self._seen = map_calls(handle.getMapState("seen", _IDENTITY, _SEEN, ttl))
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         first: dict[str, bytes] = {}

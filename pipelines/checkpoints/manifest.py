@@ -1,4 +1,4 @@
-"""What a checkpoint was made with, kept beside it: a setting it cannot bear is refused before Spark trips over it."""
+"""The manifest of a checkpoint names what must not change between two runs, and refuses other settings at start."""
 
 import json
 from collections.abc import Mapping
@@ -10,49 +10,51 @@ MANIFEST = "retail-loyalty.json"
 
 
 class CheckpointMismatchError(RuntimeError):
-    """A checkpoint was made with other settings, or by something else."""
+    """The checkpoint was made with other settings or by another program."""
 
 
 def claim(
     spark: SparkSession, checkpoint: str, made_with: Mapping[str, str], remedies: Mapping[str, str] | None = None
 ) -> None:
-    """Write down what a new checkpoint is made with, or compare an old one.
+    """Write the manifest of a new checkpoint, or compare that of an old one.
 
     Args:
-        checkpoint: folder, any Hadoop URI.
-        made_with: name to value of everything that is fixed for the life of the checkpoint.
-        remedies: by name, what to do about a difference that no setting can mend.
+        checkpoint: a Hadoop URI.
+        made_with: names and values that are fixed for the life of the checkpoint.
+        remedies: by name, what to do if a value differs and no setting can restore it.
 
     Raises:
-        CheckpointMismatchError: naming each difference.
+        CheckpointMismatchError: names each difference.
     """
-    files, folder, manifest = _places(spark, checkpoint)
+    files, folder, manifest = _paths(spark, checkpoint)
     if not files.exists(manifest):
         if files.exists(folder) and any(_is_foreign(status, manifest) for status in files.listStatus(folder)):
-            raise CheckpointMismatchError(f"{checkpoint} is not empty and was not made by this project")
+            raise CheckpointMismatchError(
+                f"{checkpoint} is not empty and was not made by this project: choose an empty folder"
+            )
         files.mkdirs(folder)
         _write(files, manifest, json.dumps(dict(made_with), indent=2))
         return
     before = _read(files, manifest)
     different = [name for name in sorted({*before, *made_with}) if before.get(name) != made_with.get(name)]
     for remedy in (remedies[name] for name in different if remedies and name in remedies):
-        raise CheckpointMismatchError(f"the checkpoint {checkpoint} is of another release of this project: {remedy}")
+        raise CheckpointMismatchError(f"the checkpoint {checkpoint} belongs to another release: {remedy}")
     if different:
         differences = (f"{name}: {before.get(name)!r} before, {made_with.get(name)!r} now" for name in different)
         raise CheckpointMismatchError(
-            f"the checkpoint {checkpoint} was made with other settings ({'; '.join(differences)}); restore them: "
-            "docs/operations.md says what a new checkpoint costs"
+            f"the checkpoint {checkpoint} was made with other settings ({'; '.join(differences)}); restore them, or "
+            "read in docs/operations.md what a new checkpoint costs"
         )
 
 
 def is_new(spark: SparkSession, checkpoint: str) -> bool:
-    """Whether nothing has been kept under this checkpoint yet."""
-    files, _, manifest = _places(spark, checkpoint)
+    """Whether the checkpoint has no manifest yet."""
+    files, _, manifest = _paths(spark, checkpoint)
     return not files.exists(manifest)
 
 
-def _places(spark: SparkSession, checkpoint: str) -> tuple[Any, Any, Any]:
-    jvm: Any = spark._jvm  # noqa: SLF001  # PySpark has no public way to Hadoop's file systems
+def _paths(spark: SparkSession, checkpoint: str) -> tuple[Any, Any, Any]:
+    jvm: Any = spark._jvm  # noqa: SLF001  # PySpark has no public access to Hadoop's file systems
     path = jvm.org.apache.hadoop.fs.Path
     folder = path(checkpoint)
     files = folder.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
@@ -60,18 +62,18 @@ def _places(spark: SparkSession, checkpoint: str) -> tuple[Any, Any, Any]:
 
 
 def _write(files: Any, manifest: Any, text: str) -> None:
-    # Aside and then renamed: a crash in between leaves no manifest, not half of one.
-    stream = files.create(_aside(manifest))
+    # Writes another file and renames it, so that a crash leaves either the whole manifest or none.
+    stream = files.create(_temporary(manifest))
     stream.write(bytearray(text.encode()))
     stream.close()
-    files.rename(_aside(manifest), manifest)
+    files.rename(_temporary(manifest), manifest)
 
 
 def _is_foreign(status: Any, manifest: Any) -> bool:
-    return bool(status.getPath().getName() != _aside(manifest).getName())
+    return bool(status.getPath().getName() != _temporary(manifest).getName())
 
 
-def _aside(manifest: Any) -> Any:
+def _temporary(manifest: Any) -> Any:
     return manifest.suffix(".new")
 
 

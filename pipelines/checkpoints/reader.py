@@ -1,4 +1,4 @@
-"""How far a query has come, read from its checkpoint, which may be in use."""
+"""Reads the progress of a query from its checkpoint, which may be in use."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 from pipelines.checkpoints.manifest import MANIFEST
 
 Positions = Mapping[str, Mapping[int, int]]
-"""By topic, as named on the broker, and partition: the first offset that has not been processed."""
+"""By topic, as named on the broker, and by partition: the first offset that the query has not processed."""
 
 
-class Progress:
-    """The checkpoint of a query, any Hadoop URI."""
+class CheckpointReader:
+    """The checkpoint of a query, at a Hadoop URI."""
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self._path: Any = spark._jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]  # noqa: SLF001
@@ -26,7 +26,7 @@ class Progress:
         return bool(self._files.exists(self._folder))
 
     def batches(self, log: str = "commits") -> list[int]:
-        """The batches that have been committed, or with ``offsets`` those that have been begun, in order."""
+        """The committed micro-batches in order, or with ``offsets`` the planned ones."""
         folder = self._path(self._folder, log)
         if not self._files.exists(folder):
             return []
@@ -34,18 +34,18 @@ class Progress:
         return sorted(int(name) for name in names if name.isdigit())
 
     def positions(self) -> Positions:
-        """Up to where batches have been committed; empty where none has."""
+        """The positions after the last committed micro-batch. Empty if there is none."""
         committed = self.batches()
         return self._offsets(f"offsets/{committed[-1]}") if committed else {}
 
     def batch_time(self) -> int:
-        """By which time the last batch that was committed set off timers, milliseconds since the epoch; 0: none was."""
+        """The time of the last committed micro-batch in milliseconds since the epoch. 0 if there is none."""
         committed = self.batches()
         lines = self._lines(f"offsets/{committed[-1]}") if committed else []
         return max((line.get("batchTimestampMs", 0) for line in lines), default=0)
 
-    def beginning(self) -> Positions:
-        """From where the query began to read."""
+    def first_positions(self) -> Positions:
+        """The positions at which the query began."""
         found: dict[str, Mapping[int, int]] = {}
         sources = self._path(self._folder, "sources")
         if self._files.exists(sources):
@@ -53,24 +53,24 @@ class Progress:
                 found |= self._offsets(f"sources/{source.getPath().getName()}/0")
         return found
 
-    def move_aside(self, to: str) -> None:
-        """Rename the folder; raises OSError."""
+    def rename(self, to: str) -> None:
+        """Rename the folder. Raises OSError."""
         if not self._files.rename(self._folder, self._path(to)):
-            raise OSError(f"{self._folder.toString()} could not be renamed to {to}")
+            raise OSError(f"the file system refused to rename {self._folder.toString()} to {to}")
 
     @contextmanager
     def unfinished(self) -> Iterator[None]:
-        """Meanwhile, and for ever if it ends in an error, no query can start on this checkpoint."""
-        manifest, aside = self._manifests()
-        self._files.rename(manifest, aside)
+        """Prevent the start of a query on this checkpoint inside the block, and afterwards if the block fails."""
+        manifest, hidden = self._manifests()
+        self._files.rename(manifest, hidden)
         yield
-        self._files.rename(aside, manifest)
+        self._files.rename(hidden, manifest)
 
     def discard_unfinished(self) -> None:
-        """Delete the checkpoint if it has not been finished."""
-        manifest, aside = self._manifests()
-        if self._files.exists(aside) and not self._files.exists(manifest):
-            self._files.delete(self._folder, True)  # noqa: FBT003 - Java has no names: and all that is in it
+        """Delete the checkpoint if a block of ``unfinished`` has failed."""
+        manifest, hidden = self._manifests()
+        if self._files.exists(hidden) and not self._files.exists(manifest):
+            self._files.delete(self._folder, True)  # noqa: FBT003  # recursive; Java has no named arguments
 
     def _manifests(self) -> tuple[Any, Any]:
         manifest = self._path(self._folder, MANIFEST)
@@ -85,7 +85,7 @@ class Progress:
         }
 
     def _lines(self, file: str) -> list[dict[str, Any]]:
-        """The lines of JSON: what a batch was planned with, and the offsets of each source."""
+        """The JSON lines of an offset file: the metadata of a micro-batch, and the offsets of each source."""
         path = self._path(self._folder, file)
         if not self._files.exists(path):
             return []

@@ -46,11 +46,11 @@ def damaged_checkpoint(name: str, environment: Environment, seed: int) -> Row:
     for kind in _KEPT:
         _damage_all(checkpoint, kind, chance)
     shutil.rmtree(sound)
-    rebuilt = run_module("pipelines.reconciliation.run_rebuild", environment.settings)
+    rebuilt = run_module("pipelines.reconciliation.rebuild", environment.settings)
     environment.resume(environment.stack.pipeline)
     recovery = environment.recovered()
     row = judged(environment, name, told, [recovery] * len(_KEPT))
-    audited = run_module("pipelines.reconciliation.run_audit", environment.settings).returncode
+    audited = run_module("pipelines.reconciliation.audit", environment.settings).returncode
     statuses = f"{rebuilt.returncode}, {audited}"
     seen = f"{row.evidence}; noticed: {', '.join(noticed)}; rebuild and loyalty audit: exit status {statuses}"
     unnoticed = len(_KEPT) - len(noticed) + bool(rebuilt.returncode) + bool(audited)

@@ -13,7 +13,7 @@ from sqlalchemy import delete, func, select
 from infra.local import jars
 from infra.local.stack import environment_of
 from pipelines.reconciliation.audit import audit
-from pipelines.reconciliation.inputs import Context
+from pipelines.reconciliation.context import Context
 from schemas import topics
 from services import codecs, programmes
 from services.codecs import entry_of
@@ -86,7 +86,7 @@ def test_what_was_falsified_is_named_and_nothing_else(spark, settings, tmp_path)
             )
         )
         audited = subprocess.run(
-            [sys.executable, "-m", "pipelines.reconciliation.run_audit", "--json", "--api", api.url],
+            [sys.executable, "-m", "pipelines.reconciliation.audit", "--json", "--api", api.url],
             cwd=ROOT,
             env=environment,
             capture_output=True,

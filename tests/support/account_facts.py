@@ -14,7 +14,8 @@ from sqlalchemy.exc import OperationalError
 
 from infra.local.ports import free_port
 from infra.local.stack import environment_of
-from pipelines.runtime.query_table import LOYALTY, Query
+from pipelines.queries.loyalty import LOYALTY
+from pipelines.runtime.query import Query
 from schemas import topics
 from services import codecs
 from services.domain.events import Command

@@ -15,28 +15,28 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from pipelines.runtime.query_table import Query
+    from pipelines.runtime.query import Query
 
 
 def run_to_the_end(spark: "SparkSession", settings: Settings, *queries: "Query") -> None:
     """Run the queries until they have read all there is; those that a starved machine gave no time start again."""
     from pyspark.errors import StreamingQueryException
 
-    from pipelines.__main__ import STARTS_AGAIN, STARVED
+    from pipelines.__main__ import MAX_RESTARTS, WORKER_TIMEOUT
 
     def start(query: "Query") -> "StreamingQuery":
         return query.start(spark, FolderSchemaIds(), settings, available_now=True)
 
-    patience = STARTS_AGAIN
+    restarts_left = MAX_RESTARTS
     running = [(query, start(query)) for query in queries]
     while running:
         query, started = running.pop()
         try:
             started.awaitTermination()
         except StreamingQueryException as error:
-            if not patience or STARVED not in str(error):
+            if not restarts_left or WORKER_TIMEOUT not in str(error):
                 raise
-            patience -= 1
+            restarts_left -= 1
             running.append((query, start(query)))
 
 
