@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from pyspark.sql import SparkSession
+
+from pipelines.checkpoints.files import Files
 
 MANIFEST = "retail-loyalty.json"
 
@@ -26,16 +27,13 @@ def claim(
     Raises:
         CheckpointMismatchError: names each difference.
     """
-    files, folder, manifest = _paths(spark, checkpoint)
-    if not files.exists(manifest):
-        if files.exists(folder) and any(_is_foreign(status, manifest) for status in files.listStatus(folder)):
-            raise CheckpointMismatchError(
-                f"{checkpoint} is not empty and was not made by this project: choose an empty folder"
-            )
-        files.mkdirs(folder)
-        _write(files, manifest, json.dumps(dict(made_with), indent=2))
+    files = Files(spark, checkpoint)
+    if not files.exists(MANIFEST):
+        if set(files.names()) - {f"{MANIFEST}.new"}:
+            raise CheckpointMismatchError(f"{checkpoint} has files of another program: choose an empty folder")
+        files.write(MANIFEST, json.dumps(dict(made_with), indent=2))
         return
-    before = _read(files, manifest)
+    before = read(spark, checkpoint)
     different = [name for name in sorted({*before, *made_with}) if before.get(name) != made_with.get(name)]
     for remedy in (remedies[name] for name in different if remedies and name in remedies):
         raise CheckpointMismatchError(f"the checkpoint {checkpoint} belongs to another release: {remedy}")
@@ -49,40 +47,14 @@ def claim(
 
 def is_new(spark: SparkSession, checkpoint: str) -> bool:
     """Whether the checkpoint has no manifest yet."""
-    files, _, manifest = _paths(spark, checkpoint)
-    return not files.exists(manifest)
+    return not Files(spark, checkpoint).exists(MANIFEST)
 
 
-def _paths(spark: SparkSession, checkpoint: str) -> tuple[Any, Any, Any]:
-    jvm: Any = spark._jvm  # noqa: SLF001  # PySpark has no public access to Hadoop's file systems
-    path = jvm.org.apache.hadoop.fs.Path
-    folder = path(checkpoint)
-    files = folder.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
-    return files, folder, path(checkpoint, MANIFEST)
-
-
-def _write(files: Any, manifest: Any, text: str) -> None:
-    # Writes another file and renames it, so that a crash leaves either the whole manifest or none.
-    stream = files.create(_temporary(manifest))
-    stream.write(bytearray(text.encode()))
-    stream.close()
-    files.rename(_temporary(manifest), manifest)
-
-
-def _is_foreign(status: Any, manifest: Any) -> bool:
-    return bool(status.getPath().getName() != _temporary(manifest).getName())
-
-
-def _temporary(manifest: Any) -> Any:
-    return manifest.suffix(".new")
-
-
-def _read(files: Any, manifest: Any) -> dict[str, str]:
-    stream = files.open(manifest)
-    text = bytes(stream.readAllBytes())
-    stream.close()
+def read(spark: SparkSession, checkpoint: str) -> dict[str, str]:
+    """The manifest, empty if there is none. Raises CheckpointMismatchError if it is damaged."""
+    files = Files(spark, checkpoint)
     try:
-        made_with: dict[str, str] = json.loads(text)
+        made_with: dict[str, str] = json.loads(files.read(MANIFEST)) if files.exists(MANIFEST) else {}
     except ValueError as error:
-        raise CheckpointMismatchError(f"{manifest.toString()} cannot be read: {error}") from error
+        raise CheckpointMismatchError(f"{checkpoint}/{MANIFEST} cannot be read: {error}") from error
     return made_with
