@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, func, select
 
-from infra.local import jars
 from infra.local.stack import environment_of
 from pipelines.reconciliation.audit import audit
 from pipelines.reconciliation.context import Context
@@ -26,6 +25,7 @@ from services.pseudonyms import pseudonyms
 from tests.support.account_facts import buy, command, invoice, ledger_of, run
 from tests.support.api_process import ApiProcess
 from tests.support.kafka_topics import IDS, publish, records_of
+from tests.support.pipeline_process import spark_process_settings
 
 ROOT = Path(__file__).parents[2]
 A, B, C = "8001-A", "8002-B", "8003-C"
@@ -75,16 +75,7 @@ def test_what_was_falsified_is_named_and_nothing_else(spark, settings, tmp_path)
 
         falsify(settings)
         api.ready()
-        environment = environment_of(
-            settings.model_copy(
-                update={
-                    "spark_master": "local[2]",
-                    "spark_jars_dir": jars.folder("spark"),
-                    "spark_driver_memory": "700m",
-                    "spark_java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-                }
-            )
-        )
+        environment = environment_of(spark_process_settings(settings))
         audited = subprocess.run(
             [sys.executable, "-m", "pipelines.reconciliation.audit", "--json", "--api", api.url],
             cwd=ROOT,

@@ -65,6 +65,20 @@ def start_pipeline(settings: Settings, log: IO[str], *arguments: str, **environm
     return subprocess.Popen(command, env=complete, stdout=log, stderr=log, start_new_session=True)
 
 
+def spark_process_settings(settings: Settings) -> Settings:
+    """Settings for another process that starts Spark beside the tests: two cores and little memory."""
+    from infra.local import jars
+
+    return settings.model_copy(
+        update={
+            "spark_master": "local[2]",
+            "spark_jars_dir": jars.folder("spark"),
+            "spark_driver_memory": "700m",
+            "spark_java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        }
+    )
+
+
 def wait_until(
     condition: Callable[[], bool], process: subprocess.Popen[bytes], log: IO[str], seconds: int = 480
 ) -> None:
