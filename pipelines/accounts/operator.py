@@ -21,7 +21,8 @@ from pipelines.accounts.records import RECORD_TYPE, rows_of, writer_ids
 from pipelines.accounts.state_calls import map_calls
 from pipelines.accounts.timers import Timers
 from schemas.topics import Topic
-from services import codecs
+from services.codecs.events import decode_event
+from services.codecs.state import decode_account, encode_account
 from services.domain.account import processor as accounts
 from services.domain.account.processor import Account
 from services.domain.events import Event
@@ -53,8 +54,8 @@ def process_events(
     """Unique events in, as rows of EVENT_TYPE. Out: rows of RECORD_TYPE.
 
     Args:
-        initial: the accounts of a new checkpoint: CustomerCardNo string, account binary (``codecs.dump``). Spark reads
-            it in the first micro-batch only.
+        initial: the accounts of a new checkpoint: CustomerCardNo string, account binary (``encode_account``). Spark
+            reads it in the first micro-batch only.
     """
     interval = int(settings.timer_interval.total_seconds() * 1000)
     initial_state = None if initial is None else initial.withColumn("bucket", bucket_of(settings)).groupBy("bucket")
@@ -88,7 +89,7 @@ class AccountOperator(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         by_card: dict[str, list[Event]] = defaultdict(list)
         for row in rows:
-            by_card[row.CustomerCardNo].append(codecs.event_of(row.append_time, bytes(row.event)))
+            by_card[row.CustomerCardNo].append(decode_event(row.append_time, bytes(row.event)))
         changes = _Changes()
         outcomes = {}
         for card, (before, timer) in self._load(sorted(by_card)):
@@ -116,7 +117,7 @@ class AccountOperator(StatefulProcessor):
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802, N803
         changes = _Changes()
-        self._save(initialState.CustomerCardNo, codecs.load(bytes(initialState.account)), 0, changes)
+        self._save(initialState.CustomerCardNo, decode_account(bytes(initialState.account)), 0, changes)
         self._write(changes)
 
     def close(self) -> None:
@@ -125,7 +126,7 @@ class AccountOperator(StatefulProcessor):
     def _load(self, cards: Sequence[str]) -> Iterator[tuple[str, tuple[Account | None, int]]]:
         """Each card with its account and the time of its timer."""
         for card, value in zip(cards, self._accounts.get([(card,) for card in cards]), strict=True):
-            yield card, (codecs.load(bytes(value[0])), value[1]) if value else (None, 0)
+            yield card, (decode_account(bytes(value[0])), value[1]) if value else (None, 0)
 
     def _save(self, card: str, account: Account, timer: int, changes: "_Changes") -> None:
         """Save an account, and set a timer if the account has something due before its present one (0: none)."""
@@ -135,7 +136,7 @@ class AccountOperator(StatefulProcessor):
         if next_timer and (not timer or next_timer < timer):
             timer = next_timer
             changes.timers[timer].append(card)
-        changes.accounts.append(((card,), (codecs.dump(account), timer)))
+        changes.accounts.append(((card,), (encode_account(account), timer)))
 
     def _write(self, changes: "_Changes") -> None:
         self._accounts.update(changes.accounts)

@@ -23,8 +23,8 @@ from pipelines.sources.commands import check_commands
 from pipelines.sources.invoices import check_invoices
 from pipelines.sources.kafka import Offsets
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS, POS_INVOICES, Topic
-from services import programmes
 from services.messaging.administration import is_empty
+from services.programmes.topic import load_programmes
 from services.settings import Settings
 
 
@@ -33,7 +33,7 @@ class Seed:
     """The accounts with which a new checkpoint begins.
 
     Attributes:
-        accounts: CustomerCardNo string, account binary (``codecs.dump``).
+        accounts: CustomerCardNo string, account binary (``encode_account``).
         offsets: by topic, the first records that these accounts do not include.
     """
 
@@ -46,7 +46,7 @@ def _loyalty(context: QueryContext, seed: Seed | None = None) -> DataStreamWrite
     start = seed.offsets if seed else {}
     invoices = check_invoices(context.read(POS_INVOICES, start.get(POS_INVOICES)), ids)
     commands = check_commands(context.read(LOYALTY_COMMANDS, start.get(LOYALTY_COMMANDS)), ids)
-    versions = programmes.load(settings)
+    versions = load_programmes(settings)
     events = unique_events(invoices, commands, versions, settings).select(*EVENT_TYPE.names)
     clock = ticks(context.spark, EVENT_TYPE, settings)
     rows = process_events(events.union(clock), versions, ids, settings, seed.accounts if seed else None)
