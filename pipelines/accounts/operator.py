@@ -1,7 +1,7 @@
 """The accounts in Spark's state store: the operator carries them in and out, the rules are the domain's.
 
 Customers are grouped into buckets. For every group Spark makes a trip to Python to name its key and a record batch of
-its output, which for one customer with one invoice cost more than the account itself (docs/benchmarks.md). Inside a
+its output, which for one customer with one invoice cost more than the account itself (docs/lab/benchmarks.md). Inside a
 bucket each account is a value of its own, read and written once a micro-batch.
 """
 

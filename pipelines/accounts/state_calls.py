@@ -3,7 +3,7 @@
 PySpark sends a call to the JVM and waits for its answer before it sends the next: two changes of thread for each
 account, in either direction. The JVM's server takes the calls of a connection one after the other and answers in that
 order, so calls may be written together and their answers read together. That is what Spark's private classes do
-today, not what it promises: another version of PySpark is refused until somebody has looked (docs/decisions/0015).
+today, not what it promises: another version of PySpark is refused until somebody has looked (decision 15).
 """
 
 import pickle
@@ -43,7 +43,7 @@ class MapCalls:
         if pyspark.__version__ != KNOWN_VERSION:
             raise UnknownPySparkError(
                 f"state calls are known of PySpark {KNOWN_VERSION}, not of {pyspark.__version__}: "
-                "docs/decisions/0015-state-calls-together.md says what to check"
+                "docs/explanation/decisions/0015-state-calls-together.md says what to check"
             )
         # Spark's own names, private as they are: that is the whole point of this module.
         self._name: str = state._stateName  # noqa: SLF001

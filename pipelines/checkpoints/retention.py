@@ -33,5 +33,5 @@ def check(spark: SparkSession, checkpoint: str, sources: Iterable[Topic], settin
     if lost:
         raise RecordsLostError(
             f"retention has deleted what {checkpoint} had not read: {'; '.join(lost)}. "
-            "With LOYALTY_ACCEPT_DATA_LOSS=true it goes on behind the gap; docs/operations.md says what that means"
+            "LOYALTY_ACCEPT_DATA_LOSS=true skips the lost records: see docs/how-to/manage-checkpoints.md"
         )

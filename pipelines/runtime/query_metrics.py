@@ -41,7 +41,7 @@ class ProgressMetrics:
 
     It is the listener that Spark's JVM calls, not PySpark's in between. That one asks the JVM for every value of a
     report, hundreds of calls, and at the end of each map the JVM searches all jars for classes that do not exist: for
-    the loyalty query 5 % of the JVM's processor time (docs/benchmarks.md). As JSON a report is one call.
+    the loyalty query 5 % of the JVM's processor time (docs/lab/benchmarks.md). As JSON a report is one call.
     """
 
     class Java:

@@ -25,7 +25,7 @@ from services.messaging.schema_ids import SchemaIds
 from services.pseudonyms import pseudonyms
 from services.settings import Settings
 
-_REMEDIES = {"state": "`loyalty rebuild` makes one that this release can go on with (docs/operations.md)"}
+_REMEDIES = {"state": "`loyalty rebuild` makes one that this release can go on with (docs/how-to/rebuild.md)"}
 
 Read = Callable[[Topic], DataFrame]
 """Gives the records of a topic, as ``invoices.read_topic`` describes them."""

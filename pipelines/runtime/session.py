@@ -27,7 +27,7 @@ _SHARED = {
     # Shorter trips between the JVM and its Python workers than over TCP.
     "spark.python.unix.domain.socket.enabled": "true",
     # Its default; but where nobody has set it, Spark 4.2.0 asks the process's environment for every field that is read
-    # in an expression without code of its own (docs/benchmarks.md).
+    # in an expression without code of its own (docs/lab/benchmarks.md).
     "spark.sql.types.framework.enabled": "false",
 }
 
@@ -58,7 +58,7 @@ _LOCAL = {
 _LOCAL_FILES = {
     # By default Spark writes checkpoints through Hadoop's FileContext, which on a local disk starts ten processes for
     # each of the eight files of a micro-batch (readlink, chmod). This one starts two, and does the same otherwise: data
-    # and checksum are written aside, then renamed (docs/benchmarks.md).
+    # and checksum are written aside, then renamed (docs/lab/benchmarks.md).
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),

@@ -2,7 +2,7 @@
 
 The domain's own tuples in MessagePack, behind a byte that says so. Accounts of before are Avro (``LoyaltyAccount``) in
 the framing of every value on the wire, which begins with 0; they are read as long as a checkpoint may have some
-(docs/decisions/0016).
+(docs/explanation/decisions/0016).
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The programme file: YAML in, the domain's rules out. docs/programme.md says what each key means."""
+"""The programme file: YAML in, the domain's rules out. docs/reference/programme.md says what each key means."""
 
 import re
 import zoneinfo

@@ -1,4 +1,4 @@
-"""The endpoints file: who gets which notifications, and how often it is tried. docs/webhooks.md explains every key."""
+"""The endpoints file: which endpoint gets which notifications. docs/reference/webhooks.md has every key."""
 
 import base64
 import binascii

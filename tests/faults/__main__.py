@@ -36,7 +36,7 @@ def main(
         typer.Option(help="So many minutes: inject those that need no stack of their own once, and audit once."),
     ] = None,
     document: Annotated[
-        bool, typer.Option("--document", help="Inject nothing: write what is known into docs/reliability.md.")
+        bool, typer.Option("--document", help="Inject nothing: write what is known into docs/lab/faults.md.")
     ] = False,
 ) -> None:
     """Inject faults into stacks of their own, under load, and audit what came of each."""

@@ -56,7 +56,7 @@ def schema_change(name: str, directory: Path, seed: int) -> Row:
     """Old and new writers side by side; what is incompatible is refused before it is published, and set aside if it is.
 
     A Schema Registry gives the ids, as only it can give them to a running system: a writer registers its schema, the
-    pipeline is restarted, as schemas/README.md has it, and then the writer begins.
+    pipeline is restarted, as docs/how-to/change-a-schema.md says, and then the writer begins.
     """
     with Registry() as registry, Environment(directory, schema_registry_url=registry.url) as environment:
         subject = f"{environment.settings.name_of(topics.POS_INVOICES)}-value"

@@ -1,4 +1,4 @@
-"""A broker that asks who is there and denies whatever the table of rights does not grant: docs/security.md, lived."""
+"""A broker that authenticates and denies what docs/how-to/secure-kafka.md does not grant."""
 
 import json
 import re

@@ -1,9 +1,12 @@
-"""The documents say what the code does: settings, topics, headers, metrics, commands, targets, links."""
+"""The documents agree with the code, every link leads somewhere, and the site builds."""
 
 import ast
 import importlib.util
 import re
 import shlex
+import subprocess
+import sys
+from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
+from infra.site.hooks import on_page_markdown
 from schemas import topics
 from schemas.topics import Topic
 from services.cli import app
@@ -18,7 +22,7 @@ from services.messaging import headers
 from services.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "schemas" / "README.md"])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EVERY_DOCUMENT = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 OWN_OPTIONS = {("pipeline",): "pipelines", ("api",): "api"}
 """Commands that pass their options on, and the program that takes them."""
@@ -28,15 +32,19 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")
 
 
-def table(document: str, mark: str) -> list[str]:
-    """The rows of the table between two marks, without its head."""
-    text = (ROOT / document).read_text(encoding="utf-8")
-    rows = text.partition(f"<!-- {mark} -->\n")[2].partition(f"<!-- /{mark} -->")[0].splitlines()
-    return [row for row in rows if row][2:]
+def filled(document: Path) -> str:
+    """The Markdown of a page, with the parts that come from code."""
+    return on_page_markdown(document.read_text(encoding="utf-8"))
+
+
+def rows(document: str) -> list[list[str]]:
+    """The cells of every line of every table of a page."""
+    lines = filled(ROOT / "docs" / document).splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
 
 
 def commands(document: Path) -> list[str]:
-    """Whatever is written as code in a document: indented lines, fenced lines, and code in a sentence."""
+    """All that a document writes as code: indented lines, fenced lines, and code in a sentence."""
     text = document.read_text(encoding="utf-8")
     fenced = [line for block in _FENCED.findall(text) for line in block.splitlines()[1:-1]]
     joined = re.sub(r"\\\n\s*", " ", text)
@@ -51,7 +59,7 @@ def anchor(heading: str) -> str:
 
 @EVERY_DOCUMENT
 def test_relative_links_lead_somewhere(document: Path) -> None:
-    """Every link within the project is to a file or folder that is there, and to a heading that it has."""
+    """Every link inside the project leads to a file that exists, and to a heading of that file."""
     broken = []
     for link in _LINK.findall(_FENCED.sub("", document.read_text(encoding="utf-8"))):
         path, _, heading = link.partition("#")
@@ -61,14 +69,14 @@ def test_relative_links_lead_somewhere(document: Path) -> None:
         if not target.exists():
             broken.append(link)
         elif heading:
-            text = _FENCED.sub("", target.read_text(encoding="utf-8"))
-            broken += [link] * (heading not in map(anchor, re.findall(r"^#+ (.*)$", text, re.MULTILINE)))
+            headings = re.findall(r"^#+ (.*)$", _FENCED.sub("", filled(target)), re.MULTILINE)
+            broken += [link] * (heading not in map(anchor, headings))
     assert [] == broken
 
 
 @EVERY_DOCUMENT
 def test_make_targets_exist(document: Path) -> None:
-    """Nobody is told to make what the Makefile does not have."""
+    """Every `make` target of a document is a target of the Makefile."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     named = {name for line in commands(document) for name in re.findall(r"^make ([a-z-]+)", line)}
@@ -77,82 +85,103 @@ def test_make_targets_exist(document: Path) -> None:
 
 @EVERY_DOCUMENT
 def test_what_is_named_in_code_exists(document: Path) -> None:
-    """What `python -m` is said to run can be run, and files of the project that are named are there."""
+    """Every module after `python -m` and every file or folder of the project that a document names exists."""
     code = "\n".join(commands(document))
-    modules = re.findall(r"python -m ((?:api|infra|pipelines|services)[\w.]*)", code)
-    named = re.findall(r"^(?:api|infra|pipelines|requirements|schemas|services|tests)/[\w./-]*\w", code, re.MULTILINE)
+    modules = re.findall(r"python -m ((?:api|benchmarks|infra|pipelines|services|tests)[\w.]*)", code)
+    folders = "api|benchmarks|docs|infra|pipelines|requirements|schemas|services|tests"
+    named = re.findall(rf"^(?:{folders})/[\w./-]*\w", code, re.MULTILINE)
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     assert [] == missing + [name for name in named if not (ROOT / name).exists()]
 
 
+def test_pages_that_the_code_names_exist() -> None:
+    """A message, a comment or a script that sends its reader to a page of docs/ names a page that exists."""
+    folders = ("api", "benchmarks", "infra", "pipelines", "schemas", "services", "tests")
+    suffixes = {".py", ".yaml", ".yml", ".sh", ".properties", ".avsc"}
+    sources = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
+    named = {
+        page
+        for source in [*sources, ROOT / "Makefile", *ROOT.glob("docker-compose*.yml")]
+        for page in re.findall(r"(?<![/\w])docs/[\w/.-]+\.(?:md|yaml)", source.read_text(encoding="utf-8"))
+    }
+    assert "docs/how-to/manage-checkpoints.md" in named
+    assert [] == [page for page in sorted(named) if not (ROOT / page).exists()]
+
+
 @EVERY_DOCUMENT
 def test_settings_that_are_named_exist(document: Path) -> None:
-    """A LOYALTY_ variable in a document is a setting, or the beginning of some (LOYALTY_SPARK_…)."""
+    """Every LOYALTY_ variable of a document is a setting, or the beginning of several (LOYALTY_SPARK_…)."""
     known = {f"LOYALTY_{name.upper()}" for name in Settings.model_fields}
     found = set(re.findall(r"LOYALTY_[A-Z_]*[A-Z](?![A-Z_]|_…)", document.read_text(encoding="utf-8")))
     assert set() == found - known
 
 
-def test_every_setting_is_documented_as_it_is() -> None:
-    """docs/configuration.md has exactly the settings, in their order, each with its default and what it is for."""
-    assert [setting_row(name) for name in Settings.model_fields] == table("docs/configuration.md", "settings")
+def test_every_setting_is_documented_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page of settings has exactly the settings, in their order, each with its default, whatever is set here."""
+    expected = [setting_row(name) for name in Settings.model_fields]
+    monkeypatch.setenv("LOYALTY_API_PORT", "9999")
+    monkeypatch.setenv("LOYALTY_KAFKA_SASL_PASSWORD", "secret of this machine")
+    assert expected == [row for row in rows("reference/settings.md") if row[0].startswith("`LOYALTY_")]
 
 
-def setting_row(name: str) -> str:
+def setting_row(name: str) -> list[str]:
+    field = Settings.model_fields[name]
     default = Settings().model_dump(mode="json")[name]
-    shown = f"`{default}`" if default not in (None, "") else "not set"
-    return f"| `LOYALTY_{name.upper()}` | {shown} | {Settings.model_fields[name].description} |"
+    return [f"`LOYALTY_{name.upper()}`", f"`{default}`" if default not in (None, "") else "not set", field.description]
 
 
 def test_the_table_of_topics_is_the_catalogue() -> None:
-    """docs/architecture.md has exactly the topics of the catalogue, in its order."""
-    assert [topic_row(topic) for topic in topics.ALL] == table("docs/architecture.md", "topics")
+    """The page of topics and records has exactly the topics of the catalogue, in its order, and the fields of each."""
+    found = rows("reference/records.md")
+    named = {f"`{topic.name}`": topic for topic in topics.ALL}
+    listed = [row for row in found if row[0] in named and len(row) == 6]
+    assert [topic_row(topic) for topic in topics.ALL] == [[*row[:2], *row[3:5]] for row in listed]
+    assert {"`InvoiceNumber`", "`TotalLoyaltyPoints`", "`CommandID`"} <= {row[0] for row in found}
 
 
-def topic_row(topic: Topic) -> str:
-    kept = f"{topic.retention.days} days" if topic.retention else "latest of each key"
-    cells = (topic.name, topic.key, topic.value or "as it came", topic.partitions, topic.cleanup_policy, kept)
-    return f"| {' | '.join(map(str, cells))} |"
+def topic_row(topic: Topic) -> list[str]:
+    return [f"`{topic.name}`", topic.key, str(topic.partitions), topic.cleanup_policy]
 
 
 def test_headers_are_documented() -> None:
-    """schemas/README.md names every header that records carry, and no other."""
+    """docs/reference/records.md names every header that records carry, and no other."""
     named = {value for name, value in vars(headers).items() if name.startswith("DEAD_LETTER_")}
     source = (ROOT / "pipelines" / "columns" / "avro.py").read_text(encoding="utf-8")
     named |= set(re.findall(r'"(ce_\w+|content-type)":', source))
-    documented = (ROOT / "schemas" / "README.md").read_text(encoding="utf-8")
+    documented = (ROOT / "docs" / "reference" / "records.md").read_text(encoding="utf-8")
     assert named == set(re.findall(r"^\| `([a-z_-]+)` \|", documented, re.MULTILINE))
 
 
 def test_metrics_are_documented() -> None:
-    """docs/operations.md names every metric of the pipeline, the API and the ledger, and no other."""
+    """The page of metrics names every metric of the pipeline, the API and the ledger, and no other."""
     metrics = ("pipelines/runtime/query_metrics.py", "api/http/metrics.py", "services/ledger/metrics.py")
     sources = [ROOT / path for path in metrics]
     in_code = {name for path in sources for name in re.findall(r'"(loyalty_\w+)"', path.read_text(encoding="utf-8"))}
-    named = re.findall(r"`(loyalty_\w+)`", (ROOT / "docs" / "operations.md").read_text(encoding="utf-8"))
+    named = re.findall(r"`(loyalty_\w+)`", (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8"))
     # prometheus-client adds _total to a counter that does not have it.
     assert {name.removesuffix("_total") for name in in_code} == {name.removesuffix("_total") for name in named}
 
 
 def uses(document: Path) -> dict[str, list[str]]:
-    """Every `loyalty …` command line of a document, and the words behind `loyalty`."""
+    """Every `loyalty …` command line of a document, and the words after `loyalty`."""
     found = {}
     for line in commands(document):
-        # At the start, behind variables, as .venv/bin/loyalty, or given to a container.
+        # At the start of the line, after variables, as .venv/bin/loyalty, or as the command of a container.
         if match := re.match(r"(?:[A-Z_]+=\S+ +)*(?:\S+/|docker-compose .* (?:api|audit) )?loyalty ([^…|;#]+)", line):
             found[line] = shlex.split(match[1])
     return found
 
 
 def test_commands_are_found() -> None:
-    """Operations shows these commands, in tables, blocks, sentences and containers; a check of none would pass."""
-    shown = {words[0] for words in uses(ROOT / "docs" / "operations.md").values()}
+    """The how-to guides show these commands, so that the check below checks something."""
+    guides = (ROOT / "docs" / "how-to").glob("*.md")
+    shown = {words[0] for guide in guides for words in uses(guide).values()}
     assert {"simulate", "dead-letters", "topics"} <= shown
 
 
 @EVERY_DOCUMENT
 def test_commands_and_their_options_exist(document: Path) -> None:
-    """A `loyalty …` that is shown can be typed: its command is there and has the options."""
+    """Every `loyalty …` of a document can be run: the command exists and has the options."""
     assert [] == [line for line, words in uses(document).items() if not is_command(words)]
 
 
@@ -170,7 +199,7 @@ def is_command(words: list[str]) -> bool:
 
 
 def options_of(package: str) -> set[str]:
-    """The options of a program's main function, read without starting what it imports."""
+    """The options of a program's main function, read without importing the program."""
     tree = ast.parse((ROOT / package / "__main__.py").read_text(encoding="utf-8"))
     main = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "main")
     return {f"--{argument.arg.replace('_', '-')}" for argument in [*main.args.args, *main.args.kwonlyargs]}
@@ -190,16 +219,68 @@ def options_of(package: str) -> set[str]:
     ],
 )
 def test_a_wrong_command_is_noticed(line: str, *, expected: bool) -> None:
-    """The check above tells commands from what is none."""
+    """The check above accepts commands and refuses everything else."""
     assert expected == is_command(line.split())
 
 
 def test_decisions_are_numbered_once() -> None:
-    """Each decision has a number of its own, its file and its title agree, and all have the same parts."""
-    pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    """Each decision has its own number, the number of its title, and the same parts as the others."""
+    pages = sorted((ROOT / "docs" / "explanation" / "decisions").glob("0*.md"))
     numbers = [int(page.name[:4]) for page in pages]
     assert all(first < second for first, second in pairwise(numbers))
     for page, number in zip(pages, numbers, strict=True):
         headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
         assert headings[0].startswith(f"{number}. ")
         assert ["Context", "Decision", "Consequences", "Alternatives"] == headings[1:]
+
+
+class _Assets(HTMLParser):
+    """Collects the addresses that a browser loads by itself when it shows a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        loads = tag in {"script", "img", "iframe", "source", "video", "audio", "embed", "object"}
+        if tag == "link":
+            loads = (given.get("rel") or "") not in {"canonical", "prev", "next"}
+        self.addresses += [value for name in ("src", "href", "data", "srcset") if loads and (value := given.get(name))]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as `make docs` builds it; a broken link or anchor, or a page without a place, fails the build."""
+    folder = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert 0 == built.returncode, built.stderr[-3000:]
+    return folder
+
+
+def test_the_site_has_every_page(site: Path) -> None:
+    """Each document is a page, and no mark of a generated part is left."""
+    pages = {path.relative_to(site).with_suffix(".md") for path in site.rglob("*.html")} - {Path("404.md")}
+    assert {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")} == pages
+    assert [] == [path for path in site.rglob("*.html") if "generated:" in path.read_text(encoding="utf-8")]
+
+
+def test_pages_load_nothing_from_the_network(site: Path) -> None:
+    """Every script, style sheet, font and picture of the site is a file of the site."""
+    remote = re.compile(r"^(?:https?:)?//")
+    found = []
+    for page in site.rglob("*.html"):
+        assets = _Assets()
+        assets.feed(page.read_text(encoding="utf-8"))
+        assert assets.addresses
+        found += [address for address in assets.addresses if remote.match(address)]
+    for sheet in site.rglob("*.css"):
+        addresses = re.findall(r"(?:url\(|@import )[\"']?([^)\"';]+)", sheet.read_text(encoding="utf-8"))
+        found += [address for address in addresses if remote.match(address)]
+    assert [] == found

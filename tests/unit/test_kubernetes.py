@@ -153,7 +153,7 @@ def test_whatever_runs_in_compose_has_a_manifest() -> None:
 
 def test_secrets_that_pods_need_are_named_in_the_documents() -> None:
     """They are the operator's to make: every secret and every key that a manifest takes from it is in the command."""
-    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "how-to" / "deploy-on-kubernetes.md").read_text(encoding="utf-8")
     needed = {
         (reference["name"], reference["key"])
         for manifest in OWN

@@ -14,7 +14,7 @@ from services.programmes import ProgrammeError, parse
 from services.programmes.file import ROUNDING, WEEKDAYS
 from services.yaml_files import Problem
 
-EXAMPLE = Path(__file__).resolve().parents[4] / "docs" / "programme-example.yaml"
+EXAMPLE = Path(__file__).resolve().parents[4] / "docs" / "reference" / "programme-example.yaml"
 LEAST = "loyalty-factor: 0.02\n"
 TIER = "tier-period: year\ntiers:\n"
 CAMPAIGN = "campaigns:\n  - {name: a, multiplier: 2}\n"
