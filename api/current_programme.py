@@ -28,14 +28,14 @@ class CurrentProgramme:
     def now(self) -> tuple[Programme, int]:
         """The version that decides an invoice that the broker appends now, and this machine's idea of now.
 
-        The time is in milliseconds since the epoch. Raises ProblemError while the store is not restored, and for a
+        The time is in milliseconds since the epoch. Raises Problem while the store is not restored, and for a
         version that cannot be read.
         """
         now = time.time_ns() // 1_000_000
         try:
             found = [stored for task in self._tasks() for _, stored in task.store.scan(b"", None, _MOST_VERSIONS)]
         except StoreClosedError as error:
-            raise problems.stopping() from error
+            raise problems.Stopping from error
         return Programmes.of([self._version_0, *map(self._rules, found)]).at(now), now
 
     def _tasks(self) -> list[StoreTask]:
@@ -52,6 +52,6 @@ class CurrentProgramme:
             try:
                 rules = parse(published["Programme"])
             except ProgrammeError as error:
-                raise problems.programme_unreadable(published["Version"]) from error
+                raise problems.ProgrammeUnreadable(published["Version"]) from error
             self._parsed[stored] = replace(rules, version=published["Version"], effective_time=effective_time)
         return self._parsed[stored]

@@ -7,12 +7,10 @@ from typing import Annotated, Any
 from fastapi import Depends, Header, Path, Query, Request
 
 from api.commands.service import Commands
-from api.http import command_problems, headers, problems
-from api.http.limits import COMMAND_BYTES
+from api.http import headers, problems
 from api.http.parameters import LONGEST_TIMEOUT_SECONDS
-from api.http.problems import ProblemError
+from api.http.problems import Problem
 from api.schemas.commands import Command
-from api.schemas.documentation import problem_responses
 from services.commands.identity import LONGEST_KEY, command_id, request_hash
 from services.domain import events
 
@@ -44,9 +42,9 @@ async def identity(
         ),
     ] = None,
 ) -> str:
-    """The id of the command that the request is; raises ProblemError without an Idempotency-Key."""
+    """The id of the command that the request is; raises Problem without an Idempotency-Key."""
     if idempotency_key is None:
-        raise command_problems.idempotency_key_missing()
+        raise problems.IdempotencyKeyMissing
     return command_id(request.method, request.scope["path"], idempotency_key)
 
 
@@ -60,34 +58,25 @@ async def the_desk(request: Request) -> Commands:
 
 Desk = Annotated[Commands, Depends(the_desk)]
 
-_EXAMPLE: dict[str, Any] = {
-    "CommandID": "0b9f0e5c-7a53-5f0d-8f43-5ffb1a0c9a3e",
-    "Status": "refused",
-    "Kind": "reserve",
-    "Reason": "insufficient-points",
-    "AvailableLoyaltyPoints": "9.98",
-    "AccountSequence": 12,
-}
-_ADDRESS = f"/v1/commands/{_EXAMPLE['CommandID']}"
 OF_OWNERS = (
-    problems.starting(2),
-    problems.restoring(2, 0.4),
-    problems.stopping(),
-    problems.rebalancing(2),
-    problems.owner_unreachable(2, ["http://10.0.0.7:8080"], timed_out=False),
-    problems.owner_unreachable(2, ["http://10.0.0.7:8080"], timed_out=True),
-    problems.not_the_owner(2),
+    problems.Starting,
+    problems.Restoring,
+    problems.Stopping,
+    problems.Rebalancing,
+    problems.OwnerUnreachable,
+    problems.OwnerTimeout,
+    problems.NotTheOwner,
 )
 _OF_COMMANDS = (
-    command_problems.idempotency_key_missing(),
-    problems.unreadable_body(),
-    problems.body_too_large(COMMAND_BYTES),
-    command_problems.command_in_flight(_ADDRESS, 1),
-    command_problems.idempotency_key_reused(),
-    problems.invalid_parameters([{"in": ["body", "points"], "reason": "must not be 0"}]),
-    command_problems.kafka_unavailable(1),
-    command_problems.owner_in_doubt(2),
-    command_problems.too_many_commands(),
+    problems.IdempotencyKeyMissing,
+    problems.UnreadableBody,
+    problems.BodyTooLarge,
+    problems.CommandInFlight,
+    problems.IdempotencyKeyReused,
+    problems.InvalidParameters,
+    problems.KafkaUnavailable,
+    problems.OwnerInDoubt,
+    problems.TooManyCommands,
     *OF_OWNERS,
 )
 _HEADERS = {
@@ -107,16 +96,12 @@ NOT_YET: dict[int | str, dict[str, Any]] = {
 }
 
 
-def responses(done: HTTPStatus, *refusals: ProblemError) -> dict[int | str, dict[str, Any]]:
+def responses(done: HTTPStatus, *refusals: type[Problem]) -> dict[int | str, dict[str, Any]]:
     return {
         done.value: {"description": "Done, and the next read of the balance shows it.", "headers": _HEADERS},
         **NOT_YET,
-        **problem_responses(*refusals, *_OF_COMMANDS),
+        **problems.responses(*refusals, *_OF_COMMANDS),
     }
-
-
-def refusal(code: str) -> ProblemError:
-    return command_problems.refused({**_EXAMPLE, "Reason": code})
 
 
 def at_once(card: str, command: events.Command) -> Callable[[], Awaitable[tuple[str, events.Command]]]:

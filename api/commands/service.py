@@ -21,7 +21,7 @@ import orjson
 import structlog
 from fastapi import Request, Response
 
-from api.http import command_problems, headers, pagination, problems
+from api.http import headers, pagination, problems
 from api.routing.key_reads import KeyReads
 from api.routing.lookup import problem_of
 from api.routing.owner_only import OwnerRequests
@@ -60,7 +60,7 @@ class Asked:
     """A request that is a command.
 
     Attributes:
-        make: gives the card and the command, if it is to be sent; raises ProblemError.
+        make: gives the card and the command, if it is to be sent; raises Problem.
         done: the status of the answer once it is done.
         card: where the request names it; the decision on an erasure does not.
     """
@@ -85,7 +85,7 @@ class Commands:
         self._releases: set[asyncio.Task[None]] = set()
 
     async def answer(self, request: Request, asked: Asked, seconds: float) -> Response:
-        """What became of the command within so many seconds, sent now or before; raises ProblemError."""
+        """What became of the command within so many seconds, sent now or before; raises Problem."""
 
         async def act() -> Response:
             return await self._as_owner(asked, time.monotonic() + seconds)
@@ -96,16 +96,16 @@ class Commands:
     async def look_up(self, command_id: str, seconds: float) -> Decision | None:
         """What is known of a command, wherever it is; its decision if that comes within so many seconds.
 
-        None for one that nobody has asked for. Raises ProblemError.
+        None for one that nobody has asked for. Raises Problem.
         """
         found = await self._reads.ask(catalogue.DECISIONS, command_id)
         if found.status_code == HTTPStatus.OK and seconds and _value_of(found)["Status"] == PENDING:
             decided = await self._reads.ask(catalogue.DECISIONS, command_id, ReadConsistency(DECIDED), seconds)
-            found = found if problem_of(decided) == problems.SEQUENCE_NOT_REACHED else decided
+            found = found if problem_of(decided) == problems.SequenceNotReached.code else decided
         if found.status_code == HTTPStatus.NOT_FOUND:
             return None
         if found.status_code != HTTPStatus.OK:
-            raise problems.passed_on(found)
+            raise problems.OtherProblem.from_response(found)
         return _value_of(found)
 
     async def is_visible(self, decision: Decision, seconds: float, card: str | None = None) -> bool:
@@ -134,14 +134,14 @@ class Commands:
         known: Decision | None = orjson.loads(entry.body) if entry else None
         in_hand = known["RequestHash"] if known else self._in_flight.get(command_id)
         if in_hand not in (None, asked.request_hash):
-            raise command_problems.idempotency_key_reused()
+            raise problems.IdempotencyKeyReused
         if known and known["Status"] != PENDING:
             return await self._decided(asked, known, until)
         wait = math.ceil(SEND_AGAIN_SECONDS - _age(entry)) if entry else 1
         if command_id in self._in_flight or (entry and wait > 0):
-            raise command_problems.command_in_flight(_address(command_id), max(1, wait))
+            raise problems.CommandInFlight(_address(command_id), max(1, wait))
         if len(self._in_flight) >= MOST_IN_FLIGHT:
-            raise command_problems.too_many_commands()
+            raise problems.TooManyCommands
         self._in_flight[command_id] = asked.request_hash
         is_marked = known is not None
         try:
@@ -162,7 +162,7 @@ class Commands:
             await self._log.mark(mark)
         except PublishError as error:
             log.warning("a command was not taken", error=str(error))
-            raise command_problems.kafka_unavailable(1) from error
+            raise problems.KafkaUnavailable(1) from error
 
     async def _send(self, command: Record) -> None:
         try:
@@ -170,7 +170,7 @@ class Commands:
         except PublishError as error:
             # With the mark there, the command may be there too: a retry waits until it is sent again.
             log.warning("a command may not have been sent", error=str(error))
-            raise command_problems.kafka_unavailable(SEND_AGAIN_SECONDS) from error
+            raise problems.KafkaUnavailable(SEND_AGAIN_SECONDS) from error
 
     async def _outcome(self, asked: Asked, mark: Record, until: float) -> Response:
         entry = await self._wait(asked.command_id, DECIDED, until)
@@ -181,7 +181,7 @@ class Commands:
 
     async def _decided(self, asked: Asked, decision: Decision, until: float) -> Response:
         if decision["Status"] != DONE:
-            raise command_problems.refused(shown(decision))
+            raise problems.CommandRefused.from_decision(shown(decision))
         if not await self.is_visible(decision, until - time.monotonic(), asked.card):
             return accepted(decision)
         response = pagination.json_response(shown(decision), Location=_address(asked.command_id))
@@ -196,7 +196,7 @@ class Commands:
         except NotServingError as error:
             raise problems.not_serving(error) from error
         except StoreClosedError as error:
-            raise problems.stopping() from error
+            raise problems.Stopping from error
 
     async def _wait(self, command_id: str, sequence: int, until: float) -> Entry | None:
         """The record once it has that sequence; what is there when the time is over, or the partition leaves."""

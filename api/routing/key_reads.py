@@ -6,7 +6,7 @@ from fastapi import Request, Response
 
 from api.http import pagination
 from api.http.parameters import LONGEST_TIMEOUT_SECONDS
-from api.http.problems import ProblemError
+from api.http.problems import Problem
 from api.routing.lookup import KeyQueries, KeyQuery
 from services.state_stores.entry import ANY_VERSION, ReadConsistency
 
@@ -44,5 +44,5 @@ class KeyReads:
         render = pagination.renderer(store, key.encode(), None)
         try:
             return await self._key_queries.answer(request, KeyQuery(store, key.encode(), render, awaited, seconds))
-        except ProblemError as problem:
+        except Problem as problem:
             return problem.response()

@@ -95,7 +95,7 @@ class KeyQueries:
         return self._local.stores.by_name[name]
 
     async def answer(self, request: Request, query: KeyQuery) -> Response:
-        """The answer, ours or another instance's; raises ProblemError."""
+        """The answer, ours or another instance's; raises Problem."""
         if asked_as := headers.received(request, headers.FORWARDED_TO):
             return await self._as_asked(query, asked_as, _Clock(query, request))
         clock = None
@@ -105,13 +105,13 @@ class KeyQueries:
                     return self._respond(query, *self._read(query))
                 clock = _Clock(query, request)
                 return await self._here(query, clock, as_owner=True)
-            except problems.ProblemError as problem:
+            except problems.Problem as problem:
                 if not problem.another_may_answer:
                     raise
         return await self._elsewhere(request, query, clock or _Clock(query, request))
 
     async def answer_here(self, query: KeyQuery) -> Response:
-        """The answer from the copy that is here, whoever owns the partition; raises ProblemError."""
+        """The answer from the copy that is here, whoever owns the partition; raises Problem."""
         return await self._here(query, _Clock(query), as_owner=False)
 
     async def _as_asked(self, query: KeyQuery, asked_as: str, clock: _Clock) -> Response:
@@ -126,7 +126,7 @@ class KeyQueries:
 
         def read() -> Entry | None:
             if as_owner and not self._local.owns(query.store, query.partition):
-                raise problems.not_the_owner(query.partition)
+                raise problems.NotTheOwner(query.partition)
             found[:] = [self._read(query)]
             return found[0][1]
 
@@ -142,7 +142,7 @@ class KeyQueries:
         except NotServingError as error:
             raise problems.not_serving(error) from error
         except StoreClosedError as error:
-            raise problems.stopping() from error
+            raise problems.Stopping from error
 
     def _respond(self, query: KeyQuery, before: ReplicaStatus, entry: Entry | None) -> Response:
         standing = self._local.after_read(query.store, before)
@@ -150,11 +150,11 @@ class KeyQueries:
         own_headers = headers.freshness(self._local.url, standing, sequence)
         try:
             if not standing.is_within(query.max_lag):
-                raise problems.too_stale(query.max_lag or 0, standing.lag if standing.lag_known else None)
+                raise problems.TooStale(query.max_lag or 0, standing.lag if standing.lag_known else None)
             if not query.awaited.is_seen_in(entry):
-                raise problems.sequence_not_reached(query.awaited.sequence, sequence)
+                raise problems.SequenceNotReached(query.awaited.sequence, sequence)
             response = query.render(entry)
-        except problems.ProblemError as problem:
+        except problems.Problem as problem:
             problem.headers = {**problem.headers, **headers.texts(own_headers)}
             raise
         response.raw_headers.extend(own_headers)
@@ -205,10 +205,10 @@ class KeyQueries:
         if target.url == self._local.url:
             try:
                 return await self._here(query, clock, as_owner=False)
-            except problems.ProblemError as problem:
+            except problems.Problem as problem:
                 if not problem.another_may_answer:
                     raise
-                attempts.note_refusal(problem.name, problem.response())
+                attempts.note_refusal(problem.code, problem.response())
                 return None
         try:
             response = await self._forwarder.forward(request, target, min(clock.left, patience), patience)
@@ -247,8 +247,8 @@ class _Attempts:
         self.failed[url] = error
 
     def note_refusal(self, kind: str, response: Response) -> None:
-        self.moved = self.moved or kind == problems.NOT_THE_OWNER
-        if kind != problems.NOT_THE_OWNER:
+        self.moved = self.moved or kind == problems.NotTheOwner.code
+        if kind != problems.NotTheOwner.code:
             self._refusals.append(response)
 
     def forget_answers(self) -> None:
@@ -263,7 +263,7 @@ class _Attempts:
         if self.failed:
             timed_out = any(isinstance(error, PeerTimeoutError) for error in self.failed.values())
             return problems.owner_unreachable(partition, sorted(self.failed), timed_out=timed_out).response()
-        return problems.rebalancing(partition).response()
+        return problems.Rebalancing(partition).response()
 
 
 def deadline_of(request: Request) -> float:

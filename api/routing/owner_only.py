@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from fastapi import Request, Response
 
-from api.http import command_problems, headers, problems
+from api.http import headers, problems
 from api.routing.lookup import deadline_of, problem_of
 from api.routing.peer_client import Forwarder, PeerError, PeerTimeoutError
 from services.interactive_queries.cluster import Cluster
@@ -34,7 +34,7 @@ class OwnerRequests:
     async def answer(
         self, request: Request, store: StateStore, key: bytes, act: Callable[[], Awaitable[Response]], seconds: float
     ) -> Response:
-        """What ``act`` answers on the instance that owns the key's partition; raises ProblemError.
+        """What ``act`` answers on the instance that owns the key's partition; raises Problem.
 
         Args:
             seconds: that another instance may take.
@@ -51,18 +51,18 @@ class OwnerRequests:
                 return response
             if not is_last:
                 await self._rediscover(until)
-        raise problems.rebalancing(partition)
+        raise problems.Rebalancing(partition)
 
     def require_ownership(self, store: StateStore, partition: int) -> None:
-        """Raise ProblemError unless nobody else can own the partition now, and all of its records are here."""
+        """Raise Problem unless nobody else can own the partition now, and all of its records are here."""
         if not self._local.owns(store, partition):
-            raise problems.not_the_owner(partition)
+            raise problems.NotTheOwner(partition)
         try:
             standing = self._local.standing(store, partition)
         except NotServingError as error:
             raise problems.not_serving(error) from error
         if standing.stale:
-            raise command_problems.owner_in_doubt(partition)
+            raise problems.OwnerInDoubt(partition)
 
     async def _once(
         self, request: Request, store: StateStore, key: bytes, act: Callable[[], Awaitable[Response]], until: float
@@ -85,7 +85,7 @@ class OwnerRequests:
             self._reports.suspect(owner, str(error))
             timed_out = isinstance(error, PeerTimeoutError)
             raise problems.owner_unreachable(partition, [owner], timed_out=timed_out) from error
-        return None if problem_of(response) == problems.NOT_THE_OWNER else response
+        return None if problem_of(response) == problems.NotTheOwner.code else response
 
     async def _rediscover(self, until: float) -> None:
         """Wait until the group has been asked anew; what is known by then has to do."""

@@ -58,7 +58,7 @@ class StoreQueries:
     async def here(self, query: StoreQuery, partitions: Collection[int] | None, max_lag: int | None) -> Response:
         """Answer from this instance alone, from the copies it has of the partitions (None: of all that are wanted).
 
-        Raises ProblemError where it has nothing to read, if that will change by itself.
+        Raises Problem where it has nothing to read, if that will change by itself.
         """
         wanted = [number for number in query.wanted if partitions is None or number in partitions]
         share = share_of(self._local, query.store, wanted, max_lag)
@@ -67,11 +67,11 @@ class StoreQueries:
         try:
             part = await self._read(query, share, max_lag)
         except StoreClosedError as error:
-            raise problems.stopping() from error
+            raise problems.Stopping from error
         return _answer(query, part.members, part.partitions, wanted)
 
     async def everywhere(self, request: Request, query: StoreQuery, max_lag: int | None) -> Response:
-        """Answer from all instances; raises ProblemError where none has anything."""
+        """Answer from all instances; raises Problem where none has anything."""
         deadline = time.monotonic() + min(_SECONDS, deadline_of(request))
         parts: list[_Part] = []
         tried: defaultdict[int, set[str]] = defaultdict(set)
@@ -124,7 +124,7 @@ class StoreQueries:
                 return await self._read(query, share_of(self._local, query.store, numbers, max_lag), max_lag)
             path = _local_path(request, numbers)
             answer = await self._forwarder.forward(request, target, patience, patience, path=path)
-        except (StoreClosedError, problems.ProblemError):
+        except (StoreClosedError, problems.Problem):
             return None
         except PeerError as error:
             return error
@@ -142,7 +142,7 @@ class StoreQueries:
         members = await asyncio.to_thread(query.read, share)
         standings = [self._local.after_read(query.store, standing) for standing in share.standings]
         if late := next((each for each in standings if not each.is_within(max_lag)), None):
-            raise problems.too_stale(max_lag or 0, late.lag if late.lag_known else None)
+            raise problems.TooStale(max_lag or 0, late.lag if late.lag_known else None)
         partitions = [
             {
                 "partition": standing.partition,
@@ -160,9 +160,9 @@ class StoreQueries:
         held = store.tasks
         for number in missing:
             if task := held.get(number):
-                raise problems.restoring(number, task.progress.restored_share)
+                raise problems.Restoring(number, task.progress.restored_share)
         if not self._local.stores.feed.restored:
-            raise problems.starting(min(missing))
+            raise problems.Starting(min(missing))
 
 
 def _local_path(request: Request, numbers: Collection[int]) -> bytes:
@@ -190,10 +190,10 @@ def _answer(query: StoreQuery, members: Members, partitions: list[dict[str, Any]
     )
 
 
-def _problem(partition: int, failures: Mapping[str, PeerError], max_lag: int | None) -> problems.ProblemError:
+def _problem(partition: int, failures: Mapping[str, PeerError], max_lag: int | None) -> problems.Problem:
     if max_lag is not None:
-        return problems.too_stale(max_lag, None)
+        return problems.TooStale(max_lag, None)
     if failures:
         timed_out = any(isinstance(error, PeerTimeoutError) for error in failures.values())
         return problems.owner_unreachable(partition, list(failures), timed_out=timed_out)
-    return problems.rebalancing(partition)
+    return problems.Rebalancing(partition)

@@ -37,11 +37,11 @@ class StoreQuery:
 
 
 async def the_store(request: Request, store: StoreName) -> StateStore:
-    """The store of the path; raises ProblemError for a name that the table does not have."""
+    """The store of the path; raises Problem for a name that the table does not have."""
     stores: LocalStores = request.app.state.stores
     if found := stores.by_name.get(store):
         return found
-    raise problems.unknown_store(list(stores.by_name))
+    raise problems.UnknownStore(list(stores.by_name))
 
 
 Store = Annotated[StateStore, Depends(the_store)]
@@ -92,7 +92,7 @@ async def windows(store: Store, key: Key, first: FromTime, last: ToTime) -> Stor
     """
     definition = store.definition
     if definition.window is None:
-        raise problems.not_windowed(definition.name)
+        raise problems.NotWindowed(definition.name)
     keys = window_keys(definition, key, *pagination.milliseconds(first, last, definition.window))
     return StoreQuery(
         store,
