@@ -18,8 +18,7 @@ from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import StateStore, state_stores
 from services.state_stores.task import ChangelogRecord, Progress, StoreTask
 from services.state_stores.waiters import SequenceWaiters
-from tests.support.group import alone
-from tests.support.store_tables import PlayedCommandLog
+from tests.support.clusters import FakeCommandLog, alone
 
 IDS = FolderSchemaIds()
 
@@ -80,7 +79,7 @@ def feed(stores: dict[str, StateStore]) -> TestFeed:
 @pytest.fixture
 def client(feed: TestFeed, stores: dict[str, StateStore]) -> Iterator[TestClient]:
     cluster = alone(LocalStores(stores, feed, feed.waiters))
-    with TestClient(create_app(cluster, Metrics(), PlayedCommandLog()), raise_server_exceptions=False) as client:
+    with TestClient(create_app(cluster, Metrics(), FakeCommandLog()), raise_server_exceptions=False) as client:
         yield client
 
 
