@@ -6,14 +6,20 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import typer
 from typer.core import TyperGroup
 
+from api.app import create_app
+from api.http.metrics import Metrics
+from api.http.problems import Problem
 from infra.site.hooks import on_page_markdown
 from schemas import topics
 from schemas.topics import Topic
@@ -143,6 +149,12 @@ def topic_row(topic: Topic) -> list[str]:
     return [f"`{topic.name}`", topic.key, str(topic.partitions), topic.cleanup_policy]
 
 
+def test_the_api_has_the_version_of_the_package() -> None:
+    """OpenAPI shows the version of pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == create_app(MagicMock(), Metrics(), MagicMock()).version
+
+
 def test_headers_are_documented() -> None:
     """docs/reference/records.md names every header that records carry, and no other."""
     named = {value for name, value in vars(headers).items() if name.startswith("DEAD_LETTER_")}
@@ -160,6 +172,21 @@ def test_metrics_are_documented() -> None:
     named = re.findall(r"`(loyalty_\w+)`", (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8"))
     # prometheus-client adds _total to a counter that does not have it.
     assert {name.removesuffix("_total") for name in in_code} == {name.removesuffix("_total") for name in named}
+
+
+def test_problems_are_documented() -> None:
+    """The page of problems has a row for every problem of the API, and for no other."""
+    codes = {problem.code for problem in subclasses(Problem) if getattr(problem, "code", "")}
+    first_cells = [row[0] for row in rows("reference/problems.md")[1:]]
+    # The framework raises these two, for a path or a method that no route has.
+    codes |= {"unknown-route", "method-not-allowed"}
+    assert codes == {code for cell in first_cells for code in re.findall(r"`([a-z-]+)`", cell)}
+
+
+def subclasses(class_: type) -> Iterator[type]:
+    for each in class_.__subclasses__():
+        yield each
+        yield from subclasses(each)
 
 
 def uses(document: Path) -> dict[str, list[str]]:
