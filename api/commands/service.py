@@ -26,7 +26,7 @@ from api.routing.key_reads import KeyReads
 from api.routing.lookup import problem_of
 from api.routing.owner_only import OwnerRequests
 from services.codecs.events import command_record
-from services.commands.log import ASKED, DECIDED, DONE, ERASE, PENDING, CommandLog, mark_of
+from services.commands.log import DECISION_SEQUENCE, DONE, ERASE, MARK_SEQUENCE, PENDING, CommandLog, mark_of
 from services.domain.account.model import command_kind
 from services.domain.events import Command
 from services.domain.formats import to_milliseconds
@@ -100,7 +100,9 @@ class Commands:
         """
         found = await self._reads.ask(catalogue.DECISIONS, command_id)
         if found.status_code == HTTPStatus.OK and seconds and _value_of(found)["Status"] == PENDING:
-            decided = await self._reads.ask(catalogue.DECISIONS, command_id, ReadConsistency(DECIDED), seconds)
+            decided = await self._reads.ask(
+                catalogue.DECISIONS, command_id, ReadConsistency(DECISION_SEQUENCE), seconds
+            )
             found = found if problem_of(decided) == problems.SequenceNotReached.code else decided
         if found.status_code == HTTPStatus.NOT_FOUND:
             return None
@@ -173,9 +175,9 @@ class Commands:
             raise problems.KafkaUnavailable(SEND_AGAIN_SECONDS) from error
 
     async def _outcome(self, asked: Asked, mark: Record, until: float) -> Response:
-        entry = await self._wait(asked.command_id, DECIDED, until)
+        entry = await self._wait(asked.command_id, DECISION_SEQUENCE, until)
         # Who is sent to ask elsewhere must find it there.
-        entry = entry or await self._wait(asked.command_id, ASKED, time.monotonic() + _MARK_SECONDS)
+        entry = entry or await self._wait(asked.command_id, MARK_SEQUENCE, time.monotonic() + _MARK_SECONDS)
         decision: Decision = orjson.loads(entry.body if entry else catalogue.decision_body(mark))
         return accepted(decision) if decision["Status"] == PENDING else await self._decided(asked, decision, until)
 
@@ -215,7 +217,7 @@ class Commands:
             return
 
         async def once_seen() -> None:
-            await self._wait(command_id, ASKED, time.monotonic() + SEND_AGAIN_SECONDS)
+            await self._wait(command_id, MARK_SEQUENCE, time.monotonic() + SEND_AGAIN_SECONDS)
             del self._in_flight[command_id]
 
         release = asyncio.create_task(once_seen())

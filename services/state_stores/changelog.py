@@ -14,7 +14,7 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from services.boot_clock import boot_seconds
-from services.messaging.administration import offset_in
+from services.messaging.administration import listed_offset
 from services.state_stores.assignment import Place
 from services.state_stores.entry import FORMAT
 
@@ -67,7 +67,7 @@ def watermarks(admin: AdminClient, places: Collection[Place]) -> dict[Place, tup
     committed = IsolationLevel.READ_COMMITTED
     begins = _asked(admin, places, OffsetSpec.earliest(), committed)  # type: ignore[no-untyped-call]
     ends = _asked(admin, places, OffsetSpec.latest(), committed)  # type: ignore[no-untyped-call]
-    return {place: (offset_in(begins[place]), offset_in(ends[place])) for place in places}
+    return {place: (listed_offset(begins[place]), listed_offset(ends[place])) for place in places}
 
 
 def _asked(
@@ -107,7 +107,7 @@ class EndOffsets:
             asked, self._asked = self._asked, []
             for place, future in asked:
                 try:
-                    yield End(place, offset_in(future), self._asked_at, self._asked_time)
+                    yield End(place, listed_offset(future), self._asked_at, self._asked_time)
                 except KafkaException as error:
                     log.debug("an end offset is not known", topic=place[0], partition=place[1], error=str(error))
         if not self._asked and places and boot_seconds() >= self._next:
