@@ -34,9 +34,8 @@ from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
 from services.state_stores import catalogue
 from services.state_stores.contract import StoreClosedError
-from services.state_stores.entry import Entry, ReadConsistency
-from services.state_stores.local import LocalStores
-from services.state_stores.store import NotServingError
+from services.state_stores.definition import ReadConsistency, VersionedValue
+from services.state_stores.store import LocalStores, NotServingError
 
 log = structlog.get_logger(__name__)
 
@@ -192,7 +191,7 @@ class Commands:
             response.headers[headers.SEQUENCE] = str(decision["AccountSequence"])
         return response
 
-    def _read(self, command_id: str) -> Entry | None:
+    def _read(self, command_id: str) -> VersionedValue | None:
         try:
             return self._decisions.get(command_id.encode())
         except NotServingError as error:
@@ -200,7 +199,7 @@ class Commands:
         except StoreClosedError as error:
             raise problems.Stopping from error
 
-    async def _wait(self, command_id: str, sequence: int, until: float) -> Entry | None:
+    async def _wait(self, command_id: str, sequence: int, until: float) -> VersionedValue | None:
         """The record once it has that sequence; what is there when the time is over, or the partition leaves."""
         key, seconds = command_id.encode(), max(0.0, until - time.monotonic())
         with suppress(NotServingError, StoreClosedError):
@@ -247,7 +246,7 @@ def _value_of(response: Response) -> Decision:
     return value
 
 
-def _age(entry: Entry) -> float:
+def _age(entry: VersionedValue) -> float:
     """Seconds since the broker appended the record, by this machine's clock."""
     return time.time() - entry.append_time / 1000
 

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EVERY_DOCUMENT = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 OWN_OPTIONS = {("pipeline",): "pipelines", ("api",): "api"}
-"""Commands that pass their options on, and the program that takes them."""
+"""Commands that forward their options, and the program that accepts them."""
 
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
