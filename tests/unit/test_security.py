@@ -18,7 +18,7 @@ from infra.security.broker import BrokerSecurity
 from infra.security.certificates import BROKER, Authority
 from infra.security.folder import SecurityFolder
 from infra.site.hooks import on_page_markdown
-from pipelines.sources.connection import kafka_connection
+from pipelines.runtime.kafka_connection import kafka_connection
 from schemas import topics
 from schemas.access import ADMIN, SERVICES, USERS, Service
 from services.cli import app
