@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, func, select
 
-from infra.local import jars
 from infra.local.stack import environment_of
+from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation.audit import audit
-from pipelines.runtime.query_table import LOYALTY
 from schemas import topics
 from services.codecs.records import balance_record, entry_from_notification, notification_record
 from services.domain.entries import Kind
@@ -23,7 +22,13 @@ from services.ledger.tables import AccountRow, EntryRow
 from services.messaging.avro import encoder
 from tests.support.builders import IDS, invoice
 from tests.support.kafka import publish, publish_commands, publish_invoices, records_of
-from tests.support.processes import ApiProcess, reconciliation_context, run_to_the_end, running_ledger
+from tests.support.processes import (
+    ApiProcess,
+    reconciliation_context,
+    run_to_the_end,
+    running_ledger,
+    spark_process_settings,
+)
 
 ROOT = Path(__file__).parents[2]
 A, B, C = "8001-A", "8002-B", "8003-C"
@@ -71,18 +76,9 @@ def test_the_audit_reports_exactly_the_falsified_values(spark, settings, tmp_pat
 
         falsify(settings)
         api.wait_until_ready()
-        environment = environment_of(
-            settings.model_copy(
-                update={
-                    "spark_master": "local[2]",
-                    "spark_jars_dir": jars.folder("spark"),
-                    "spark_driver_memory": "700m",
-                    "spark_java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-                }
-            )
-        )
+        environment = environment_of(spark_process_settings(settings))
         audited = subprocess.run(
-            [sys.executable, "-m", "pipelines.reconciliation.run_audit", "--json", "--api", api.url],
+            [sys.executable, "-m", "pipelines.reconciliation.audit", "--json", "--api", api.url],
             cwd=ROOT,
             env=environment,
             capture_output=True,

@@ -11,7 +11,9 @@ from confluent_kafka import TopicPartition
 from infra.demo.comparison import Nature
 from infra.local.ports import HOST, free_port
 from pipelines.checkpoints.retention import RecordsLostError
-from pipelines.runtime.query_table import EXPORT, FAN_OUT, LOYALTY
+from pipelines.queries.export import EXPORT
+from pipelines.queries.fan_out import FAN_OUT
+from pipelines.queries.loyalty import LOYALTY
 from schemas import topics
 from services.domain.events import Adjust, Capture, Reserve, Transfer, Void
 from services.messaging.avro import encoder

@@ -106,7 +106,7 @@ def test_versions_take_effect_in_order(in_use: Settings) -> None:
     when = now() + HOUR
     publish_programme(file("0.05"), in_use, when)
 
-    with pytest.raises(ProgrammeError, match="version 1 takes effect later than that: nothing was published"):
+    with pytest.raises(ProgrammeError, match="version 1 takes effect later than that, so nothing was published"):
         publish_programme(file("0.06"), in_use, when - 1)
     publish_programme(file("0.07"), in_use, when)
 
@@ -150,7 +150,7 @@ def test_concurrent_publishers_never_share_a_version(in_use: Settings) -> None:
     [
         (b"1", b"hello", "offset 0: not in the Confluent framing"),
         (b"1", None, "offset 0: not in the Confluent framing"),
-        (b"1", record(1, "loyalty-factor: much"), "offset 0: line 1: loyalty-factor: 'much' is no decimal"),
+        (b"1", record(1, "loyalty-factor: much"), "offset 0: line 1: loyalty-factor: 'much' is not a decimal"),
         (b"2", record(1, "loyalty-factor: 0.5"), "offset 0: its key is b'2', its version 1"),
         (b"2", record(2, "loyalty-factor: 0.5"), "version 1 is missing among 1 versions"),
     ],

@@ -10,9 +10,10 @@ from confluent_kafka import TopicPartition
 
 from pipelines.checkpoints import lock
 from pipelines.checkpoints.manifest import CheckpointMismatchError
+from pipelines.queries.archive import ARCHIVE
+from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation.audit import audit
 from pipelines.reconciliation.rebuild import RebuildError, rebuild
-from pipelines.runtime.query_table import ARCHIVE, LOYALTY
 from schemas import topics
 from services.audit.facts import Source
 from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
@@ -63,7 +64,7 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
     with pytest.raises(CheckpointMismatchError, match="loyalty rebuild"):
         run_to_the_end(spark, settings, LOYALTY)
 
-    with lock.held(LOYALTY.checkpoint(settings)), pytest.raises(RebuildError, match="stop the pipeline first"):
+    with lock.hold(LOYALTY.checkpoint(settings)), pytest.raises(RebuildError, match="stop the pipeline first"):
         rebuild(reconciliation_context(spark, settings), archive=False)
 
     rebuilt = rebuild(reconciliation_context(spark, settings), archive=False)

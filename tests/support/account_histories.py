@@ -5,7 +5,8 @@ from decimal import Decimal
 
 from hypothesis import strategies as st
 
-from services.domain.account.processor import Account, advance, process
+from services.domain.account.model import Account
+from services.domain.account.processor import advance, process
 from services.domain.entries import Entry
 from services.domain.events import Adjust, Capture, Erase, Event, Purchase, Receive, Reserve, SentLot, Transfer, Void
 from services.domain.programme import DAY, MINUTE, Period, Programme, Programmes, SpentReturns, Tier

@@ -17,7 +17,7 @@ from infra.local.stack import LocalStack, environment_of
 from infra.security.broker import BrokerSecurity
 from infra.security.certificates import BROKER, Authority
 from infra.security.folder import SecurityFolder
-from pipelines.sources.connection import kafka_connection
+from pipelines.runtime.kafka_connection import kafka_connection
 from schemas import topics
 from schemas.access import ADMIN, SERVICES, USERS, Service
 from services.cli import app

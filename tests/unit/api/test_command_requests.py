@@ -12,7 +12,8 @@ from schemathesis import GenerationMode
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS, LOYALTY_DECISIONS
 from services.codecs.events import decode_event
 from services.codecs.records import balance_record, decision_record
-from services.domain.account.processor import Account, process
+from services.domain.account.model import Account
+from services.domain.account.processor import process
 from services.domain.entries import Kind
 from services.domain.programme import Programmes
 from services.messaging.avro import Record, encoder
