@@ -73,6 +73,7 @@ _OF_COMMANDS = (
     problems.BodyTooLarge,
     problems.CommandInFlight,
     problems.IdempotencyKeyReused,
+    problems.CommandErased,
     problems.InvalidParameters,
     problems.KafkaUnavailable,
     problems.OwnerInDoubt,

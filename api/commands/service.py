@@ -26,7 +26,7 @@ from api.routing.key_reads import KeyReads
 from api.routing.lookup import problem_of
 from api.routing.owner_only import OwnerRequests
 from services.codecs.events import command_record
-from services.commands.log import DECISION_SEQUENCE, DONE, ERASE, MARK_SEQUENCE, PENDING, CommandLog, mark_of
+from services.commands.log import DECISION_SEQUENCE, DONE, ERASE, ERASED, MARK_SEQUENCE, PENDING, CommandLog, mark_of
 from services.domain.events import Command
 from services.domain.formats import to_milliseconds
 from services.messaging.avro import Record
@@ -106,7 +106,8 @@ class Commands:
             return None
         if found.status_code != HTTPStatus.OK:
             raise problems.OtherProblem.from_response(found)
-        return _value_of(found)
+        decision = _value_of(found)
+        return None if decision["Status"] == ERASED else decision
 
     async def is_visible(self, decision: Decision, seconds: float, card: str | None = None) -> bool:
         """Whether the customer's next read shows what a decision did, within so many seconds.
@@ -133,7 +134,8 @@ class Commands:
         entry = self._read(command_id)
         known: Decision | None = orjson.loads(entry.body) if entry else None
         in_hand = known["RequestHash"] if known else self._in_flight.get(command_id)
-        if in_hand not in (None, asked.request_hash):
+        # Release 0.1 did not keep the hashes of decided commands.
+        if in_hand not in (None, "", asked.request_hash):
             raise problems.IdempotencyKeyReused
         if known and known["Status"] != PENDING:
             return await self._decided(asked, known, until)
@@ -180,6 +182,8 @@ class Commands:
         return accepted(decision) if decision["Status"] == PENDING else await self._decided(asked, decision, until)
 
     async def _decided(self, asked: Asked, decision: Decision, until: float) -> Response:
+        if decision["Status"] == ERASED:
+            raise problems.CommandErased
         if decision["Status"] != DONE:
             raise problems.CommandRefused.from_decision(shown(decision))
         if not await self.is_visible(decision, until - time.monotonic(), asked.card):

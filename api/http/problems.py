@@ -294,6 +294,15 @@ class RedemptionPending(
     pass
 
 
+class CommandErased(
+    Conflict,
+    code="command-erased",
+    title="The customer of the command was erased",
+    detail="The command was decided before the customer was erased, and is not done again; a new one needs a new key.",
+):
+    pass
+
+
 class CommandRefused(Conflict, title="The command was refused", detail="The programme does not allow it."):
     """A decision that refuses a command. The reason of the decision is the code of the problem."""
 

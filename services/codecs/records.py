@@ -2,6 +2,7 @@
 
 from decimal import Decimal
 
+from services.domain.account.model import ForgottenCommand
 from services.domain.entries import Decision, Entry, Kind
 from services.domain.formats import to_hundredths, to_points
 from services.messaging.avro import Record
@@ -73,6 +74,20 @@ def balance_record(card: str, entry: Entry) -> Record:
         "PendingLoyaltyPoints": to_points(entry.pending),
         "ReservedLoyaltyPoints": to_points(entry.reserved),
         "Tier": entry.tier,
+    }
+
+
+def erased_decision_record(command: ForgottenCommand) -> Record:
+    """Returns the record that replaces the decision on a command of an erased account. It contains no personal data.
+
+    A retry of the command finds it and gets an answer. Its sequence is higher than that of the decision.
+    """
+    return {
+        "CommandID": command.command_id,
+        "Sequence": 3,
+        "Status": "erased",
+        "Kind": command.kind,
+        "RequestHash": command.request_hash,
     }
 
 

@@ -1,8 +1,8 @@
 """Encodes accounts for Spark's state store.
 
 The first byte names the format. 1 is an account in MessagePack, as tuples of the domain. 2 is the marker of an erased
-account: its time in MessagePack (docs/decisions/0018). 0 is the framing of Avro: older checkpoints contain accounts as
-framed records LoyaltyAccount, which can still be read (docs/decisions/0016).
+account: its time in MessagePack (decision 18). 0 is the framing of Avro: older checkpoints contain accounts as framed
+records LoyaltyAccount, which can still be read (decision 16).
 """
 
 from collections.abc import Iterable

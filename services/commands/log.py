@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 DELIVERY_SECONDS = 5.0
 """After this number of seconds a record without an acknowledgement counts as not published."""
 
-PENDING, DONE = "pending", "done"
+PENDING, DONE, ERASED = "pending", "done", "erased"
 ERASE = "erase"
 MARK_SEQUENCE, DECISION_SEQUENCE = 1, 2
 """The sequence numbers of the two records of a command on loyalty-decisions."""

@@ -12,8 +12,8 @@ from confluent_kafka import Message
 
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS, LOYALTY_DECISIONS, Topic
 from services.codecs.events import credit_record, decode_event
-from services.codecs.records import balance_record, decision_record
-from services.domain.account.model import Account, Outcome
+from services.codecs.records import balance_record, decision_record, erased_decision_record
+from services.domain.account.model import AccountState, Outcome
 from services.domain.account.processor import process
 from services.domain.entries import Kind
 from services.domain.events import Event, Purchase
@@ -34,19 +34,19 @@ class Accounts:
     """The accounts of all cards, and the records that their changes write."""
 
     def __init__(self) -> None:
-        self.by_card: dict[str, Account | None] = {}
+        self.by_card: dict[str, AccountState | None] = {}
 
     def process(self, card: str, event: Event) -> tuple[Outcome, list[Change]]:
         """Process one event of a card. Returns the outcome, and the balances and decisions for the changelogs."""
         outcome = process(self.by_card.get(card), [event], Programmes(), card)
-        self.by_card[card] = outcome.account
+        self.by_card[card] = outcome.state
         changes: list[Change] = [
             (LOYALTY_BALANCES, card, None if entry.kind is Kind.ERASED else balance_record(card, entry))
             for entry in outcome.entries
         ]
         decided = [decision_record(card, each) for each in outcome.decisions]
         changes += [(LOYALTY_DECISIONS, each["CommandID"], each) for each in decided]
-        changes += [(LOYALTY_DECISIONS, command_id, None) for command_id in outcome.forgotten]
+        changes += [(LOYALTY_DECISIONS, each.command_id, erased_decision_record(each)) for each in outcome.forgotten]
         return outcome, changes
 
 

@@ -7,7 +7,7 @@ the debt. Points are hundredths; times are milliseconds since the epoch. "Now" i
 from collections.abc import Iterable
 
 from services.domain.account import commands, purchases
-from services.domain.account.model import Account, AccountState, ErasureMarker, Outcome, PastCommand
+from services.domain.account.model import EVENT_MEMORY, Account, AccountState, ErasureMarker, Outcome, PastCommand
 from services.domain.account.posting import Posting
 from services.domain.account.timers import apply_due_changes, apply_next_change
 from services.domain.events import Adjust, Capture, Erase, Event, Purchase, Receive, Reserve, Transfer, Void
@@ -28,14 +28,13 @@ def process(state: AccountState | None, events: Iterable[Event], programmes: Pro
         card: the card of the account.
     """
     outcome = _start(state)
-    applied_time = 0
+    now = 0
     for event in _in_order(events):
+        now = event.append_time
         if _is_new(event, outcome.account, programmes):
-            applied_time = event.append_time
             _apply(event, outcome, programmes, card)
     if outcome.account:
-        apply_due_changes(outcome.account, applied_time, programmes, outcome)
-        outcome.next_due = outcome.account.next_due()
+        _advance(outcome.account, now, programmes, outcome)
     elif outcome.marker:
         outcome.next_due = outcome.marker.next_due()
     return outcome
@@ -44,23 +43,31 @@ def process(state: AccountState | None, events: Iterable[Event], programmes: Pro
 def advance(state: AccountState, until: int, programmes: Programmes) -> Outcome:
     """Applies all changes that are due at or before that time. The marker of an erased account ends at its time.
 
-    The new account is the state after the last entry. A later change without an entry, such as the end of a tier period
-    with the same tier, waits for the next change with an entry. So the entries alone determine the account, and
-    ``recompute`` can repeat it, also if an event arrives that is older than such a change.
+    A change without an entry, such as the end of a tier period with the same tier, waits for the next change with an
+    entry. So the entries alone determine the account, and ``recompute`` can repeat it, also if an event arrives that is
+    older than such a change.
     """
     outcome = _start(state)
-    if advanced := outcome.account:
-        outcome.account, sequence = advanced.copy(), advanced.sequence
-        while apply_next_change(advanced, until, programmes, outcome):
-            if advanced.sequence > sequence:
-                outcome.account, sequence = advanced.copy(), advanced.sequence
-        outcome.next_due = advanced.next_due()
+    if outcome.account:
+        _advance(outcome.account, until, programmes, outcome)
     elif outcome.marker:
         if outcome.marker.next_due() <= until:
             outcome.marker = None
         else:
             outcome.next_due = outcome.marker.next_due()
     return outcome
+
+
+def _advance(account: Account, until: int, programmes: Programmes, outcome: Outcome) -> None:
+    """Applies due changes, and undoes those after the last entry. Sets ``next_due`` to a time after ``until``."""
+    due = account.next_due()
+    if due is not None and due <= until:
+        outcome.account, sequence = account.copy(), account.sequence
+        while apply_next_change(account, until, programmes, outcome):
+            if account.sequence > sequence:
+                outcome.account, sequence = account.copy(), account.sequence
+        due = account.next_due()
+    outcome.next_due = due
 
 
 def _start(state: AccountState | None) -> Outcome:
@@ -88,11 +95,15 @@ def _in_order(events: Iterable[Event]) -> list[Event]:
 
 def _is_new(event: Event, account: Account | None, programmes: Programmes) -> bool:
     """Whether the event concerns this account and has not been applied yet."""
+    now = event.append_time
     if isinstance(event, Purchase):
-        if account and event.invoice_number in account.purchases:
+        if account and purchases.remembers(account, event.invoice_number, now, programmes):
             return False
         return purchases.counts(event, account, programmes)
-    return account is None or not (event.command_id in account.commands or event.command_id in account.reservations)
+    if account is None:
+        return True
+    past = account.commands.get(event.command_id)
+    return (past is None or past.append_time + EVENT_MEMORY < now) and event.command_id not in account.reservations
 
 
 def _apply(event: Event, outcome: Outcome, programmes: Programmes, card: str) -> None:

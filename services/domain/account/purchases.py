@@ -35,9 +35,8 @@ def forget(account: Account, now: int, programmes: Programmes) -> None:
     """Removes purchases and commands that the account does not have to remember any more."""
     # The oldest are first, so the loops look at few that remain.
     while account.purchases:
-        number, bought = next(iter(account.purchases.items()))
-        window = programmes.version(bought.programme_version).return_window
-        if bought.append_time + max(window, EVENT_MEMORY) >= now:
+        number = next(iter(account.purchases))
+        if remembers(account, number, now, programmes):
             break
         del account.purchases[number]
     while account.commands:
@@ -45,6 +44,15 @@ def forget(account: Account, now: int, programmes: Programmes) -> None:
         if decided.append_time + EVENT_MEMORY >= now:
             break
         del account.commands[command_id]
+
+
+def remembers(account: Account, invoice_number: str, now: int, programmes: Programmes) -> bool:
+    """Whether the account still knows the invoice at that time. ``forget`` may remove it later."""
+    bought = account.purchases.get(invoice_number)
+    if bought is None:
+        return False
+    window = programmes.version(bought.programme_version).return_window
+    return now <= bought.append_time + max(window, EVENT_MEMORY)
 
 
 def _is_returnable(bought: PastPurchase, now: int, programmes: Programmes) -> bool:

@@ -8,17 +8,7 @@ import pytest
 from services.domain.account.lots import Terms
 from services.domain.account.processor import process
 from services.domain.entries import Credit, Kind, Refusal
-from services.domain.events import (
-    Adjust,
-    Capture,
-    Erase,
-    Purchase,
-    Receive,
-    Reserve,
-    SentLot,
-    Transfer,
-    Void,
-)
+from services.domain.events import Adjust, Capture, Erase, Purchase, Receive, Reserve, SentLot, Transfer, Void
 from services.domain.programme import DAY, MINUTE, Programme, Programmes, Tier
 
 BOUGHT = Purchase(1, "bought", Decimal(500))
@@ -198,7 +188,7 @@ def test_erasure_ends_the_account():
 
     assert outcome.account is None
     assert (Kind.ERASED, -10_01, 0, 0) == last(outcome)
-    assert ["redemption", "adjust"] == outcome.forgotten
+    assert [("redemption", "reserve", ""), ("adjust", "adjust", "")] == outcome.forgotten
     assert ("erase", -10_01, 0) == (
         outcome.decisions[-1].kind,
         outcome.decisions[-1].points,

@@ -222,15 +222,28 @@ def test_return_counts_against_the_period_of_its_purchase():
 
 
 @pytest.mark.parametrize(
-    ("window", "day", "points"), [(90 * DAY, 89, 2_00), (90 * DAY, 91, 0), (5 * DAY, 9, 2_00), (5 * DAY, 11, 0)]
+    ("window", "day", "points", "entries"),
+    [(90 * DAY, 89, 2_00, 1), (90 * DAY, 91, 0, 2), (5 * DAY, 4, 2_00, 1), (5 * DAY, 9, 0, 1), (5 * DAY, 11, 0, 2)],
 )
-def test_purchases_are_remembered_for_the_return_window(window, day, points):
-    """And for ten days at least, so that a repeat is known by its number."""
+def test_a_return_after_the_window_takes_nothing_back(window, day, points, entries):
+    """A window shorter than ten days holds too. The account still recognises a duplicate for ten days."""
     programme = Programme(return_window=window)
 
     assert [points] == taken(after(buy("100"), back("100", time=day * DAY), programme=programme))
     again = after(buy("100"), buy("100", time=day * DAY), programme=programme)
-    assert (1 if points else 2) == len(again.entries)
+    assert entries == len(again.entries)
+
+
+def test_the_version_of_a_purchase_decides_how_long_it_can_be_returned():
+    """A longer window of a later version reopens nothing, whether or not other events came in between."""
+    programmes = Programmes.of([Programme(return_window=5 * DAY), Programme(1, effective_time=DAY)])
+    bought, late = buy("100"), back("100", time=20 * DAY)
+    without_entry = replace(bought, invoice_number="other", customer_type="OTHER", append_time=15 * DAY)
+    states = [process(None, [bought, *others], programmes, "card").state for others in ([], [without_entry])]
+
+    assert [[0], [0]] == [
+        [each.points for each in process(state, [late], programmes, "card").entries] for state in states
+    ]
 
 
 def test_lot_of_a_purchase_is_found_by_the_rules_of_the_purchase():

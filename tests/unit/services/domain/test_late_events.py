@@ -1,0 +1,94 @@
+"""Recomputation is exact for any history with erasures, late events and timers between any batches."""
+
+import os
+from decimal import Decimal
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.domain.account.model import AccountState
+from services.domain.account.processor import advance, process
+from services.domain.entries import AccountVersion
+from services.domain.events import Adjust, Erase, Purchase
+from services.domain.programme import DAY, Programmes
+from services.domain.recomputation import recompute
+from tests.support.account_histories import CARD, EVENTS, PLAIN, RICH, TIERED
+
+HISTORIES = int(os.environ.get("LOYALTY_TEST_HISTORIES", "300"))
+"""The number of random histories of each test. ``LOYALTY_TEST_HISTORIES=33000`` is the long run."""
+
+LONGEST_LAG = 9 * DAY
+"""The pipeline drops older events, and keeps markers longer."""
+
+many = settings(max_examples=HISTORIES, deadline=None)
+
+
+@many
+@given(
+    st.lists(st.tuples(EVENTS, st.just(0) | st.integers(0, LONGEST_LAG)), max_size=14),
+    st.lists(st.tuples(st.integers(1, 4), st.none() | st.integers(0, 90 * DAY)), min_size=14, max_size=14),
+    st.sampled_from([Programmes((PLAIN,)), Programmes((RICH,)), Programmes((PLAIN, TIERED))]),
+)
+def test_late_events_recompute_exactly(arrivals, batches, programmes):
+    """The entries of live processing come out of the events again, and later accounts have higher versions."""
+    unique = {event.event_id: (event, lag) for event, lag in arrivals}
+    order = [event for event, _ in sorted(unique.values(), key=lambda each: each[0].append_time + each[1])]
+    state: AccountState | None = None
+    entries = []
+    rest = order
+    for size, timer in batches:
+        batch, rest = rest[:size], rest[size:]
+        outcome = process(state, batch, programmes, CARD)
+        entries += outcome.entries
+        state = outcome.state
+        if state and timer is not None and order:
+            # At this time of the timers, older events than the longest lag have been read.
+            unread = min((event.append_time for event in rest), default=order[-1].append_time + 90 * DAY)
+            outcome = advance(state, min(order[0].append_time + timer, unread + LONGEST_LAG), programmes)
+            entries += outcome.entries
+            state = outcome.state
+
+    recomputed = recompute(CARD, order, entries, programmes)
+
+    assert entries == recomputed.settled.entries
+    assert ([], []) == (recomputed.without_event, recomputed.not_processed)
+    versions = [entry.version for entry in entries]
+    assert versions == sorted(set(versions))
+
+
+def test_an_account_after_an_erasure_is_newer_than_the_erased_one():
+    """Issue 14, number 1: the erasure is decided before older invoices of the card."""
+    late = Purchase(1_000_000, "INV-1", Decimal(5000))
+    erase = Erase(append_time=2_000_000, command_id="E")
+    first = process(None, [erase], Programmes(), CARD)
+    second = process(first.state, [late], Programmes(), CARD)
+
+    assert AccountVersion(2_000_001, 1) == second.entries[0].version
+    recomputed = recompute(CARD, [late, erase], [*first.entries, *second.entries], Programmes())
+    assert second.account == recomputed.late.account
+
+
+def test_two_erasures_in_one_millisecond_have_two_versions():
+    """Also in two batches, the second account is opened after the first one."""
+    first = process(None, [Erase(append_time=5, command_id="E1")], Programmes(), CARD)
+    second = process(first.state, [Erase(append_time=5, command_id="E2")], Programmes(), CARD)
+    third = process(second.state, [Purchase(5, "I", Decimal(100))], Programmes(), CARD)
+
+    assert [5, 6, 7] == [outcome.entries[0].opened_time for outcome in (first, second, third)]
+
+
+def test_a_marker_ends_when_no_older_event_can_arrive():
+    """The state store then contains nothing of the card."""
+    marker = process(None, [Erase(append_time=5, command_id="E")], Programmes(), CARD)
+
+    assert 5 + 10 * DAY == marker.next_due
+    assert marker.state == advance(marker.state, 4 + 10 * DAY, Programmes()).state
+    assert advance(marker.state, 5 + 10 * DAY, Programmes()).state is None
+
+
+def test_an_erasure_replaces_decisions_by_records_without_the_card():
+    """Issue 14, number 3: a retry finds the hash of its request."""
+    adjust = Adjust(append_time=1, command_id="A", request_hash="hash", points=5)
+    outcome = process(None, [adjust, Erase(append_time=2, command_id="E")], Programmes(), CARD)
+
+    assert [("A", "adjust", "hash")] == outcome.forgotten
