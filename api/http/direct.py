@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.http.metrics import Metrics
-from api.http.problems import ProblemError, unexpected
+from api.http.problems import InternalError, Problem
 
 
 class _Parameter(NamedTuple):
@@ -99,10 +99,10 @@ class DirectRoutes:
         route, arguments = found
         try:
             response = await route.endpoint(request=Request(scope, receive), **arguments)
-        except ProblemError as problem:
+        except Problem as problem:
             response = problem.response()
         except Exception:
-            response = unexpected().response()
+            response = InternalError().response()
             raise  # the server logs it
         finally:
             if response is not None:  # None: the caller has gone

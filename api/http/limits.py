@@ -36,7 +36,7 @@ class BodyLimitMiddleware:
         limit = limit_of(scope["path"])
         announced = dict(scope["headers"]).get(b"content-length", b"0")
         if announced.isdigit() and int(announced) > limit:
-            await problems.body_too_large(limit).response()(scope, receive, send)
+            await problems.BodyTooLarge(limit).response()(scope, receive, send)
             return
         received = 0
 
@@ -46,7 +46,7 @@ class BodyLimitMiddleware:
             received += len(message.get("body", b""))
             if received > limit:
                 # Of all errors amid a body, FastAPI lets only its own through; ours is the cause, and the answer.
-                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE) from problems.body_too_large(limit)
+                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE) from problems.BodyTooLarge(limit)
             return message
 
         await self._app(scope, count, send)

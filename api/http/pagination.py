@@ -154,7 +154,7 @@ def renderer(store: StateStore, key: bytes, if_none_match: str | None) -> Callab
 
     def render(entry: Entry | None) -> Response:
         if entry is None:
-            raise problems.unknown_key()
+            raise problems.UnknownKey
         return etag.answer(entry, body, if_none_match)
 
     def body(entry: Entry) -> bytes:
@@ -177,7 +177,7 @@ def cursor_after(key: bytes, store: str, keys: KeyRange) -> str:
 
 
 def resume(cursor: str | None, store: str, keys: KeyRange) -> KeyRange:
-    """What a cursor has left of the range; raises ProblemError for one that is not of this very query."""
+    """What a cursor has left of the range; raises Problem for one that is not of this very query."""
     if cursor is None:
         return keys
     try:
@@ -190,14 +190,14 @@ def resume(cursor: str | None, store: str, keys: KeyRange) -> KeyRange:
 
 
 def milliseconds(first: datetime, last: datetime, window: timedelta) -> tuple[int, int]:
-    """Both times in milliseconds since the epoch; raises ProblemError if they span too many windows."""
+    """Both times in milliseconds since the epoch; raises Problem if they span too many windows."""
     if (last - first) // window >= MOST_WINDOWS:
         raise _bad("to", f"more than {MOST_WINDOWS} windows after from")
     return _milliseconds(first, round_up=True), _milliseconds(last, round_up=False)
 
 
 def checked_partitions(numbers: Sequence[int] | None, store: StateStore) -> Sequence[int] | None:
-    """The numbers; raises ProblemError for one that the store does not have."""
+    """The numbers; raises Problem for one that the store does not have."""
     count = store.definition.changelog.partitions
     for number in numbers or ():
         if not 0 <= number < count:
@@ -214,5 +214,5 @@ def _scope(store: str, keys: KeyRange) -> bytes:
     return hashlib.sha256(repr((store, keys)).encode()).digest()[:_SCOPE_BYTES]
 
 
-def _bad(parameter: str, reason: str) -> problems.ProblemError:
-    return problems.invalid_parameters([{"in": ["query", parameter], "reason": reason}])
+def _bad(parameter: str, reason: str) -> problems.Problem:
+    return problems.InvalidParameters.in_query(parameter, reason)

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from api.http import etag, problems
 from api.http.parameters import Card, IfNoneMatch, MaxLag, MinSequence, OpenedTime, Timeout
 from api.routing.lookup import KeyQueries, KeyQuery
-from api.schemas.documentation import FRESHNESS_HEADERS, Balance, problem_responses
+from api.schemas.documentation import FRESHNESS_HEADERS, Balance
 from services.state_stores.catalogue import BALANCES
 from services.state_stores.entry import Entry, ReadConsistency
 
@@ -23,18 +23,18 @@ _BODY = attrgetter("body")
     responses={
         200: {"headers": FRESHNESS_HEADERS},
         304: {"description": "The caller's copy (If-None-Match) is the current one.", "headers": FRESHNESS_HEADERS},
-        **problem_responses(
-            problems.unknown_customer(),
-            problems.invalid_parameters([{"in": ["query", "minSequence"], "reason": "Input should be an integer"}]),
-            problems.restoring(2, 0.4),
-            problems.starting(2),
-            problems.stopping(),
-            problems.rebalancing(2),
-            problems.too_stale(0, 7),
-            problems.sequence_not_reached(7, 6),
-            problems.not_the_owner(2),
-            problems.owner_unreachable(2, ["http://10.0.0.7:8080"], timed_out=False),
-            problems.owner_unreachable(2, ["http://10.0.0.7:8080"], timed_out=True),
+        **problems.responses(
+            problems.UnknownCustomer,
+            problems.InvalidParameters,
+            problems.Restoring,
+            problems.Starting,
+            problems.Stopping,
+            problems.Rebalancing,
+            problems.TooStale,
+            problems.SequenceNotReached,
+            problems.NotTheOwner,
+            problems.OwnerUnreachable,
+            problems.OwnerTimeout,
         ),
     },
 )
@@ -66,5 +66,5 @@ async def balance(  # noqa: PLR0913, PLR0917 - one parameter a parameter of the 
 
 def _answer(entry: Entry | None, if_none_match: str | None) -> Response:
     if entry is None:
-        raise problems.unknown_customer()
+        raise problems.UnknownCustomer
     return etag.answer(entry, _BODY, if_none_match)

@@ -16,14 +16,12 @@ from api.commands.requests import (
     Timeout,
     at_once,
     common_fields,
-    refusal,
     responses,
 )
 from api.commands.service import Asked, Commands, accepted, shown
-from api.http import command_problems, pagination, problems
+from api.http import pagination, problems
 from api.http.parameters import Card, NotBlank
 from api.schemas.commands import Adjustment, Command, Redemption, Transfer
-from api.schemas.documentation import problem_responses
 from services.commands.log import PENDING
 from services.domain import events
 
@@ -38,7 +36,7 @@ NamedCard = Annotated[Card, NotBlank]
     summary="Set points aside",
     response_model=Command,
     status_code=HTTPStatus.CREATED,
-    responses=responses(HTTPStatus.CREATED, refusal("insufficient-points")),
+    responses=responses(HTTPStatus.CREATED, problems.InsufficientPoints),
 )
 async def reserve(
     request: Request,
@@ -63,7 +61,7 @@ async def reserve(
     "/redemptions/{redemption}/capture",
     summary="Spend what was set aside",
     response_model=Command,
-    responses=responses(HTTPStatus.OK, command_problems.unknown_redemption(), refusal("unknown-redemption")),
+    responses=responses(HTTPStatus.OK, problems.UnknownRedemption, problems.RedemptionNotOpen),
 )
 async def capture(
     request: Request,
@@ -80,7 +78,7 @@ async def capture(
     "/redemptions/{redemption}/void",
     summary="Give back what was set aside",
     response_model=Command,
-    responses=responses(HTTPStatus.OK, command_problems.unknown_redemption(), refusal("unknown-redemption")),
+    responses=responses(HTTPStatus.OK, problems.UnknownRedemption, problems.RedemptionNotOpen),
 )
 async def void(
     request: Request,
@@ -107,9 +105,9 @@ async def _end(
         # A reserve that is being decided may be captured as soon as it is.
         begun = await desk.look_up(redemption, seconds)
         if begun is None or begun["Kind"] != "reserve":
-            raise command_problems.unknown_redemption()
+            raise problems.UnknownRedemption
         if begun["Status"] == PENDING:
-            raise command_problems.redemption_pending()
+            raise problems.RedemptionPending
         return begun["CustomerCardNo"], kind(redemption_id=redemption, **common)
 
     return await desk.answer(request, Asked(identity, common["request_hash"], make, HTTPStatus.OK), seconds)
@@ -120,7 +118,7 @@ async def _end(
     summary="Correct the points by hand",
     response_model=Command,
     status_code=HTTPStatus.CREATED,
-    responses=responses(HTTPStatus.CREATED, refusal("insufficient-points")),
+    responses=responses(HTTPStatus.CREATED, problems.InsufficientPoints),
 )
 async def adjust(
     request: Request,
@@ -145,7 +143,7 @@ async def adjust(
     summary="Give points to another customer",
     response_model=Command,
     status_code=HTTPStatus.CREATED,
-    responses=responses(HTTPStatus.CREATED, refusal("insufficient-points"), refusal("same-customer")),
+    responses=responses(HTTPStatus.CREATED, problems.InsufficientPoints, problems.SameCustomer),
 )
 async def transfer(
     request: Request,
@@ -195,10 +193,10 @@ async def erase(
     response_model=Command,
     responses={
         **NOT_YET,
-        **problem_responses(
-            command_problems.unknown_command(),
-            problems.invalid_parameters([{"in": ["query", "timeout"], "reason": "Input should be a valid number"}]),
-            problems.too_stale(0, 7),
+        **problems.responses(
+            problems.UnknownCommand,
+            problems.InvalidParameters,
+            problems.TooStale,
             *OF_OWNERS,
         ),
     },
@@ -212,7 +210,7 @@ async def command(
     until = time.monotonic() + timeout
     found = await desk.look_up(command, timeout)
     if found is None:
-        raise command_problems.unknown_command()
+        raise problems.UnknownCommand
     if found["Status"] == PENDING or not await desk.is_visible(found, until - time.monotonic()):
         return accepted(found)
     return pagination.json_response(shown(found))

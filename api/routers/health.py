@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from api.http import problems
-from api.schemas.documentation import Liveness, Readiness, problem_responses
+from api.schemas.documentation import Liveness, Readiness
 from services.state_stores.contract import StoreClosedError
 from services.state_stores.local import LocalStores
 from services.state_stores.task import StoreTask
@@ -15,12 +15,12 @@ from services.state_stores.task import StoreTask
 router = APIRouter(tags=["operations"])
 
 
-@router.get("/livez", summary="Restart me?", response_model=Liveness, responses=problem_responses(problems.not_alive()))
+@router.get("/livez", summary="Restart me?", response_model=Liveness, responses=problems.responses(problems.NotAlive))
 async def livez(request: Request) -> Response:
     """200 as long as the thread that follows the changelogs lives and turns; Kafka being away is no reason."""
     stores: LocalStores = request.app.state.stores
     if not stores.feed.alive:
-        raise problems.not_alive()
+        raise problems.NotAlive
     return _json({"alive": True})
 
 
@@ -28,7 +28,7 @@ async def livez(request: Request) -> Response:
     "/readyz",
     summary="Send me traffic?",
     response_model=Readiness,
-    responses=problem_responses(problems.not_ready({"ready": False, "kafkaError": None, "partitions": []})),
+    responses=problems.responses(problems.NotReady),
 )
 async def readyz(request: Request) -> Response:
     """200 once every partition has reached the end that its changelog had at the start; details either way.
@@ -39,7 +39,7 @@ async def readyz(request: Request) -> Response:
     ready = stores.feed.alive and stores.feed.restored
     report = {"ready": ready, "kafkaError": stores.feed.kafka_error, "partitions": partition_reports(stores)}
     if not ready:
-        raise problems.not_ready(report)
+        raise problems.NotReady(report)
     return _json(report)
 
 

@@ -7,16 +7,13 @@ from fastapi import APIRouter, Path, Request, Response
 
 from api.http import problems
 from api.routing.store_queries import Store
-from api.schemas.documentation import InstanceList, KeyMetadata, StoreList, StoreMetadata, problem_responses
+from api.schemas.documentation import InstanceList, KeyMetadata, StoreList, StoreMetadata
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.metadata import ClusterMetadata, MetadataNotAvailableError
 from services.interactive_queries.reports import HeldPartition, InstanceReport
 from services.state_stores.assignment import Role
 
 router = APIRouter(prefix="/v1", tags=["discovery"])
-
-_INVALID = problems.invalid_parameters([{"in": ["path", "key"], "reason": "String should have at most 512 characters"}])
-_UNKNOWN_STORE = problems.unknown_store(["customer-balances", "top-customers"])
 
 
 @router.get("/instances", summary="All instances", response_model=InstanceList)
@@ -63,7 +60,7 @@ async def stores(request: Request) -> Response:
     "/stores/{store}/metadata",
     summary="Who has a store",
     response_model=StoreMetadata,
-    responses=problem_responses(_UNKNOWN_STORE, _INVALID),
+    responses=problems.responses(problems.UnknownStore, problems.InvalidParameters),
 )
 async def store_metadata(request: Request, store: Store) -> Response:
     """The instances with partitions of the store, as owner or as standby."""
@@ -81,7 +78,7 @@ async def store_metadata(request: Request, store: Store) -> Response:
     "/stores/{store}/metadata/{key:path}",
     summary="Who has a key",
     response_model=KeyMetadata,
-    responses=problem_responses(_UNKNOWN_STORE, _INVALID, problems.rebalancing(2)),
+    responses=problems.responses(problems.UnknownStore, problems.InvalidParameters, problems.Rebalancing),
 )
 async def key_metadata(
     request: Request,
@@ -93,7 +90,7 @@ async def key_metadata(
     try:
         found = metadata.of_key(store, key.encode())
     except MetadataNotAvailableError as error:
-        raise problems.rebalancing(store.partition_of(key.encode())) from error
+        raise problems.Rebalancing(store.partition_of(key.encode())) from error
     return _json(
         {"store": found.store, "partition": found.partition, "active": found.active, "standbys": list(found.standbys)}
     )

@@ -4,7 +4,6 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from datetime import date
-from http import HTTPStatus
 from itertools import chain, islice
 from typing import Annotated, Any
 
@@ -14,8 +13,6 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, BeforeValidator, Field
 
 from api.http import problems
-from api.http.problems import ProblemError
-from api.schemas.documentation import problem_responses
 from services.domain.entries import Entry, Kind
 from services.ledger.queries import (
     Cursor,
@@ -82,37 +79,18 @@ class EntryPage(BaseModel):
     next: str | None = Field(description="The cursor of the next page, as in the header Link; null: no more.")
 
 
-def ledger_unavailable() -> ProblemError:
-    return ProblemError(
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        "ledger-unavailable",
-        "The ledger does not answer",
-        "Its database cannot be reached now, or no ledger process has made one yet. Balances are served without it.",
-        retry_after=5,
-    )
-
-
-def unknown_account() -> ProblemError:
-    return ProblemError(
-        HTTPStatus.NOT_FOUND,
-        "unknown-customer",
-        "No such customer",
-        "The ledger has no entry of this card. Entries appear a moment after the balance.",
-    )
-
-
 async def ledger_of(request: Request) -> LedgerQueries:
     """The app's ledger; a problem if it has none."""
     ledger: LedgerQueries | None = getattr(request.app.state, "ledger", None)
     if ledger is None:
-        raise ledger_unavailable()
+        raise problems.LedgerUnavailable
     return ledger
 
 
 async def between(first: FirstDay = None, last: LastDay = None) -> Selection:
     """The days of the request."""
     if first and last and first > last:
-        raise problems.invalid_parameters([{"in": ["query", "from"], "reason": "should not be after to"}])
+        raise problems.InvalidParameters.in_query("from", "should not be after to")
     return Selection((), first, last)
 
 
@@ -127,14 +105,13 @@ async def cursor_of(
     except ValueError:
         place = None
     if place is None or max(place) >= 2**63:
-        raise problems.invalid_parameters([{"in": ["query", "cursor"], "reason": "is none of this service"}])
+        raise problems.InvalidParameters.in_query("cursor", "is none of this service")
     return place
 
 
 Ledger = Annotated[LedgerQueries, Depends(ledger_of)]
 Days = Annotated[Selection, Depends(between)]
-_INVALID = problems.invalid_parameters([{"in": ["query", "from"], "reason": "should be a date as 2026-01-31"}])
-_PROBLEMS = problem_responses(unknown_account(), _INVALID, ledger_unavailable())
+_PROBLEMS = problems.responses(problems.NoLedgerEntries, problems.InvalidParameters, problems.LedgerUnavailable)
 
 
 # Not async: the database is asked in a thread of the pool, and the event loop goes on answering.
@@ -164,9 +141,9 @@ def entries(  # noqa: PLR0913, PLR0917 - one parameter a parameter of the reques
     try:
         page = ledger.page(card, selection, limit, before)
     except UnknownCustomerError as error:
-        raise unknown_account() from error
+        raise problems.NoLedgerEntries from error
     except LedgerUnavailableError as error:
-        raise ledger_unavailable() from error
+        raise problems.LedgerUnavailable from error
     body, headers = _page(page), dict(_HEADERS)
     if body["next"]:
         url = request.url.include_query_params(cursor=body["next"])
@@ -193,9 +170,9 @@ def statement(card: Card, ledger: Ledger, days: Days) -> Response:
         lines = csv_lines(ledger.statement(card, days), days)
         start = "".join(islice(lines, _CHUNK))
     except UnknownCustomerError as error:
-        raise unknown_account() from error
+        raise problems.NoLedgerEntries from error
     except LedgerUnavailableError as error:
-        raise ledger_unavailable() from error
+        raise problems.LedgerUnavailable from error
     headers = {**_HEADERS, "Content-Disposition": 'attachment; filename="statement.csv"'}
     return StreamingResponse(chain([start], _chunks(lines)), headers=headers, media_type="text/csv; charset=utf-8")
 

@@ -13,7 +13,7 @@ from api.http import pagination, problems
 from api.http.pagination import Text
 from api.http.parameters import LONGEST_CARD
 from api.routing.key_reads import KeyReads
-from api.schemas.documentation import EXACT, PointsText, problem_responses
+from api.schemas.documentation import EXACT, PointsText
 from services.domain.accrual import accrual, eligible
 from services.domain.events import Line, Purchase
 from services.domain.invoice import PRIME
@@ -98,18 +98,18 @@ class Simulation(BaseModel):
     "/simulate",
     summary="What a basket would earn",
     response_model=Simulation,
-    responses=problem_responses(
-        problems.unreadable_body(),
-        problems.body_too_large(2**20),
-        problems.invalid_parameters([{"in": ["body", "TotalAmount"], "reason": "Field required"}]),
-        problems.starting(0),
-        problems.restoring(0, 0.4),
-        problems.stopping(),
-        problems.rebalancing(2),
-        problems.programme_unreadable(4),
-        problems.not_the_owner(2),
-        problems.owner_unreachable(2, ["http://10.0.0.7:8080"], timed_out=False),
-        problems.owner_unreachable(2, ["http://10.0.0.7:8080"], timed_out=True),
+    responses=problems.responses(
+        problems.UnreadableBody,
+        problems.BodyTooLarge,
+        problems.InvalidParameters,
+        problems.Starting,
+        problems.Restoring,
+        problems.Stopping,
+        problems.Rebalancing,
+        problems.ProgrammeUnreadable,
+        problems.NotTheOwner,
+        problems.OwnerUnreachable,
+        problems.OwnerTimeout,
     ),
 )
 async def simulate(request: Request, basket: Basket) -> Response:
@@ -137,7 +137,7 @@ async def _tier_of(reads: KeyReads, card: str | None, rules: Programme) -> str:
         if found.status_code == HTTPStatus.OK:
             return orjson.loads(found.body)["value"]["Tier"] or ""
         if found.status_code != HTTPStatus.NOT_FOUND:
-            raise problems.passed_on(found)
+            raise problems.OtherProblem.from_response(found)
     return tier_for(0, rules)
 
 

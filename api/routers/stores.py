@@ -7,15 +7,14 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel
 
 from api.http import pagination, problems
-from api.http.limits import KEYS_BYTES
 from api.http.pagination import Key, Partitions, StoreName
 from api.http.parameters import IfNoneMatch, MaxLag, MinSequence, OpenedTime, Timeout
-from api.http.problems import ProblemError
+from api.http.problems import Problem
 from api.routing import store_queries
 from api.routing.lookup import KeyQueries, KeyQuery
 from api.routing.scatter_gather import StoreQueries
 from api.routing.store_queries import StoreQuery, the_store
-from api.schemas.documentation import FRESHNESS_HEADERS, problem_responses
+from api.schemas.documentation import FRESHNESS_HEADERS
 from services.state_stores.entry import ReadConsistency
 from services.state_stores.local import LocalStores
 
@@ -28,18 +27,18 @@ Erased = Annotated[
     Query(description="Wait instead until the account that was opened at openedTime, or earlier, is gone (404)."),
 ]
 
-_ERRORS: tuple[ProblemError, ...] = (
-    problems.unknown_store(["customer-balances", "top-customers"]),
-    problems.invalid_parameters([{"in": ["query", "limit"], "reason": "Input should be greater than 0"}]),
-    problems.restoring(2, 0.4),
-    problems.starting(2),
-    problems.stopping(),
-    problems.too_stale(0, 7),
+_ERRORS: tuple[type[Problem], ...] = (
+    problems.UnknownStore,
+    problems.InvalidParameters,
+    problems.Restoring,
+    problems.Starting,
+    problems.Stopping,
+    problems.TooStale,
 )
 _OF_OTHERS = (
-    problems.rebalancing(2),
-    problems.owner_unreachable(2, ["http://10.0.0.7:8080"], timed_out=False),
-    problems.owner_unreachable(2, ["http://10.0.0.7:8080"], timed_out=True),
+    problems.Rebalancing,
+    problems.OwnerUnreachable,
+    problems.OwnerTimeout,
 )
 _ONE_KEY: dict[int | str, dict[str, Any]] = {
     200: {"headers": FRESHNESS_HEADERS},
@@ -53,11 +52,11 @@ _ONE_KEY: dict[int | str, dict[str, Any]] = {
     response_model=pagination.StoreEntry,
     responses={
         **_ONE_KEY,
-        **problem_responses(
-            problems.unknown_key(),
+        **problems.responses(
+            problems.UnknownKey,
             *_ERRORS,
-            problems.sequence_not_reached(7, 6),
-            problems.not_the_owner(2),
+            problems.SequenceNotReached,
+            problems.NotTheOwner,
             *_OF_OTHERS,
         ),
     },
@@ -90,7 +89,7 @@ async def one_key(  # noqa: PLR0913 - one parameter a parameter of the request
     "/local/keys/{key:path}",
     summary="One key, here",
     response_model=pagination.StoreEntry,
-    responses={**_ONE_KEY, **problem_responses(problems.unknown_key(), problems.not_here(2), *_ERRORS)},
+    responses={**_ONE_KEY, **problems.responses(problems.UnknownKey, problems.NotHere, *_ERRORS)},
 )
 async def one_key_here(request: Request, store: StoreName, key: Key, if_none_match: IfNoneMatch = None) -> Response:
     """The entry of a key from the copy that is here, the owner's or a standby's; the headers say which."""
@@ -98,7 +97,7 @@ async def one_key_here(request: Request, store: StoreName, key: Key, if_none_mat
     stores: LocalStores = request.app.state.stores
     partition = found.partition_of(key.encode())
     if stores.feed.restored and partition not in found.tasks:
-        raise problems.not_here(partition)
+        raise problems.NotHere(partition)
     key_queries: KeyQueries = request.app.state.key_queries
     render = pagination.renderer(found, key.encode(), if_none_match)
     return await key_queries.answer_here(KeyQuery(found, key.encode(), render))
@@ -112,7 +111,7 @@ class Operation(NamedTuple):
     summary: str
     query: Callable[..., Awaitable[StoreQuery]]
     model: type[BaseModel]
-    errors: tuple[ProblemError, ...] = ()
+    errors: tuple[type[Problem], ...] = ()
 
 
 OPERATIONS = (
@@ -122,7 +121,7 @@ OPERATIONS = (
         "Several keys",
         store_queries.several_keys,
         pagination.FoundKeys,
-        (problems.unreadable_body(), problems.body_too_large(KEYS_BYTES)),
+        (problems.UnreadableBody, problems.BodyTooLarge),
     ),
     Operation("GET", "/range", "Keys from … to, or with a prefix", store_queries.key_range, pagination.EntryPage),
     Operation("GET", "/all", "Every entry", store_queries.everything, pagination.EntryPage),
@@ -133,7 +132,7 @@ OPERATIONS = (
         "The windows of a key",
         store_queries.windows,
         pagination.Entries,
-        (problems.not_windowed("customer-balances"),),
+        (problems.NotWindowed,),
     ),
 )
 
@@ -177,7 +176,7 @@ def _add(operation: Operation) -> None:
             summary=summary,
             description=description,
             response_model=operation.model,
-            responses=problem_responses(*operation.errors, *errors),
+            responses=problems.responses(*operation.errors, *errors),
         )
 
 

@@ -1,6 +1,5 @@
 """What OpenAPI says beyond the routes' signatures. Models here describe answers; no request passes through them."""
 
-from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import FastAPI
@@ -9,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from api.http import headers
-from api.http.problems import MEDIA_TYPE, ProblemError
 from services.interactive_queries.reports import HeldPartition
 
 DESCRIPTION = """
@@ -158,25 +156,6 @@ FRESHNESS_HEADERS: dict[str, Any] = {
     **{name: {"description": text, "schema": {"type": "string"}} for name, text in headers.FRESHNESS.items()},
 }
 """What an answer about one key says of itself."""
-
-
-def problem_responses(*problems: ProblemError) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI responses for these problems, with an example each."""
-    responses: dict[int | str, dict[str, Any]] = {}
-    for problem in problems:
-        response = responses.setdefault(
-            problem.status.value,
-            {
-                "description": HTTPStatus(problem.status).phrase,
-                "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "examples": {}}},
-            },
-        )
-        response["content"][MEDIA_TYPE]["examples"][problem.name] = {"summary": problem.title, "value": problem.body()}
-        if problem.retry_after is not None:
-            response["headers"] = {
-                "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}
-            }
-    return responses
 
 
 def install(app: FastAPI) -> None:
