@@ -99,7 +99,7 @@ def serve(settings: Settings) -> None:
 def main(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port to listen on.")] = None,
-    state_dir: Annotated[Path | None, typer.Option(help="Directory of the local stores. Each process needs its own.")] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="Directory of the local stores, for one process.")] = None,
     application_server: Annotated[
         str | None, typer.Option(help="URL at which the other instances reach this one.")
     ] = None,

@@ -1,7 +1,6 @@
 """What the routers use, composed in one place and injected by FastAPI."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Depends, Request

@@ -158,25 +158,24 @@ class CommandService:
         known: Decision | None = orjson.loads(entry.body) if entry else None
         known_hash = known["RequestHash"] if known else self._in_flight.get(command_id)
         if known_hash not in (None, command.request_hash):
-            raise problems.IdempotencyKeyReused()
+            raise problems.IdempotencyKeyReused
         if known and known["Status"] != PENDING:
             return known
         wait = math.ceil(SEND_AGAIN_SECONDS - _age(entry)) if entry else 1
         if command_id in self._in_flight or (entry and wait > 0):
             raise problems.CommandInFlight(location_of(command_id), max(1, wait))
         if len(self._in_flight) >= MOST_IN_FLIGHT:
-            raise problems.TooManyCommands()
+            raise problems.TooManyCommands
         self._in_flight[command_id] = command.request_hash
         return known
 
     async def _card_of_redemption(self, command: Command, seconds: float) -> str:
-        assert isinstance(command, Capture | Void)
         # A client may end a redemption that is still pending.
-        redemption = await self.find(command.redemption_id, seconds)
+        redemption = await self.find(command.redemption_id, seconds) if isinstance(command, Capture | Void) else None
         if redemption is None or redemption["Kind"] != "reserve":
-            raise problems.UnknownRedemption()
+            raise problems.UnknownRedemption
         if redemption["Status"] == PENDING:
-            raise problems.RedemptionPending()
+            raise problems.RedemptionPending
         card: str = redemption["CustomerCardNo"]
         return card
 

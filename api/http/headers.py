@@ -84,3 +84,11 @@ def received(request: Request, name: str) -> str | None:
 def texts(raw_headers: RawHeaders) -> dict[str, str]:
     """The same as names and texts."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in raw_headers}
+
+
+def seconds_left(request: Request) -> float:
+    """Seconds until the deadline that a peer sent; infinity if there is none."""
+    try:
+        return max(0.0, float(received(request, DEADLINE) or "inf"))
+    except ValueError:
+        return float("inf")

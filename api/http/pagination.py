@@ -2,7 +2,7 @@
 
 import hashlib
 from base64 import b64decode, urlsafe_b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ from fastapi import Path, Query, Response
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from api.http import etag, problems
+from api.http import problems
 from services.interactive_queries.queries import KeyRange
 from services.state_stores.assignment import Role
 from services.state_stores.entry import Entry
@@ -147,20 +147,6 @@ def entry_body(key: bytes, partition: int, entry: Entry) -> dict[str, Any]:
 
 def json_response(body: dict[str, Any], **headers: str) -> Response:
     return Response(orjson.dumps(body), media_type="application/json", headers={**CACHING, **headers})
-
-
-def renderer(store: StateStore, key: bytes, if_none_match: str | None) -> Callable[[Entry | None], Response]:
-    """Makes the answer about one key out of its entry; 304 where the caller's copy is the current one."""
-
-    def render(entry: Entry | None) -> Response:
-        if entry is None:
-            raise problems.UnknownKey
-        return etag.answer(entry, body, if_none_match)
-
-    def body(entry: Entry) -> bytes:
-        return orjson.dumps(entry_body(key, store.partition_of(key), entry))
-
-    return render
 
 
 def key_range(first: str | None, last: str | None, prefix: str) -> KeyRange:

@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic.alias_generators import to_camel
 from starlette.exceptions import HTTPException
 
+from services.state_stores.contract import StoreError
 from services.state_stores.store import NotServingError
 
 MEDIA_TYPE = "application/problem+json"
@@ -99,13 +100,13 @@ class OtherProblem(Problem):
         self.received_members: Mapping[str, Any] = {}
 
     @classmethod
-    def from_response(cls, response: Response) -> Self:
+    def from_response(cls, content: bytes, retry_after: str | None) -> Self:
         """The problem in the response of another instance."""
-        body = orjson.loads(response.body)
+        body = orjson.loads(content)
         kind = body.pop("type").removeprefix(TYPE_PREFIX)
         problem = cls(body.pop("status"), kind, body.pop("title"), body.pop("detail"))
         problem.received_members = body
-        if retry_after := response.headers.get("Retry-After"):
+        if retry_after:
             problem.retry_after = int(retry_after)
         return problem
 
@@ -543,15 +544,13 @@ ANOTHER_MAY_ANSWER = frozenset(each.code for each in (NotTheOwner, Starting, Res
 """Codes of the problems for which another instance may have an answer."""
 
 
-def not_serving(error: NotServingError) -> Problem:
+def from_store_error(error: NotServingError | StoreError) -> Problem:
+    """The problem of a read that the local copy cannot serve."""
+    if isinstance(error, StoreError):
+        return Stopping()
     if error.task is None:
         return Starting(error.partition)
     return Restoring(error.partition, error.task.progress.restored_share)
-
-
-def owner_unreachable(partition: int, tried: Sequence[str], *, timed_out: bool) -> Problem:
-    kind = OwnerTimeout if timed_out else OwnerUnreachable
-    return kind(partition, tried)
 
 
 def responses(*kinds: type[Problem]) -> dict[int | str, dict[str, Any]]:

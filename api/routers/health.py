@@ -3,9 +3,10 @@
 from typing import Any
 
 import orjson
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from api.dependencies import MetricsDep, StoresDep
 from api.http import problems
 from api.schemas.documentation import Liveness, Readiness
 from services.state_stores.contract import StoreClosedError
@@ -16,9 +17,8 @@ router = APIRouter(tags=["operations"])
 
 
 @router.get("/livez", summary="Restart me?", response_model=Liveness, responses=problems.responses(problems.NotAlive))
-async def livez(request: Request) -> Response:
+async def livez(stores: StoresDep) -> Response:
     """200 as long as the thread that follows the changelogs lives and turns; Kafka being away is no reason."""
-    stores: LocalStores = request.app.state.stores
     if not stores.feed.alive:
         raise problems.NotAlive
     return _json({"alive": True})
@@ -30,12 +30,11 @@ async def livez(request: Request) -> Response:
     response_model=Readiness,
     responses=problems.responses(problems.NotReady),
 )
-async def readyz(request: Request) -> Response:
+async def readyz(stores: StoresDep) -> Response:
     """200 once every partition has reached the end that its changelog had at the start; details either way.
 
     It stays 200 while Kafka is away: balances go on being served, `kafkaError` says so, and lag is the last known.
     """
-    stores: LocalStores = request.app.state.stores
     ready = stores.feed.alive and stores.feed.restored
     report = {"ready": ready, "kafkaError": stores.feed.kafka_error, "partitions": partition_reports(stores)}
     if not ready:
@@ -49,9 +48,9 @@ async def readyz(request: Request) -> Response:
     response_class=Response,
     responses={200: {"content": {CONTENT_TYPE_LATEST.split(";")[0]: {"schema": {"type": "string"}}}}},
 )
-async def metrics(request: Request) -> Response:
+async def metrics(metrics: MetricsDep) -> Response:
     """In Prometheus' text format. No label ever holds a card number."""
-    return Response(request.app.state.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+    return Response(metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
 
 def partition_reports(stores: LocalStores) -> list[dict[str, Any]]:

@@ -3,13 +3,12 @@
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Response
 
+from api.dependencies import LocalDep, MetadataDep, StoreOfPath
 from api.http import problems
-from api.routing.store_queries import Store
 from api.schemas.documentation import InstanceList, KeyMetadata, StoreList, StoreMetadata
-from services.interactive_queries.local import LocalInstance
-from services.interactive_queries.metadata import ClusterMetadata, MetadataNotAvailableError
+from services.interactive_queries.metadata import MetadataNotAvailableError
 from services.interactive_queries.reports import HeldPartition, InstanceReport
 from services.state_stores.assignment import Role
 
@@ -17,10 +16,8 @@ router = APIRouter(prefix="/v1", tags=["discovery"])
 
 
 @router.get("/instances", summary="All instances", response_model=InstanceList)
-async def instances(request: Request) -> Response:
+async def instances(metadata: MetadataDep, local: LocalDep) -> Response:
     """The instances of the group, as this one knows them, and the copies that each holds by its own account."""
-    metadata: ClusterMetadata = request.app.state.metadata
-    local: LocalInstance = request.app.state.local
     found = [
         {
             "url": url,
@@ -34,16 +31,14 @@ async def instances(request: Request) -> Response:
 
 
 @router.get("/instances/local", summary="This instance", response_model=InstanceReport)
-async def local_instance(request: Request) -> Response:
+async def local_instance(local: LocalDep) -> Response:
     """What this instance tells the others of itself."""
-    local: LocalInstance = request.app.state.local
     return _json(local.report().model_dump(mode="json", by_alias=True))
 
 
 @router.get("/stores", summary="All stores", response_model=StoreList)
-async def stores(request: Request) -> Response:
+async def stores(local: LocalDep) -> Response:
     """The table of stores, the same on every instance."""
-    local: LocalInstance = request.app.state.local
     table = [
         {
             "name": name,
@@ -62,9 +57,8 @@ async def stores(request: Request) -> Response:
     response_model=StoreMetadata,
     responses=problems.responses(problems.UnknownStore, problems.InvalidParameters),
 )
-async def store_metadata(request: Request, store: Store) -> Response:
+async def store_metadata(metadata: MetadataDep, store: StoreOfPath) -> Response:
     """The instances with partitions of the store, as owner or as standby."""
-    metadata: ClusterMetadata = request.app.state.metadata
     name = store.definition.name
     found = []
     for url, report in metadata.instances():
@@ -81,12 +75,11 @@ async def store_metadata(request: Request, store: Store) -> Response:
     responses=problems.responses(problems.UnknownStore, problems.InvalidParameters, problems.Rebalancing),
 )
 async def key_metadata(
-    request: Request,
-    store: Store,
+    metadata: MetadataDep,
+    store: StoreOfPath,
     key: Annotated[str, Path(max_length=512, description="Need not exist.", examples=["9265846829"])],
 ) -> Response:
     """The owner of the key's partition, and the standbys that reads fall back to, the nearest to the end first."""
-    metadata: ClusterMetadata = request.app.state.metadata
     try:
         found = metadata.of_key(store, key.encode())
     except MetadataNotAvailableError as error:

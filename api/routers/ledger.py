@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, BeforeValidator, Field
 
+from api.dependencies import LedgerDep
 from api.http import problems
 from services.domain.entries import Entry, Kind
 from services.ledger.queries import (
@@ -79,9 +80,8 @@ class EntryPage(BaseModel):
     next: str | None = Field(description="The cursor of the next page, as in the header Link; null: no more.")
 
 
-async def ledger_of(request: Request) -> LedgerQueries:
-    """The app's ledger; a problem if it has none."""
-    ledger: LedgerQueries | None = getattr(request.app.state, "ledger", None)
+async def ledger_of(ledger: LedgerDep) -> LedgerQueries:
+    """The ledger of the app. Raises LedgerUnavailable if the app has none."""
     if ledger is None:
         raise problems.LedgerUnavailable
     return ledger

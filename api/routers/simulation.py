@@ -1,18 +1,16 @@
-"""What a basket would earn."""
+"""Calculates what a basket would earn."""
 
 from decimal import Decimal
-from http import HTTPStatus
 from typing import Annotated
 
-import orjson
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.current_programme import CurrentProgramme
+from api.dependencies import LookupDep, ProgrammeDep
 from api.http import pagination, problems
 from api.http.pagination import Text
 from api.http.parameters import LONGEST_CARD
-from api.routing.key_reads import KeyReads
+from api.routing.lookup import Lookup
 from api.schemas.documentation import EXACT, PointsText
 from services.domain.accrual import accrual, eligible
 from services.domain.events import Line, Purchase
@@ -26,21 +24,21 @@ from services.state_stores import catalogue
 router = APIRouter(prefix="/v1", tags=["programme"])
 
 _LARGEST_TIME = 253_402_300_799_999
-"""The end of the year 9999, milliseconds since the epoch."""
+"""The end of the year 9999, in milliseconds since the epoch."""
 
 Amount = Annotated[float, Field(strict=True, ge=0, lt=LARGEST_AMOUNT, allow_inf_nan=False)]
 ShortText = Annotated[Text, Field(max_length=LONGEST_TEXT)]
 
 
 class BasketLine(BaseModel):
-    """A line item; campaigns may concern it by its code."""
+    """A line item. Campaigns may name its code."""
 
     ItemCode: ShortText | None = Field(None, examples=["458"])
-    TotalValue: Amount | None = Field(None, description="Of the whole line.", examples=[120.0])
+    TotalValue: Amount | None = Field(None, description="The value of the whole line.", examples=[120.0])
 
 
 class Basket(BaseModel):
-    """An invoice as tills publish it, as far as points depend on it; whatever else it has is ignored."""
+    """The part of an invoice on which points depend. Other members are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -48,14 +46,14 @@ class Basket(BaseModel):
     CustomerType: ShortText = Field(PRIME, examples=[PRIME])
     StoreID: ShortText = Field("", examples=["STR7188"])
     CustomerCardNo: Annotated[Text, Field(min_length=1, max_length=LONGEST_CARD)] | None = Field(
-        None, description="For whom; the tier is then the customer's.", examples=["9265846829"]
+        None, description="The customer, whose tier counts.", examples=["9265846829"]
     )
     CreatedTime: int | None = Field(
         None,
         strict=True,
         ge=0,
         le=_LARGEST_TIME,
-        description="The till's clock, milliseconds since the epoch; campaigns go by it. Default: now.",
+        description="The clock of the till, in milliseconds since the epoch. Campaigns use it. Default: now.",
         examples=[1_769_851_800_000],
     )
     InvoiceLineItems: list[BasketLine] = Field([], max_length=MOST_LINE_ITEMS)
@@ -78,20 +76,20 @@ class Basket(BaseModel):
 
 
 class EarningPart(BaseModel):
-    """A share of what is earned."""
+    """A part of the earned points."""
 
-    Name: str = Field(description="base, or the name of a tier or of a campaign.", examples=["base"])
+    Name: str = Field(description="`base`, or the name of a tier or a campaign.", examples=["base"])
     LoyaltyPoints: PointsText
 
 
 class Simulation(BaseModel):
-    """What the basket would earn; the parts add up to it."""
+    """What the basket would earn. The parts add up to it."""
 
     EarnedLoyaltyPoints: PointsText = Field(description=EXACT)
     Parts: list[EarningPart]
     Eligible: bool = Field(description="Whether customers of this type take part in the programme.")
-    Tier: str | None = Field(description="The customer's; null: none.", examples=["gold"])
-    ProgrammeVersion: int = Field(description="The version in force; 0: none was published yet.", examples=[3])
+    Tier: str | None = Field(description="The tier of the customer; null: none.", examples=["gold"])
+    ProgrammeVersion: int = Field(description="The version in force; 0: no version is published.", examples=[3])
 
 
 @router.post(
@@ -112,12 +110,11 @@ class Simulation(BaseModel):
         problems.OwnerTimeout,
     ),
 )
-async def simulate(request: Request, basket: Basket) -> Response:
-    """Points by the programme in force now, and from what they come. Nothing is stored, nothing counts."""
-    programme: CurrentProgramme = request.app.state.programme
-    rules, now = programme.now()
+async def simulate(basket: Basket, programme: ProgrammeDep, lookup: LookupDep) -> Response:
+    """The points that the programme in force now would give, and their parts. Nothing is stored."""
+    rules, now = programme.in_force()
     purchase = basket.purchase(now)
-    tier = await _tier_of(request.app.state.key_reads, basket.CustomerCardNo, rules)
+    tier = await _tier_of(lookup, basket.CustomerCardNo, rules)
     earned = accrual(purchase, rules, tier)
     return pagination.json_response(
         {
@@ -130,17 +127,12 @@ async def simulate(request: Request, basket: Basket) -> Response:
     )
 
 
-async def _tier_of(reads: KeyReads, card: str | None, rules: Programme) -> str:
-    """The customer's tier by now; of somebody new, what everybody begins with."""
-    if card is not None:
-        found = await reads.ask(catalogue.BALANCES, card)
-        if found.status_code == HTTPStatus.OK:
-            return orjson.loads(found.body)["value"]["Tier"] or ""
-        if found.status_code != HTTPStatus.NOT_FOUND:
-            raise problems.OtherProblem.from_response(found)
-    return tier_for(0, rules)
+async def _tier_of(lookup: Lookup, card: str | None, rules: Programme) -> str:
+    """The present tier of the customer. A new customer has the first tier."""
+    balance = await lookup.value_of(catalogue.BALANCES, card) if card is not None else None
+    return (balance["Tier"] or "") if balance else tier_for(0, rules)
 
 
 def _money(amount: float) -> Decimal:
-    """The decimal that the amount's shortest notation shows, as the pipeline takes it."""
+    """The decimal of the shortest notation of an amount. The pipelines convert amounts in the same way."""
     return Decimal(repr(amount))

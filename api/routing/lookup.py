@@ -8,6 +8,7 @@ Another instance owns it     ──► forward to the owner; ask the group once 
 
 import time
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -115,11 +116,12 @@ class Lookup:
         found = await self.find(KeyRead(self._local.stores.by_name[store], key.encode(), consistency, wait_seconds))
         if isinstance(found, LocalRead):
             return orjson.loads(found.entry.body) if found.entry else None
-        if found.status_code == 200:
-            return orjson.loads(found.content)["value"]
-        if found.status_code == 404:
+        if found.status_code == HTTPStatus.OK:
+            value: dict[str, Any] = orjson.loads(found.content)["value"]
+            return value
+        if found.status_code == HTTPStatus.NOT_FOUND:
             return None
-        raise problems.OtherProblem.from_response(found)
+        raise problems.OtherProblem.from_response(found.content, found.headers.get("retry-after"))
 
     async def find(self, read: KeyRead) -> LocalRead | PeerResponse:
         """Read the key wherever it is. Raises Problem."""
@@ -195,7 +197,7 @@ class Lookup:
         self, read: KeyRead, failures: dict[str, PeerError], *, is_rediscovered: bool
     ) -> LocalRead | PeerResponse:
         """Ask the instances that have a copy, except those that have failed before."""
-        first_refusal: problems.Problem | PeerResponse | None = None
+        refusals: list[PeerResponse] = []
         targets = [each for each in self._locator.copies(read.store, read.partition) if each.url not in failures]
         for target in targets:
             if not (left := read.seconds_left):
@@ -203,41 +205,34 @@ class Lookup:
             patience = left if target is targets[-1] else min(left, read.wait_seconds + _ATTEMPT_SECONDS)
             try:
                 found = await self._ask(read, target, patience)
-            except problems.Problem as problem:
-                if not problem.another_may_answer:
-                    raise
-                first_refusal = first_refusal or problem
-                continue
             except PeerError as error:
                 failures[target.url] = error
                 continue
-            code = found.problem_code if isinstance(found, PeerResponse) else None
-            if code not in problems.ANOTHER_MAY_ANSWER:
+            if isinstance(found, LocalRead) or found.problem_code not in problems.ANOTHER_MAY_ANSWER:
                 return found
-            if code != problems.NotTheOwner.code:
-                first_refusal = first_refusal or found
+            if found.problem_code != problems.NotTheOwner.code:
+                refusals.append(found)
             elif not is_rediscovered:
                 raise _OwnerChangedError
-        # The first refusal comes from the instance that is nearest to the owner.
-        if isinstance(first_refusal, problems.Problem):
-            raise first_refusal
-        if first_refusal is None:
+        if not refusals:
             raise no_answer(read.partition, dict(sorted(failures.items())))
-        return first_refusal
+        return refusals[0]  # from the instance that is nearest to the owner
 
     async def _ask(self, read: KeyRead, target: Target, patience: float) -> LocalRead | PeerResponse:
         if target.url == self._local.url:
-            return await self.read_local(read)
+            try:
+                return await self.read_local(read)
+            except problems.Problem as problem:
+                return PeerResponse.from_problem(problem)
         try:
             response = await self._peers.forward(await read.to_peer_request(), target, read.seconds_left, patience)
         except PeerError as error:
             self._metrics.forwarded.labels(error.outcome).inc()
             raise
-        refused = response.problem_code in problems.ANOTHER_MAY_ANSWER
-        self._metrics.forwarded.labels("refused" if refused else "answered").inc()
+        is_refused = response.problem_code in problems.ANOTHER_MAY_ANSWER
+        self._metrics.forwarded.labels("refused" if is_refused else "answered").inc()
         return response
 
 
 class _OwnerChangedError(Exception):
     """The instance that the group named as the owner does not own the partition any more."""
-

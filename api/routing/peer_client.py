@@ -87,11 +87,17 @@ class PeerRequest(NamedTuple):
 
 
 class PeerResponse(NamedTuple):
-    """The response of a peer, without the headers that belong to the connection."""
+    """The response of an instance, without the headers that belong to the connection."""
 
     content: bytes
     status_code: int
     headers: Mapping[str, str]
+
+    @classmethod
+    def from_problem(cls, problem: problems.Problem) -> "PeerResponse":
+        """The response that a peer would get for a problem of this instance."""
+        response = problem.response()
+        return cls(bytes(response.body), response.status_code, dict(response.headers))
 
     @property
     def problem_code(self) -> str | None:

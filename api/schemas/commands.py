@@ -60,8 +60,8 @@ class _Body(BaseModel):
     # A name that is spelled wrong must not be taken for one that was left out.
     model_config = ConfigDict(alias_generator=to_camel, extra="forbid")
 
-    def asked(self) -> dict[str, Any]:
-        """What the request asks for, the same for every spelling of it."""
+    def normalized(self) -> dict[str, Any]:
+        """The fields of the request, equal for all spellings of the same points."""
         fields = self.model_dump()
         return {**fields, "points": hundredths(fields["points"])}
 

@@ -3,8 +3,9 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection
+from typing import TypeVar
 
-from services.state_stores.entry import Entry, ReadConsistency
+T = TypeVar("T")
 
 
 class SequenceWaiters:
@@ -18,22 +19,20 @@ class SequenceWaiters:
         """Name the loop whose tasks wait; before any of them does."""
         self._loop = loop
 
-    async def wait(
-        self, key: bytes, awaited: ReadConsistency, seconds: float, read: Callable[[], Entry | None]
-    ) -> Entry | None:
-        """Read until the key's entry shows what is awaited or the time is over; the last read either way.
+    async def wait(self, key: bytes, read: Callable[[], T], is_enough: Callable[[T], bool], seconds: float) -> T:
+        """Repeat a read after each write of the key, until its result is enough or the time is over.
 
-        Raises what ``read`` raises.
+        Returns the last result. Raises what ``read`` raises.
         """
-        entry = read()
-        if awaited.is_seen_in(entry) or seconds <= 0:
-            return entry
+        result = read()
+        if is_enough(result) or seconds <= 0:
+            return result
         written = asyncio.Event()
         self._waiting[key].add(written)
         try:
             async with asyncio.timeout(seconds):
                 # Registered before read again: a write in between is either seen here or wakes this waiter.
-                while not awaited.is_seen_in(entry := read()):
+                while not is_enough(result := read()):
                     await written.wait()
                     written.clear()
         except TimeoutError:
@@ -42,7 +41,7 @@ class SequenceWaiters:
             self._waiting[key].discard(written)
             if not self._waiting[key]:
                 del self._waiting[key]
-        return entry
+        return result
 
     def notify(self, keys: Collection[bytes]) -> None:
         """Tell the waiters of these keys to read again; called from any thread, after the write."""

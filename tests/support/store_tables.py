@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 
 from api.app import create_app
+from api.dependencies import Dependencies
 from api.http.metrics import Metrics
 from schemas.topics import LOYALTY_BALANCES, STORE_SALES, STORES, Topic
 from services.boot_clock import boot_seconds
@@ -114,7 +115,7 @@ class Instance:
         self.command_log = PlayedCommandLog()
         local = LocalStores(self.stores, self.feed, self.waiters)
         self.cluster = Cluster.around(LocalInstance(local, self.membership, Settings()), self.reports)
-        self.app = create_app(self.cluster, Metrics(), self.command_log)
+        self.app = create_app(Dependencies(self.cluster, Metrics(), self.command_log))
 
     def own_everything(self, target: int = 0) -> None:
         """Be alone in the group, with all partitions; each is restored at the target."""
@@ -226,9 +227,9 @@ class Group:
         async with AsyncExitStack() as stack:
             for instance in self.instances:
                 await stack.enter_async_context(instance.app.router.lifespan_context(instance.app))
-                forwarder = instance.app.state.store_queries._forwarder
-                await forwarder._client.aclose()
-                forwarder._client = httpx.AsyncClient(transport=transport)
+                peers = instance.app.state.dependencies.peers
+                await peers._client.aclose()
+                peers._client = httpx.AsyncClient(transport=transport)
             yield Callers(await stack.enter_async_context(httpx.AsyncClient(transport=transport)), self)
 
 

@@ -8,6 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.app import create_app
+from api.dependencies import Dependencies
 from api.http.metrics import Metrics
 from schemas.topics import LOYALTY_BALANCES
 from services.messaging.avro import encoder
@@ -80,7 +81,9 @@ def feed(stores: dict[str, StateStore]) -> TestFeed:
 @pytest.fixture
 def client(feed: TestFeed, stores: dict[str, StateStore]) -> Iterator[TestClient]:
     cluster = alone(LocalStores(stores, feed, feed.waiters))
-    with TestClient(create_app(cluster, Metrics(), PlayedCommandLog()), raise_server_exceptions=False) as client:
+    with TestClient(
+        create_app(Dependencies(cluster, Metrics(), PlayedCommandLog())), raise_server_exceptions=False
+    ) as client:
         yield client
 
 

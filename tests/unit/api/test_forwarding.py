@@ -6,8 +6,9 @@ from urllib.parse import unquote_to_bytes
 import pytest
 from fastapi import Request
 
-from api.routing.peer_client import Forwarder
+from api.routing.peer_client import PeerClient, PeerRequest
 from services.interactive_queries.metadata import Target
+from services.interactive_queries.reports import PeerReports
 from services.state_stores.assignment import Role
 
 KEYS = "/v1/stores/customer-balances/keys/"
@@ -44,12 +45,13 @@ async def forwarded(path: str, query: str, *, given: bool) -> str:
         "raw_path": raw,
         "query_string": query.encode(),
     }
-    forwarder = Forwarder()
+    peers = PeerClient(PeerReports())
     async with await asyncio.start_server(peer, "127.0.0.1", 0) as server:
         target = Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", Role.STANDBY)
         whole = f"{path}?{query}".encode() if given else None
-        answer = await forwarder.forward(Request(scope), target, 30, 30, path=whole)
-    await forwarder.close()
+        request = await PeerRequest.from_client(Request(scope), whole)
+        answer = await peers.forward(request, target, 30, 30)
+    await peers.close()
     assert 200 == answer.status_code
     return lines[0].decode().split(" ")[1]
 

@@ -20,8 +20,8 @@ def test_an_entry_that_is_there_is_returned_at_once() -> None:
         waiters.bind(asyncio.get_running_loop())
         newest = Entry(5, 0, 0, b"")
 
-        assert await waiters.wait(b"A", ReadConsistency(5), LONG, lambda: newest) is newest
-        assert await waiters.wait(b"A", ReadConsistency(6), 0, lambda: newest) is newest
+        assert await waiters.wait(b"A", lambda: newest, ReadConsistency(5).is_seen_in, LONG) is newest
+        assert await waiters.wait(b"A", lambda: newest, ReadConsistency(6).is_seen_in, 0) is newest
 
     asyncio.run(asyncio.wait_for(scenario(), 10))
 
@@ -32,7 +32,7 @@ def test_past_the_timeout_the_last_read_is_returned() -> None:
     async def scenario() -> Entry | None:
         waiters = SequenceWaiters()
         waiters.bind(asyncio.get_running_loop())
-        return await waiters.wait(b"A", ReadConsistency(6), 0.05, lambda: None)
+        return await waiters.wait(b"A", lambda: None, ReadConsistency(6).is_seen_in, 0.05)
 
     started = time.monotonic()
 
@@ -55,7 +55,7 @@ def test_every_waiter_of_a_key_wakes_whenever_the_write_comes() -> None:
                     waiters.notify([key])
 
         async def wait(key: bytes, sequence: int) -> Entry | None:
-            return await waiters.wait(key, ReadConsistency(sequence), LONG, lambda: store[key])
+            return await waiters.wait(key, lambda: store[key], ReadConsistency(sequence).is_seen_in, LONG)
 
         writer = threading.Thread(target=write)
         writer.start()
