@@ -17,13 +17,11 @@ from api.routing.peer_client import PeerClient
 from api.routing.scatter_gather import ScatterGather
 from services.commands.log import CommandLog
 from services.domain.programme import Programme
-from services.interactive_queries.cluster import Cluster
 from services.interactive_queries.local import LocalInstance
-from services.interactive_queries.metadata import ClusterMetadata
+from services.interactive_queries.metadata import Cluster, ClusterMetadata
 from services.ledger.queries import LedgerQueries
 from services.state_stores import catalogue
-from services.state_stores.local import LocalStores
-from services.state_stores.store import StateStore
+from services.state_stores.store import LocalStores, StateStore
 
 
 class Dependencies:

@@ -12,9 +12,9 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from api.http import problems
-from services.interactive_queries.queries import KeyRange
+from services.interactive_queries.local_queries import KeyRange
 from services.state_stores.assignment import Role
-from services.state_stores.entry import Entry
+from services.state_stores.definition import VersionedValue
 from services.state_stores.store import StateStore
 
 LONGEST_PAGE = 1_000
@@ -134,7 +134,7 @@ class Count(Answer):
     count: int = Field(ge=0, description="Keys in the partitions that were read.")
 
 
-def entry_body(key: bytes, partition: int, entry: Entry) -> dict[str, Any]:
+def entry_body(key: bytes, partition: int, entry: VersionedValue) -> dict[str, Any]:
     """A StoreEntry; the value's JSON goes in as it is stored."""
     return {
         "key": key.decode(),

@@ -11,7 +11,7 @@ from api.routers.key_responses import key_response
 from api.routing.lookup import KeyRead
 from api.schemas.documentation import FRESHNESS_HEADERS, Balance
 from services.state_stores.catalogue import BALANCES
-from services.state_stores.entry import ReadConsistency
+from services.state_stores.definition import ReadConsistency
 
 router = APIRouter(prefix="/v1/customers", tags=["customers"])
 

@@ -10,7 +10,7 @@ from api.dependencies import MetricsDep, StoresDep
 from api.http import problems
 from api.schemas.documentation import Liveness, Readiness
 from services.state_stores.contract import StoreClosedError
-from services.state_stores.local import LocalStores
+from services.state_stores.store import LocalStores
 from services.state_stores.task import StoreTask
 
 router = APIRouter(tags=["operations"])
@@ -19,7 +19,7 @@ router = APIRouter(tags=["operations"])
 @router.get("/livez", summary="Restart me?", response_model=Liveness, responses=problems.responses(problems.NotAlive))
 async def livez(stores: StoresDep) -> Response:
     """200 as long as the thread that follows the changelogs lives and turns; Kafka being away is no reason."""
-    if not stores.feed.alive:
+    if not stores.materialiser.alive:
         raise problems.NotAlive
     return _json({"alive": True})
 
@@ -35,8 +35,8 @@ async def readyz(stores: StoresDep) -> Response:
 
     It stays 200 while Kafka is away: balances go on being served, `kafkaError` says so, and lag is the last known.
     """
-    ready = stores.feed.alive and stores.feed.restored
-    report = {"ready": ready, "kafkaError": stores.feed.kafka_error, "partitions": partition_reports(stores)}
+    ready = stores.materialiser.alive and stores.materialiser.restored
+    report = {"ready": ready, "kafkaError": stores.materialiser.kafka_error, "partitions": partition_reports(stores)}
     if not ready:
         raise problems.NotReady(report)
     return _json(report)

@@ -8,12 +8,12 @@ from api.http import etag, headers
 from api.http.problems import Problem
 from api.routing.lookup import LocalRead
 from api.routing.peer_client import PeerResponse
-from services.state_stores.entry import Entry
+from services.state_stores.definition import VersionedValue
 
 
 def key_response(
     found: LocalRead | PeerResponse,
-    body: Callable[[Entry], bytes],
+    body: Callable[[VersionedValue], bytes],
     not_found: type[Problem],
     if_none_match: str | None,
 ) -> Response:

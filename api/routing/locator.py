@@ -4,8 +4,7 @@ import asyncio
 import time
 from collections.abc import Collection
 
-from services.interactive_queries.cluster import Cluster
-from services.interactive_queries.metadata import MetadataNotAvailableError, Target
+from services.interactive_queries.metadata import Cluster, MetadataNotAvailableError, Target
 from services.state_stores.assignment import Role
 from services.state_stores.store import StateStore
 

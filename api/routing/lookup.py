@@ -24,7 +24,7 @@ from services.interactive_queries.local import LocalInstance, ReplicaStatus
 from services.interactive_queries.metadata import Target
 from services.state_stores.assignment import Role
 from services.state_stores.contract import StoreError
-from services.state_stores.entry import ANY_VERSION, Entry, ReadConsistency
+from services.state_stores.definition import ANY_VERSION, ReadConsistency, VersionedValue
 from services.state_stores.store import NotServingError, StateStore
 
 # Time for an owner that does not respond, for a standby, and for the network between them.
@@ -88,7 +88,7 @@ class LocalRead(NamedTuple):
         served_by: URL of this instance.
     """
 
-    entry: Entry | None
+    entry: VersionedValue | None
     status: ReplicaStatus
     served_by: str
 
@@ -160,13 +160,13 @@ class Lookup:
             found = await self._local.stores.waiters.wait(
                 read.key,
                 read_copy,
-                lambda found: read.consistency.is_seen_in(found.entry),
+                lambda found: read.consistency.is_satisfied_by(found.entry),
                 min(read.wait_seconds, max(0.0, read.seconds_left - _RESPONSE_SECONDS)),
             )
         problem: problems.Problem
         if not found.status.is_within(read.max_lag):
             problem = problems.TooStale(read.max_lag or 0, found.status.lag if found.status.lag_known else None)
-        elif not read.consistency.is_seen_in(found.entry):
+        elif not read.consistency.is_satisfied_by(found.entry):
             problem = problems.SequenceNotReached(read.consistency.sequence, found.entry.sequence if found.entry else 0)
         else:
             if found.status.stale and found.entry:
@@ -179,10 +179,10 @@ class Lookup:
         try:
             task = read.store.serving(read.partition)
             # The status before the read never claims more than the read returns.
-            status, entry = self._local.standing_of(read.store, task), task.get(read.key)
+            status, entry = self._local.status_of(read.store, task), task.get(read.key)
         except (NotServingError, StoreError) as error:
             raise problems.from_store_error(error) from error
-        return LocalRead(entry, self._local.after_read(read.store, status), self._local.url)
+        return LocalRead(entry, self._local.confirm(read.store, status), self._local.url)
 
     async def forward(self, read: KeyRead) -> LocalRead | PeerResponse:
         """Ask the owner and then the standbys until one of them answers. Raises Problem if none does."""

@@ -64,7 +64,7 @@ class OwnerOnly:
         if not self._local.owns(store, partition):
             raise problems.NotTheOwner(partition)
         try:
-            status = self._local.standing(store, partition)
+            status = self._local.status(store, partition)
         except NotServingError as error:
             raise problems.from_store_error(error) from error
         if status.stale:

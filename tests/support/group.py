@@ -7,18 +7,18 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupType, Node, TopicPa
 from confluent_kafka.admin import ConsumerGroupDescription, MemberAssignment, MemberDescription
 
 from services.boot_clock import boot_seconds
-from services.interactive_queries.cluster import Cluster
 from services.interactive_queries.group import GroupView, view_of
 from services.interactive_queries.local import LocalInstance
+from services.interactive_queries.metadata import Cluster
 from services.interactive_queries.reports import PeerReports
 from services.settings import Settings
-from services.state_stores.assignment import Place
-from services.state_stores.local import LocalStores
+from services.state_stores.assignment import ChangelogPartition
+from services.state_stores.store import LocalStores
 
 URL = "http://127.0.0.1:8080"
 
 
-def member(url: str, places: Iterable[Place], suffix: str = "1") -> MemberDescription:
+def member(url: str, places: Iterable[ChangelogPartition], suffix: str = "1") -> MemberDescription:
     """A member as the broker describes it; its id begins with its client id, as the broker makes them."""
     partitions = [TopicPartition(topic, number) for topic, number in places]
     return MemberDescription(f"{url}-{suffix}", url, "/127.0.0.1", MemberAssignment(partitions))
@@ -37,7 +37,7 @@ def description(*members: MemberDescription, stable: bool = True) -> ConsumerGro
     )
 
 
-def view(shares: dict[str, Iterable[Place]], asked_at: float = 0.0) -> GroupView:
+def view(shares: dict[str, Iterable[ChangelogPartition]], asked_at: float = 0.0) -> GroupView:
     """A stable group: URL to what its instance owns."""
     return view_of(description(*(member(url, places) for url, places in shares.items())), asked_at, None)
 
@@ -46,7 +46,7 @@ def view(shares: dict[str, Iterable[Place]], asked_at: float = 0.0) -> GroupView
 class FixedMembership:
     """A membership that is as the test says, and changes when the test does."""
 
-    owned: frozenset[Place] = frozenset()
+    owned: frozenset[ChangelogPartition] = frozenset()
     view: GroupView | None = None
     lease_holds: bool = True
     url: str = URL
@@ -69,4 +69,4 @@ def alone(stores: LocalStores) -> Cluster:
     topics = {store.definition.changelog for store in stores.by_name.values()}
     places = frozenset((topic.name, number) for topic in topics for number in range(topic.partitions))
     membership = FixedMembership(places, view({URL: places}, boot_seconds()))
-    return Cluster.around(LocalInstance(stores, membership, Settings()), PeerReports())
+    return Cluster.of(LocalInstance(stores, membership, Settings()), PeerReports())

@@ -13,19 +13,18 @@ from api.dependencies import Dependencies
 from api.http.metrics import Metrics
 from schemas.topics import LOYALTY_BALANCES, STORE_SALES, STORES, Topic
 from services.boot_clock import boot_seconds
-from services.interactive_queries.cluster import Cluster
 from services.interactive_queries.group import GroupView, Member
 from services.interactive_queries.local import LocalInstance
+from services.interactive_queries.metadata import Cluster
 from services.interactive_queries.reports import PeerReports
 from services.messaging.avro import Record, encoder
 from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
 from services.state_stores import catalogue
-from services.state_stores.assignment import Place, Role
-from services.state_stores.local import LocalStores
+from services.state_stores.assignment import ChangelogPartition, Role
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.store import state_stores
-from services.state_stores.task import ChangelogRecord, Progress, StoreTask
+from services.state_stores.store import LocalStores, state_stores
+from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
 
 IDS = FolderSchemaIds()
@@ -55,7 +54,7 @@ class PlayedGroup:
     """What the group says to one instance."""
 
     url: str
-    owned: frozenset[Place] = frozenset()
+    owned: frozenset[ChangelogPartition] = frozenset()
     view: GroupView | None = None
     lease_holds: bool = True
     group: str = "test"
@@ -114,7 +113,7 @@ class Instance:
         self.waiters = SequenceWaiters()
         self.command_log = PlayedCommandLog()
         local = LocalStores(self.stores, self.feed, self.waiters)
-        self.cluster = Cluster.around(LocalInstance(local, self.membership, Settings()), self.reports)
+        self.cluster = Cluster.of(LocalInstance(local, self.membership, Settings()), self.reports)
         self.app = create_app(Dependencies(self.cluster, Metrics(), self.command_log))
 
     def own_everything(self, target: int = 0) -> None:
@@ -128,15 +127,15 @@ class Instance:
         for place in places:
             self.hold(place, target=target)
 
-    def hold(self, place: Place, role: Role = Role.ACTIVE, target: int = 0) -> None:
+    def hold(self, place: ChangelogPartition, role: Role = Role.ACTIVE, target: int = 0) -> None:
         for store in self.stores.values():
             if store.definition.changelog.name == place[0] and place[1] not in store.tasks:
-                progress = Progress(None, 0, 0, target, target, end_asked_at=boot_seconds())
+                progress = TaskProgress(None, 0, 0, target, target, end_asked_at=boot_seconds())
                 store.add(StoreTask(store.definition, place[1], MemoryStorePartition(), "test", progress))
             if place[1] in store.tasks and store.definition.changelog.name == place[0]:
                 store.tasks[place[1]].progress.active_target = 0 if role is Role.ACTIVE else None
 
-    def drop(self, place: Place) -> None:
+    def drop(self, place: ChangelogPartition) -> None:
         for store in self.stores.values():
             if store.definition.changelog.name == place[0] and (task := store.remove(place[1])):
                 task.store.close()
@@ -176,11 +175,13 @@ class Group:
                 instance.write(*record)
 
     def share(
-        self, owner_of: Callable[[Place], int], standby_of: Callable[[Place], int | None] = lambda _: None
+        self,
+        owner_of: Callable[[ChangelogPartition], int],
+        standby_of: Callable[[ChangelogPartition], int | None] = lambda _: None,
     ) -> None:
         """Give each partition to the instance of that number, and a copy to another; global stores go to all."""
         definitions = {each.definition.changelog.name: each.definition for each in self.instances[0].stores.values()}
-        owners: dict[Place, int] = {}
+        owners: dict[ChangelogPartition, int] = {}
         for name, definition in definitions.items():
             for place in ((name, number) for number in range(definition.changelog.partitions)):
                 holders = {standby_of(place): Role.STANDBY, owner_of(place): Role.ACTIVE}
@@ -194,13 +195,13 @@ class Group:
             for number, each in enumerate(self.instances)
         )
         for each, member in zip(self.instances, members, strict=True):
-            each.membership.owned = member.places
+            each.membership.owned = member.partitions
             each.membership.view = GroupView(members, stable=True, asked_at=boot_seconds())
         for each in self.instances:
             for other in self.live:
                 each.reports.note(other.cluster.local.report())
 
-    def _place(self, place: Place, holders: dict[int | None, Role]) -> None:
+    def _place(self, place: ChangelogPartition, holders: dict[int | None, Role]) -> None:
         for number, instance in enumerate(self.instances):
             held = any(
                 place[1] in each.tasks
@@ -214,7 +215,7 @@ class Group:
             if not held:
                 self._restore(instance, place)
 
-    def _restore(self, instance: Instance, place: Place) -> None:
+    def _restore(self, instance: Instance, place: ChangelogPartition) -> None:
         for topic, key, record in self.log:
             stores = [each for each in instance.stores.values() if each.definition.changelog == topic]
             if topic.name == place[0] and stores[0].partition_of(key.encode()) == place[1]:

@@ -12,7 +12,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error, positive_data_acceptance
 
 from schemas.topics import LOYALTY_BALANCES, STORES
-from services.state_stores.entry import Entry
+from services.state_stores.definition import VersionedValue
 from tests.support.store_tables import MINUTE, NOON, Instance, balance, sales, shop
 
 BALANCES, TOP, SALES, SHOPS = "customer-balances", "top-customers", "store-sales", "stores"
@@ -96,7 +96,7 @@ def test_one_key(client: TestClient, full: Instance) -> None:
     )
     stored = task.store.get(b"C07")
     assert stored is not None
-    assert Entry.unpack(stored).body in answer.content
+    assert VersionedValue.unpack(stored).body in answer.content
 
 
 @pytest.mark.parametrize("key", ["a/b", "/", "a b", "é☕", "100%", "?#", "a//b", "keys/x"])

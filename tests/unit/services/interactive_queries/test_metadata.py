@@ -4,18 +4,16 @@ import pytest
 
 from schemas.topics import LOYALTY_BALANCES
 from services.boot_clock import boot_seconds
-from services.interactive_queries.cluster import Cluster
 from services.interactive_queries.local import LocalInstance, ReplicaStatus
-from services.interactive_queries.metadata import MetadataNotAvailableError, Target
+from services.interactive_queries.metadata import Cluster, MetadataNotAvailableError, Target
 from services.interactive_queries.reports import HeldPartition, InstanceReport, PeerReports
 from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
 from services.state_stores import catalogue
 from services.state_stores.assignment import Role
-from services.state_stores.local import LocalStores
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.store import NotServingError, StateStore, state_stores
-from services.state_stores.task import Progress, StoreTask
+from services.state_stores.store import LocalStores, NotServingError, StateStore, state_stores
+from services.state_stores.task import StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
 from tests.support.group import URL, FixedMembership, view
 
@@ -41,11 +39,11 @@ class Scene:
         stores = state_stores(catalogue.stores(FolderSchemaIds()))
         self.membership = FixedMembership(**membership)  # type: ignore[arg-type]
         self.local = LocalInstance(LocalStores(stores, NoFeed(), SequenceWaiters()), self.membership, Settings())
-        self.cluster = Cluster.around(self.local, PeerReports())
+        self.cluster = Cluster.of(self.local, PeerReports())
         self.store: StateStore = stores["customer-balances"]
 
     def hold(self, position: int = 5, target: int = 5, active_target: int | None = None) -> StoreTask:
-        progress = Progress(None, 0, position, 5, target, active_target=active_target, end_asked_at=boot_seconds())
+        progress = TaskProgress(None, 0, position, 5, target, active_target=active_target, end_asked_at=boot_seconds())
         task = StoreTask(self.store.definition, 1, MemoryStorePartition(), "test", progress)
         self.store.add(task)
         return task
@@ -150,7 +148,7 @@ def test_a_global_store_is_asked_here() -> None:
 
 
 def standing(scene: Scene) -> ReplicaStatus:
-    return scene.local.standing(scene.store, 1)
+    return scene.local.status(scene.store, 1)
 
 
 def test_an_owner_under_its_lease_is_active() -> None:
@@ -187,7 +185,7 @@ def test_the_lease_is_checked_after_the_read_too() -> None:
     before = standing(scene)
     scene.membership.lease_holds = False
 
-    assert scene.local.after_read(scene.store, before).role is STANDBY
+    assert scene.local.confirm(scene.store, before).role is STANDBY
 
 
 def test_nothing_is_read_from_what_is_not_restored_or_not_here() -> None:
