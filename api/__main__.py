@@ -18,7 +18,6 @@ from services.commands.log import KafkaCommandLog
 from services.interactive_queries.assignment import GroupAssignment
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.membership import GroupMembership
-from services.interactive_queries.metadata import Cluster
 from services.interactive_queries.reports import PeerReports
 from services.ledger.database import LedgerError
 from services.ledger.queries import LedgerQueries
@@ -55,8 +54,8 @@ def build_app(settings: Settings, directory: StateDirectory, membership: GroupMe
         observe_freshness=metrics.observe_freshness,
     )
     local = LocalInstance(LocalStores(stores, materialiser, waiters), membership, settings)
-    cluster, ledger = Cluster.of(local, reports), LedgerQueries(settings.ledger_url)
-    return create_app(Dependencies(cluster, metrics, KafkaCommandLog(settings), version_0(settings), ledger))
+    command_log, ledger = KafkaCommandLog(settings), LedgerQueries(settings.ledger_url)
+    return create_app(Dependencies(local, reports, metrics, command_log, version_0(settings), ledger))
 
 
 def serve(settings: Settings) -> None:

@@ -5,10 +5,9 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Path, Response
 
-from api.dependencies import LocalDep, MetadataDep, StoreOfPath
+from api.dependencies import LocalDep, LocatorDep, StoreOfPath
 from api.http import problems
 from api.schemas.documentation import InstanceList, KeyMetadata, StoreList, StoreMetadata
-from services.interactive_queries.metadata import MetadataNotAvailableError
 from services.interactive_queries.reports import HeldPartition, InstanceReport
 from services.state_stores.assignment import Role
 
@@ -16,16 +15,16 @@ router = APIRouter(prefix="/v1", tags=["discovery"])
 
 
 @router.get("/instances", summary="All instances", response_model=InstanceList)
-async def instances(metadata: MetadataDep, local: LocalDep) -> Response:
+async def instances(locator: LocatorDep, local: LocalDep) -> Response:
     """The instances of the group, as this one knows them, and the copies that each holds by its own account."""
     found = [
         {
             "url": url,
             "self": url == local.url,
-            "reachable": metadata.why_suspect(url) is None,
+            "reachable": locator.why_suspect(url) is None,
             "partitions": [_held(each) for each in report.partitions] if report else [],
         }
-        for url, report in metadata.instances()
+        for url, report in locator.instances()
     ]
     return _json({"instances": found})
 
@@ -57,11 +56,11 @@ async def stores(local: LocalDep) -> Response:
     response_model=StoreMetadata,
     responses=problems.responses(problems.UnknownStore, problems.InvalidParameters),
 )
-async def store_metadata(metadata: MetadataDep, store: StoreOfPath) -> Response:
+async def store_metadata(locator: LocatorDep, store: StoreOfPath) -> Response:
     """The instances with partitions of the store, as owner or as standby."""
     name = store.definition.name
     found = []
-    for url, report in metadata.instances():
+    for url, report in locator.instances():
         held = [each for each in report.partitions if each.store == name] if report else []
         if held:
             found.append({"url": url, **{role.value: _partitions(held, role) for role in Role}})
@@ -75,15 +74,12 @@ async def store_metadata(metadata: MetadataDep, store: StoreOfPath) -> Response:
     responses=problems.responses(problems.UnknownStore, problems.InvalidParameters, problems.Rebalancing),
 )
 async def key_metadata(
-    metadata: MetadataDep,
+    locator: LocatorDep,
     store: StoreOfPath,
     key: Annotated[str, Path(max_length=512, description="Need not exist.", examples=["9265846829"])],
 ) -> Response:
     """The owner of the key's partition, and the standbys that reads fall back to, the nearest to the end first."""
-    try:
-        found = metadata.of_key(store, key.encode())
-    except MetadataNotAvailableError as error:
-        raise problems.Rebalancing(store.partition_of(key.encode())) from error
+    found = locator.of_key(store, key.encode())
     return _json(
         {"store": found.store, "partition": found.partition, "active": found.active, "standbys": list(found.standbys)}
     )

@@ -18,10 +18,9 @@ from fastapi import Request
 from api.http import headers, problems
 from api.http.metrics import Metrics
 from api.http.parameters import LONGEST_TIMEOUT_SECONDS
-from api.routing.locator import Locator
+from api.routing.locator import Locator, Target
 from api.routing.peer_client import PeerClient, PeerError, PeerRequest, PeerResponse, no_answer
 from services.interactive_queries.local import LocalInstance, ReplicaStatus
-from services.interactive_queries.metadata import Target
 from services.state_stores.assignment import Role
 from services.state_stores.contract import StoreError
 from services.state_stores.definition import ANY_VERSION, ReadConsistency, VersionedValue
@@ -127,36 +126,40 @@ class Lookup:
         """Read the key wherever it is. Raises Problem."""
         if read.request and (role := headers.received(read.request, headers.FORWARDED_TO)):
             return await self.serve_forwarded(read, role)
-        try:
-            return await self.read_local(read, as_owner=True)
-        except problems.Problem as problem:
-            if not problem.another_may_answer:
-                raise
+        if self._local.owns(read.store, read.partition):
+            try:
+                return await self.read_local(read, as_owner=True)
+            except problems.Problem as problem:
+                if not problem.another_may_answer:
+                    raise
         return await self.forward(read)
 
     async def serve_forwarded(self, read: KeyRead, role: str) -> LocalRead:
         """Read the local copy for a peer, in the role that the peer expects. Raises Problem."""
         # An instance without a lease knows no better than the peer who the owner is, but it may have a copy.
-        return await self.read_local(read, as_owner=role == Role.ACTIVE and self._local.membership.lease_holds)
+        as_owner = role == Role.ACTIVE and self._local.membership.lease_holds
+        if as_owner and not self._local.owns(read.store, read.partition):
+            raise problems.NotTheOwner(read.partition)
+        return await self.read_local(read, as_owner=as_owner)
 
     async def read_local(self, read: KeyRead, *, as_owner: bool = False) -> LocalRead:
         """Read the local copy. Wait until it has the required version.
 
         Args:
-            as_owner: fail as soon as this instance does not own the partition.
+            as_owner: stop to wait when this instance loses the partition.
 
         Raises:
             Problem: this instance cannot serve the read, or the time is over.
         """
-
-        def read_copy() -> LocalRead:
-            if as_owner and not self._local.owns(read.store, read.partition):
-                raise problems.NotTheOwner(read.partition)
-            return self._read_copy(read)
-
         if read.consistency == ANY_VERSION:
-            found = read_copy()
+            found = self._read_copy(read)
         else:
+
+            def read_copy() -> LocalRead:
+                if as_owner and not self._local.owns(read.store, read.partition):
+                    raise problems.NotTheOwner(read.partition)
+                return self._read_copy(read)
+
             found = await self._local.stores.waiters.wait(
                 read.key,
                 read_copy,
@@ -198,7 +201,7 @@ class Lookup:
     ) -> LocalRead | PeerResponse:
         """Ask the instances that have a copy, except those that have failed before."""
         refusals: list[PeerResponse] = []
-        targets = [each for each in self._locator.copies(read.store, read.partition) if each.url not in failures]
+        targets = [each for each in self._locator.targets(read.store, read.partition) if each.url not in failures]
         for target in targets:
             if not (left := read.seconds_left):
                 break

@@ -20,11 +20,10 @@ import structlog
 from fastapi import Request
 
 from api.http import headers, problems
-from api.routing.locator import Locator
+from api.routing.locator import Locator, Target
 from api.routing.peer_client import PeerClient, PeerError, PeerRequest, no_answer
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.local_queries import ServingPartitions, serving_partitions
-from services.interactive_queries.metadata import Target
 from services.state_stores.contract import StoreError
 from services.state_stores.store import StateStore
 
@@ -123,7 +122,7 @@ class ScatterGather:
         """The instances to ask next, each with its partitions. Adds them to those that were tried."""
         plan: defaultdict[Target, list[int]] = defaultdict(list)
         for number in sorted(pending):
-            if target := self._locator.next_candidate(store, number, tried[number]):
+            if target := self._locator.next_target(store, number, tried[number]):
                 tried[number].add(target.url)
                 plan[target].append(number)
         return plan

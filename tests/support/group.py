@@ -9,8 +9,6 @@ from confluent_kafka.admin import ConsumerGroupDescription, MemberAssignment, Me
 from services.boot_clock import boot_seconds
 from services.interactive_queries.group import GroupView, view_of
 from services.interactive_queries.local import LocalInstance
-from services.interactive_queries.metadata import Cluster
-from services.interactive_queries.reports import PeerReports
 from services.settings import Settings
 from services.state_stores.assignment import ChangelogPartition
 from services.state_stores.store import LocalStores
@@ -64,9 +62,9 @@ class FixedMembership:
         self.on_refresh()
 
 
-def alone(stores: LocalStores) -> Cluster:
-    """A cluster of one instance that owns everything."""
+def alone(stores: LocalStores) -> LocalInstance:
+    """The only instance of its group, which owns everything."""
     topics = {store.definition.changelog for store in stores.by_name.values()}
     places = frozenset((topic.name, number) for topic in topics for number in range(topic.partitions))
     membership = FixedMembership(places, view({URL: places}, boot_seconds()))
-    return Cluster.of(LocalInstance(stores, membership, Settings()), PeerReports())
+    return LocalInstance(stores, membership, Settings())

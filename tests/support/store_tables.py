@@ -15,7 +15,6 @@ from schemas.topics import LOYALTY_BALANCES, STORE_SALES, STORES, Topic
 from services.boot_clock import boot_seconds
 from services.interactive_queries.group import GroupView, Member
 from services.interactive_queries.local import LocalInstance
-from services.interactive_queries.metadata import Cluster
 from services.interactive_queries.reports import PeerReports
 from services.messaging.avro import Record, encoder
 from services.messaging.schema_ids import FolderSchemaIds
@@ -112,9 +111,9 @@ class Instance:
         self.reports = PeerReports()
         self.waiters = SequenceWaiters()
         self.command_log = PlayedCommandLog()
-        local = LocalStores(self.stores, self.feed, self.waiters)
-        self.cluster = Cluster.of(LocalInstance(local, self.membership, Settings()), self.reports)
-        self.app = create_app(Dependencies(self.cluster, Metrics(), self.command_log))
+        stores = LocalStores(self.stores, self.feed, self.waiters)
+        self.local = LocalInstance(stores, self.membership, Settings())
+        self.app = create_app(Dependencies(self.local, self.reports, Metrics(), self.command_log))
 
     def own_everything(self, target: int = 0) -> None:
         """Be alone in the group, with all partitions; each is restored at the target."""
@@ -199,7 +198,7 @@ class Group:
             each.membership.view = GroupView(members, stable=True, asked_at=boot_seconds())
         for each in self.instances:
             for other in self.live:
-                each.reports.note(other.cluster.local.report())
+                each.reports.note(other.local.report())
 
     def _place(self, place: ChangelogPartition, holders: dict[int | None, Role]) -> None:
         for number, instance in enumerate(self.instances):

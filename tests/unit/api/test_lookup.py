@@ -147,7 +147,7 @@ def test_a_standby_answers_for_an_owner_that_does_not(failure: str) -> None:
         assert [URLS[2]] == [f"http://{each.url.netloc.decode()}" for each in hops(group)[tried:]]
 
         getattr(group, failure).clear()
-        group.instances[0].reports.note(group.instances[1].cluster.local.report())
+        group.instances[0].reports.note(group.instances[1].local.report())
         assert (200, "1", "active", "false") == said(await callers.get(0, path(group, 1)))
 
     run(group, steps)
@@ -236,7 +236,7 @@ def test_a_new_owner_that_restores_is_stood_in_for() -> None:
         group.instances[2].drop((TOPIC, 1))
         for instance in group.instances:
             if instance.url != URLS[2]:
-                instance.reports.note(group.instances[2].cluster.local.report())
+                instance.reports.note(group.instances[2].local.report())
         for number in range(3):
             assert "restoring" == kind(await callers.get(number, path(group, 1)), 503)
 
@@ -332,7 +332,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 def write_and_wake(group: Group, record: Any) -> None:
     group.write([record])
     for instance in group.instances:
-        instance.cluster.local.stores.waiters.notify([record[1].encode()])
+        instance.local.stores.waiters.notify([record[1].encode()])
 
 
 def test_a_long_poll_follows_a_partition_that_moves() -> None:
@@ -344,15 +344,15 @@ def test_a_long_poll_follows_a_partition_that_moves() -> None:
         waiting = [
             asyncio.create_task(callers.get(number, path(group, 1, "?minSequence=2&timeout=20"))) for number in (0, 1)
         ]
-        await until(lambda: bool(second.cluster.local.stores.waiters._waiting))
+        await until(lambda: bool(second.local.stores.waiters._waiting))
         second.membership.owned, third.membership.owned = frozenset(), frozenset({(TOPIC, 1), (TOPIC, 2)})
         third.hold((TOPIC, 1), Role.ACTIVE)
         moved = new_owner(1, 2)
         for instance in (first, second):
             learns(instance, moved)
         second.membership.view = moved
-        second.cluster.local.stores.waiters.notify_all()
-        await until(lambda: bool(third.cluster.local.stores.waiters._waiting))
+        second.local.stores.waiters.notify_all()
+        await until(lambda: bool(third.local.stores.waiters._waiting))
         write_and_wake(group, balance(card_of(group, 1), "2.50", 2))
         for answer in await asyncio.gather(*waiting):
             assert (200, "2", "active", "false") == said(answer)

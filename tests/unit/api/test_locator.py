@@ -2,10 +2,11 @@
 
 import pytest
 
+from api.http import problems
+from api.routing.locator import Locator, Target
 from schemas.topics import LOYALTY_BALANCES
 from services.boot_clock import boot_seconds
 from services.interactive_queries.local import LocalInstance, ReplicaStatus
-from services.interactive_queries.metadata import Cluster, MetadataNotAvailableError, Target
 from services.interactive_queries.reports import HeldPartition, InstanceReport, PeerReports
 from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
@@ -39,7 +40,8 @@ class Scene:
         stores = state_stores(catalogue.stores(FolderSchemaIds()))
         self.membership = FixedMembership(**membership)  # type: ignore[arg-type]
         self.local = LocalInstance(LocalStores(stores, NoFeed(), SequenceWaiters()), self.membership, Settings())
-        self.cluster = Cluster.of(self.local, PeerReports())
+        self.reports = PeerReports()
+        self.locator = Locator(self.local, self.reports)
         self.store: StateStore = stores["customer-balances"]
 
     def hold(self, position: int = 5, target: int = 5, active_target: int | None = None) -> StoreTask:
@@ -58,10 +60,10 @@ class Scene:
             end_offset=position,
             lag=0,
         )
-        self.cluster.reports.note(InstanceReport(url=url, group="loyalty-api", partitions=(held,)))
+        self.reports.note(InstanceReport(url=url, group="loyalty-api", partitions=(held,)))
 
     def targets(self) -> list[Target]:
-        return self.cluster.metadata.targets(self.store, 1)
+        return self.locator.targets(self.store, 1)
 
 
 def owned_by(owner: str, *others: str) -> object:
@@ -82,7 +84,7 @@ def test_who_does_not_answer_is_asked_last() -> None:
     """And first again as soon as it reports."""
     scene = Scene(view=owned_by(B, C))
     scene.reported(C, 7)
-    scene.cluster.reports.suspect(B, "no answer")
+    scene.reports.suspect(B, "no answer")
     assert [Target(C, STANDBY), Target(B, ACTIVE)] == scene.targets()
 
     scene.reported(B, 9)
@@ -97,7 +99,7 @@ def test_nobody_outside_of_the_group_is_asked() -> None:
     scene.reported(C, 9)
 
     assert [Target(B, ACTIVE)] == scene.targets()
-    assert {B} == scene.cluster.metadata.peers
+    assert {B} == scene.locator.peers
 
 
 def test_a_copy_that_is_not_restored_is_not_asked() -> None:
@@ -117,8 +119,8 @@ def test_between_two_owners_the_copies_are_asked() -> None:
     scene.reported(B, 7)
 
     assert [Target(B, STANDBY)] == scene.targets()
-    with pytest.raises(MetadataNotAvailableError):
-        scene.cluster.metadata.of_key(scene.store, b"C1")
+    with pytest.raises(problems.Rebalancing):
+        scene.locator.of_key(scene.store, b"C1")
 
 
 def test_an_owner_by_the_groups_word_alone_is_asked_for_a_copy_only() -> None:
@@ -134,8 +136,8 @@ def test_before_the_group_is_known_nobody_is() -> None:
     scene = Scene()
 
     assert [] == scene.targets()
-    with pytest.raises(MetadataNotAvailableError):
-        scene.cluster.metadata.of_key(scene.store, b"any")
+    with pytest.raises(problems.Rebalancing):
+        scene.locator.of_key(scene.store, b"any")
 
 
 def test_a_global_store_is_asked_here() -> None:
@@ -143,8 +145,8 @@ def test_a_global_store_is_asked_here() -> None:
     scene = Scene(view=owned_by(B))
     stores = scene.local.stores.by_name["stores"]
 
-    assert [Target(URL, ACTIVE)] == scene.cluster.metadata.targets(stores, 0)
-    assert scene.cluster.metadata.of_key(stores, b"S1").active == URL
+    assert [Target(URL, ACTIVE)] == scene.locator.targets(stores, 0)
+    assert scene.locator.of_key(stores, b"S1").active == URL
 
 
 def standing(scene: Scene) -> ReplicaStatus:
