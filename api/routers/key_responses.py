@@ -21,10 +21,10 @@ def key_response(
     if isinstance(found, PeerResponse):
         return Response(*found)
     freshness = found.freshness()
-    if found.entry is None:
+    if found.value is None:
         problem = not_found()
         problem.headers = headers.texts(freshness)
         raise problem
-    response = etag.answer(found.entry, body, if_none_match)
+    response = etag.answer(found.value, body, if_none_match)
     response.raw_headers.extend(freshness)
     return response
