@@ -16,7 +16,7 @@ from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import LocalStores, NotServingError, StateStore, state_stores
 from services.state_stores.task import StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
-from tests.support.group import URL, FixedMembership, view
+from tests.support.clusters import URL, FixedMembership, view
 
 B, C, D = (f"http://10.0.0.{number}:8080" for number in range(2, 5))
 TOPIC = LOYALTY_BALANCES.name

@@ -10,7 +10,8 @@ import pytest
 from services.boot_clock import boot_seconds
 from services.interactive_queries.group import GroupView, Member
 from services.state_stores.assignment import ChangelogPartition, Role
-from tests.support.store_tables import Callers, Group, balance
+from tests.support.builders import balance, kind
+from tests.support.clusters import Callers, Group
 
 CARDS = [f"C{number:02}" for number in range(12)]
 URLS = [f"http://instance-{number}:8080" for number in range(3)]
@@ -41,11 +42,6 @@ def card_of(group: Group, partition: int) -> str:
 
 def path(group: Group, partition: int, query: str = "") -> str:
     return f"/v1/customers/{card_of(group, partition)}/balance{query}"
-
-
-def kind(response: httpx.Response, status: int) -> str:
-    assert status == response.status_code, response.text
-    return str(response.json()["type"]).removeprefix("urn:problem-type:loyalty:")
 
 
 def said(response: httpx.Response) -> tuple[int, str, str, str]:

@@ -9,7 +9,7 @@ from services.interactive_queries.group import GroupView, view_of
 from services.interactive_queries.membership import GroupMembership
 from services.interactive_queries.reports import HeldPartition, InstanceReport, PeerReports
 from services.state_stores.assignment import ChangelogPartition, Role
-from tests.support.group import URL, FixedMembership, description, member, view
+from tests.support.clusters import URL, FixedMembership, description, member, view
 
 OTHER, THIRD = "http://10.0.0.2:8080", "http://10.0.0.3:8080"
 BALANCES, SALES = "loyalty-balances", "store-sales"

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from services.interactive_queries.group import is_url, representative_topics, standbys_of, successors, view_of
 from services.state_stores.assignment import ChangelogPartition
-from tests.support.group import description, member, view
+from tests.support.clusters import description, member, view
 
 A, B, C, D = (f"http://10.0.0.{number}:8080" for number in range(1, 5))
 PLACES: list[ChangelogPartition] = [("loyalty-balances", number) for number in range(6)]

@@ -26,7 +26,7 @@ from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import LocalStores, StateStore
 from services.state_stores.task import StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
-from tests.support.store_tables import PlayedFeed, PlayedGroup
+from tests.support.clusters import FakeFeed, FixedMembership
 
 ALL = KeyRange(b"", None)
 KEYS = st.text(st.sampled_from("ab/\x00é\uffff"), max_size=3).map(str.encode)
@@ -52,8 +52,8 @@ def new_store(open_store: Open, keys: set[bytes], restoring: frozenset[int] = fr
 
 def whole(store: StateStore, wanted: Sequence[int] = (0, 1, 2)) -> ServingPartitions:
     """The share of an instance that has the store and owns none of it."""
-    stores = LocalStores({"things": store}, PlayedFeed(), SequenceWaiters())
-    return serving_partitions(LocalInstance(stores, PlayedGroup("http://one"), Settings()), store, wanted)
+    stores = LocalStores({"things": store}, FakeFeed(), SequenceWaiters())
+    return serving_partitions(LocalInstance(stores, FixedMembership("http://one"), Settings()), store, wanted)
 
 
 def close(store: StateStore) -> None:

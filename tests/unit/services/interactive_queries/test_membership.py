@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from services.interactive_queries import membership as module
 from services.interactive_queries.membership import GroupMembership
 from services.settings import Settings
-from tests.support.group import URL, description, member
+from tests.support.clusters import URL, description, member
 
 PLACE = ("loyalty-balances", 1)
 OTHER = "http://10.0.0.2:8080"

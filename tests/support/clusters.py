@@ -3,21 +3,21 @@
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any
 
 import httpx
+from confluent_kafka import ConsumerGroupState, ConsumerGroupType, Node, TopicPartition
+from confluent_kafka.admin._group import ConsumerGroupDescription, MemberAssignment, MemberDescription
 
 from api.app import create_app
 from api.dependencies import Dependencies
 from api.http.metrics import Metrics
-from schemas.topics import LOYALTY_BALANCES, STORE_SALES, STORES, Topic
+from schemas.topics import Topic
 from services.boot_clock import boot_seconds
-from services.interactive_queries.group import GroupView, Member
+from services.interactive_queries.group import GroupView, Member, view_of
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.reports import PeerReports
 from services.messaging.avro import Record, encoder
-from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
 from services.state_stores import catalogue
 from services.state_stores.assignment import ChangelogPartition, Role
@@ -25,50 +25,59 @@ from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import LocalStores, state_stores
 from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
+from tests.support.builders import IDS
 
-IDS = FolderSchemaIds()
-MINUTE = 60_000
-NOON = 1_700_000_040_000
-"""The start of a minute in November 2023, milliseconds since the epoch."""
+URL = "http://127.0.0.1:8080"
 
 
-def balance(card: str, points: str, sequence: int = 1) -> tuple[Topic, str, dict[str, Any]]:
-    record = {"CustomerCardNo": card, "Sequence": sequence, "UpdatedTime": NOON}
-    return LOYALTY_BALANCES, card, {**record, "TotalLoyaltyPoints": Decimal(points)}
+def member(url: str, places: Iterable[ChangelogPartition], suffix: str = "1") -> MemberDescription:
+    """A member as the broker describes it; its id begins with its client id, as the broker makes them."""
+    partitions = [TopicPartition(topic, number) for topic, number in places]
+    return MemberDescription(f"{url}-{suffix}", url, "/127.0.0.1", MemberAssignment(partitions))
 
 
-def sales(shop: str, start: int, *amounts: str) -> tuple[Topic, str, dict[str, Any]]:
-    values = [Decimal(amount) for amount in amounts]
-    figures = {"Sum": sum(values), "Minimum": min(values), "Maximum": max(values), "Count": len(values)}
-    times = {"WindowStart": start, "WindowEnd": start + MINUTE, "UpdatedTime": start, "Sequence": len(values)}
-    return STORE_SALES, f"{shop}@{start}", {"StoreID": shop, **times, **figures}
+def description(*members: MemberDescription, stable: bool = True) -> ConsumerGroupDescription:
+    state = ConsumerGroupState.STABLE if stable else ConsumerGroupState.PREPARING_REBALANCING
+    return ConsumerGroupDescription(
+        "loyalty-api",
+        is_simple_consumer_group=False,
+        members=list(members),
+        partition_assignor="cooperative-sticky",
+        state=state,
+        coordinator=Node(1, "127.0.0.1", 9092),
+        type=ConsumerGroupType.CLASSIC,
+    )
 
 
-def shop(store_id: str, city: str) -> tuple[Topic, str, dict[str, Any]]:
-    return STORES, store_id, {"StoreID": store_id, "Name": f"{city} 1", "City": city, "State": "Kerala"}
+def view(shares: dict[str, Iterable[ChangelogPartition]], asked_at: float = 0.0) -> GroupView:
+    """A stable group: URL to what its instance owns."""
+    return view_of(description(*(member(url, places) for url, places in shares.items())), asked_at, None)
 
 
 @dataclass
-class PlayedGroup:
-    """What the group says to one instance."""
+class FixedMembership:
+    """A membership that is as the test says, and changes when the test does."""
 
-    url: str
     owned: frozenset[ChangelogPartition] = frozenset()
     view: GroupView | None = None
     lease_holds: bool = True
-    group: str = "test"
-    lease_seconds: float = 3600.0
-    refreshes: int = 0
-
-    def refresh(self) -> None:
-        self.refreshes += 1
+    url: str = URL
+    group: str = "loyalty-api"
+    lease_seconds: float = 4.0
+    refreshed: int = 0
+    changed: Callable[[], None] = field(default=lambda: None)
+    on_refresh: Callable[[], None] = field(default=lambda: None)
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Nothing changes by itself here."""
+        self.changed = callback
+
+    def refresh(self) -> None:
+        self.refreshed += 1
+        self.on_refresh()
 
 
 @dataclass
-class PlayedFeed:
+class FakeFeed:
     """What the materialiser says of itself."""
 
     alive: bool = True
@@ -80,7 +89,7 @@ class PlayedFeed:
     def stop(self) -> None: ...
 
 
-class PlayedCommandLog:
+class FakeCommandLog:
     """Where an instance's commands go; the test says what comes of them."""
 
     def __init__(self) -> None:
@@ -106,11 +115,11 @@ class Instance:
     def __init__(self, url: str = "http://one:8080") -> None:
         self.url = url
         self.stores = state_stores(catalogue.stores(IDS))
-        self.feed = PlayedFeed()
-        self.membership = PlayedGroup(url)
+        self.feed = FakeFeed()
+        self.membership = FixedMembership(url=url, group="test", lease_seconds=3600.0)
         self.reports = PeerReports()
         self.waiters = SequenceWaiters()
-        self.command_log = PlayedCommandLog()
+        self.command_log = FakeCommandLog()
         stores = LocalStores(self.stores, self.feed, self.waiters)
         self.local = LocalInstance(stores, self.membership, Settings())
         self.app = create_app(Dependencies(self.local, self.reports, Metrics(), self.command_log))
@@ -260,3 +269,11 @@ class _Wires(httpx.AsyncBaseTransport):
         if url in self._group.mute:
             raise httpx.ReadTimeout("no answer")
         return await self._apps[url].handle_async_request(request)
+
+
+def alone(stores: LocalStores) -> LocalInstance:
+    """The only instance of its group, which owns everything."""
+    topics = {store.definition.changelog for store in stores.by_name.values()}
+    places = frozenset((topic.name, number) for topic in topics for number in range(topic.partitions))
+    membership = FixedMembership(places, view({URL: places}, boot_seconds()))
+    return LocalInstance(stores, membership, Settings())
