@@ -1,4 +1,4 @@
-"""What goes over the wire to another instance: a real connection, whose other end notes what it reads."""
+"""The bytes of a forwarded request, as a peer reads them from a real connection."""
 
 import asyncio
 from urllib.parse import unquote_to_bytes
@@ -27,7 +27,7 @@ PATHS = [
 
 
 async def forwarded(path: str, query: str, *, given: bool) -> str:
-    """The target of the request line that a peer reads."""
+    """The target in the request line that a peer reads."""
     lines: list[bytes] = []
 
     async def peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -58,8 +58,8 @@ async def forwarded(path: str, query: str, *, given: bool) -> str:
 
 @pytest.mark.parametrize("given", [False, True], ids=["the request's path", "a path of its own"])
 @pytest.mark.parametrize("path", PATHS)
-def test_a_path_arrives_as_it_is(path: str, *, given: bool) -> None:
-    """Dots in a key are part of the key: the peer decodes the same path, and no segment of it says "go up"."""
+def test_the_path_arrives_unchanged(path: str, *, given: bool) -> None:
+    """Dots in a key are part of the key. The peer decodes the same path, and no segment is "." or ".."."""
     sent, _, query = asyncio.run(forwarded(path, "maxLag=1&from=a/../b", given=given)).partition("?")
 
     assert unquote_to_bytes(path) == unquote_to_bytes(sent)

@@ -1,4 +1,4 @@
-"""Whom to ask for a key, and what may be claimed of an answer."""
+"""Which instances to ask for a key, and the status of a local copy."""
 
 import pytest
 
@@ -34,7 +34,7 @@ class NoFeed:
 
 
 class Scene:
-    """This instance, with a membership by hand; partition 1 of the balances is what is asked for."""
+    """One instance with a membership that the test sets. All reads are of partition 1 of the balances."""
 
     def __init__(self, **membership: object) -> None:
         stores = state_stores(catalogue.stores(FolderSchemaIds()))
@@ -70,8 +70,8 @@ def owned_by(owner: str, *others: str) -> object:
     return view({owner: [(TOPIC, 1)], **{url: [] for url in others}})
 
 
-def test_the_owner_first_then_the_copies_that_are_furthest() -> None:
-    """By position: a lag is each instance's own idea of the end."""
+def test_the_owner_comes_first_and_then_the_copies_by_position() -> None:
+    """The lags of two instances cannot be compared, because they know different end offsets."""
     scene = Scene(view=owned_by(B, C, D))
     scene.reported(C, 7)
     scene.reported(D, 9)
@@ -80,8 +80,8 @@ def test_the_owner_first_then_the_copies_that_are_furthest() -> None:
     assert [Target(B, ACTIVE), Target(D, STANDBY), Target(URL, STANDBY), Target(C, STANDBY)] == scene.targets()
 
 
-def test_who_does_not_answer_is_asked_last() -> None:
-    """And first again as soon as it reports."""
+def test_suspects_come_last() -> None:
+    """A new report ends the suspicion."""
     scene = Scene(view=owned_by(B, C))
     scene.reported(C, 7)
     scene.reports.suspect(B, "no answer")
@@ -92,8 +92,8 @@ def test_who_does_not_answer_is_asked_last() -> None:
     assert [Target(B, ACTIVE), Target(C, STANDBY)] == scene.targets()
 
 
-def test_nobody_outside_of_the_group_is_asked() -> None:
-    """Neither for a report that was there before, nor for one that somebody made up."""
+def test_only_members_of_the_group_are_asked() -> None:
+    """Neither an old report nor a forged one adds an instance."""
     scene = Scene(view=owned_by(B))
     scene.reported("http://169.254.169.254", 99)
     scene.reported(C, 9)
@@ -103,7 +103,7 @@ def test_nobody_outside_of_the_group_is_asked() -> None:
 
 
 def test_a_copy_that_is_not_restored_is_not_asked() -> None:
-    """Neither another instance's nor one's own."""
+    """This holds for the copies of peers and for the own copy."""
     scene = Scene(view=owned_by(B, C))
     scene.reported(C, 7, restored=False)
     scene.hold(position=3)
@@ -111,8 +111,8 @@ def test_a_copy_that_is_not_restored_is_not_asked() -> None:
     assert [Target(B, ACTIVE)] == scene.targets()
 
 
-def test_between_two_owners_the_copies_are_asked() -> None:
-    """The former owner still has the partition."""
+def test_without_an_owner_the_copies_are_asked() -> None:
+    """The former owner still has a copy."""
     scene = Scene(view=view({B: [], C: []}))
     assert [] == scene.targets()
 
@@ -123,16 +123,16 @@ def test_between_two_owners_the_copies_are_asked() -> None:
         scene.locator.of_key(scene.store, b"C1")
 
 
-def test_an_owner_by_the_groups_word_alone_is_asked_for_a_copy_only() -> None:
-    """After its client has given up, cut off from the group, the last view still names this instance."""
+def test_an_instance_that_only_an_old_view_names_as_owner_serves_as_standby() -> None:
+    """After this instance has lost the group, the last view still names it."""
     scene = Scene(view=owned_by(URL))
     scene.hold()
 
     assert [Target(URL, STANDBY)] == scene.targets()
 
 
-def test_before_the_group_is_known_nobody_is() -> None:
-    """NOT_AVAILABLE, in the words of Kafka Streams."""
+def test_before_the_first_view_no_instance_is_known() -> None:
+    """Kafka Streams calls this NOT_AVAILABLE."""
     scene = Scene()
 
     assert [] == scene.targets()
@@ -140,8 +140,8 @@ def test_before_the_group_is_known_nobody_is() -> None:
         scene.locator.of_key(scene.store, b"any")
 
 
-def test_a_global_store_is_asked_here() -> None:
-    """Every instance has all of it, and names itself."""
+def test_a_global_store_is_read_locally() -> None:
+    """Every instance has all of it and names itself."""
     scene = Scene(view=owned_by(B))
     stores = scene.local.stores.by_name["stores"]
 
@@ -149,57 +149,57 @@ def test_a_global_store_is_asked_here() -> None:
     assert scene.locator.of_key(stores, b"S1").active == URL
 
 
-def standing(scene: Scene) -> ReplicaStatus:
+def status(scene: Scene) -> ReplicaStatus:
     return scene.local.status(scene.store, 1)
 
 
 def test_an_owner_under_its_lease_is_active() -> None:
-    """Owned, lease, and all that was there when it was taken: nobody knows better."""
+    """It owns the partition, has the lease, and has applied all records that existed when it became the owner."""
     scene = Scene(owned=frozenset({(TOPIC, 1)}))
     scene.hold(active_target=5)
 
-    assert ReplicaStatus(ACTIVE, 1, 5, 0, lag_known=True) == standing(scene)
-    assert not standing(scene).stale
+    assert ReplicaStatus(ACTIVE, 1, 5, 0, lag_known=True) == status(scene)
+    assert not status(scene).stale
 
 
 @pytest.mark.parametrize(
     ("membership", "active_target"),
     [
-        ({"owned": frozenset({(TOPIC, 1)}), "lease_holds": False}, 5),  # stopped, or cut off
-        ({"owned": frozenset({(TOPIC, 1)})}, 6),  # promoted, and has not caught up
-        ({"owned": frozenset({(TOPIC, 1)})}, None),  # the materialiser has not heard of it
-        ({"owned": frozenset()}, 5),  # just revoked
+        ({"owned": frozenset({(TOPIC, 1)}), "lease_holds": False}, 5),  # the lease is over
+        ({"owned": frozenset({(TOPIC, 1)})}, 6),  # a promoted standby that still lags
+        ({"owned": frozenset({(TOPIC, 1)})}, None),  # the materialiser does not know of the promotion
+        ({"owned": frozenset()}, 5),  # the partition was revoked
     ],
 )
-def test_anything_less_is_a_standby(membership: dict[str, object], active_target: int | None) -> None:
-    """And says that it is stale."""
+def test_every_other_copy_is_a_standby(membership: dict[str, object], active_target: int | None) -> None:
+    """Its answers are stale."""
     scene = Scene(**membership)
     scene.hold(active_target=active_target)
 
-    assert standing(scene).role is STANDBY
-    assert standing(scene).stale
+    assert status(scene).role is STANDBY
+    assert status(scene).stale
 
 
 def test_the_lease_is_checked_after_the_read_too() -> None:
-    """A process that was stopped in the middle of a read does not answer as the owner."""
+    """A process that was suspended during a read does not answer as the owner."""
     scene = Scene(owned=frozenset({(TOPIC, 1)}))
     scene.hold(active_target=5)
-    before = standing(scene)
+    before = status(scene)
     scene.membership.lease_holds = False
 
     assert scene.local.confirm(scene.store, before).role is STANDBY
 
 
-def test_nothing_is_read_from_what_is_not_restored_or_not_here() -> None:
-    """NotServingError, with the task where there is one."""
+def test_a_missing_or_restoring_partition_is_not_served() -> None:
+    """NotServingError has the task if there is one."""
     scene = Scene()
     with pytest.raises(NotServingError) as error:
-        standing(scene)
+        status(scene)
     assert error.value.task is None
 
     task = scene.hold(position=3)
     with pytest.raises(NotServingError) as error:
-        standing(scene)
+        status(scene)
     assert error.value.task is task
 
 
