@@ -20,7 +20,7 @@ import structlog
 from fastapi import Request
 
 from api.http import problems
-from api.routing.lookup import Lookup
+from api.routing.lookup import KeyRead, Lookup
 from api.routing.owner_only import OwnerOnly
 from api.routing.peer_client import PeerResponse
 from services.codecs.events import command_record
@@ -31,9 +31,8 @@ from services.domain.formats import to_milliseconds
 from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
 from services.state_stores import catalogue
-from services.state_stores.contract import StoreError
 from services.state_stores.definition import ReadConsistency, VersionedValue
-from services.state_stores.store import LocalStores, NotServingError
+from services.state_stores.store import LocalStores
 
 log = structlog.get_logger(__name__)
 
@@ -203,17 +202,15 @@ class CommandService:
         return decision
 
     def _read(self, command_id: str) -> VersionedValue | None:
-        try:
-            return self._decisions.get(command_id.encode())
-        except (NotServingError, StoreError) as error:
-            raise problems.from_store_error(error) from error
+        """The record of a command in the local copy. Raises Problem."""
+        return self._lookup.read_copy(KeyRead(self._decisions, command_id.encode())).value
 
     async def _wait(self, command_id: str, sequence: int, deadline: float) -> VersionedValue | None:
-        """The record when it has the sequence; the current record at the deadline; None if the partition leaves."""
-        key, seconds = command_id.encode(), max(0.0, deadline - time.monotonic())
-        with suppress(NotServingError, StoreError):
+        """The record with the sequence, or the current record at the deadline; None if the copy stops serving."""
+        seconds = max(0.0, deadline - time.monotonic())
+        with suppress(problems.Problem):
             return await self._waiters.wait(
-                key, lambda: self._decisions.get(key), ReadConsistency(sequence).is_satisfied_by, seconds
+                command_id.encode(), lambda: self._read(command_id), ReadConsistency(sequence).is_satisfied_by, seconds
             )
         return None
 
@@ -227,8 +224,10 @@ class CommandService:
             return
 
         async def release_when_seen() -> None:
-            await self._wait(command_id, ASKED, time.monotonic() + SEND_AGAIN_SECONDS)
-            del self._in_flight[command_id]
+            try:
+                await self._wait(command_id, ASKED, time.monotonic() + SEND_AGAIN_SECONDS)
+            finally:
+                del self._in_flight[command_id]
 
         release = asyncio.create_task(release_when_seen())
         self._releases.add(release)

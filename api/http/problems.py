@@ -16,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic.alias_generators import to_camel
 from starlette.exceptions import HTTPException
 
-from services.state_stores.contract import StoreError
+from services.state_stores.contract import StoreCorruptError, StoreError
 from services.state_stores.store import NotServingError
 
 MEDIA_TYPE = "application/problem+json"
@@ -544,13 +544,15 @@ ANOTHER_MAY_ANSWER = frozenset(each.code for each in (NotTheOwner, Starting, Res
 """Codes of the problems for which another instance may have an answer."""
 
 
-def from_store_error(error: NotServingError | StoreError) -> Problem:
-    """The problem of a read that the local copy cannot serve."""
+def from_store_error(error: NotServingError | StoreError, partition: int) -> Problem:
+    """The problem of a read that the local copy of a partition cannot serve."""
+    if isinstance(error, StoreCorruptError):
+        return Restoring(partition, 0.0)
     if isinstance(error, StoreError):
         return Stopping()
     if error.task is None:
-        return Starting(error.partition)
-    return Restoring(error.partition, error.task.progress.restored_share)
+        return Starting(partition)
+    return Restoring(partition, error.task.progress.restored_share)
 
 
 def responses(*kinds: type[Problem]) -> dict[int | str, dict[str, Any]]:

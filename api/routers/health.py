@@ -9,7 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from api.dependencies import MetricsDep, StoresDep
 from api.http import problems
 from api.schemas.documentation import Liveness, Readiness
-from services.state_stores.contract import StoreClosedError
+from services.state_stores.contract import StoreError
 from services.state_stores.store import LocalStores
 from services.state_stores.task import StoreTask
 
@@ -35,8 +35,9 @@ async def readyz(stores: StoresDep) -> Response:
 
     It stays 200 while Kafka is away: balances go on being served, `kafkaError` says so, and lag is the last known.
     """
-    ready = stores.materialiser.alive and stores.materialiser.restored
-    report = {"ready": ready, "kafkaError": stores.materialiser.kafka_error, "partitions": partition_reports(stores)}
+    partitions = partition_reports(stores)
+    ready = stores.materialiser.alive and stores.materialiser.restored and all(each["restored"] for each in partitions)
+    report = {"ready": ready, "kafkaError": stores.materialiser.kafka_error, "partitions": partitions}
     if not ready:
         raise problems.NotReady(report)
     return _json(report)
@@ -64,7 +65,7 @@ def _report(store: str, task: StoreTask) -> dict[str, Any]:
     return {
         "store": store,
         "partition": task.partition,
-        "restored": progress.restored,
+        "restored": task.serves,
         "restoredShare": round(progress.restored_share, 4),
         "resumedFrom": progress.resumed_from,
         "position": progress.position,
@@ -74,15 +75,15 @@ def _report(store: str, task: StoreTask) -> dict[str, Any]:
         "applied": progress.applied,
         "undecodable": progress.undecodable,
         "ignored": progress.ignored,
-        "rebuiltBecause": progress.rebuilt_because,
+        "rebuiltBecause": task.damage or progress.rebuilt_because,
     }
 
 
 def entries(task: StoreTask) -> int | None:
     """Keys in the store of a task; None while it closes."""
     try:
-        return task.store.count()
-    except StoreClosedError:
+        return task.count()
+    except StoreError:
         return None
 
 

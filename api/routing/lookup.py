@@ -156,26 +156,27 @@ class Lookup:
             Problem: this instance cannot serve the read, or the time is over.
         """
         if read.consistency == ANY_VERSION:
-            return self._checked(read, self._read_copy(read))
+            return self._checked(read, self.read_copy(read))
 
-        def read_copy() -> LocalRead:
+        def read_again() -> LocalRead:
             if as_owner and not self._local.owns(read.store, read.partition):
                 raise problems.NotTheOwner(read.partition)
-            return self._read_copy(read)
+            return self.read_copy(read)
 
         seconds = min(read.wait_seconds, max(0.0, read.seconds_left - _RESPONSE_SECONDS))
         found = await self._local.stores.waiters.wait(
-            read.key, read_copy, lambda found: read.consistency.is_satisfied_by(found.value), seconds
+            read.key, read_again, lambda found: read.consistency.is_satisfied_by(found.value), seconds
         )
         return self._checked(read, found)
 
-    def _read_copy(self, read: KeyRead) -> LocalRead:
+    def read_copy(self, read: KeyRead) -> LocalRead:
+        """Read the local copy as it is. Raises Problem."""
         try:
             task = read.store.serving(read.partition)
             # The status before the read never claims more than the read returns.
             status, value = self._local.status_of(read.store, task), task.get(read.key)
         except (NotServingError, StoreError) as error:
-            raise problems.from_store_error(error) from error
+            raise problems.from_store_error(error, read.partition) from error
         return LocalRead(value, self._local.confirm(read.store, status), self._local.url)
 
     def _checked(self, read: KeyRead, found: LocalRead) -> LocalRead:

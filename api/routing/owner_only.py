@@ -54,7 +54,7 @@ class OwnerOnly:
         try:
             status = self._local.status(store, partition)
         except NotServingError as error:
-            raise problems.from_store_error(error) from error
+            raise problems.from_store_error(error, partition) from error
         if status.stale:
             raise problems.OwnerInDoubt(partition)
 

@@ -24,7 +24,7 @@ from api.routing.locator import Locator, Target
 from api.routing.peer_client import PeerClient, PeerError, PeerRequest, no_answer
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.local_queries import ServingPartitions, serving_partitions
-from services.state_stores.contract import StoreError
+from services.state_stores.contract import StoreCorruptError, StoreError
 from services.state_stores.store import StateStore
 
 log = structlog.get_logger(__name__)
@@ -82,13 +82,9 @@ class ScatterGather:
             Problem: this instance has nothing to read yet.
         """
         wanted = [number for number in query.partitions if partitions is None or number in partitions]
-        share = serving_partitions(self._local, query.store, wanted, max_lag)
-        if share.missing and not share.tasks:
-            self._require_restored(query.store, share.missing)
-        try:
-            result = await self._read(query, share, max_lag)
-        except StoreError as error:
-            raise problems.from_store_error(error) from error
+        result = await self._read(query, wanted, max_lag)
+        if wanted and not result.partitions:
+            self._require_restored(query.store, wanted)
         return _body(query, result.members, result.partitions, wanted)
 
     async def read_all(self, request: Request, query: StoreQuery, max_lag: int | None) -> Members:
@@ -139,12 +135,10 @@ class ScatterGather:
         """The result of one instance; None if it responds without one."""
         try:
             if target.url == self._local.url:
-                return await self._read(
-                    query, serving_partitions(self._local, query.store, partitions, max_lag), max_lag
-                )
+                return await self._read(query, partitions, max_lag)
             peer_request = await PeerRequest.from_client(request, _local_path(request, partitions))
             response = await self._peers.forward(peer_request, target, patience, patience)
-        except (StoreError, problems.Problem):
+        except problems.Problem:
             return None
         except PeerError as error:
             return error
@@ -157,13 +151,21 @@ class ScatterGather:
             return None
         return _Result(members, members["partitions"])
 
-    async def _read(self, query: StoreQuery, share: ServingPartitions, max_lag: int | None) -> _Result:
-        # A long scan in a thread does not delay other requests.
-        members = await asyncio.to_thread(query.read, share)
-        statuses = [self._local.confirm(query.store, status) for status in share.statuses]
+    async def _read(self, query: StoreQuery, partitions: Collection[int], max_lag: int | None) -> _Result:
+        """Read those of the partitions that this instance serves. Raises Problem."""
+        serving = serving_partitions(self._local, query.store, partitions, max_lag)
+        try:
+            # A long scan in a thread does not delay other requests.
+            members = await asyncio.to_thread(query.read, serving)
+        except StoreCorruptError:
+            # The task has marked the damaged partition, so the next read skips it.
+            return await self._read(query, partitions, max_lag)
+        except StoreError as error:
+            raise problems.Stopping from error
+        statuses = [self._local.confirm(query.store, status) for status in serving.statuses]
         if late := next((each for each in statuses if not each.is_within(max_lag)), None):
             raise problems.TooStale(max_lag or 0, late.lag if late.lag_known else None)
-        partitions = [
+        read = [
             {
                 "partition": status.partition,
                 "servedBy": self._local.url,
@@ -174,7 +176,7 @@ class ScatterGather:
             }
             for status in statuses
         ]
-        return _Result(members, partitions)
+        return _Result(members, read)
 
     def _require_restored(self, store: StateStore, missing: Collection[int]) -> None:
         tasks = store.tasks

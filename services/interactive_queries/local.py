@@ -124,7 +124,7 @@ def _held_partition(store: str, task: StoreTask, role: Role) -> HeldPartition:
         store=store,
         partition=task.partition,
         role=role,
-        restored=progress.restored,
+        restored=task.serves,
         position=progress.position,
         end_offset=progress.end_offset,
         lag=progress.lag,

@@ -78,7 +78,7 @@ class StateStore:
     def serving(self, partition: int) -> StoreTask:
         """The task of the partition. Raises NotServingError if it is restoring or not on this instance."""
         task = self._tasks.get(partition)
-        if task is None or not task.progress.restored:
+        if task is None or not task.serves:
             raise NotServingError(partition, task)
         return task
 

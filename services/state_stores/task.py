@@ -10,7 +10,7 @@ import structlog
 
 from services.messaging.avro import UndecodableError
 from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
-from services.state_stores.contract import Checkpoint, StorePartition
+from services.state_stores.contract import Checkpoint, StoreCorruptError, StorePartition
 from services.state_stores.definition import StoreDefinition, VersionedValue
 
 log = structlog.get_logger(__name__)
@@ -90,6 +90,7 @@ class StoreTask:
         source: for a derived store, reads the values from which it is derived (see ``read``). It must be set before
             the first record.
         is_source: whether another store is derived from this one. It must be set before the first record.
+        damage: what a read has found wrong with the stored data; None if nothing.
         caught_up_time: see ``Checkpoint``. It is not the time of the last write: a store that lags can write now and
             still miss old records.
     """
@@ -110,6 +111,7 @@ class StoreTask:
         self.origin = origin
         self.source: Callable[[AbstractSet[bytes]], _StoredValues] | None = None
         self.is_source = False
+        self.damage: str | None = None
         self._observe_freshness = observe_freshness
         self._next_expiry = 0.0
         self.caught_up_time = _now()
@@ -117,10 +119,44 @@ class StoreTask:
         self._last_batch: _StoredValues = {}
         self.advance(progress.position)
 
+    @property
+    def serves(self) -> bool:
+        """Whether the stored data may be read: they are restored, and no read has found damage."""
+        return self.progress.restored and self.damage is None
+
+    def mark_damaged(self, reason: str) -> None:
+        """Stop serving, because a read has found damaged data. The materialiser then rebuilds the partition.
+
+        Any thread may call it.
+        """
+        if self.damage is None:
+            log.error("store damaged", store=self.definition.name, partition=self.partition, reason=reason)
+        self.damage = reason
+
     def get(self, key: bytes) -> VersionedValue | None:
-        """The value of a key; None if the key does not exist."""
-        stored = self.store.get(key)
+        """The value of a key; None if the key does not exist. A read that finds damage marks the task."""
+        try:
+            stored = self.store.get(key)
+        except StoreCorruptError as error:
+            self.mark_damaged(str(error))
+            raise
         return None if stored is None else VersionedValue.unpack(stored)
+
+    def scan(self, start: bytes, end: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:
+        """As ``StorePartition.scan``. A read that finds damage marks the task."""
+        try:
+            return self.store.scan(start, end, limit)
+        except StoreCorruptError as error:
+            self.mark_damaged(str(error))
+            raise
+
+    def count(self) -> int:
+        """The exact number of keys. A read that finds damage marks the task."""
+        try:
+            return self.store.count()
+        except StoreCorruptError as error:
+            self.mark_damaged(str(error))
+            raise
 
     def read(self, keys: AbstractSet[bytes]) -> _StoredValues:
         """The stored values of these keys, even before the restore ends. Only the materialiser's thread calls it."""

@@ -21,6 +21,7 @@ from services.messaging.avro import Record, encoder
 from services.settings import Settings
 from services.state_stores import catalogue
 from services.state_stores.assignment import ChangelogPartition, Role
+from services.state_stores.contract import StoreCorruptError
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import LocalStores, state_stores
 from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
@@ -156,6 +157,16 @@ class Instance:
             if store.definition.changelog == topic and task:
                 written = task.apply([ChangelogRecord(task.progress.position, append_time, key.encode(), value)])
                 self.waiters.notify(written)
+
+
+def damage(task: StoreTask) -> None:
+    """Let each read of a store partition find a damaged block."""
+
+    def fail(*_: object) -> Any:
+        raise StoreCorruptError("Corruption: block checksum mismatch")
+
+    for operation in ("get", "get_many", "scan", "count"):
+        setattr(task.store, operation, fail)
 
 
 @dataclass

@@ -12,6 +12,7 @@ from services.commands.log import mark_of
 from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
 from tests.support.builders import CARD, kind
+from tests.support.clusters import damage
 from tests.support.loyalty_query import Scene, play
 
 
@@ -377,5 +378,50 @@ def test_an_instance_limits_its_commands_in_flight(monkeypatch: pytest.MonkeyPat
         scene.decide()
         assert [201] * 3 == [(await each).status_code for each in waiting]
         assert 201 == (await scene.redeem("1", "3")).status_code
+
+    play(steps)
+
+
+def test_command_slots_are_released_after_store_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store of decisions fails while commands wait: 202, and their slots are free when it is whole again."""
+    monkeypatch.setattr(service, "MOST_IN_FLIGHT", 3)
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        scene.decides = False
+        (instance,) = scene.group.instances
+        tasks = instance.stores["decisions"].tasks.values()
+        waiting = [asyncio.create_task(scene.redeem("1", str(number), "?timeout=0.1")) for number in range(3)]
+        await scene.until_sent(3)
+        whole = [dict(vars(task.store)) for task in tasks]
+        for task in tasks:
+            damage(task)
+        assert [202] * 3 == [(await each).status_code for each in waiting]
+        assert "restoring" == kind(await scene.redeem("1", "0"), 503)
+
+        for task, state in zip(tasks, whole, strict=True):  # as the rebuild does
+            vars(task.store).clear()
+            vars(task.store).update(state)
+            task.damage = None
+        instance.waiters.notify_all()
+        scene.decides = True
+        scene.decide()
+        assert [201] * 3 == [(await scene.redeem("1", str(number))).status_code for number in range(3)]
+        assert 201 == (await scene.redeem("1", "3")).status_code
+
+    play(steps)
+
+
+def test_a_damaged_store_of_decisions_is_a_problem() -> None:
+    """A read of a command from a damaged copy gets 503 and not 500 while no other copy exists."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        where = (await scene.redeem()).headers["location"]
+        for task in scene.group.instances[0].stores["decisions"].tasks.values():
+            damage(task)
+        for _ in range(2):
+            assert "restoring" == kind(await scene.ask("GET", where), 503)
+            assert "restoring" == kind(await scene.redeem(), 503)
 
     play(steps)

@@ -11,7 +11,7 @@ from services.boot_clock import boot_seconds
 from services.interactive_queries.group import GroupView, Member
 from services.state_stores.assignment import ChangelogPartition, Role
 from tests.support.builders import balance, kind
-from tests.support.clusters import Callers, Group
+from tests.support.clusters import Callers, Group, damage
 
 CARDS = [f"C{number:02}" for number in range(12)]
 URLS = [f"http://instance-{number}:8080" for number in range(3)]
@@ -237,6 +237,50 @@ def test_a_standby_serves_while_the_new_owner_restores() -> None:
                 instance.reports.note(group.instances[2].local.report())
         for number in range(3):
             assert "restoring" == kind(await callers.get(number, path(group, 1)), 503)
+
+    run(group, steps)
+
+
+def test_a_standby_serves_for_a_damaged_copy() -> None:
+    """The first read that finds the damage stops the copy from serving. Without a standby the response is 503."""
+    group = three()
+
+    async def steps(callers: Callers) -> None:
+        copy = group.instances[1].stores["customer-balances"].tasks[1]
+        damage(copy)
+        for query in ("", "?minSequence=1&timeout=1"):
+            for number in (1, 0, 2):
+                answer = await callers.get(number, path(group, 1, query))
+                assert (200, "2", "standby", "true") == summary(answer)
+        assert "Corruption: block checksum mismatch" == copy.damage
+        damage(group.instances[2].stores["customer-balances"].tasks[1])
+        for number in range(3):
+            assert "restoring" == kind(await callers.get(number, path(group, 1)), 503)
+
+    run(group, steps)
+
+
+def test_a_damaged_copy_is_reported_as_not_restored() -> None:
+    """Peers do not ask the instance for the copy any more, and readiness, metrics and reports show the damage."""
+    group = three()
+
+    async def steps(callers: Callers) -> None:
+        damaged = group.instances[1]
+        damage(damaged.stores["customer-balances"].tasks[1])
+        await callers.get(1, path(group, 1))
+
+        (held,) = [each for each in damaged.local.report().partitions if each.store == "customer-balances"][1:]
+        assert (1, False) == (held.partition, held.restored)
+        ready = await callers.get(1, "/readyz")
+        assert "not-ready" == kind(ready, 503)
+        reports = {(each["store"], each["partition"]): each for each in ready.json()["partitions"]}
+        report = reports["customer-balances", 1]
+        assert (False, None, "Corruption: block checksum mismatch") == tuple(
+            report[name] for name in ("restored", "entries", "rebuiltBecause")
+        )
+        samples = (await callers.get(1, "/metrics")).text
+        assert 'loyalty_store_restored{partition="1",store="customer-balances"} 0.0' in samples
+        assert 'loyalty_store_damaged{partition="1",store="customer-balances"} 1.0' in samples
 
     run(group, steps)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from schemas.topics import LOYALTY_BALANCES
 from services.state_stores.assignment import ChangelogPartition, Role
 from tests.support.builders import MINUTE, NOON, balance, kind, sales, shop
-from tests.support.clusters import Callers, Group
+from tests.support.clusters import Callers, Group, damage
 
 BASE = "/v1/stores/customer-balances"
 CARDS = [f"C{number:02}" for number in range(40)]
@@ -106,6 +106,39 @@ def test_standbys_answer_for_a_dead_owner_and_say_so() -> None:
         assert ("http://instance-2:8080", "standby", True) == tuple(
             answer["partitions"][1][name] for name in ("servedBy", "role", "stale")
         )
+
+    run(group, steps)
+
+
+@pytest.mark.parametrize("standbys", [True, False])
+def test_a_damaged_partition_is_read_elsewhere(*, standbys: bool) -> None:
+    """A standby serves it. Without one the result is partial. The other partitions stay with their instances."""
+    group = three(standbys=standbys)
+
+    async def steps(callers: Callers) -> None:
+        damage(group.instances[1].stores["customer-balances"].tasks[1])
+        damage(group.instances[1].stores["store-sales"].tasks[1])
+        for number in range(3):
+            for path in ("all?limit=1000", "count"):
+                answer = (await callers.get(number, f"{BASE}/{path}")).json()
+                read = {each["partition"]: each["servedBy"][-6:-5] for each in answer["partitions"]}
+                assert {0: "0", 2: "2", **({1: "2"} if standbys else {})} == read
+                assert (not standbys) == answer["partial"]
+        found = (await callers.post(1, f"{BASE}/keys", {"keys": CARDS})).json()
+        assert (not standbys) == found["partial"]
+
+    run(group, steps)
+
+
+def test_a_local_query_skips_a_damaged_partition() -> None:
+    """The result of /local is partial."""
+    group = three(standbys=True)
+
+    async def steps(callers: Callers) -> None:
+        damage(group.instances[1].stores["customer-balances"].tasks[1])
+        answer = (await callers.get(1, f"{BASE}/local/all?limit=1000")).json()
+        assert [0] == [each["partition"] for each in answer["partitions"]]
+        assert [1, 2] == answer["missingPartitions"]
 
     run(group, steps)
 

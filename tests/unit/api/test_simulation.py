@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from schemas.topics import LOYALTY_PROGRAMMES
 from tests.support.builders import balance
-from tests.support.clusters import Instance
+from tests.support.clusters import Instance, damage
 
 NOW = time.time_ns() // 1_000_000
 PROGRAMME = """
@@ -134,3 +134,11 @@ def test_the_programme_must_be_restored_first(instance: Instance, client: TestCl
     instance.drop((LOYALTY_PROGRAMMES.name, 0))
 
     assert 503 == client.post("/v1/simulate", json={"TotalAmount": 1}).status_code
+
+
+def test_a_damaged_programme_store_is_a_problem(client: TestClient, instance: Instance) -> None:
+    """503 until the store is rebuilt."""
+    damage(instance.stores["programmes"].tasks[0])
+
+    for _ in range(2):
+        assert 503 == client.post("/v1/simulate", json={"TotalAmount": 1}).status_code
