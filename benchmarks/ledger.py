@@ -20,7 +20,7 @@ from benchmarks.machine import machine
 from schemas.topics import LOYALTY
 from services.ledger.appender import Batch
 from services.ledger.positions import Span
-from services.ledger.queries import LedgerQueries, Selection
+from services.ledger.queries import EntryFilter, LedgerQueries
 from services.ledger.records import entry_of
 from services.messaging.avro import decoder, encoder
 from services.messaging.schema_ids import FolderSchemaIds
@@ -74,7 +74,7 @@ def measured(url: str, records: Sequence[tuple[bytes, bytes]]) -> dict[str, floa
     queries, cards = LedgerQueries(url), [key.decode() for key, _ in records[:PAGES]]
     with timed() as reading:
         for card in cards:
-            queries.page(card, Selection(), 100)
+            queries.page(card, EntryFilter(), 100)
     queries.close()
     ledger.close()
     return {

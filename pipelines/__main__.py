@@ -25,7 +25,7 @@ from pipelines.runtime.query_metrics import READY, ProgressMetrics
 from pipelines.runtime.query_table import CONTINUOUS, LOYALTY, QUERIES, RepeatHorizonError
 from pipelines.runtime.session import spark_session
 from services.logging import configure_logging
-from services.messaging.administration import TillTimeError
+from services.messaging.administration import TimestampTypeError
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import schema_ids
 from services.programmes.file import ProgrammeError
@@ -41,7 +41,7 @@ _REFUSALS = (
     PublishError,
     RecordsLostError,
     RepeatHorizonError,
-    TillTimeError,
+    TimestampTypeError,
 )
 
 STARVED = "Python worker failed to connect back"

@@ -24,7 +24,7 @@ from api.routing.lookup import KeyRead, Lookup
 from api.routing.owner_only import OwnerOnly
 from api.routing.peer_client import PeerResponse
 from services.codecs.events import command_record
-from services.commands.log import ASKED, DECIDED, DONE, ERASE, PENDING, CommandLog, mark_of
+from services.commands.log import DECISION_SEQUENCE, DONE, ERASE, MARK_SEQUENCE, PENDING, CommandLog, mark_of
 from services.domain.account.model import command_kind
 from services.domain.events import Capture, Command, Void
 from services.domain.formats import to_milliseconds
@@ -114,7 +114,7 @@ class CommandService:
         """
         decision = await self._lookup.value_of(catalogue.DECISIONS, command_id)
         if decision and decision["Status"] == PENDING and seconds:
-            decided = ReadConsistency(DECIDED)
+            decided = ReadConsistency(DECISION_SEQUENCE)
             try:
                 decision = await self._lookup.value_of(catalogue.DECISIONS, command_id, decided, seconds)
             except problems.Problem as problem:
@@ -195,9 +195,9 @@ class CommandService:
             raise problems.KafkaUnavailable(SEND_AGAIN_SECONDS) from error
 
     async def _await_decision(self, mark: Record, deadline: float) -> Decision:
-        entry = await self._wait(mark["CommandID"], DECIDED, deadline)
+        entry = await self._wait(mark["CommandID"], DECISION_SEQUENCE, deadline)
         # A client that is told to ask again later must find the mark.
-        entry = entry or await self._wait(mark["CommandID"], ASKED, time.monotonic() + _MARK_SECONDS)
+        entry = entry or await self._wait(mark["CommandID"], MARK_SEQUENCE, time.monotonic() + _MARK_SECONDS)
         decision: Decision = orjson.loads(entry.body if entry else catalogue.decision_body(mark))
         return decision
 
@@ -225,7 +225,7 @@ class CommandService:
 
         async def release_when_seen() -> None:
             try:
-                await self._wait(command_id, ASKED, time.monotonic() + SEND_AGAIN_SECONDS)
+                await self._wait(command_id, MARK_SEQUENCE, time.monotonic() + SEND_AGAIN_SECONDS)
             finally:
                 del self._in_flight[command_id]
 

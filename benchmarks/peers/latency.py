@@ -115,7 +115,7 @@ def _publish(stack: Rig, sent: list[Sent], options: argparse.Namespace, resource
         for number, message in enumerate(sent[first:], first):
             due = (number - first) / options.rate
             while (left := started + due - time.monotonic()) > 0:
-                publisher.serve(min(left, 0.05))
+                publisher.poll(min(left, 0.05))
             publisher.publish(topic, message.key, message.value)
             if due >= next_watch and number in readings:
                 card, sequence = readings[number]
@@ -141,7 +141,7 @@ def _first_batch(
     count: int = min(options.rate, len(sent))
     for message in sent[:count]:
         publisher.publish(topic, message.key, message.value)
-    publisher.serve(1.0)
+    publisher.poll(1.0)
     for number in range(count):
         if number in readings:
             _answered(client, *readings[number])

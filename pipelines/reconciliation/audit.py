@@ -18,7 +18,7 @@ from pipelines.reconciliation.facts import FactRow, by_customer, pseudonymize
 from pipelines.reconciliation.inputs import Context
 from pipelines.reconciliation.snapshot import Processed, Read, Snapshot, gather
 from pipelines.runtime.query_table import LOYALTY
-from services.audit.comparison import Extent, verdict
+from services.audit.comparison import Coverage, compare
 from services.audit.facts import COMPARED, FactsReader, Source
 from services.audit.sources import ledger_entries, served_balances
 from services.messaging.schema_ids import schema_ids
@@ -42,7 +42,7 @@ VERDICT = T.StructType(
         T.StructField("card", T.StringType()),
         T.StructField("entries", T.LongType()),
         T.StructField("recomputed", T.BooleanType()),
-        T.StructField("place", T.StringType()),
+        T.StructField("version", T.StringType()),
         *(T.StructField(source.name, T.LongType()) for source in COMPARED),
         T.StructField("differences", T.ArrayType(_DIFFERENCE)),
     ]
@@ -131,7 +131,7 @@ def _round(
     gathered = _gather(context, api, left_out, archive=archive)
     report.unreadable += [each for each in gathered.unreadable if each not in report.unreadable]
     about = gathered.facts if only is None else gathered.facts.where(F.col("pseudonym").isin(list(only)))
-    verdicts = by_customer(about, examination(context, gathered.extent), VERDICT).persist()
+    verdicts = by_customer(about, examination(context, gathered.coverage), VERDICT).persist()
     try:
         if only is None:
             _describe(report, gathered, verdicts)
@@ -142,7 +142,7 @@ def _round(
     for row in rows:
         found = [Found(row.card or row.pseudonym, each["where"], each["what"]) for each in row.differences]
         if any(each["settles"] for each in row.differences):
-            waiting[row.pseudonym] = row.place, found
+            waiting[row.pseudonym] = row.version, found
         else:
             report.differences += found
     return waiting
@@ -165,7 +165,7 @@ def _gather(context: Context, api: str, left_out: Collection[Source], *, archive
     return gather(context, wanted, processed, archive=archive)
 
 
-def examination(context: Context, extent: Extent) -> Callable[[], facts.Decide]:
+def examination(context: Context, coverage: Coverage) -> Callable[[], facts.Decide]:
     """A function that makes one which gives the VERDICT of each customer."""
     settings, programmes, pseudonyms = context.settings, context.programmes, context.pseudonyms
 
@@ -175,10 +175,10 @@ def examination(context: Context, extent: Extent) -> Callable[[], facts.Decide]:
 
         def decide(pseudonym: str, card: str | None, rows: Iterable[FactRow]) -> Iterator[tuple[object, ...]]:
             known = read(rows, card, pseudonym)
-            seen = verdict(card or pseudonym, known, programmes, extent, pseudonym_of)
+            seen, _ = compare(card or pseudonym, known, programmes, coverage, pseudonym_of)
             differences = [each._asdict() for each in seen.differences]
             counts = (known.count(source) for source in COMPARED)
-            yield pseudonym, card, seen.entries, seen.recomputed, str(seen.place), *counts, differences
+            yield pseudonym, card, seen.entries, seen.recomputed, str(seen.version), *counts, differences
 
         return decide
 
@@ -194,6 +194,6 @@ def _describe(report: Report, gathered: Snapshot, verdicts: DataFrame) -> None:
         *sums,
     ).collect()
     report.accounts, report.entries, report.not_recomputed = row.accounts, row.entries, row.not_recomputed
-    report.compared = {str(each): row[each.name] for each in COMPARED if each in gathered.extent.compared}
+    report.compared = {str(each): row[each.name] for each in COMPARED if each in gathered.coverage.compared}
     report.notes += gathered.notes
     report.differences += [Found(*anomaly) for anomaly in gathered.anomalies.collect()]

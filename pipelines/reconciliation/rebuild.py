@@ -28,7 +28,7 @@ from pipelines.runtime.query_table import LOYALTY, Seed
 from pipelines.sinks.kafka import write_to_kafka
 from schemas import topics
 from schemas.topics import Topic
-from services.audit.comparison import Extent, compare, latest
+from services.audit.comparison import Coverage, compare, latest_version
 from services.audit.extent import extent_of
 from services.audit.facts import Facts, FactsReader, Source
 from services.audit.sources import ledger_entries
@@ -98,7 +98,7 @@ def _rebuild(context: Context, checkpoint: str, *, archive: bool) -> Rebuilt:
     _check_nothing_writes(progress, context.settings)
     gathered = _gather(context, archive=archive)
     # On disk of the executors: it is used several times, and the record grows meanwhile.
-    accounts = by_customer(gathered.facts, _reconstruction(context, gathered.extent), _REBUILT).localCheckpoint()
+    accounts = by_customer(gathered.facts, _reconstruction(context, gathered.coverage), _REBUILT).localCheckpoint()
     _check_whole(accounts, gathered)
     _write(context, accounts, gathered)
     aside = None
@@ -175,7 +175,7 @@ def _write(context: Context, accounts: DataFrame, gathered: Snapshot) -> None:
         write_to_kafka(outgoing(some.select(*RECORD_TYPE.names), context.settings), context.settings)
 
 
-def _reconstruction(context: Context, extent: Extent) -> Callable[[], facts.Decide]:
+def _reconstruction(context: Context, coverage: Coverage) -> Callable[[], facts.Decide]:
     """A function that makes one which gives the _REBUILT of each customer."""
     settings, programmes, pseudonyms = context.settings, context.programmes, context.pseudonyms
     ids = writer_ids(context.ids)
@@ -186,10 +186,10 @@ def _reconstruction(context: Context, extent: Extent) -> Callable[[], facts.Deci
 
         def decide(pseudonym: str, card: str | None, rows: Iterable[FactRow]) -> Iterator[tuple[object, ...]]:
             known = read(rows, card, pseudonym)
-            seen, recomputed = compare(card or pseudonym, known, programmes, extent, pseudonym_of)
+            seen, recomputed = compare(card or pseudonym, known, programmes, coverage, pseudonym_of)
             account = _going_on(recomputed.late.account, known)
             problem = _problem(card, recomputed, whole=seen.recomputed)
-            records = [] if problem or not card else [*_records(card, recomputed, extent.now, ids)]
+            records = [] if problem or not card else [*_records(card, recomputed, coverage.now, ids)]
             differences = [{"where": str(each.where), "what": each.what} for each in seen.differences]
             late = len({entry.event_id for entry in recomputed.late.entries if not is_times(entry)})
             state = encode_account(account) if account and card else None
@@ -212,7 +212,7 @@ def _problem(card: str | None, recomputed: Recomputed, *, whole: bool) -> str | 
 
 def _going_on(account: Account | None, known: Facts) -> Account | None:
     """Sequences stay above all that has been recorded or served, whatever became of the events behind them."""
-    last = latest(known)
+    last = latest_version(known)
     if account is None or last is None or last <= (account.opened_time, account.sequence):
         return account
     return replace(account, opened_time=last[0], sequence=last[1])

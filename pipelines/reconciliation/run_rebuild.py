@@ -10,7 +10,7 @@ from pipelines.reconciliation.run_audit import session
 from pipelines.runtime.query_table import RepeatHorizonError
 from services.cli.audit import SHOWN, From, FromOption
 from services.cli.output import MISUSED, AsJson, console, print_json, stop
-from services.messaging.administration import TillTimeError
+from services.messaging.administration import TimestampTypeError
 
 
 def main(*, source: FromOption = From.TOPICS, as_json: AsJson = False) -> None:
@@ -21,7 +21,7 @@ def main(*, source: FromOption = From.TOPICS, as_json: AsJson = False) -> None:
     with session("loyalty-rebuild") as context:
         try:
             rebuilt = rebuild(context, archive=source is From.PARQUET)
-        except (RebuildError, CheckpointMismatchError, RepeatHorizonError, TillTimeError) as error:
+        except (RebuildError, CheckpointMismatchError, RepeatHorizonError, TimestampTypeError) as error:
             stop(str(error), MISUSED)
     if as_json:
         print_json(dataclasses.asdict(rebuilt))

@@ -13,7 +13,7 @@ from pipelines.reconciliation import facts, inputs
 from pipelines.reconciliation.facts import first_line
 from pipelines.reconciliation.inputs import Context, Inputs, in_words
 from schemas import topics
-from services.audit.comparison import Extent
+from services.audit.comparison import Coverage
 from services.audit.extent import extent_of
 from services.audit.facts import Source
 from services.audit.sources import UnreadableError
@@ -27,7 +27,7 @@ class Snapshot:
 
     Attributes:
         facts: rows of FACT_TYPE, of all customers.
-        extent: how much of everything that is.
+        coverage: how much of everything that is.
         happened: the inputs that it is recomputed from.
         anomalies: what is wrong without being one customer's: whose (or which record's), where, and what.
         unreadable: what could not be read, and why.
@@ -35,7 +35,7 @@ class Snapshot:
     """
 
     facts: DataFrame
-    extent: Extent
+    coverage: Coverage
     happened: Inputs
     anomalies: DataFrame
     unreadable: list[str]
@@ -48,11 +48,11 @@ class Processed:
 
     Attributes:
         positions: up to where all that happened must have its entries.
-        awake: the time up to which time must have done its part, milliseconds since the epoch.
+        timers_until: the time up to which time must have done its part, milliseconds since the epoch.
     """
 
     positions: Positions
-    awake: int
+    timers_until: int
 
 
 def gather(context: Context, reads: Mapping[Source, Read], processed: Processed | None, *, archive: bool) -> Snapshot:
@@ -87,19 +87,19 @@ def gather(context: Context, reads: Mapping[Source, Read], processed: Processed 
     everything = facts.events(counted).union(entries.where("is_readable").select(*facts.FACT_TYPE.names))
     for found in there.values():
         everything = everything.union(found)
-    extent = Extent(
+    coverage = Coverage(
         compared=frozenset({Source.LOYALTY, *there} | ({Source.EVENT} if processed else set())),
         events_from=happened.complete_from,
         record_from=0 if Source.LEDGER in there else topic.complete_from,
         topic_from=topic.complete_from,
         now=now,
-        awake=processed.awake if processed else 0,
+        timers_until=processed.timers_until if processed else 0,
     )
     notes = list(happened.notes)
     if topic.complete_from:
         where = "are compared in the ledger alone" if Source.LEDGER in there else "are gone, and so is their order"
         notes.append(f"{settings.name_of(topics.LOYALTY)}: entries of before {in_words(topic.complete_from)} {where}")
-    return Snapshot(everything, extent, happened, _anomalies(context, entries, once), unreadable, notes)
+    return Snapshot(everything, coverage, happened, _anomalies(context, entries, once), unreadable, notes)
 
 
 def _anomalies(context: Context, entries: DataFrame, once: DataFrame) -> DataFrame:

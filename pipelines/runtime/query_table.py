@@ -19,7 +19,7 @@ from pipelines.sinks.foreach_batch import in_few_words
 from pipelines.sinks.kafka import stream_to_kafka
 from pipelines.sources import commands, invoices
 from schemas.topics import HADOOP, LOYALTY_BALANCES, LOYALTY_COMMANDS, POS_INVOICES, Topic
-from services.messaging.administration import is_empty, longest_stay
+from services.messaging.administration import is_empty, max_record_age
 from services.messaging.schema_ids import SchemaIds
 from services.programmes.topic import load_programmes
 from services.pseudonyms import pseudonyms
@@ -93,7 +93,7 @@ class Query:
 
         Raises:
             CheckpointMismatchError: the settings do not fit the checkpoint, or a seed is given and it is not new.
-            RepeatHorizonError, TillTimeError: records would be dropped as late.
+            RepeatHorizonError, TimestampTypeError: records would be dropped as late.
             RecordsLostError: retention has deleted what the checkpoint had not read.
         """
         for source in self.sources:
@@ -134,7 +134,7 @@ class Query:
 
 def _check_repeat_horizon(topic: Topic, settings: Settings) -> None:
     """Spark drops rows that are older than its watermark: with this horizon, none that the topic still holds can be."""
-    stay = longest_stay(topic, settings)
+    stay = max_record_age(topic, settings)
     if stay is None or stay > settings.repeat_horizon:
         raise RepeatHorizonError(
             f"records stay in {settings.name_of(topic)} for {stay or 'ever'}, but LOYALTY_REPEAT_HORIZON is "

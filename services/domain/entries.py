@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
+from typing import NamedTuple
 
 from services.domain.events import SentLot
 
@@ -35,6 +36,18 @@ class Refusal(StrEnum):
     SAME_CUSTOMER = "same-customer"
 
 
+class AccountVersion(NamedTuple):
+    """One state of one card. Versions are ordered, also across an erasure: the next account is opened later.
+
+    Attributes:
+        opened_time: when the account was opened, milliseconds since the epoch.
+        sequence: the sequence number of the account's last entry.
+    """
+
+    opened_time: int
+    sequence: int
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A line of an account. Points are hundredths, times milliseconds since the epoch; the fields of Notification.
@@ -65,6 +78,11 @@ class Entry:
     reason: str = ""
     actor: str = ""
     counterparty: str = ""
+
+    @property
+    def version(self) -> AccountVersion:
+        """The version of the account after this entry."""
+        return AccountVersion(self.opened_time, self.sequence)
 
 
 @dataclass(frozen=True, slots=True)

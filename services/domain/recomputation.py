@@ -93,7 +93,7 @@ def _must_count(event: Event, programmes: Programmes) -> bool:
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
     """Entries as the account wrote them, without those that came again unchanged."""
-    return sorted(dict.fromkeys(entries), key=lambda entry: (entry.opened_time, entry.sequence))
+    return sorted(dict.fromkeys(entries), key=lambda entry: entry.version)
 
 
 def is_times(entry: Entry) -> bool:

@@ -14,7 +14,7 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from services.boot_clock import boot_seconds
-from services.messaging.administration import offset_in
+from services.messaging.administration import listed_offset
 from services.state_stores.assignment import ChangelogPartition
 from services.state_stores.definition import FORMAT
 
@@ -69,7 +69,7 @@ def watermarks(
     committed = IsolationLevel.READ_COMMITTED
     begins = _list_offsets(admin, partitions, OffsetSpec.earliest(), committed)  # type: ignore[no-untyped-call]
     ends = _list_offsets(admin, partitions, OffsetSpec.latest(), committed)  # type: ignore[no-untyped-call]
-    return {each: (offset_in(begins[each]), offset_in(ends[each])) for each in partitions}
+    return {each: (listed_offset(begins[each]), listed_offset(ends[each])) for each in partitions}
 
 
 def _list_offsets(
@@ -109,7 +109,7 @@ class EndOffsets:
             answers, self._pending = self._pending, []
             for partition, future in answers:
                 try:
-                    yield EndOffset(partition, offset_in(future), self._asked_at, self._asked_time)
+                    yield EndOffset(partition, listed_offset(future), self._asked_at, self._asked_time)
                 except KafkaException as error:
                     log.debug("end offset unknown", topic=partition[0], partition=partition[1], error=str(error))
         if not self._pending and partitions and boot_seconds() >= self._next_time:

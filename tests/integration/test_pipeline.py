@@ -17,7 +17,7 @@ from confluent_kafka.admin import NewTopic
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.runtime.query_table import EXPORT, FAN_OUT, LOYALTY, SALES, RepeatHorizonError
 from schemas import topics
-from services.messaging.administration import TillTimeError, wait_for_leaders
+from services.messaging.administration import TimestampTypeError, wait_for_leaders
 from services.messaging.avro import encoder
 from services.messaging.clients import admin, producer
 from tests.support.builders import HOME_DELIVERY, IDS, invoice
@@ -223,7 +223,7 @@ def test_a_topic_with_the_tills_time_is_refused(spark, settings):
         future.result()
     wait_for_leaders(client, [TopicPartition(name, 0)])
 
-    with pytest.raises(TillTimeError, match="LogAppendTime"):
+    with pytest.raises(TimestampTypeError, match="LogAppendTime"):
         run_to_the_end(spark, settings, FAN_OUT)
 
 

@@ -290,7 +290,7 @@ def test_a_check_tells_what_is_configured_and_no_secret(deployment: Deployment) 
 
     done = subprocess.run(**deployment.command("--check"), capture_output=True, text=True, check=True)
 
-    assert ("crm: tier; 2 secret(s), 4 tries\n", "") == (done.stdout, done.stderr)
+    assert ("crm: tier; 2 secret(s), 4 attempts\n", "") == (done.stdout, done.stderr)
 
 
 def test_no_broker_is_one_clear_line(deployment: Deployment) -> None:

@@ -73,7 +73,7 @@ class Processed:
 def processed(steps: list[list[Event] | int], programmes: Programmes) -> Processed:
     """Run batches of events, and timers at a time; where there is an erasure, nothing comes late."""
     account, events, entries, erased_time = None, [], [], 0
-    steps = each_once(steps)
+    steps = deduplicated(steps)
     if any(isinstance(event, Erase) for step in steps if isinstance(step, list) for event in step):
         steps = by_time(steps)
     for step in steps:
@@ -90,7 +90,7 @@ def processed(steps: list[list[Event] | int], programmes: Programmes) -> Process
     return Processed(events, entries, account, programmes)
 
 
-def each_once(steps: list[list[Event] | int]) -> list[list[Event] | int]:
+def deduplicated(steps: list[list[Event] | int]) -> list[list[Event] | int]:
     """Without the events whose id has been there: those do not get as far as the accounts."""
     seen: set[str] = set()
     kept: list[list[Event] | int] = []

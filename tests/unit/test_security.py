@@ -124,15 +124,15 @@ def test_the_local_stack_is_plain_text(tmp_path, till):
 
 
 def test_a_refusal_is_explained():
-    """What librdkafka says between its own address and timing is what helps; anything else is no refusal."""
-    refusal, settings = clients.Refusal(), Settings()
-    refusal.note(KafkaError(KafkaError._TRANSPORT, "x: connection refused"))
-    assert "no Kafka broker answers at 127.0.0.1:9092" == refusal.explain(settings)
-    refusal.note(
+    """What librdkafka says between its own address and timing is what helps; other errors explain nothing."""
+    diagnosis, settings = clients.ConnectionDiagnosis(), Settings()
+    diagnosis.on_error(KafkaError(KafkaError._TRANSPORT, "x: connection refused"))
+    assert "no Kafka broker answers at 127.0.0.1:9092" == diagnosis.explain(settings)
+    diagnosis.on_error(
         KafkaError(KafkaError._AUTHENTICATION, "sasl_ssl://h:1/1: SASL: wrong: password (after 9ms in state X)")
     )
     expected = "the Kafka broker at 127.0.0.1:9092 cannot be used: SASL: wrong: password"
-    assert expected == refusal.explain(settings)
+    assert expected == diagnosis.explain(settings)
 
 
 def test_every_topic_is_written_and_read_by_someone():

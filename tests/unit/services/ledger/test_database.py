@@ -77,7 +77,7 @@ def test_readers_of_a_file_cannot_write(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("nonsense", "is no URL"),
+        ("nonsense", "is not the URL"),
         ("mysql://root:secret@host/db", "neither sqlite"),
         ("sqlite://", "neither sqlite"),
         ("sqlite:///:memory:", "neither sqlite"),

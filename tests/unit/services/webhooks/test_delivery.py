@@ -74,7 +74,7 @@ def test_an_answer_that_does_not_come_is_waited_for_as_long_as_said() -> None:
     """Then it is tried again; after the last try the reason says that there was none."""
     assert 2 == delivered([b"", OK], timeout=timedelta(seconds=0.3))[0]
     with pytest.raises(UndeliveredError, match=r"^no answer: TimeoutError after 3$"):
-        delivered([b""], timeout=timedelta(seconds=0.1))
+        delivered([b""], timeout=timedelta(seconds=0.5))
     with pytest.raises(UndeliveredError, match=r"^no answer: RemoteProtocolError after 3$"):
         delivered([b"hello\r\n\r\n"])
 

@@ -59,8 +59,8 @@ def test_an_endpoint_shows_neither_url_nor_secret(tmp_path: Path) -> None:
     ("endpoints", "says"),
     [
         ("", "line 1: endpoints: is missing"),
-        ("endpoints: []", "nothing is to be delivered"),
-        (f"endpoints: [{{{LEAST}}}, {{{LEAST}}}]", "endpoints[1].name: 'crm' is the name of another one too"),
+        ("endpoints: []", "is an empty list; add an endpoint"),
+        (f"endpoints: [{{{LEAST}}}, {{{LEAST}}}]", "endpoints[1].name: 'crm' is the name of another endpoint too"),
         ("endpoints: [{name: CRM, url: 'https://a', secret-file: secret}]", "'CRM' is no name"),
         ("endpoints: [{name: a, url: 'ftp://a', secret-file: secret}]", "url: is no URL such as"),
         ("endpoints: [{name: a, url: '/hook', secret-file: secret}]", "url: is no URL such as"),
