@@ -14,7 +14,7 @@ from api.http.parameters import LONGEST_TIMEOUT_SECONDS, Card, NotBlank
 from api.http.problems import Problem
 from api.routing.peer_client import PeerResponse
 from api.schemas.commands import Adjustment, Command, Redemption, Transfer
-from services.commands.identity import LONGEST_KEY, command_id, request_hash
+from services.commands.identity import MAX_KEY_LENGTH, command_id, request_hash
 from services.commands.log import DONE, PENDING
 from services.domain import events
 
@@ -43,7 +43,7 @@ async def new_command_id(
         str | None,
         Header(
             min_length=1,
-            max_length=LONGEST_KEY,
+            max_length=MAX_KEY_LENGTH,
             pattern=r"^[ -~]+$",
             description="New for each command, and the same when the command is repeated. It belongs to method and "
             "path.",
