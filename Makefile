@@ -1,6 +1,6 @@
 # retail-loyalty: every target sets up what it needs first. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo compose-demo up down status images test test-unit test-containers faults lint format bench bench-queries bench-operators bench-ledger bench-containers bench-simulator bench-peers lock clean
+.PHONY: help setup demo compose-demo up down status images test test-unit test-containers faults lint format bench bench-queries bench-ledger bench-containers bench-simulator bench-peers lock clean
 
 N ?=
 FILES ?=
@@ -70,9 +70,6 @@ bench: setup ## measure throughput, cost, latency and memory of the pipeline
 
 bench-queries: setup ## measure restore, reads and an owner's death of the interactive queries (OPTIONS="--balances 100000")
 	$(BIN)/python -m benchmarks.queries $(OPTIONS)
-
-bench-operators: setup ## measure Spark's Python operators for keyed state against each other
-	$(BIN)/python -m benchmarks.operators
 
 bench-ledger: setup ## measure entries a second into the ledger, SQLite and PostgreSQL
 	$(BIN)/python -m benchmarks.ledger

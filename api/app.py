@@ -36,8 +36,8 @@ def create_app(dependencies: Dependencies) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         local, peers = dependencies.local, dependencies.peers
-        loop, feed, waiters = asyncio.get_running_loop(), local.stores.feed, local.stores.waiters
-        collector = ReportCollector(peers, dependencies.metadata, dependencies.cluster.reports, local.membership.group)
+        loop, feed, waiters = asyncio.get_running_loop(), local.stores.materialiser, local.stores.waiters
+        collector = ReportCollector(peers, dependencies.locator, dependencies.reports, local.membership.group)
 
         def on_change() -> None:
             waiters.notify_all()

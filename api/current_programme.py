@@ -10,7 +10,7 @@ from api.http import problems
 from services.domain.programme import Programme, Programmes
 from services.programmes import ProgrammeError, parse
 from services.state_stores.contract import StoreError
-from services.state_stores.entry import Entry
+from services.state_stores.definition import VersionedValue
 from services.state_stores.store import NotServingError, StateStore
 
 _MOST_VERSIONS = 10_000
@@ -39,7 +39,7 @@ class CurrentProgramme:
 
     def _parse(self, stored: bytes) -> Programme:
         if stored not in self._parsed:
-            published = orjson.loads(Entry.unpack(stored).body)
+            published = orjson.loads(VersionedValue.unpack(stored).body)
             effective_time = int(datetime.fromisoformat(published["EffectiveTime"]).timestamp() * 1000)
             try:
                 rules = parse(published["Programme"])

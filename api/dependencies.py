@@ -17,13 +17,11 @@ from api.routing.peer_client import PeerClient
 from api.routing.scatter_gather import ScatterGather
 from services.commands.log import CommandLog
 from services.domain.programme import Programme
-from services.interactive_queries.cluster import Cluster
 from services.interactive_queries.local import LocalInstance
-from services.interactive_queries.metadata import ClusterMetadata
+from services.interactive_queries.reports import PeerReports
 from services.ledger.queries import LedgerQueries
 from services.state_stores import catalogue
-from services.state_stores.local import LocalStores
-from services.state_stores.store import StateStore
+from services.state_stores.store import LocalStores, StateStore
 
 
 class Dependencies:
@@ -36,23 +34,23 @@ class Dependencies:
 
     def __init__(
         self,
-        cluster: Cluster,
+        local: LocalInstance,
+        reports: PeerReports,
         metrics: Metrics,
         command_log: CommandLog,
         version_0: Programme | None = None,
         ledger: LedgerQueries | None = None,
     ) -> None:
-        self.cluster = cluster
+        self.local = local
+        self.reports = reports
         self.metrics = metrics
         self.ledger = ledger
-        self.local = cluster.local
-        self.metadata = cluster.metadata
-        self.stores = cluster.local.stores
-        self.peers = PeerClient(cluster.reports)
-        locator = Locator(cluster)
-        self.lookup = Lookup(self.local, locator, self.peers, metrics)
-        self.scatter_gather = ScatterGather(self.local, locator, self.peers)
-        owner_only = OwnerOnly(self.local, locator, self.peers)
+        self.stores = local.stores
+        self.locator = Locator(local, reports)
+        self.peers = PeerClient(reports)
+        self.lookup = Lookup(local, self.locator, self.peers, metrics)
+        self.scatter_gather = ScatterGather(local, self.locator, self.peers)
+        owner_only = OwnerOnly(local, self.locator, self.peers)
         self.commands = CommandService(self.stores, self.lookup, owner_only, command_log)
         self.programme = CurrentProgramme(self.stores.by_name[catalogue.PROGRAMMES], version_0 or Programme())
         metrics.watch(self.stores)
@@ -75,7 +73,7 @@ CommandsDep = Annotated[CommandService, _part(lambda parts: parts.commands)]
 LedgerDep = Annotated[LedgerQueries | None, _part(lambda parts: parts.ledger)]
 LocalDep = Annotated[LocalInstance, _part(lambda parts: parts.local)]
 LookupDep = Annotated[Lookup, _part(lambda parts: parts.lookup)]
-MetadataDep = Annotated[ClusterMetadata, _part(lambda parts: parts.metadata)]
+LocatorDep = Annotated[Locator, _part(lambda parts: parts.locator)]
 MetricsDep = Annotated[Metrics, _part(lambda parts: parts.metrics)]
 ProgrammeDep = Annotated[CurrentProgramme, _part(lambda parts: parts.programme)]
 ScatterGatherDep = Annotated[ScatterGather, _part(lambda parts: parts.scatter_gather)]

@@ -25,7 +25,8 @@ from services.ledger.records import entry_of
 from services.messaging.avro import decoder, encoder
 from services.messaging.schema_ids import FolderSchemaIds
 from tests.support import postgresql
-from tests.support.ledger import Ledger, entry, notification
+from tests.support.builders import entry, notification
+from tests.support.ledger import Ledger
 
 REPORT = Path("var/reports/ledger.json")
 BATCH = 5_000

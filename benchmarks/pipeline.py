@@ -37,7 +37,7 @@ from services.messaging.publishing import connected_producer, publish
 from services.messaging.schema_ids import FolderSchemaIds
 from services.pos_simulator import Options, Simulation
 from services.settings import Settings
-from tests.support.kafka_topics import read_all
+from tests.support.kafka import read_all
 
 REPORT = Path("var/reports/pipeline.json")
 

@@ -28,7 +28,8 @@ from infra.local.ports import HOST, free_port
 from infra.local.stack import private_settings
 from services.messaging.administration import create_topics
 from services.settings import Settings
-from tests.support.api_process import ApiProcess, Changelog
+from tests.support.kafka import BalanceWriter
+from tests.support.processes import ApiProcess
 from tests.support.read_load import Load, Writer
 
 REPORT = Path("var/reports/queries.json")
@@ -64,13 +65,13 @@ def main() -> None:
 def death_of_an_owner(settings: Settings, directory: Path) -> dict[str, Any]:
     """Three instances with one standby each, readers that check every answer; then SIGKILL to one that owns."""
     create_topics(settings)
-    writer = Writer(Changelog(settings), STANDBY_CARDS)
+    writer = Writer(BalanceWriter(settings), STANDBY_CARDS)
     with ExitStack() as stack:
         instances = [
             stack.enter_context(_instance(settings, directory, f"death-{number}", standbys=1)) for number in range(3)
         ]
         for instance in instances:
-            instance.ready()
+            instance.wait_until_ready()
         _wait_until(lambda: all(_standbys(instance) == 3 for instance in instances))
         alive = list(instances)
         load_on_all = stack.enter_context(Load(writer, lambda: [each.url for each in alive]))
@@ -102,7 +103,7 @@ def restore_and_reads(settings: Settings, directory: Path, options: argparse.Nam
         local = _against_bare_server(first, paths, options)
         second = stack.enter_context(_instance(settings, directory, "second"))
         _wait_until(lambda: _owners(first) == 2 and _owners(second) == 2)
-        second.ready()
+        second.wait_until_ready()
         elsewhere = [path for path in paths if _served_by(first, path) != first.url]
         forwarded = load.run(first.url, elsewhere, rate=options.rate / 4, seconds=options.seconds)
         return {
@@ -131,7 +132,7 @@ def _restore(
     empty = settings.model_copy(update={"topic_prefix": "empty-"})
     create_topics(empty)
     with _instance(empty, directory, "empty") as instance:
-        instance.ready()
+        instance.wait_until_ready()
         resident_empty = _process(instance).memory_info().rss
     first = stack.enter_context(_instance(settings, directory, "first"))
     begun = None
@@ -159,7 +160,10 @@ def _against_bare_server(instance: ApiProcess, paths: list[str], options: argpar
     try:
         bare_url = f"http://{HOST}:{port}"
         _wait_until(lambda: _answers(bare_url))
-        ours, theirs, rates, seconds = [], [], [], options.seconds / options.rounds
+        ours: list[float] = []
+        theirs: list[float] = []
+        rates: list[float] = []
+        seconds = options.seconds / options.rounds
         for _ in range(options.rounds):
             ours.append(_per_core(_process(instance), instance.url, paths, seconds, rates))
             theirs.append(_per_core(bare, bare_url, paths, seconds))

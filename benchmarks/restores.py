@@ -11,7 +11,7 @@ from schemas.topics import LOYALTY_BALANCES
 from services.messaging.avro import encoder
 from services.messaging.schema_ids import schema_ids
 from services.settings import Settings
-from tests.support.api_process import Changelog
+from tests.support.kafka import BalanceWriter
 
 
 def card(number: int) -> str:
@@ -20,7 +20,7 @@ def card(number: int) -> str:
 
 def write_balances(settings: Settings, count: int) -> None:
     """One record a customer, with every field set, as the pipeline sets them."""
-    changelog, encode = Changelog(settings), encoder(LOYALTY_BALANCES, schema_ids(settings))
+    changelog, encode = BalanceWriter(settings), encoder(LOYALTY_BALANCES, schema_ids(settings))
     for number in range(count):
         points = Decimal(number % 50_000) / 100
         record = {

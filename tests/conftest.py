@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from infra.local.broker import LocalBroker
-    from tests.support.images import KafkaInContainer
+    from tests.support.containers import KafkaInContainer
 
 # A starved machine is slow at random: that fails no property. In CI the examples are the same in every run.
 hypothesis_settings.register_profile(
@@ -77,7 +77,7 @@ def kafka(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
 def broker_of_a_run(config: pytest.Config, directory: Path) -> Iterator[str]:
     """A broker for all tests of a run: a container of the project's image, or a process. Gives its servers."""
     if config.getoption("--containers"):
-        from tests.support.images import KafkaInContainer
+        from tests.support.containers import KafkaInContainer
 
         in_container = KafkaInContainer()
         try:
@@ -121,7 +121,7 @@ class SharedBroker:
 def own_broker(pytestconfig: pytest.Config, tmp_path: Path) -> "Iterator[LocalBroker | KafkaInContainer]":
     """A broker that this test alone has, to start and to stop: a process, or a container. It is not started yet."""
     if pytestconfig.getoption("--containers"):
-        from tests.support.images import KafkaInContainer
+        from tests.support.containers import KafkaInContainer
 
         in_container = KafkaInContainer()
         yield in_container
@@ -165,7 +165,7 @@ def topics_created(settings: Settings) -> Iterator[list[str]]:
 def postgresql(pytestconfig: pytest.Config) -> Iterator[str]:
     """The URL of the superuser of a PostgreSQL server of this run: the system's packages, or the project's image."""
     if pytestconfig.getoption("--containers"):
-        from tests.support.images import PostgresInContainer
+        from tests.support.containers import PostgresInContainer
 
         with PostgresInContainer() as container:
             yield container.url

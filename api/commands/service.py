@@ -31,9 +31,8 @@ from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
 from services.state_stores import catalogue
 from services.state_stores.contract import StoreError
-from services.state_stores.entry import Entry, ReadConsistency
-from services.state_stores.local import LocalStores
-from services.state_stores.store import NotServingError
+from services.state_stores.definition import ReadConsistency, VersionedValue
+from services.state_stores.store import LocalStores, NotServingError
 
 log = structlog.get_logger(__name__)
 
@@ -201,18 +200,18 @@ class CommandService:
         decision: Decision = orjson.loads(entry.body if entry else catalogue.decision_body(mark))
         return decision
 
-    def _read(self, command_id: str) -> Entry | None:
+    def _read(self, command_id: str) -> VersionedValue | None:
         try:
             return self._decisions.get(command_id.encode())
         except (NotServingError, StoreError) as error:
             raise problems.from_store_error(error) from error
 
-    async def _wait(self, command_id: str, sequence: int, deadline: float) -> Entry | None:
+    async def _wait(self, command_id: str, sequence: int, deadline: float) -> VersionedValue | None:
         """The record when it has the sequence; the current record at the deadline; None if the partition leaves."""
         key, seconds = command_id.encode(), max(0.0, deadline - time.monotonic())
         with suppress(NotServingError, StoreError):
             return await self._waiters.wait(
-                key, lambda: self._decisions.get(key), ReadConsistency(sequence).is_seen_in, seconds
+                key, lambda: self._decisions.get(key), ReadConsistency(sequence).is_satisfied_by, seconds
             )
         return None
 
@@ -239,7 +238,7 @@ def location_of(command_id: str) -> str:
     return f"/v1/commands/{quote(command_id, safe='')}"
 
 
-def _age(entry: Entry) -> float:
+def _age(entry: VersionedValue) -> float:
     """Seconds since the broker appended the record, by the clock of this machine."""
     return time.time() - entry.append_time / 1000
 

@@ -10,15 +10,15 @@ import orjson
 
 from api.http import problems
 from api.http.parameters import MOST_WINDOWS
-from services.interactive_queries.queries import KeyRange
-from services.state_stores.entry import Entry
+from services.interactive_queries.local_queries import KeyRange
+from services.state_stores.definition import VersionedValue
 from services.state_stores.store import StateStore
 
 _SCOPE_BYTES = 6
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def entry_body(key: bytes, partition: int, entry: Entry) -> dict[str, Any]:
+def entry_body(key: bytes, partition: int, entry: VersionedValue) -> dict[str, Any]:
     """A ``StoreEntry``. Its value is the stored JSON, which is not parsed again."""
     return {
         "key": key.decode(),

@@ -12,7 +12,7 @@ from api.routers.key_responses import key_response
 from api.routing.lookup import KeyRead
 from api.schemas.balances import Balance
 from services.state_stores.catalogue import BALANCES
-from services.state_stores.entry import ReadConsistency
+from services.state_stores.definition import ReadConsistency
 
 router = APIRouter(prefix="/v1/customers", tags=["customers"])
 

@@ -10,7 +10,7 @@ from api.http import problems
 from api.http.responses import NO_STORE, json_response
 from api.schemas.health import Liveness, Readiness
 from services.state_stores.contract import StoreClosedError
-from services.state_stores.local import LocalStores
+from services.state_stores.store import LocalStores
 from services.state_stores.task import StoreTask
 
 router = APIRouter(tags=["operations"])
@@ -21,7 +21,7 @@ router = APIRouter(tags=["operations"])
 )
 async def livez(stores: StoresDep) -> Response:
     """200 while the materialiser thread works. It stays 200 while Kafka is unavailable."""
-    if not stores.feed.alive:
+    if not stores.materialiser.alive:
         raise problems.NotAlive
     return json_response({"alive": True}, caching=NO_STORE)
 
@@ -38,8 +38,8 @@ async def readyz(stores: StoresDep) -> Response:
     It stays 200 while Kafka is unavailable. Balances are then still served, `kafkaError` gives the reason, and each lag
     is the last known one.
     """
-    ready = stores.feed.alive and stores.feed.restored
-    report = {"ready": ready, "kafkaError": stores.feed.kafka_error, "partitions": _partition_reports(stores)}
+    ready = stores.materialiser.alive and stores.materialiser.restored
+    report = {"ready": ready, "kafkaError": stores.materialiser.kafka_error, "partitions": _partition_reports(stores)}
     if not ready:
         raise problems.NotReady(report)
     return json_response(report, caching=NO_STORE)

@@ -4,12 +4,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
 
-from api.dependencies import LocalDep, MetadataDep, StoreOfPath
+from api.dependencies import LocalDep, LocatorDep, StoreOfPath
 from api.http import problems
 from api.http.responses import NO_STORE, json_response
 from api.schemas.instances import InstanceList, KeyMetadata, StoreList, StoreMetadata
 from api.schemas.stores import LONGEST_KEY
-from services.interactive_queries.metadata import MetadataNotAvailableError
 from services.interactive_queries.reports import HeldPartition, InstanceReport
 from services.state_stores.assignment import Role
 
@@ -17,16 +16,16 @@ router = APIRouter(prefix="/v1", tags=["discovery"])
 
 
 @router.get("/instances", summary="All instances", response_model=InstanceList)
-async def instances(metadata: MetadataDep, local: LocalDep) -> Response:
+async def instances(locator: LocatorDep, local: LocalDep) -> Response:
     """The instances of the group that this instance knows, and the copies that each of them reports."""
     found = [
         {
             "url": url,
             "self": url == local.url,
-            "reachable": metadata.why_suspect(url) is None,
+            "reachable": locator.why_suspect(url) is None,
             "partitions": [_body(each) for each in report.partitions] if report else [],
         }
-        for url, report in metadata.instances()
+        for url, report in locator.instances()
     ]
     return json_response({"instances": found}, caching=NO_STORE)
 
@@ -58,11 +57,11 @@ async def stores(local: LocalDep) -> Response:
     response_model=StoreMetadata,
     responses=problems.responses(problems.UnknownStore, problems.InvalidParameters),
 )
-async def store_metadata(metadata: MetadataDep, store: StoreOfPath) -> Response:
+async def store_metadata(locator: LocatorDep, store: StoreOfPath) -> Response:
     """The instances with partitions of the store, and their role for each partition."""
     name = store.definition.name
     found = []
-    for url, report in metadata.instances():
+    for url, report in locator.instances():
         held = [each for each in report.partitions if each.store == name] if report else []
         if held:
             partitions = {role.value: sorted(each.partition for each in held if each.role is role) for role in Role}
@@ -77,17 +76,14 @@ async def store_metadata(metadata: MetadataDep, store: StoreOfPath) -> Response:
     responses=problems.responses(problems.UnknownStore, problems.InvalidParameters, problems.Rebalancing),
 )
 async def key_metadata(
-    metadata: MetadataDep,
+    locator: LocatorDep,
     store: StoreOfPath,
     key: Annotated[
         str, Path(max_length=LONGEST_KEY, description="The key does not have to exist.", examples=["9265846829"])
     ],
 ) -> Response:
     """The owner of the key's partition, and the standbys for reads without it. The smallest lag comes first."""
-    try:
-        found = metadata.of_key(store, key.encode())
-    except MetadataNotAvailableError as error:
-        raise problems.Rebalancing(store.partition_of(key.encode())) from error
+    found = locator.of_key(store, key.encode())
     return json_response(
         {"store": found.store, "partition": found.partition, "active": found.active, "standbys": list(found.standbys)},
         caching=NO_STORE,

@@ -8,12 +8,12 @@ from api.http import etag, headers
 from api.http.problems import Problem
 from api.routing.lookup import LocalRead
 from api.routing.peer_client import PeerResponse
-from services.state_stores.entry import Entry
+from services.state_stores.definition import VersionedValue
 
 
 def key_response(
     found: LocalRead | PeerResponse,
-    body: Callable[[Entry], bytes],
+    body: Callable[[VersionedValue], bytes],
     not_found: type[Problem],
     if_none_match: str | None,
 ) -> Response:
@@ -21,10 +21,10 @@ def key_response(
     if isinstance(found, PeerResponse):
         return Response(*found)
     freshness = found.freshness()
-    if found.entry is None:
+    if found.value is None:
         problem = not_found()
         problem.headers = headers.texts(freshness)
         raise problem
-    response = etag.answer(found.entry, body, if_none_match)
+    response = etag.answer(found.value, body, if_none_match)
     response.raw_headers.extend(freshness)
     return response

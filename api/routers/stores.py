@@ -33,8 +33,16 @@ from api.routers.key_responses import key_response
 from api.routing.lookup import KeyRead
 from api.routing.scatter_gather import Members, StoreQuery
 from api.schemas.stores import Count, Entries, EntryPage, FoundKeys, Keys, StoreEntry
-from services.interactive_queries.queries import KeyRange, Row, Share, count, look_up, scan, window_keys
-from services.state_stores.entry import Entry, ReadConsistency
+from services.interactive_queries.local_queries import (
+    KeyRange,
+    Row,
+    ServingPartitions,
+    count,
+    look_up,
+    scan,
+    window_keys,
+)
+from services.state_stores.definition import ReadConsistency, VersionedValue
 from services.state_stores.store import StateStore
 
 router = APIRouter(prefix="/v1/stores/{store}", tags=["stores"])
@@ -107,13 +115,13 @@ async def one_key_here(request: Request, store: StoreName, key: Key, if_none_mat
     """The entry of a key from the copy of this instance, active or standby. The headers name the role."""
     dependencies = dependencies_of(request)
     read = KeyRead(await store_by_name(dependencies.stores, store), key.encode())
-    if dependencies.stores.feed.restored and read.partition not in read.store.tasks:
+    if dependencies.stores.materialiser.restored and read.partition not in read.store.tasks:
         raise problems.NotHere(read.partition)
     found = await dependencies.lookup.read_local(read)
     return key_response(found, _entry_body(read), problems.UnknownKey, if_none_match)
 
 
-def _entry_body(read: KeyRead) -> Callable[[Entry], bytes]:
+def _entry_body(read: KeyRead) -> Callable[[VersionedValue], bytes]:
     return lambda entry: orjson.dumps(pagination.entry_body(read.key, read.partition, entry))
 
 
@@ -125,7 +133,7 @@ async def several_keys(store: StoreOfPath, body: Annotated[Keys, Body()]) -> Sto
     """The entries of those keys that exist."""
     keys = sorted({key.encode() for key in body.keys})
 
-    def read(share: Share) -> Members:
+    def read(share: ServingPartitions) -> Members:
         rows = look_up(store, share, keys)
         found = {row.key for row in rows}
         unknown = [key for key in keys if key not in found and store.partition_of(key) in share.tasks]
@@ -189,7 +197,7 @@ def _page(store: StateStore, keys: KeyRange, limit: int, cursor: str | None) -> 
         following = pagination.cursor_after(entries[-1]["key"].encode(), name, keys) if more and entries else None
         return {"entries": entries, "next": following}
 
-    def read(share: Share) -> Members:
+    def read(share: ServingPartitions) -> Members:
         found = scan(share, remaining, limit)
         return page(_entries(found.rows), more=found.more)
 

@@ -1,11 +1,14 @@
-"""Finds the instances that can serve a partition."""
+"""Finds the instances that hold a store partition, from the view of the group and the reports of its members."""
 
 import asyncio
 import time
 from collections.abc import Collection
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from services.interactive_queries.cluster import Cluster
-from services.interactive_queries.metadata import MetadataNotAvailableError, Target
+from api.http import problems
+from services.interactive_queries.local import LocalInstance
+from services.interactive_queries.reports import InstanceReport, PeerReports
 from services.state_stores.assignment import Role
 from services.state_stores.store import StateStore
 
@@ -13,37 +16,107 @@ _REDISCOVERY_SECONDS = 1.0
 _REDISCOVERY_STEP_SECONDS = 0.02
 
 
+@dataclass(frozen=True, slots=True)
+class KeyQueryMetadata:
+    """Where a key is. Kafka Streams (KIP-535) uses the same name and shape.
+
+    Attributes:
+        store: the name of the store.
+        partition: the partition of the key.
+        active: the URL of the owner.
+        standbys: the URLs of the instances with a restored copy, the highest position first.
+    """
+
+    store: str
+    partition: int
+    active: str
+    standbys: tuple[str, ...]
+
+
+class Target(NamedTuple):
+    """An instance that can be asked, and the expected role of its copy."""
+
+    url: str
+    role: Role
+
+
 class Locator:
-    """Knows what the group and the reports of the peers say about partitions."""
+    """Answers from memory. The membership and the reports are updated elsewhere."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._metadata = cluster.metadata
-        self._membership = cluster.local.membership
+    def __init__(self, local: LocalInstance, reports: PeerReports) -> None:
+        self._local = local
+        self._reports = reports
 
-    def owner_url(self, store: StateStore, key: bytes) -> str | None:
-        """The URL of the instance that owns the key; None if no owner is known."""
-        try:
-            return self._metadata.of_key(store, key).active
-        except MetadataNotAvailableError:
-            return None
+    @property
+    def peers(self) -> frozenset[str]:
+        """The URLs of the other instances in the group. Requests are sent to no other address."""
+        view = self._local.membership.view
+        return view.urls - {self._local.url} if view else frozenset()
 
-    def copies(self, store: StateStore, partition: int) -> list[Target]:
-        """The instances that have a copy of the partition, the best one first."""
-        return self._metadata.targets(store, partition)
+    def instances(self) -> list[tuple[str, InstanceReport | None]]:
+        """All instances of the group, this one included, with their newest reports, in the order of their URLs."""
+        own = self._local.url
+        others = [(url, self._reports.of(url)) for url in self.peers]
+        return sorted([(own, self._local.report()), *others], key=lambda each: each[0])
 
-    def next_candidate(self, store: StateStore, partition: int, tried: Collection[str]) -> Target | None:
-        """The best instance to ask after those that were tried; None if no instance is left.
+    def why_suspect(self, url: str) -> str | None:
+        return self._reports.why_suspect(url)
 
-        All other peers follow the known copies, because a copy may be younger than the last report of its instance.
+    def owner(self, store: StateStore, partition: int) -> str | None:
+        """The URL of the owner; None while no owner is known. Each instance owns all of a global store."""
+        if self._local.owns(store, partition):
+            return self._local.url
+        view = self._local.membership.view
+        owner = view.owners.get(self._local.group_partition(store, partition)) if view else None
+        return owner.url if owner else None
+
+    def of_key(self, store: StateStore, key: bytes) -> KeyQueryMetadata:
+        """Where a key is, whether or not it exists. Raises Rebalancing while no owner is known."""
+        name, partition = store.definition.name, store.partition_of(key)
+        owner = self.owner(store, partition)
+        if owner is None:
+            raise problems.Rebalancing(partition)
+        standbys = () if store.definition.is_global else tuple(self._copies(store, partition, owner))
+        return KeyQueryMetadata(name, partition, owner, standbys)
+
+    def targets(self, store: StateStore, partition: int) -> list[Target]:
+        """The instances to ask, in this order: the owner, then copies by position; suspects come last."""
+        if store.definition.is_global:
+            return [Target(self._local.url, Role.ACTIVE)]
+        owner = self.owner(store, partition)
+        targets = [Target(url, Role.STANDBY) for url in self._copies(store, partition, owner)]
+        if owner is not None:
+            # Only the membership proves that this instance is the owner. A view of the group may be old.
+            targets.insert(0, Target(owner, Role.STANDBY if owner == self._local.url else Role.ACTIVE))
+        return sorted(targets, key=lambda target: self._reports.why_suspect(target.url) is not None)
+
+    def next_target(self, store: StateStore, partition: int, tried: Collection[str]) -> Target | None:
+        """The next instance to ask after those that were tried; None if no instance is left.
+
+        The other peers follow the known copies, because a copy may be younger than the last report of its instance.
         """
-        others = (Target(url, Role.STANDBY) for url in sorted(self._metadata.peers))
-        candidates = (*self._metadata.targets(store, partition), *others)
-        return next((each for each in candidates if each.url not in tried), None)
+        others = (Target(url, Role.STANDBY) for url in sorted(self.peers))
+        targets = (*self.targets(store, partition), *others)
+        return next((each for each in targets if each.url not in tried), None)
 
     async def rediscover(self, deadline: float) -> None:
-        """Ask the group for its current owners and wait for the answer, at most until the deadline."""
-        before = self._membership.view
-        self._membership.refresh()
+        """Ask the group for its owners and wait for the answer, at most until the deadline (``time.monotonic``)."""
+        membership = self._local.membership
+        before = membership.view
+        membership.refresh()
         deadline = min(deadline, time.monotonic() + _REDISCOVERY_SECONDS)
-        while self._membership.view is before and time.monotonic() < deadline:  # noqa: ASYNC110 - set by a thread
+        while membership.view is before and time.monotonic() < deadline:  # noqa: ASYNC110 - a thread sets the view
             await asyncio.sleep(_REDISCOVERY_STEP_SECONDS)
+
+    def _copies(self, store: StateStore, partition: int, owner: str | None) -> list[str]:
+        """Restored copies by position. Their lags cannot be compared: the end offsets are from different moments."""
+        found = []
+        for url in self.peers:
+            report = self._reports.of(url)
+            copy = report.copies.get((store.definition.name, partition)) if report else None
+            if copy and copy.restored:
+                found.append((-copy.position, url))
+        own = store.tasks.get(partition)
+        if own and own.progress.restored:
+            found.append((-own.progress.position, self._local.url))
+        return [url for _, url in sorted(found) if url != owner]

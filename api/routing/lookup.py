@@ -18,13 +18,12 @@ from fastapi import Request
 from api.http import headers, problems
 from api.http.metrics import Metrics
 from api.http.parameters import LONGEST_TIMEOUT_SECONDS
-from api.routing.locator import Locator
+from api.routing.locator import Locator, Target
 from api.routing.peer_client import PeerClient, PeerError, PeerRequest, PeerResponse, no_answer
 from services.interactive_queries.local import LocalInstance, ReplicaStatus
-from services.interactive_queries.metadata import Target
 from services.state_stores.assignment import Role
 from services.state_stores.contract import StoreError
-from services.state_stores.entry import ANY_VERSION, Entry, ReadConsistency
+from services.state_stores.definition import ANY_VERSION, ReadConsistency, VersionedValue
 from services.state_stores.store import NotServingError, StateStore
 
 # Time for an owner that does not respond, for a standby, and for the network between them.
@@ -53,19 +52,19 @@ class KeyRead:
     max_lag: int | None = None
     request: Request | None = None
     partition: int = field(init=False)
-    started: float = field(init=False)
+    _deadline: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.partition = self.store.partition_of(self.key)
-        self.started = time.monotonic()
 
     @property
     def seconds_left(self) -> float:
         """Seconds until the response is due."""
-        seconds = self.wait_seconds + _PATIENCE_SECONDS
-        if self.request:
-            seconds = min(seconds, headers.seconds_left(self.request))
-        return max(0.0, self.started + seconds - time.monotonic())
+        now = time.monotonic()
+        if self._deadline is None:  # Most reads are served at once and need no deadline.
+            seconds = self.wait_seconds + _PATIENCE_SECONDS
+            self._deadline = now + (min(seconds, headers.seconds_left(self.request)) if self.request else seconds)
+        return max(0.0, self._deadline - now)
 
     async def to_peer_request(self) -> PeerRequest:
         if self.request:
@@ -84,16 +83,20 @@ class LocalRead(NamedTuple):
     """What the local copy holds.
 
     Attributes:
-        entry: None if the key does not exist.
+        value: None if the key does not exist.
         served_by: URL of this instance.
     """
 
-    entry: Entry | None
+    value: VersionedValue | None
     status: ReplicaStatus
     served_by: str
 
+    @property
+    def sequence(self) -> int:
+        return self.value.sequence if self.value else 0
+
     def freshness(self) -> headers.RawHeaders:
-        return headers.freshness(self.served_by, self.status, self.entry.sequence if self.entry else 0)
+        return headers.freshness(self.served_by, self.status, self.sequence)
 
 
 class Lookup:
@@ -115,7 +118,7 @@ class Lookup:
         wait_seconds = min(max(0.0, wait_seconds), LONGEST_TIMEOUT_SECONDS)
         found = await self.find(KeyRead(self._local.stores.by_name[store], key.encode(), consistency, wait_seconds))
         if isinstance(found, LocalRead):
-            return orjson.loads(found.entry.body) if found.entry else None
+            return orjson.loads(found.value.body) if found.value else None
         if found.status_code == HTTPStatus.OK:
             value: dict[str, Any] = orjson.loads(found.content)["value"]
             return value
@@ -127,62 +130,67 @@ class Lookup:
         """Read the key wherever it is. Raises Problem."""
         if read.request and (role := headers.received(read.request, headers.FORWARDED_TO)):
             return await self.serve_forwarded(read, role)
-        try:
-            return await self.read_local(read, as_owner=True)
-        except problems.Problem as problem:
-            if not problem.another_may_answer:
-                raise
+        if self._local.owns(read.store, read.partition):
+            try:
+                return await self.read_local(read, as_owner=True)
+            except problems.Problem as problem:
+                if not problem.another_may_answer:
+                    raise
         return await self.forward(read)
 
     async def serve_forwarded(self, read: KeyRead, role: str) -> LocalRead:
         """Read the local copy for a peer, in the role that the peer expects. Raises Problem."""
         # An instance without a lease knows no better than the peer who the owner is, but it may have a copy.
-        return await self.read_local(read, as_owner=role == Role.ACTIVE and self._local.membership.lease_holds)
+        as_owner = role == Role.ACTIVE and self._local.membership.lease_holds
+        if as_owner and not self._local.owns(read.store, read.partition):
+            raise problems.NotTheOwner(read.partition)
+        return await self.read_local(read, as_owner=as_owner)
 
     async def read_local(self, read: KeyRead, *, as_owner: bool = False) -> LocalRead:
         """Read the local copy. Wait until it has the required version.
 
         Args:
-            as_owner: fail as soon as this instance does not own the partition.
+            as_owner: stop to wait when this instance loses the partition.
 
         Raises:
             Problem: this instance cannot serve the read, or the time is over.
         """
+        if read.consistency == ANY_VERSION:
+            return self._checked(read, self._read_copy(read))
 
         def read_copy() -> LocalRead:
             if as_owner and not self._local.owns(read.store, read.partition):
                 raise problems.NotTheOwner(read.partition)
             return self._read_copy(read)
 
-        if read.consistency == ANY_VERSION:
-            found = read_copy()
-        else:
-            found = await self._local.stores.waiters.wait(
-                read.key,
-                read_copy,
-                lambda found: read.consistency.is_seen_in(found.entry),
-                min(read.wait_seconds, max(0.0, read.seconds_left - _RESPONSE_SECONDS)),
-            )
-        problem: problems.Problem
-        if not found.status.is_within(read.max_lag):
-            problem = problems.TooStale(read.max_lag or 0, found.status.lag if found.status.lag_known else None)
-        elif not read.consistency.is_seen_in(found.entry):
-            problem = problems.SequenceNotReached(read.consistency.sequence, found.entry.sequence if found.entry else 0)
-        else:
-            if found.status.stale and found.entry:
-                self._metrics.stale_answers.inc()
-            return found
-        problem.headers = headers.texts(found.freshness())
-        raise problem
+        seconds = min(read.wait_seconds, max(0.0, read.seconds_left - _RESPONSE_SECONDS))
+        found = await self._local.stores.waiters.wait(
+            read.key, read_copy, lambda found: read.consistency.is_satisfied_by(found.value), seconds
+        )
+        return self._checked(read, found)
 
     def _read_copy(self, read: KeyRead) -> LocalRead:
         try:
             task = read.store.serving(read.partition)
             # The status before the read never claims more than the read returns.
-            status, entry = self._local.standing_of(read.store, task), task.get(read.key)
+            status, value = self._local.status_of(read.store, task), task.get(read.key)
         except (NotServingError, StoreError) as error:
             raise problems.from_store_error(error) from error
-        return LocalRead(entry, self._local.after_read(read.store, status), self._local.url)
+        return LocalRead(value, self._local.confirm(read.store, status), self._local.url)
+
+    def _checked(self, read: KeyRead, found: LocalRead) -> LocalRead:
+        """Raise Problem if what was found is older than the caller allows."""
+        problem: problems.Problem
+        if not found.status.is_within(read.max_lag):
+            problem = problems.TooStale(read.max_lag or 0, found.status.lag if found.status.lag_known else None)
+        elif read.consistency != ANY_VERSION and not read.consistency.is_satisfied_by(found.value):
+            problem = problems.SequenceNotReached(read.consistency.sequence, found.sequence)
+        else:
+            if found.status.stale and found.value:
+                self._metrics.stale_answers.inc()
+            return found
+        problem.headers = headers.texts(found.freshness())
+        raise problem
 
     async def forward(self, read: KeyRead) -> LocalRead | PeerResponse:
         """Ask the owner and then the standbys until one of them answers. Raises Problem if none does."""
@@ -198,7 +206,7 @@ class Lookup:
     ) -> LocalRead | PeerResponse:
         """Ask the instances that have a copy, except those that have failed before."""
         refusals: list[PeerResponse] = []
-        targets = [each for each in self._locator.copies(read.store, read.partition) if each.url not in failures]
+        targets = [each for each in self._locator.targets(read.store, read.partition) if each.url not in failures]
         for target in targets:
             if not (left := read.seconds_left):
                 break

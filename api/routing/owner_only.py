@@ -9,10 +9,9 @@ import time
 from fastapi import Request
 
 from api.http import headers, problems
-from api.routing.locator import Locator
+from api.routing.locator import Locator, Target
 from api.routing.peer_client import PeerClient, PeerError, PeerRequest, PeerResponse, no_answer
 from services.interactive_queries.local import LocalInstance
-from services.interactive_queries.metadata import Target
 from services.state_stores.assignment import Role
 from services.state_stores.store import NotServingError, StateStore
 
@@ -26,7 +25,7 @@ class OwnerOnly:
         self._peers = peers
 
     async def forward(self, request: Request, store: StateStore, key: bytes, seconds: float) -> PeerResponse | None:
-        """Forward the request, unless this instance is the owner of the key and must serve it: then return None.
+        """Forward the request to the owner of the key. Return None if this instance is the owner and must serve it.
 
         Args:
             seconds: how long the owner may take.
@@ -35,37 +34,49 @@ class OwnerOnly:
             Problem: no owner can serve the request now.
         """
         partition = store.partition_of(key)
-        if headers.FORWARDED_TO in request.headers:
-            # Two instances that disagree about the owner would forward the request to each other for ever.
-            self.require_ownership(store, partition)
+        if self._must_serve(request, store, partition):
             return None
         deadline = time.monotonic() + min(seconds, headers.seconds_left(request))
-        peer_request = await PeerRequest.from_client(request)
-        for may_rediscover in (True, False):
-            owner = self._locator.owner_url(store, key)
-            if owner == self._local.url:
-                if self._local.owns(store, partition):
-                    self.require_ownership(store, partition)
-                    return None
-            elif owner is not None:
-                left = max(0.0, deadline - time.monotonic())
-                try:
-                    response = await self._peers.forward(peer_request, Target(owner, Role.ACTIVE), left, left)
-                except PeerError as error:
-                    raise no_answer(partition, {owner: error}) from error
-                if response.problem_code != problems.NotTheOwner.code:
-                    return response
-            if may_rediscover:
-                await self._locator.rediscover(deadline)
-        raise problems.Rebalancing(partition)
+        response = await self._forward_to_owner(request, store, partition, deadline)
+        if response is None:
+            await self._locator.rediscover(deadline)
+            if self._must_serve(request, store, partition):
+                return None
+            response = await self._forward_to_owner(request, store, partition, deadline)
+        if response is None:
+            raise problems.Rebalancing(partition)
+        return response
 
     def require_ownership(self, store: StateStore, partition: int) -> None:
         """Raise Problem unless this instance is the only possible owner and has applied all records."""
         if not self._local.owns(store, partition):
             raise problems.NotTheOwner(partition)
         try:
-            status = self._local.standing(store, partition)
+            status = self._local.status(store, partition)
         except NotServingError as error:
             raise problems.from_store_error(error) from error
         if status.stale:
             raise problems.OwnerInDoubt(partition)
+
+    def _must_serve(self, request: Request, store: StateStore, partition: int) -> bool:
+        # A forwarded request is never forwarded again: instances that disagree about the owner would go on for ever.
+        if headers.FORWARDED_TO in request.headers or self._local.owns(store, partition):
+            self.require_ownership(store, partition)
+            return True
+        return False
+
+    async def _forward_to_owner(
+        self, request: Request, store: StateStore, partition: int, deadline: float
+    ) -> PeerResponse | None:
+        """The response of the owner; None if no owner is known, or if it does not own the partition any more."""
+        owner = self._locator.owner(store, partition)
+        if owner in (None, self._local.url):
+            return None
+        left = max(0.0, deadline - time.monotonic())
+        try:
+            response = await self._peers.forward(
+                await PeerRequest.from_client(request), Target(owner, Role.ACTIVE), left, left
+            )
+        except PeerError as error:
+            raise no_answer(partition, {owner: error}) from error
+        return None if response.problem_code == problems.NotTheOwner.code else response

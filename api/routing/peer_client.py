@@ -13,7 +13,7 @@ from fastapi import Request
 from pydantic import ValidationError
 
 from api.http import headers, problems
-from services.interactive_queries.metadata import ClusterMetadata, Target
+from api.routing.locator import Locator, Target
 from services.interactive_queries.reports import InstanceReport, PeerReports
 
 log = structlog.get_logger(__name__)
@@ -178,9 +178,9 @@ def _escape_dots(path: bytes) -> bytes:
 class ReportCollector:
     """Collects the reports of all peers every second. It runs as a task of the event loop."""
 
-    def __init__(self, peers: PeerClient, metadata: ClusterMetadata, reports: PeerReports, group: str) -> None:
+    def __init__(self, peers: PeerClient, locator: Locator, reports: PeerReports, group: str) -> None:
         self._peers = peers
-        self._metadata = metadata
+        self._locator = locator
         self._reports = reports
         self._group = group
         self._wanted = asyncio.Event()
@@ -191,7 +191,7 @@ class ReportCollector:
 
     async def run(self) -> None:
         while True:
-            urls = self._metadata.peers
+            urls = self._locator.peers
             self._reports.keep_only(urls)
             await asyncio.gather(*(self._collect(url) for url in urls))
             with suppress(TimeoutError):

@@ -20,11 +20,10 @@ import structlog
 from fastapi import Request
 
 from api.http import headers, problems
-from api.routing.locator import Locator
+from api.routing.locator import Locator, Target
 from api.routing.peer_client import PeerClient, PeerError, PeerRequest, no_answer
 from services.interactive_queries.local import LocalInstance
-from services.interactive_queries.metadata import Target
-from services.interactive_queries.queries import Share, share_of
+from services.interactive_queries.local_queries import ServingPartitions, serving_partitions
 from services.state_stores.contract import StoreError
 from services.state_stores.store import StateStore
 
@@ -50,7 +49,7 @@ class StoreQuery:
 
     store: StateStore
     partitions: Collection[int]
-    read: Callable[[Share], Members]
+    read: Callable[[ServingPartitions], Members]
     merge: Callable[[Sequence[Members]], Members]
 
 
@@ -83,7 +82,7 @@ class ScatterGather:
             Problem: this instance has nothing to read yet.
         """
         wanted = [number for number in query.partitions if partitions is None or number in partitions]
-        share = share_of(self._local, query.store, wanted, max_lag)
+        share = serving_partitions(self._local, query.store, wanted, max_lag)
         if share.missing and not share.tasks:
             self._require_restored(query.store, share.missing)
         try:
@@ -123,7 +122,7 @@ class ScatterGather:
         """The instances to ask next, each with its partitions. Adds them to those that were tried."""
         plan: defaultdict[Target, list[int]] = defaultdict(list)
         for number in sorted(pending):
-            if target := self._locator.next_candidate(store, number, tried[number]):
+            if target := self._locator.next_target(store, number, tried[number]):
                 tried[number].add(target.url)
                 plan[target].append(number)
         return plan
@@ -140,7 +139,9 @@ class ScatterGather:
         """The result of one instance; None if it responds without one."""
         try:
             if target.url == self._local.url:
-                return await self._read(query, share_of(self._local, query.store, partitions, max_lag), max_lag)
+                return await self._read(
+                    query, serving_partitions(self._local, query.store, partitions, max_lag), max_lag
+                )
             peer_request = await PeerRequest.from_client(request, _local_path(request, partitions))
             response = await self._peers.forward(peer_request, target, patience, patience)
         except (StoreError, problems.Problem):
@@ -156,10 +157,10 @@ class ScatterGather:
             return None
         return _Result(members, members["partitions"])
 
-    async def _read(self, query: StoreQuery, share: Share, max_lag: int | None) -> _Result:
+    async def _read(self, query: StoreQuery, share: ServingPartitions, max_lag: int | None) -> _Result:
         # A long scan in a thread does not delay other requests.
         members = await asyncio.to_thread(query.read, share)
-        statuses = [self._local.after_read(query.store, status) for status in share.standings]
+        statuses = [self._local.confirm(query.store, status) for status in share.statuses]
         if late := next((each for each in statuses if not each.is_within(max_lag)), None):
             raise problems.TooStale(max_lag or 0, late.lag if late.lag_known else None)
         partitions = [
@@ -180,7 +181,7 @@ class ScatterGather:
         for number in missing:
             if task := tasks.get(number):
                 raise problems.Restoring(number, task.progress.restored_share)
-        if not self._local.stores.feed.restored:
+        if not self._local.stores.materialiser.restored:
             raise problems.Starting(min(missing))
 
 

@@ -28,7 +28,7 @@ from services.messaging.publishing import Publisher, connected_producer
 from services.messaging.schema_ids import FolderSchemaIds
 from services.pos_simulator import Options
 from services.settings import Settings
-from tests.support.kafka_topics import read_all
+from tests.support.kafka import read_all
 
 _VARIANTS: dict[str, tuple[str, ...]] = {"loyalty query alone": (LOYALTY,), "all queries in one driver": ()}
 _SPARKS_OWN = "Spark's own stateful micro-batch, Kafka to Kafka, 1,000 records/s on 15 slots (published)"

@@ -22,7 +22,8 @@ from infra.local import jars
 from infra.local.ports import HOST, free_port
 from services.pos_simulator import Options
 from services.settings import Settings
-from tests.support.api_process import ApiProcess, Changelog
+from tests.support.kafka import BalanceWriter
+from tests.support.processes import ApiProcess
 
 STREAMS, FAUST, BARE = "Kafka Streams, interactive query", "Faust, table route", "Starlette, constant answer"
 _GOALS = {BARE: "≥ 0.6"}
@@ -81,13 +82,13 @@ def _start(stack: ExitStack, workload: Workload, directory: Path) -> dict[str, S
 
 def _our_server(stack: ExitStack, workload: Workload, settings: Settings, directory: Path) -> Server:
     """The API on the balances that the pipeline would have written."""
-    changelog = Changelog(settings)
+    changelog = BalanceWriter(settings)
     for card, earned in workload.expected.earned.items():
         changelog.balance(card, str(sum(earned.values())), len(earned))
     changelog.flush()
     own = settings.model_copy(update={"state_dir": directory / "api"})
     api = stack.enter_context(ApiProcess(own, directory / "api.log"))
-    api.ready()
+    api.wait_until_ready()
     return Server(api.url, psutil.Process(api.pid))
 
 

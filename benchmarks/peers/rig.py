@@ -15,7 +15,7 @@ from infra.local.processes import ManagedProcess
 from infra.local.stack import environment_of
 from services.messaging.administration import create_topics
 from services.settings import Settings
-from tests.support.api_process import ApiProcess
+from tests.support.processes import ApiProcess
 
 _START_SECONDS = 600.0
 
@@ -44,7 +44,7 @@ def rig(settings: Settings, directory: Path, queries: Sequence[str]) -> Iterator
     try:
         own = settings.model_copy(update={"state_dir": directory / "api"})
         with ApiProcess(own, directory / "log" / "api.log") as api:
-            api.ready()
+            api.wait_until_ready()
             yield Rig(settings, psutil.Process(process.pid), api)
     finally:
         process.stop()

@@ -23,7 +23,7 @@ from services.messaging.publishing import connected_producer, publish
 from services.messaging.schema_ids import FolderSchemaIds
 from services.pos_simulator import Options
 from services.settings import Settings
-from tests.support.kafka_topics import balances_of, read_all, records_of
+from tests.support.kafka import highest_balances_of, read_all, records_of
 
 FAN_OUT, LOYALTY = "fan-out", "loyalty"
 OUTPUTS: dict[str, tuple[Topic, ...]] = {
@@ -132,7 +132,7 @@ class Workload:
         return [each.text for each in mismatches(earned, found) if not each.text.startswith("balance")]
 
     def _balances(self) -> Iterator[str]:
-        found = {card: record["TotalLoyaltyPoints"] for card, record in balances_of(self.settings).items()}
+        found = {card: record["TotalLoyaltyPoints"] for card, record in highest_balances_of(self.settings).items()}
         for card, earned in self.expected.earned.items():
             if found.get(card) != sum(earned.values()):
                 yield f"balance of {card}: expected {sum(earned.values())}, found {found.get(card)}"

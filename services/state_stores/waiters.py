@@ -1,4 +1,4 @@
-"""Long polls: requests that wait until a store shows a change."""
+"""Long polls: requests that wait until a store contains a change."""
 
 import asyncio
 from collections import defaultdict
@@ -9,20 +9,20 @@ T = TypeVar("T")
 
 
 class SequenceWaiters:
-    """Wakes the event loop's waiters when the materialiser's thread has written their keys; nobody polls."""
+    """Wakes waiting requests when the materialiser's thread has written their keys."""
 
     def __init__(self) -> None:
         self._waiting: defaultdict[bytes, set[asyncio.Event]] = defaultdict(set)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Name the loop whose tasks wait; before any of them does."""
+        """Set the event loop of the waiting requests. It must be called before ``wait``."""
         self._loop = loop
 
     async def wait(self, key: bytes, read: Callable[[], T], is_enough: Callable[[T], bool], seconds: float) -> T:
         """Repeat a read after each write of the key, until its result is enough or the time is over.
 
-        Returns the last result. Raises what ``read`` raises.
+        Returns the last result. Raises the errors of ``read``.
         """
         result = read()
         if is_enough(result) or seconds <= 0:
@@ -31,7 +31,7 @@ class SequenceWaiters:
         self._waiting[key].add(written)
         try:
             async with asyncio.timeout(seconds):
-                # Registered before read again: a write in between is either seen here or wakes this waiter.
+                # The event is registered before the next read, so no write between them is missed.
                 while not is_enough(result := read()):
                     await written.wait()
                     written.clear()
@@ -44,15 +44,15 @@ class SequenceWaiters:
         return result
 
     def notify(self, keys: Collection[bytes]) -> None:
-        """Tell the waiters of these keys to read again; called from any thread, after the write."""
+        """Wake the requests that wait for these keys. Any thread may call it after a write."""
         if self._loop is None or not self._waiting:
             return
-        awaited = [key for key in keys if key in self._waiting]
-        if awaited:
-            self._loop.call_soon_threadsafe(self._wake, awaited)
+        waiting = [key for key in keys if key in self._waiting]
+        if waiting:
+            self._loop.call_soon_threadsafe(self._wake, waiting)
 
     def notify_all(self) -> None:
-        """Tell every waiter to read again: partitions have moved, and what was waited for may not come here."""
+        """Wake all waiting requests: partitions have moved, and their keys may not be written here any more."""
         if self._loop is not None and self._waiting:
             self._loop.call_soon_threadsafe(lambda: self._wake(list(self._waiting)))
 

@@ -8,7 +8,16 @@ from collections.abc import Iterator
 import pytest
 
 from infra.containers.project import ContainersError, engine
-from tests.support.images import API, CLI, KAFKA, PASSWORD, PIPELINE, POSTGRES, KafkaInContainer, PostgresInContainer
+from tests.support.containers import (
+    API,
+    CLI,
+    KAFKA,
+    PASSWORD,
+    PIPELINE,
+    POSTGRES,
+    KafkaInContainer,
+    PostgresInContainer,
+)
 
 EVERY_IMAGE = pytest.mark.parametrize("image", [KAFKA, POSTGRES, PIPELINE, API, CLI])
 

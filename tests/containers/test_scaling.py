@@ -12,7 +12,7 @@ import pytest
 from infra.containers.stack import ContainerStack
 from infra.docker.healthy import is_healthy
 from infra.local.stack import private_settings
-from tests.support.api_process import Changelog
+from tests.support.kafka import BalanceWriter
 from tests.support.read_load import Load, Writer
 
 CARDS = [f"CARD{number}" for number in range(45)]
@@ -53,7 +53,7 @@ def test_scaling_one_three_two_under_read_load(stack: ContainerStack) -> None:
     urls = stack.api_urls()
     wait_for("one instance", lambda: is_shared(urls))
     asked = list(urls)
-    with Load(Writer(Changelog(stack.settings), CARDS), lambda: asked) as load:
+    with Load(Writer(BalanceWriter(stack.settings), CARDS), lambda: asked) as load:
         for number in (3, 2):
             checked_until(load, load.findings.answers + ANSWERS)
             if number < len(asked):

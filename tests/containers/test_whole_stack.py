@@ -19,7 +19,7 @@ from schemas import topics
 from services.audit.facts import COMPARED
 from services.messaging.schema_ids import schema_ids
 from services.pos_simulator import Options, Simulation
-from tests.support.kafka_topics import publish, read_all
+from tests.support.kafka import publish, read_all
 
 IMAGE = "retail-loyalty-test-prometheus"
 DOCKERFILE = Path(__file__).with_name("prometheus.Dockerfile")

@@ -6,6 +6,7 @@ id left out and counted.
 """
 
 import json
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
@@ -24,7 +25,7 @@ from tests.faults import accounts
 from tests.faults.accounts import Came, Given
 from tests.faults.clerks import Answers
 from tests.faults.load import Readings
-from tests.support.kafka_topics import read_all
+from tests.support.kafka import read_all
 
 _SHOWN = 3
 _DECIDED = 2
@@ -78,7 +79,7 @@ def audit(settings: Settings, url: str, readings: Readings | None = None, answer
 
 def _without_accounts(expected: Expected, outputs: Outputs) -> tuple[Expected, Outputs]:
     """What the demo's oracle, which knows of no commands, can judge here."""
-    return replace(expected, earned={}), replace(outputs, notifications=(), balances={})
+    return replace(expected, earned=defaultdict(dict)), replace(outputs, notifications=(), balances={})
 
 
 def _records(settings: Settings, topic: Topic) -> list[Record]:

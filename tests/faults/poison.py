@@ -7,10 +7,9 @@ from typing import Any
 
 from schemas import topics
 from services.messaging.avro import encoder, header
-from services.messaging.schema_ids import FolderSchemaIds
 from services.pos_simulator import Options, Simulation
+from tests.support.builders import IDS, invoice
 
-IDS = FolderSchemaIds()
 _YEAR = 365 * 24 * 3_600_000
 _LARGEST = 900_000
 """Bytes of a value, below the topic's mebibyte."""
@@ -19,23 +18,14 @@ Message = tuple[bytes | None, bytes | None]
 """Key and value."""
 
 
-def invoice(number: str, **changes: Any) -> dict[str, Any]:
-    return {
-        "InvoiceNumber": number,
-        "CreatedTime": 1_770_000_000_000,
-        "StoreID": "STR1",
-        "TotalAmount": 100.0,
-        "CustomerType": "PRIME",
-        "CustomerCardNo": f"card-{number}",
-        "DeliveryType": "TAKEAWAY",
-        **changes,
-    }
+def _invoice(number: str, **changes: Any) -> dict[str, Any]:
+    return {**invoice(number, f"card-{number}"), **changes}
 
 
 def messages(seed: int) -> list[Message]:
     """One of each kind, in an order that the seed decides."""
     encode = encoder(topics.POS_INVOICES, IDS)
-    whole = encode(invoice("P0"))
+    whole = encode(_invoice("P0"))
     values = [
         *(whole[:length] for length in range(0, len(whole), 7)),
         *(json.dumps(each, allow_nan=True).encode() for each in _invoices("J")),
@@ -51,7 +41,7 @@ def messages(seed: int) -> list[Message]:
         b"",
     ]
     told: list[Message] = [(b"STR1", value) for value in values]
-    told += [(None, None), (b"STR1", None), (None, encode(invoice("K1"))), (b"\xff\xfe", encode(invoice("K2")))]
+    told += [(None, None), (b"STR1", None), (None, encode(_invoice("K1"))), (b"\xff\xfe", encode(_invoice("K2")))]
     random.Random(seed).shuffle(told)
     return told
 
@@ -59,31 +49,31 @@ def messages(seed: int) -> list[Message]:
 def _invoices(prefix: str) -> Iterator[dict[str, Any]]:
     amounts = [float("nan"), float("inf"), -float("inf"), 1e308, -1e308, 1e11, 99_999_999_999.99, -0.0, 5e-324, 0.005]
     for number, amount in enumerate(amounts):
-        yield invoice(f"{prefix}-amount-{number}", TotalAmount=amount)
+        yield _invoice(f"{prefix}-amount-{number}", TotalAmount=amount)
     for number, created in enumerate([0, -1, 2**63 - 1, -(2**63), 1_770_000_000_000 + 10 * _YEAR]):
-        yield invoice(f"{prefix}-time-{number}", CreatedTime=created)
+        yield _invoice(f"{prefix}-time-{number}", CreatedTime=created)
     texts = ["\u0000", "\U0001f6d2" * 60, "e\u0301\u202e\u200d", "\ufffe\uffff", "ꙮ" * 128, "x" * 129, "x" * _LARGEST]
     for number, text in enumerate(texts):
-        yield invoice(f"{prefix}-text-{number}", CustomerCardNo=text or "x")
-        yield invoice(f"{prefix}-city-{number}", DeliveryAddress={"City": text})
+        yield _invoice(f"{prefix}-text-{number}", CustomerCardNo=text or "x")
+        yield _invoice(f"{prefix}-city-{number}", DeliveryAddress={"City": text})
     line = {"ItemCode": "1", "ItemPrice": 1.0, "ItemQty": 1, "TotalValue": 1.0}
-    yield invoice(f"{prefix}-items-10000", InvoiceLineItems=[line] * 10_000)
-    yield invoice(f"{prefix}-items-10001", InvoiceLineItems=[line] * 10_001)
-    yield invoice(f"{prefix}-no-items", InvoiceLineItems=[])
+    yield _invoice(f"{prefix}-items-10000", InvoiceLineItems=[line] * 10_000)
+    yield _invoice(f"{prefix}-items-10001", InvoiceLineItems=[line] * 10_001)
+    yield _invoice(f"{prefix}-no-items", InvoiceLineItems=[])
     for missing in ("InvoiceNumber", "StoreID", "CustomerCardNo", "TotalAmount"):
-        yield invoice(f"{prefix}-without-{missing}", **{missing: None})
-    yield invoice(f"{prefix}-blank", CustomerCardNo=" \t\n")
-    yield invoice(f"{prefix}-delivery", DeliveryType="home-delivery", DeliveryAddress=None)
+        yield _invoice(f"{prefix}-without-{missing}", **{missing: None})
+    yield _invoice(f"{prefix}-blank", CustomerCardNo=" \t\n")
+    yield _invoice(f"{prefix}-delivery", DeliveryType="home-delivery", DeliveryAddress=None)
 
 
 def _no_json() -> Iterator[bytes]:
     yield from (b"{", b"{}", b"[]", b"null", b'"text"', b"{" * 5_000, b'{"a":' * 5_000, b"\xef\xbb\xbf{}")
-    yield json.dumps(invoice("J-deep")).encode()[:-1] + b',"x":' + b"[" * 2_000 + b"]" * 2_000 + b"}"
-    yield json.dumps(invoice("J-twice")).encode() * 2
-    yield json.dumps(invoice("J-types", TotalAmount={"a": 1})).encode()
-    yield json.dumps(invoice("J-string", TotalAmount="100")).encode()
-    yield json.dumps(invoice("J-lone")).encode().replace(b"card-J-lone", b"\\ud800")
-    yield json.dumps(invoice("J-latin")).encode().replace(b"card", b"c\xe9rd")
+    yield json.dumps(_invoice("J-deep")).encode()[:-1] + b',"x":' + b"[" * 2_000 + b"]" * 2_000 + b"}"
+    yield json.dumps(_invoice("J-twice")).encode() * 2
+    yield json.dumps(_invoice("J-types", TotalAmount={"a": 1})).encode()
+    yield json.dumps(_invoice("J-string", TotalAmount="100")).encode()
+    yield json.dumps(_invoice("J-lone")).encode().replace(b"card-J-lone", b"\\ud800")
+    yield json.dumps(_invoice("J-latin")).encode().replace(b"card", b"c\xe9rd")
 
 
 def _fits_avro(each: dict[str, Any]) -> bool:

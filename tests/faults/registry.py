@@ -69,9 +69,9 @@ class _Handler(BaseHTTPRequestHandler):
             case ["subjects", subject, "versions"] if known := self.registry.versions(subject):
                 self._answer([*range(1, len(known) + 1)])
             case ["subjects", subject, "versions", version] if int(version) <= len(self.registry.versions(subject)):
-                schema_id = self.registry.versions(subject)[int(version) - 1]
-                schema = self.registry.schema(schema_id)
-                self._answer({"subject": subject, "version": int(version), "id": schema_id, "schema": schema})
+                number = self.registry.versions(subject)[int(version) - 1]
+                schema = self.registry.schema(number)
+                self._answer({"subject": subject, "version": int(version), "id": number, "schema": schema})
             case _:
                 self._answer({"error_code": 40401, "message": "not found"}, HTTPStatus.NOT_FOUND)
 

@@ -137,7 +137,7 @@ FAULTS = (
 )
 
 
-def run(fault: Fault, _: str, environment: Environment, seed: int) -> Row:
+def run(fault: Fault, _name: str, environment: Environment, seed: int) -> Row:
     """Inject it under load, as often as it says, let everything settle, and audit."""
     chance = random.Random(f"{seed}/{fault.name}")
     recoveries: list[float] = []

@@ -14,6 +14,7 @@ from infra.local import jars
 from infra.local.stack import environment_of
 from pipelines.reconciliation.audit import audit
 from pipelines.reconciliation.inputs import Context
+from pipelines.runtime.query_table import LOYALTY
 from schemas import topics
 from services import codecs, programmes
 from services.codecs import entry_of
@@ -23,9 +24,9 @@ from services.ledger.database import writing_engine
 from services.ledger.tables import AccountRow, EntryRow
 from services.messaging.avro import encoder
 from services.pseudonyms import pseudonyms
-from tests.support.account_facts import buy, command, invoice, ledger_of, run
-from tests.support.api_process import ApiProcess
-from tests.support.kafka_topics import IDS, publish, records_of
+from tests.support.builders import IDS, invoice
+from tests.support.kafka import publish, publish_commands, publish_invoices, records_of
+from tests.support.processes import ApiProcess, run_to_the_end, running_ledger
 
 ROOT = Path(__file__).parents[2]
 A, B, C = "8001-A", "8002-B", "8003-C"
@@ -46,27 +47,29 @@ def context_of(spark, settings):
 @pytest.mark.timeout(1500)
 def test_what_was_falsified_is_named_and_nothing_else(spark, settings, tmp_path):
     """Purchases, repeats, commands, a transfer, an erasure: no difference; then one falsification in every place."""
-    buy(settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0), invoice("I3", C, 10.0), invoice("I1", A, 1000.0))
-    command(
+    publish_invoices(
+        settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0), invoice("I3", C, 10.0), invoice("I1", A, 1000.0)
+    )
+    publish_commands(
         settings,
         (A, Reserve(append_time=0, command_id="reserve", points=300)),
         (B, Reserve(append_time=0, command_id="too-much", points=30_000)),
         (C, Adjust(append_time=0, command_id="adjust", points=-10, reason="a mistake", actor="alice")),
     )
-    run(spark, settings)
-    buy(settings, invoice("I2", C, 900.0), invoice("I4", A, -500.0, OriginalInvoiceNumber="I1"))
-    command(
+    run_to_the_end(spark, settings, LOYALTY)
+    publish_invoices(settings, invoice("I2", C, 900.0), invoice("I4", A, -500.0, OriginalInvoiceNumber="I1"))
+    publish_commands(
         settings,
         (A, Capture(append_time=0, command_id="capture", redemption_id="reserve")),
         (A, Transfer(append_time=0, command_id="gift", points=100, counterparty=B)),
         (C, Erase(append_time=0, command_id="erase")),
     )
-    run(spark, settings)
-    run(spark, settings)  # the other end of the transfer
-    buy(settings, invoice("I9", A, 77.0))  # on its way, and no difference
+    run_to_the_end(spark, settings, LOYALTY)
+    run_to_the_end(spark, settings, LOYALTY)  # the other end of the transfer
+    publish_invoices(settings, invoice("I9", A, 77.0))  # on its way, and no difference
     number = len(records_of(settings, topics.LOYALTY))
-    with ApiProcess(settings, tmp_path / "api.log") as api, ledger_of(settings, number, tmp_path / "ledger.log"):
-        api.ready()
+    with ApiProcess(settings, tmp_path / "api.log") as api, running_ledger(settings, number, tmp_path / "ledger.log"):
+        api.wait_until_ready()
         context = context_of(spark, settings)
         report = audit(context, api.url, (), archive=False)
         assert ([], [], []) == (report.differences, report.unreadable, report.notes)
@@ -74,7 +77,7 @@ def test_what_was_falsified_is_named_and_nothing_else(spark, settings, tmp_path)
         assert {"loyalty topic": number, "ledger": number, "served balance": 2, "Spark's state": 2} == report.compared
 
         falsify(settings)
-        api.ready()
+        api.wait_until_ready()
         environment = environment_of(
             settings.model_copy(
                 update={

@@ -11,18 +11,19 @@ import pytest
 from services.messaging.administration import create_topics
 from services.messaging.clients import admin
 from services.settings import Settings
-from tests.support.api_process import ApiProcess, Changelog, balances_of
+from tests.support.kafka import BalanceWriter
+from tests.support.processes import ApiProcess, balance_partitions
 
 if TYPE_CHECKING:
     from infra.local.broker import LocalBroker
-    from tests.support.images import KafkaInContainer
+    from tests.support.containers import KafkaInContainer
 
 CARDS = [f"CARD{number}" for number in range(60)]
 
 
 @pytest.fixture
-def changelog(settings: Settings, topics_created: list[str]) -> Changelog:  # noqa: ARG001  # there when it writes
-    return Changelog(settings)
+def changelog(settings: Settings, topics_created: list[str]) -> BalanceWriter:  # noqa: ARG001  # there when it writes
+    return BalanceWriter(settings)
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def api(settings: Settings, tmp_path: Path) -> Iterator[ApiProcess]:
         yield process
 
 
-def write_a_rough_day(changelog: Changelog) -> dict[str, str]:
+def write_a_rough_day(changelog: BalanceWriter) -> dict[str, str]:
     """Rising sequences with repeats, late lower ones, tombstones and garbage between; returns the truth."""
     chance = random.Random(3)
     truth: dict[str, tuple[int, str]] = {}
@@ -59,16 +60,16 @@ def of_balances(report: dict[str, Any]) -> list[dict[str, Any]]:
     return [partition for partition in report["partitions"] if partition["store"] == "customer-balances"]
 
 
-def test_serves_the_highest_sequences_and_nothing_else(changelog: Changelog, api: ApiProcess) -> None:
+def test_serves_the_highest_sequences_and_nothing_else(changelog: BalanceWriter, api: ApiProcess) -> None:
     """Written before or after the start, amid repeats, old records, tombstones and garbage: answers are the truth."""
     before = write_a_rough_day(changelog)
-    report = api.ready()
+    report = api.wait_until_ready()
 
     assert before == api.points(CARDS)
-    assert len(before) == sum(partition["entries"] for partition in balances_of(report))
-    assert sum(partition["undecodable"] for partition in balances_of(report)) > 100
-    assert sum(partition["ignored"] for partition in balances_of(report)) > 100
-    assert [None] * 3 == [partition["resumedFrom"] for partition in balances_of(report)]
+    assert len(before) == sum(partition["entries"] for partition in balance_partitions(report))
+    assert sum(partition["undecodable"] for partition in balance_partitions(report)) > 100
+    assert sum(partition["ignored"] for partition in balance_partitions(report)) > 100
+    assert [None] * 3 == [partition["resumedFrom"] for partition in balance_partitions(report)]
     assert api.http.get("/livez").status_code == 200
 
     changelog.balance("later", "12.34", 1)
@@ -77,18 +78,18 @@ def test_serves_the_highest_sequences_and_nothing_else(changelog: Changelog, api
     changelog.raw("later", None)
     changelog.balance("marker", "0.01", 1)
     changelog.flush()
-    api.ready()
+    api.wait_until_ready()
     deadline = time.monotonic() + 30
     while api.balance("later").status_code == 200 and time.monotonic() < deadline:
         pass
     assert api.balance("later").status_code == 404
 
 
-def test_freshness_is_measured_for_new_balances(changelog: Changelog, api: ApiProcess) -> None:
+def test_freshness_is_measured_for_new_balances(changelog: BalanceWriter, api: ApiProcess) -> None:
     """A balance that is applied after the restore adds one observation of its age, those of the restore add none."""
     changelog.balance("old", "1.00", 1)
     changelog.flush()
-    api.ready()
+    api.wait_until_ready()
     assert "loyalty_balance_freshness_seconds_count 0.0" in api.http.get("/metrics").text
     changelog.balance("new", "1.00", 1, updated=int(time.time() * 1000) - 2_000)
     changelog.flush()
@@ -101,23 +102,23 @@ def test_freshness_is_measured_for_new_balances(changelog: Changelog, api: ApiPr
 
 
 def test_sigterm_ends_it_with_status_0(
-    changelog: Changelog, api: ApiProcess, settings: Settings, tmp_path: Path
+    changelog: BalanceWriter, api: ApiProcess, settings: Settings, tmp_path: Path
 ) -> None:
     """SIGTERM ends with 0, and a new process on the same directory resumes at the end of the changelog."""
     for card in CARDS:
         changelog.balance(card, "1.00", 1)
     changelog.flush()
-    ends = [partition["endOffset"] for partition in balances_of(api.ready())]
+    ends = [partition["endOffset"] for partition in balance_partitions(api.wait_until_ready())]
 
     assert api.terminate() == 0
     with ApiProcess(settings, tmp_path / "again.log") as again:
-        assert ends == [partition["resumedFrom"] for partition in balances_of(again.ready())]
+        assert ends == [partition["resumedFrom"] for partition in balance_partitions(again.wait_until_ready())]
 
 
 @pytest.mark.usefixtures("changelog")
 def test_a_state_directory_in_use_gives_one_clear_line(api: ApiProcess, settings: Settings, tmp_path: Path) -> None:
     """A second process on the directory ends with status 1 and one line; the first goes on."""
-    api.ready()
+    api.wait_until_ready()
 
     second = ApiProcess(settings, tmp_path / "second.log")
 
@@ -129,27 +130,27 @@ def test_a_state_directory_in_use_gives_one_clear_line(api: ApiProcess, settings
 
 
 def test_a_changelog_that_was_created_anew_is_read_anew(
-    changelog: Changelog, api: ApiProcess, settings: Settings, tmp_path: Path
+    changelog: BalanceWriter, api: ApiProcess, settings: Settings, tmp_path: Path
 ) -> None:
     """After the topic was deleted and created again, longer than before, nothing of the old one is served."""
     for card in ["old", *CARDS]:
         changelog.balance(card, "1.00", 1)
     changelog.flush()
-    api.ready()
+    api.wait_until_ready()
     assert api.balance("old").status_code == 200
     assert api.terminate() == 0
     recreate_topics(settings)
-    fresh = Changelog(settings)
+    fresh = BalanceWriter(settings)
     for number in range(200):
         fresh.balance(f"new{number}", "2.00", 1)
     fresh.flush()
 
     with ApiProcess(settings, tmp_path / "again.log") as again:
-        report = again.ready()
+        report = again.wait_until_ready()
 
         assert again.balance("old").status_code == 404
         assert {"2.00"} == set(again.points([f"new{number}" for number in range(200)]).values())
-        rebuilt = [partition for partition in balances_of(report) if partition["rebuiltBecause"]]
+        rebuilt = [partition for partition in balance_partitions(report) if partition["rebuiltBecause"]]
         assert len(rebuilt) == 3
         assert all("made of" in partition["rebuiltBecause"] for partition in rebuilt)
 
@@ -170,11 +171,11 @@ def test_goes_on_serving_while_kafka_is_away(own_broker: "LocalBroker | KafkaInC
     own_broker.start()
     settings = Settings(kafka_bootstrap_servers=own_broker.bootstrap_servers, state_dir=tmp_path / "state")
     create_topics(settings)
-    changelog = Changelog(settings)
+    changelog = BalanceWriter(settings)
     changelog.balance("A", "1.00", 1)
     changelog.flush()
     with ApiProcess(settings, tmp_path / "api.log") as api:
-        api.ready()
+        api.wait_until_ready()
         own_broker.stop()
         api.wait_until(lambda report: report["ready"] and report["kafkaError"] is not None)
         assert api.points(["A"]) == {"A": "1.00"}
@@ -182,7 +183,7 @@ def test_goes_on_serving_while_kafka_is_away(own_broker: "LocalBroker | KafkaInC
 
         own_broker.start()
         api.wait_until(lambda report: report["ready"] and report["kafkaError"] is None)
-        changelog = Changelog(settings)
+        changelog = BalanceWriter(settings)
         changelog.balance("A", "2.00", 2)
         changelog.flush()
         answer = api.http.get("/v1/customers/A/balance?minSequence=2&timeout=30")
@@ -198,5 +199,5 @@ def test_starts_before_kafka_does(own_broker: "LocalBroker | KafkaInContainer", 
         assert api.balance("A").status_code == 503
         own_broker.start()
         create_topics(settings)
-        api.ready()
+        api.wait_until_ready()
         assert api.balance("A").status_code == 404

@@ -18,26 +18,26 @@ from infra.local.broker import LocalBroker
 from schemas import topics
 from services.commands.identity import command_id, request_hash
 from services.commands.log import KafkaCommandLog, mark_of
-from services.domain.account.processor import Account
 from services.domain.events import Purchase
 from services.messaging.administration import create_topics
 from services.settings import Settings
-from tests.support.api_process import DEADLINE_SECONDS, ApiProcess
-from tests.support.command_decider import Decider
-from tests.support.kafka_topics import headers_of, read_all, records_of
+from tests.support.builders import kind
+from tests.support.kafka import headers_of, read_all, records_of
+from tests.support.loyalty_query import Accounts, KafkaLoyaltyQuery
+from tests.support.processes import DEADLINE_SECONDS, ApiProcess
 
 CARD = "9265846829"
 PATH = f"/v1/customers/{CARD}/redemptions"
 
 
 @pytest.fixture
-def accounts() -> dict[str, Account | None]:
-    return {}
+def accounts() -> Accounts:
+    return Accounts()
 
 
 @pytest.fixture
-def decider(settings: Settings, accounts: dict[str, Account | None], topics_created: list[str]) -> Decider:  # noqa: ARG001
-    return Decider(settings, accounts)
+def decider(settings: Settings, accounts: Accounts, topics_created: list[str]) -> KafkaLoyaltyQuery:  # noqa: ARG001
+    return KafkaLoyaltyQuery(settings, accounts)
 
 
 @pytest.fixture
@@ -48,15 +48,15 @@ def start(settings: Settings, tmp_path: Path) -> Iterator[Callable[[str], ApiPro
         def start_one(name: str) -> ApiProcess:
             own = settings.model_copy(update={"state_dir": tmp_path / name})
             instance = stack.enter_context(ApiProcess(own, tmp_path / f"{name}.log"))
-            instance.ready()
+            instance.wait_until_ready()
             return instance
 
         yield start_one
 
 
-def earn(decider: Decider, points: str) -> None:
+def earn(decider: KafkaLoyaltyQuery, points: str) -> None:
     now = time.time_ns() // 1_000_000
-    decider.happen(CARD, Purchase(now, f"I-{now}", Decimal(points) * 50))
+    decider.process(CARD, Purchase(now, f"I-{now}", Decimal(points) * 50))
 
 
 def redeem(api: ApiProcess, key: str, points: str = "10.00", timeout: float = 30) -> httpx.Response:
@@ -82,10 +82,6 @@ def until(answer: Callable[[], httpx.Response], *statuses: int) -> httpx.Respons
         assert found.status_code in {202, 404, 409, 502, 503, 504}, found.text
 
 
-def kind(answer: httpx.Response) -> str:
-    return str(answer.json()["type"]).removeprefix("urn:problem-type:loyalty:")
-
-
 def wait_until_shared(instances: list[ApiProcess]) -> None:
     deadline = time.monotonic() + DEADLINE_SECONDS
     path = "/v1/stores/decisions/metadata"
@@ -99,7 +95,7 @@ def wait_until_shared(instances: list[ApiProcess]) -> None:
 
 
 def test_commands_are_done_once_whoever_is_asked(
-    start: Callable[[str], ApiProcess], decider: Decider, settings: Settings, tmp_path: Path
+    start: Callable[[str], ApiProcess], decider: KafkaLoyaltyQuery, settings: Settings, tmp_path: Path
 ) -> None:
     """Two instances: the same answer from both, the balance shows it at once; Kafka has one mark and one command."""
     earn(decider, "105.00")
@@ -118,8 +114,8 @@ def test_commands_are_done_once_whoever_is_asked(
                 )
             again = redeem(second, f"k-{number}")
             assert (answer.status_code, answer.content) == (again.status_code, again.content)
-            assert "idempotency-key-reused" == kind(redeem(second, f"k-{number}", "10.01"))
-        assert "insufficient-points" == kind(redeem(instances[0], "k-9", "25.01"))
+            assert "idempotency-key-reused" == kind(redeem(second, f"k-{number}", "10.01"), 422)
+        assert "insufficient-points" == kind(redeem(instances[0], "k-9", "25.01"), 409)
 
         redemption = answer.json()["RedemptionID"]
         ended = [ask(api, "POST", f"/v1/redemptions/{redemption}/capture") for api in instances]
@@ -141,7 +137,9 @@ def test_commands_are_done_once_whoever_is_asked(
     assert not [log for log in tmp_path.glob("*.log") if CARD in log.read_text()]
 
 
-def test_many_at_once_never_spend_more_than_there_is(start: Callable[[str], ApiProcess], decider: Decider) -> None:
+def test_many_at_once_never_spend_more_than_there_is(
+    start: Callable[[str], ApiProcess], decider: KafkaLoyaltyQuery
+) -> None:
     """60 requests of 20 keys at once, through two instances, against points for 7: 7 keys are done, and say so."""
     earn(decider, "75.00")
     instances = [start(name) for name in "ab"]
@@ -154,7 +152,7 @@ def test_many_at_once_never_spend_more_than_there_is(start: Callable[[str], ApiP
     def final(number: int) -> httpx.Response:
         answer = patiently(number)
         deadline = time.monotonic() + DEADLINE_SECONDS
-        while answer.status_code == 409 and kind(answer) == "command-in-flight":
+        while answer.status_code == 409 and kind(answer, 409) == "command-in-flight":
             assert time.monotonic() < deadline
             answer = patiently(number)
         return answer
@@ -170,7 +168,7 @@ def test_many_at_once_never_spend_more_than_there_is(start: Callable[[str], ApiP
     )
 
 
-def test_a_slow_decision_can_be_asked_for(start: Callable[[str], ApiProcess], decider: Decider) -> None:
+def test_a_slow_decision_can_be_asked_for(start: Callable[[str], ApiProcess], decider: KafkaLoyaltyQuery) -> None:
     """202 with Location, also there; 409 for who repeats it meanwhile; 200 once it is decided, then 201 as ever."""
     earn(decider, "25.00")
     api = start("one")
@@ -178,7 +176,7 @@ def test_a_slow_decision_can_be_asked_for(start: Callable[[str], ApiProcess], de
     where = answer.headers["location"]
     assert (202, "pending") == (answer.status_code, answer.json()["Status"])
     assert 202 == api.http.get(where).status_code
-    assert "command-in-flight" == kind(redeem(api, "slow"))
+    assert "command-in-flight" == kind(redeem(api, "slow"), 409)
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(until, lambda: api.http.get(where, params={"timeout": 20}), 200)
@@ -189,7 +187,7 @@ def test_a_slow_decision_can_be_asked_for(start: Callable[[str], ApiProcess], de
 
 
 def test_a_command_survives_the_instance_that_took_it(
-    start: Callable[[str], ApiProcess], decider: Decider, settings: Settings
+    start: Callable[[str], ApiProcess], decider: KafkaLoyaltyQuery, settings: Settings
 ) -> None:
     """Killed after the mark, before the command: a retry is in flight at first, then sends it, and is done."""
     earn(decider, "25.00")
@@ -202,7 +200,7 @@ def test_a_command_survives_the_instance_that_took_it(
     until(lambda: api.http.get(f"/v1/commands/{identity}"), 202)
 
     early = redeem(api, "lost")
-    assert "command-in-flight" == kind(early)
+    assert "command-in-flight" == kind(early, 409)
     assert 1 <= int(early.headers["retry-after"]) <= 30
     with decider:
         answer = until(lambda: redeem(api, "lost"), 201)
@@ -210,7 +208,9 @@ def test_a_command_survives_the_instance_that_took_it(
     assert [identity] == [each["CommandID"] for each in records_of(settings, topics.LOYALTY_COMMANDS)]
 
 
-def test_whoever_takes_over_gives_the_same_answer(start: Callable[[str], ApiProcess], decider: Decider) -> None:
+def test_whoever_takes_over_gives_the_same_answer(
+    start: Callable[[str], ApiProcess], decider: KafkaLoyaltyQuery
+) -> None:
     """Of two instances one is killed with all it knew: the other answers as it did, and nothing is done twice."""
     earn(decider, "100.00")
     first, second = start("a"), start("b")
@@ -234,18 +234,18 @@ def test_without_kafka_nothing_is_half_done(tmp_path: Path) -> None:
     try:
         create_topics(settings)
         with ApiProcess(settings, tmp_path / "api.log") as api:
-            api.ready()
-            accounts: dict[str, Account | None] = {}
-            earn(Decider(settings, accounts), "25.00")
+            api.wait_until_ready()
+            accounts = Accounts()
+            earn(KafkaLoyaltyQuery(settings, accounts), "25.00")
             broker.stop()
             away = redeem(api, "away")
             assert 503 == away.status_code
             # Which of them depends on how long Kafka has been away.
-            assert kind(away) in {"kafka-unavailable", "owner-in-doubt", "rebalancing"}
+            assert kind(away, 503) in {"kafka-unavailable", "owner-in-doubt", "rebalancing"}
             assert int(away.headers["retry-after"]) >= 1
 
             broker.start()
-            with Decider(settings, accounts):
+            with KafkaLoyaltyQuery(settings, accounts):
                 answer = until(lambda: redeem(api, "away"), 201)
                 # The group may be formed anew once more, as its members come back one after the other.
                 assert answer.content == until(lambda: redeem(api, "away"), 201).content

@@ -16,9 +16,9 @@ import pytest
 from schemas import topics
 from services.messaging.avro import encoder
 from services.settings import Settings
-from tests.support.api_process import ApiProcess
-from tests.support.kafka_topics import IDS, effects_of, publish, records_of
-from tests.support.pipeline_process import start_pipeline, wait_until
+from tests.support.builders import IDS
+from tests.support.kafka import publish, records_of, unique_records_of
+from tests.support.processes import ApiProcess, start_pipeline, wait_until
 
 ATTEMPTS, COVERED = 50, 10
 POINTS_EACH = Decimal("10.00")
@@ -28,7 +28,7 @@ PATIENCE_SECONDS = 480.0
 @pytest.fixture
 def api(settings: Settings, topics_created: list[str], tmp_path: Path) -> Iterator[ApiProcess]:  # noqa: ARG001
     with ApiProcess(settings, tmp_path / "api.log") as instance:
-        instance.ready()
+        instance.wait_until_ready()
         yield instance
 
 
@@ -65,14 +65,14 @@ def redeem_all(api: ApiProcess, card: str, pool: ThreadPoolExecutor) -> list[Fut
 
 
 def reserved(settings: Settings, card: str) -> list[str]:
-    entries = effects_of(settings, topics.LOYALTY).values()
+    entries = unique_records_of(settings, topics.LOYALTY).values()
     return [entry["EventID"] for entry in entries if (entry["CustomerCardNo"], entry["Kind"]) == (card, "reserved")]
 
 
 def assert_exactly_what_is_covered(settings: Settings, api: ApiProcess, card: str) -> None:
     """COVERED reservations by as many commands, and a balance that shows them and nothing else."""
     assert COVERED == len(set(reserved(settings, card))) == len(reserved(settings, card))
-    kinds = Counter(entry["Kind"] for entry in effects_of(settings, topics.LOYALTY).values())
+    kinds = Counter(entry["Kind"] for entry in unique_records_of(settings, topics.LOYALTY).values())
     assert {"earned": 1, "reserved": COVERED, "refused": ATTEMPTS - COVERED} == kinds
     balance = api.balance(card).json()
     assert ("109.98", "9.98", "100.00") == (

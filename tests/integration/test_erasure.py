@@ -10,9 +10,9 @@ from pipelines.runtime.query_table import LOYALTY
 from schemas import topics
 from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
 from services.settings import Settings
-from tests.support.account_facts import buy, command, invoice, ledger_of, run
-from tests.support.api_process import ApiProcess
-from tests.support.kafka_topics import read_all, records_of
+from tests.support.builders import invoice
+from tests.support.kafka import publish_commands, publish_invoices, read_all, records_of
+from tests.support.processes import ApiProcess, run_to_the_end, running_ledger
 
 CARD, FRIEND = "9265846829", "4629185211"
 
@@ -61,29 +61,29 @@ def in_the_ledgers_file(settings: Settings) -> bytes:
 @pytest.mark.timeout(1500)
 def test_no_store_knows_an_erased_card(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
     """Spark's state, the changelogs, the API's stores and the ledger's file; amounts stay, under a pseudonym."""
-    buy(settings, invoice("I1", CARD, 1000.0), invoice("I2", FRIEND, 500.0))
-    command(
+    publish_invoices(settings, invoice("I1", CARD, 1000.0), invoice("I2", FRIEND, 500.0))
+    publish_commands(
         settings,
         (CARD, Reserve(append_time=0, command_id="open", points=100)),
         (CARD, Reserve(append_time=0, command_id="spent", points=200)),
         (CARD, Adjust(append_time=0, command_id="sorry", points=50, reason=f"for {CARD}", actor="desk")),
         (FRIEND, Transfer(append_time=0, command_id="gift", points=300, counterparty=CARD)),
     )
-    run(spark, settings)
-    command(settings, (CARD, Capture(append_time=0, command_id="captured", redemption_id="spent")))
-    run(spark, settings)
+    run_to_the_end(spark, settings, LOYALTY)
+    publish_commands(settings, (CARD, Capture(append_time=0, command_id="captured", redemption_id="spent")))
+    run_to_the_end(spark, settings, LOYALTY)
     assert any(CARD in row for row in in_sparks_state(spark, settings)), "it was nowhere, so nothing was proven"
 
-    command(settings, (CARD, Erase(append_time=0, command_id="erase")))
-    run(spark, settings)
+    publish_commands(settings, (CARD, Erase(append_time=0, command_id="erase")))
+    run_to_the_end(spark, settings, LOYALTY)
     entries = records_of(settings, topics.LOYALTY)
     assert any(entry["Counterparty"] == CARD for entry in entries)
-    with ledger_of(settings, len(entries), tmp_path / "ledger.log"):
+    with running_ledger(settings, len(entries), tmp_path / "ledger.log"):
         pass
     assert FRIEND.encode() in (file := in_the_ledgers_file(settings))
     assert CARD.encode() not in file
     with ApiProcess(settings, tmp_path / "api.log") as api:
-        api.ready()
+        api.wait_until_ready()
         assert [] == [row for row in in_sparks_state(spark, settings) if CARD in row]
         for changelog in (topics.LOYALTY_BALANCES, topics.LOYALTY_DECISIONS):
             kept = latest_of(settings, changelog)
@@ -93,7 +93,7 @@ def test_no_store_knows_an_erased_card(spark: SparkSession, settings: Settings, 
         assert CARD not in everything
         assert 404 == api.balance(CARD).status_code
 
-        buy(settings, invoice("I3", CARD, 50.0))
-        run(spark, settings)
+        publish_invoices(settings, invoice("I3", CARD, 50.0))
+        run_to_the_end(spark, settings, LOYALTY)
         balance = api.http.get(f"/v1/customers/{CARD}/balance", params={"minSequence": 1, "timeout": 30}).json()
         assert ("1.00", 1) == (balance["TotalLoyaltyPoints"], balance["Sequence"])

@@ -21,10 +21,9 @@ from services.settings import Settings
 from tests.faults import poison
 from tests.faults.auditor import audit
 from tests.faults.brokers import LossyProxy
-from tests.support.account_facts import command
-from tests.support.api_process import ApiProcess
-from tests.support.kafka_topics import IDS, publish, read_all, records_of
-from tests.support.pipeline_process import run_to_the_end
+from tests.support.builders import IDS
+from tests.support.kafka import publish, publish_commands, read_all, records_of
+from tests.support.processes import ApiProcess, run_to_the_end
 
 SEED = 7
 COMMANDS = (
@@ -41,8 +40,8 @@ COMMANDS = (
 
 @pytest.mark.usefixtures("topics_created")
 def test_poison_is_set_aside_and_the_auditor_sees_what_is_not_so(spark, settings: Settings, tmp_path: Path) -> None:
-    """In = good + repeats + dead, and each command once, whatever comes. What is planted then is named."""
-    command(settings, *COMMANDS)
+    """In = good + repeats + dead, and each publish_commands once, whatever comes. What is planted then is named."""
+    publish_commands(settings, *COMMANDS)
     messages = Simulation(Options(count=300, seed=SEED, customers=40, repeats=0.05, broken=0.05)).messages()
     publish(settings, topics.POS_INVOICES, ((message.key, message.value) for message in messages))
     publish(settings, topics.POS_INVOICES, poison.messages(SEED))
@@ -51,7 +50,7 @@ def test_poison_is_set_aside_and_the_auditor_sees_what_is_not_so(spark, settings
     run_to_the_end(spark, settings, EXPORT, LOYALTY)  # and the other end of the transfer
 
     with ApiProcess(settings, tmp_path / "api.log") as api:
-        api.ready()
+        api.wait_until_ready()
         verdict = audit(settings, api.url)
         assert "all agrees" == str(verdict)
         assert verdict.invoices > 750

@@ -15,8 +15,8 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from schemas.topics import LOYALTY_BALANCES
 from services.messaging.clients import admin
 from services.settings import Settings
-from tests.support.api_process import DEADLINE_SECONDS, ApiProcess, Changelog, balances_of
-from tests.support.kafka_topics import read_all
+from tests.support.kafka import BalanceWriter, read_all
+from tests.support.processes import DEADLINE_SECONDS, ApiProcess, balance_partitions
 from tests.support.read_load import Load, Writer, points_at
 
 CARDS = [f"CARD{number}" for number in range(45)]
@@ -25,7 +25,7 @@ METADATA = "/v1/stores/customer-balances/metadata"
 
 @pytest.fixture
 def writer(settings: Settings, topics_created: list[str]) -> Writer:  # noqa: ARG001  # there when it writes
-    return Writer(Changelog(settings), CARDS)
+    return Writer(BalanceWriter(settings), CARDS)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def shares(instance: ApiProcess, role: str = "active") -> dict[str, list[int]]:
 def wait_until_shared(instances: list[ApiProcess]) -> None:
     """Until every instance knows that all own something, and that each partition has an owner and one standby."""
     for each in instances:
-        each.ready()
+        each.wait_until_ready()
     wait_for(f"{len(instances)} that share all", lambda: all(is_shared(each, instances) for each in instances))
     wait_for("owners that serve what is theirs", lambda: all(is_served(each) for each in instances))
 
@@ -196,12 +196,12 @@ class Waiting:
 def test_the_erased_stays_erased(start: Callable[[str], ApiProcess], writer: Writer, settings: Settings) -> None:
     """A customer whose deletion the changelog has forgotten while an instance was away is not in its store again."""
     first = start("a")
-    first.ready()
+    first.wait_until_ready()
     assert 200 == first.balance(CARDS[0]).status_code
     assert 0 == first.terminate()
     stopped = time.monotonic()
     configure(settings, {"delete.retention.ms": "1", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"})
-    changelog = Changelog(settings)
+    changelog = BalanceWriter(settings)
     changelog.raw(CARDS[0], None)
     changelog.flush()
 
@@ -214,11 +214,11 @@ def test_the_erased_stays_erased(start: Callable[[str], ApiProcess], writer: Wri
     configure(settings, {"delete.retention.ms": str(int((time.monotonic() - stopped) * 1000))})
 
     second = start("a")
-    report = second.ready()
+    report = second.wait_until_ready()
 
     assert 404 == second.balance(CARDS[0]).status_code
     assert 200 == second.balance(CARDS[1]).status_code
-    assert all("forgets deletions" in each["rebuiltBecause"] for each in balances_of(report))
+    assert all("forgets deletions" in each["rebuiltBecause"] for each in balance_partitions(report))
 
 
 def configure(settings: Settings, values: dict[str, str]) -> None:

@@ -25,8 +25,9 @@ from services.ledger.queries import LedgerQueries
 from services.messaging.avro import encoder
 from services.pseudonyms import pseudonyms
 from services.settings import Settings
-from tests.support.kafka_topics import IDS, publish
-from tests.support.ledger import bytes_of, entry, notification
+from tests.support.builders import IDS, entry, notification
+from tests.support.kafka import publish
+from tests.support.ledger import bytes_of
 
 DEADLINE_SECONDS = 240.0
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,7 +5,8 @@ from pathlib import Path
 import psutil
 
 from services.settings import Settings
-from tests.support.api_process import ApiProcess, Changelog, balances_of
+from tests.support.kafka import BalanceWriter
+from tests.support.processes import ApiProcess, balance_partitions
 
 CARDS = [f"CARD{number}" for number in range(60)]
 UPDATES, READS = 20_000, 4_000
@@ -20,9 +21,9 @@ def test_updates_and_reads_leave_nothing_behind(
     tmp_path: Path,
 ) -> None:
     """A store in memory, as RocksDB's buffers fill before they are emptied; the same customers again and again."""
-    changelog = Changelog(settings)
+    changelog = BalanceWriter(settings)
     with ApiProcess(settings.model_copy(update={"state_store": "memory"}), tmp_path / "api.log") as api:
-        api.ready()
+        api.wait_until_ready()
         after_updates = [_updated(changelog, api, number) for number in range(WARM_UP + ROUNDS)]
         after_reads = [_read(api) for _ in range(WARM_UP + ROUNDS)]
 
@@ -35,14 +36,14 @@ def _grown(sizes: list[int]) -> float:
     return (sizes[-1] - sizes[WARM_UP - 1]) / ROUNDS
 
 
-def _updated(changelog: Changelog, api: ApiProcess, number: int) -> int:
+def _updated(changelog: BalanceWriter, api: ApiProcess, number: int) -> int:
     """The size of the process once it has applied a round of updates, bytes."""
     for step in range(UPDATES):
         sequence = number * UPDATES + step + 1
         changelog.balance(CARDS[step % len(CARDS)], f"{sequence}.00", sequence)
     changelog.flush()
     applied = (number + 1) * UPDATES
-    api.wait_until(lambda report: sum(each["applied"] for each in balances_of(report)) == applied)
+    api.wait_until(lambda report: sum(each["applied"] for each in balance_partitions(report)) == applied)
     return _size(api)
 
 

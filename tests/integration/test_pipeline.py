@@ -20,36 +20,36 @@ from schemas import topics
 from services.messaging.administration import TillTimeError, wait_for_leaders
 from services.messaging.avro import encoder
 from services.messaging.clients import admin, producer
-from tests.support.kafka_topics import IDS, balances_of, effects_of, headers_of, publish, read_all, records_of
-from tests.support.pipeline_process import replay_newest_batch, run_to_the_end, start_pipeline, wait_until
+from tests.support.builders import HOME_DELIVERY, IDS, invoice
+from tests.support.kafka import (
+    headers_of,
+    highest_balances_of,
+    publish,
+    publish_invoices,
+    read_all,
+    records_of,
+    unique_records_of,
+)
+from tests.support.processes import delete_newest_commit, run_to_the_end, start_pipeline, wait_until
 
 SAMPLE = Path(__file__).parents[3] / "shared" / "data" / "pos-invoices"
 
 
-def invoice(number, card, amount, **changes):
+def till_invoice(number, card, amount, **changes):
+    """Time, store, delivery and the number of line items follow from the invoice's number."""
+    items = [{"ItemCode": str(line), "ItemPrice": amount, "ItemQty": 1} for line in range(1 + number % 3)]
     return {
-        "InvoiceNumber": f"I{number}",
+        **invoice(f"I{number}", card, amount, **HOME_DELIVERY),
         "CreatedTime": 1_595_688_900_000 + number * 600_000,
         "StoreID": f"STR{number % 5}",
-        "TotalAmount": amount,
-        "CustomerType": "PRIME",
-        "CustomerCardNo": card,
         "DeliveryType": "HOME-DELIVERY" if number % 2 else "TAKEAWAY",
-        "DeliveryAddress": {"AddressLine": "1 High Street", "City": "Gonda", "ContactNumber": "7243866404"},
-        "InvoiceLineItems": [
-            {"ItemCode": str(line), "ItemPrice": amount, "ItemQty": 1} for line in range(1 + number % 3)
-        ],
+        "InvoiceLineItems": items,
         **changes,
     }
 
 
 def invoices(first, count):
-    return [invoice(number, f"C{number % 7}", number + 0.25) for number in range(first, first + count)]
-
-
-def publish_invoices(settings, batch):
-    encode = encoder(topics.POS_INVOICES, IDS)
-    publish(settings, topics.POS_INVOICES, ((each["StoreID"].encode(), encode(each)) for each in batch))
+    return [till_invoice(number, f"C{number % 7}", number + 0.25) for number in range(first, first + count)]
 
 
 def points(batch):
@@ -63,13 +63,13 @@ def points(batch):
 
 
 def served(settings):
-    return {card: balance["TotalLoyaltyPoints"] for card, balance in balances_of(settings).items()}
+    return {card: balance["TotalLoyaltyPoints"] for card, balance in highest_balances_of(settings).items()}
 
 
 def assert_running_totals(settings):
     """Each customer's notifications count 1, 2, 3 … and each total is the one before plus what was earned."""
     by_card = defaultdict(dict)
-    for record in effects_of(settings, topics.LOYALTY).values():
+    for record in unique_records_of(settings, topics.LOYALTY).values():
         by_card[record["CustomerCardNo"]][record["Sequence"]] = record
     for notifications in by_card.values():
         total = Decimal(0)
@@ -95,25 +95,25 @@ def _rows(settings):
 def test_every_invoice_reaches_its_outputs_once_over_batches_repeats_and_replays(spark, settings):
     """Repeats hours later, dead letters, a replay of the newest batch of every query: all outputs are still exact."""
     first, second = invoices(1, 60), invoices(61, 40)
-    publish_invoices(settings, first + first[:3])
+    publish_invoices(settings, *(first + first[:3]))
     publish(settings, topics.POS_INVOICES, [(b"STR1", b"nonsense"), (None, None)])
     run_to_the_end(spark, settings, FAN_OUT, LOYALTY)
     run_to_the_end(spark, settings, EXPORT)
     for query in (FAN_OUT, LOYALTY, EXPORT):
-        replay_newest_batch(query.checkpoint(settings))
-    publish_invoices(settings, second + first[10:20] + second[:5])
+        delete_newest_commit(query.checkpoint(settings))
+    publish_invoices(settings, *(second + first[10:20] + second[:5]))
     run_to_the_end(spark, settings, FAN_OUT, LOYALTY)
     run_to_the_end(spark, settings, EXPORT)
 
     everything = first + second
     assert points(everything) == served(settings)
     assert 100 == sum(map(len, assert_running_totals(settings).values()))
-    shipped = effects_of(settings, topics.SHIPMENT)
+    shipped = unique_records_of(settings, topics.SHIPMENT)
     assert {each["InvoiceNumber"] for each in everything if each["DeliveryType"] == "HOME-DELIVERY"} == set(shipped)
     lines = {
         f"{each['InvoiceNumber']}#{line + 1}" for each in everything for line in range(len(each["InvoiceLineItems"]))
     }
-    assert lines == set(effects_of(settings, topics.HADOOP))
+    assert lines == set(unique_records_of(settings, topics.HADOOP))
     assert len(lines) < len(read_all(settings, topics.HADOOP)), "no batch was replayed, so nothing was proven"
     found = rows(settings)
     assert sorted(lines) == sorted(f"{row['InvoiceNumber']}#{int(row['ItemCode']) + 1}" for row in found)
@@ -124,13 +124,13 @@ def test_every_invoice_reaches_its_outputs_once_over_batches_repeats_and_replays
 @pytest.mark.usefixtures("topics_created")
 def test_a_number_is_an_invoice_once_whatever_it_says_the_second_time(spark, settings):
     """A number that comes again under another card, amount or type earns nothing more and ships nothing more."""
-    publish_invoices(settings, [invoice(1, "A", 100.0), invoice(3, "B", 50.0, CustomerType="NONPRIME")])
+    publish_invoices(settings, till_invoice(1, "A", 100.0), till_invoice(3, "B", 50.0, CustomerType="NONPRIME"))
     run_to_the_end(spark, settings, FAN_OUT, LOYALTY)
-    publish_invoices(settings, [invoice(1, "C", 900.0), invoice(3, "B", 50.0), invoice(5, "B", 10.0)])
+    publish_invoices(settings, till_invoice(1, "C", 900.0), till_invoice(3, "B", 50.0), till_invoice(5, "B", 10.0))
     run_to_the_end(spark, settings, FAN_OUT, LOYALTY)
 
     assert {"A": Decimal("2.00"), "B": Decimal("0.20")} == served(settings)
-    assert {"I1", "I3", "I5"} == set(effects_of(settings, topics.SHIPMENT))
+    assert {"I1", "I3", "I5"} == set(unique_records_of(settings, topics.SHIPMENT))
 
 
 @pytest.mark.skipif(not SAMPLE.exists(), reason="the sample invoices are not beside this checkout")
@@ -146,15 +146,17 @@ def test_recorded_invoices_give_the_known_totals(spark, settings):
     assert (1000, 998) == (len(recorded), len({each["InvoiceNumber"] for each in recorded}))
     assert points(recorded) == served(settings)
     assert Decimal("43509.58") == sum(served(settings).values())
-    assert 430 - 1 == len(effects_of(settings, topics.LOYALTY))
-    assert 575 == len(effects_of(settings, topics.SHIPMENT))
-    assert 2 == 1000 - len({key.partition("#")[0] for key in effects_of(settings, topics.HADOOP)})
+    assert 430 - 1 == len(unique_records_of(settings, topics.LOYALTY))
+    assert 575 == len(unique_records_of(settings, topics.SHIPMENT))
+    assert 2 == 1000 - len({key.partition("#")[0] for key in unique_records_of(settings, topics.HADOOP)})
 
 
 @pytest.mark.usefixtures("topics_created")
 def test_what_is_no_hadoop_record_becomes_a_dead_letter_of_the_export(spark, settings):
     """Neither somebody else's bytes on the hadoop topic nor a till's absurd clock stop the export of the others."""
-    publish_invoices(settings, [*invoices(1, 3), *(invoice(n, "A", 1.0, CreatedTime=n) for n in (2**63 - 1, -(2**63)))])
+    publish_invoices(
+        settings, *invoices(1, 3), *(till_invoice(n, "A", 1.0, CreatedTime=n) for n in (2**63 - 1, -(2**63)))
+    )
     run_to_the_end(spark, settings, FAN_OUT)
     publish(settings, topics.HADOOP, [(b"k", b"not a record")])
     client = producer(settings, "test")  # another producer's record, with other headers than ours
@@ -183,18 +185,18 @@ def test_the_largest_record_that_the_topic_takes_becomes_a_dead_letter(spark, se
     for value in (huge, huger):
         client.produce(settings.name_of(topics.POS_INVOICES), key=b"STR1", value=value)
     assert 0 == client.flush(60)
-    publish_invoices(settings, invoices(1, 1))
+    publish_invoices(settings, *invoices(1, 1))
 
     run_to_the_end(spark, settings, FAN_OUT)
 
     assert {huge, huger} == {message.value() for message in read_all(settings, topics.DEAD_LETTERS)}
-    assert {"I1"} == set(effects_of(settings, topics.SHIPMENT))
+    assert {"I1"} == set(unique_records_of(settings, topics.SHIPMENT))
 
 
 @pytest.mark.usefixtures("topics_created")
 def test_settings_that_do_not_fit_the_checkpoint_are_refused(spark, settings):
     """A checkpoint says what it was made with, and which setting it cannot bear."""
-    publish_invoices(settings, invoices(1, 1))
+    publish_invoices(settings, *invoices(1, 1))
     run_to_the_end(spark, settings, FAN_OUT)
 
     with pytest.raises(CheckpointMismatchError, match="shuffle_partitions: '3' before, '4' now"):
@@ -204,7 +206,7 @@ def test_settings_that_do_not_fit_the_checkpoint_are_refused(spark, settings):
 @pytest.mark.usefixtures("topics_created")
 def test_a_lost_checkpoint_of_the_accounts_is_refused(spark, settings):
     """Accounts that begin again would count from sequence 1, and every reader of the changelog would ignore them."""
-    publish_invoices(settings, invoices(1, 1))
+    publish_invoices(settings, *invoices(1, 1))
     run_to_the_end(spark, settings, LOYALTY)
 
     with pytest.raises(CheckpointMismatchError, match=r"is new, but .*loyalty-balances goes on from another"):
@@ -237,7 +239,7 @@ def test_a_horizon_shorter_than_the_retention_is_refused(spark, settings):
 @pytest.mark.usefixtures("topics_created")
 def test_what_fills_a_micro_batch_does_not_wait_for_the_interval(spark, settings):
     """Of a backlog a query reads one full batch after the other; only what is left at its end waits for more."""
-    publish_invoices(settings, invoices(1, 130))
+    publish_invoices(settings, *invoices(1, 130))
     patient = settings.model_copy(update={"sales_interval": timedelta(hours=1), "max_offsets_per_trigger": 50})
     query = SALES.start(spark, IDS, patient, available_now=False)
     try:
@@ -255,7 +257,7 @@ def test_what_fills_a_micro_batch_does_not_wait_for_the_interval(spark, settings
 def newest_windows(settings):
     """Of each store's window the last record."""
     windows = {}
-    for record in effects_of(settings, topics.STORE_SALES).values():
+    for record in unique_records_of(settings, topics.STORE_SALES).values():
         window = (record["StoreID"], record["WindowStart"])
         windows[window] = max(windows.get(window, record), record, key=lambda each: each["Sequence"])
     return windows
@@ -265,10 +267,10 @@ def newest_windows(settings):
 def test_sales_by_minute_add_up_over_batches_repeats_and_replays(spark, settings):
     """The last record of every window has the figures of its invoices, each once; its sequence only grows."""
     first, second = invoices(1, 20), invoices(21, 10)
-    publish_invoices(settings, first + first[:5])
+    publish_invoices(settings, *(first + first[:5]))
     run_to_the_end(spark, settings, SALES)
-    replay_newest_batch(SALES.checkpoint(settings))
-    publish_invoices(settings, second + first[:5])
+    delete_newest_commit(SALES.checkpoint(settings))
+    publish_invoices(settings, *(second + first[:5]))
     run_to_the_end(spark, settings, SALES)
 
     windows = newest_windows(settings)
@@ -288,20 +290,20 @@ def test_sales_by_minute_add_up_over_batches_repeats_and_replays(spark, settings
 def test_totals_are_right_after_kill_9_of_the_pipeline(settings, tmp_path):
     """SIGKILL in the middle of the run, then a start on the same checkpoints: nothing lost, nothing counted twice."""
     batch = invoices(1, 450)
-    publish_invoices(settings, batch + batch[100:130])
+    publish_invoices(settings, *(batch + batch[100:130]))
     lines = sum(len(each["InvoiceLineItems"]) for each in batch)
     with (tmp_path / "pipeline.log").open("a", encoding="utf-8") as log:
         doomed = start_pipeline(settings, log, LOYALTY_MAX_OFFSETS_PER_TRIGGER="90")
         wait_until(lambda: 0 < len(records_of(settings, topics.LOYALTY)), doomed, log)
         os.killpg(doomed.pid, signal.SIGKILL)
         doomed.wait()
-        counted = len(effects_of(settings, topics.LOYALTY))
+        counted = len(unique_records_of(settings, topics.LOYALTY))
         assert counted < 450, "it was killed too late to prove anything"
 
         survivor = start_pipeline(settings, log, LOYALTY_MAX_OFFSETS_PER_TRIGGER="90")
         try:
-            wait_until(lambda: len(effects_of(settings, topics.LOYALTY)) >= 450, survivor, log)
-            wait_until(lambda: len(effects_of(settings, topics.HADOOP)) >= lines, survivor, log)
+            wait_until(lambda: len(unique_records_of(settings, topics.LOYALTY)) >= 450, survivor, log)
+            wait_until(lambda: len(unique_records_of(settings, topics.HADOOP)) >= lines, survivor, log)
             wait_until(lambda: len(rows(settings)) >= lines, survivor, log)
         finally:
             survivor.send_signal(signal.SIGTERM)
@@ -309,6 +311,6 @@ def test_totals_are_right_after_kill_9_of_the_pipeline(settings, tmp_path):
 
     assert points(batch) == served(settings)
     assert 450 == sum(map(len, assert_running_totals(settings).values()))
-    shipped = effects_of(settings, topics.SHIPMENT)
+    shipped = unique_records_of(settings, topics.SHIPMENT)
     assert {each["InvoiceNumber"] for each in batch if each["DeliveryType"] == "HOME-DELIVERY"} == set(shipped)
-    assert lines == len(effects_of(settings, topics.HADOOP)) == len(rows(settings))
+    assert lines == len(unique_records_of(settings, topics.HADOOP)) == len(rows(settings))

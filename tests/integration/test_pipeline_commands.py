@@ -20,8 +20,15 @@ from services.domain.events import Adjust, Capture, Erase, Purchase, Reserve, Tr
 from services.messaging.administration import is_empty
 from services.messaging.avro import decoder, encoder
 from services.pseudonyms import pseudonyms
-from tests.support.kafka_topics import IDS, headers_of, publish, read_all
-from tests.support.pipeline_process import replay_newest_batch, rewind, run_to_the_end, start_pipeline, wait_until
+from tests.support.builders import IDS, invoice
+from tests.support.kafka import headers_of, publish, publish_invoices, read_all
+from tests.support.processes import (
+    delete_all_batches_but_the_first,
+    delete_newest_commit,
+    run_to_the_end,
+    start_pipeline,
+    wait_until,
+)
 
 CARDS = ("7001-A", "7002-B")
 A, B = CARDS
@@ -42,22 +49,6 @@ def wait_for_leaders(settings, seconds=60):
             assert time.monotonic() < deadline
         else:
             return
-
-
-def invoice(number, card, amount):
-    return {
-        "InvoiceNumber": number,
-        "StoreID": "STR1",
-        "TotalAmount": amount,
-        "CustomerType": "PRIME",
-        "CustomerCardNo": card,
-        "InvoiceLineItems": [{"ItemCode": "458", "TotalValue": amount}],
-    }
-
-
-def buy(settings, *invoices):
-    encode = encoder(topics.POS_INVOICES, IDS)
-    publish(settings, topics.POS_INVOICES, [(b"STR1", encode(each)) for each in invoices])
 
 
 def send(settings, card, *commands):
@@ -104,7 +95,7 @@ def entries(settings, card):
 @pytest.mark.usefixtures("topics_created")
 def test_commands_are_decided_once_whatever_is_sent_again_or_replayed(spark, settings):
     """Reserve, capture, refusal, adjustment, transfer and erasure, each with its records, over repeats and replays."""
-    buy(settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0))
+    publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0))
     run(spark, settings)
     asked = [
         Reserve(append_time=0, command_id="r1", points=500),
@@ -116,7 +107,7 @@ def test_commands_are_decided_once_whatever_is_sent_again_or_replayed(spark, set
     for each in asked:  # one by one: those of one millisecond are decided in an order of their own
         send(settings, A, each)
     run(spark, settings)
-    replay_newest_batch(LOYALTY.checkpoint(settings))
+    delete_newest_commit(LOYALTY.checkpoint(settings))
     send(settings, A, *asked)
     run(spark, settings)  # the replay, and the credit
     run(spark, settings)
@@ -144,9 +135,9 @@ def test_commands_are_decided_once_whatever_is_sent_again_or_replayed(spark, set
 
     send(settings, B, Erase(append_time=0, command_id="e2"))
     time.sleep(0.01)  # another millisecond of the broker
-    buy(settings, invoice("I3", B, 100.0))
+    publish_invoices(settings, invoice("I3", B, 100.0))
     run(spark, settings)
-    replay_newest_batch(LOYALTY.checkpoint(settings))
+    delete_newest_commit(LOYALTY.checkpoint(settings))
     run(spark, settings)
     opened_anew = latest(settings, topics.LOYALTY_BALANCES)[B]
     assert (Decimal("2.00"), 1) == (opened_anew["TotalLoyaltyPoints"], opened_anew["Sequence"])
@@ -210,11 +201,11 @@ def test_what_time_does_needs_no_traffic(spark, settings):
     """Points are released though nothing comes in; the same batches once more give the same bytes."""
     settings = settings.model_copy(update={"timer_interval": timedelta(seconds=1)})
     programmes.publish("loyalty-factor: 0.02\npending: PT2S\n", settings)
-    buy(settings, invoice("I0", B, 1.0))
+    publish_invoices(settings, invoice("I0", B, 1.0))
     run(spark, settings)  # the first batch, which is never done again
     query = LOYALTY.start(spark, IDS, settings, available_now=False)
     try:
-        buy(settings, invoice("I1", A, 1000.0))
+        publish_invoices(settings, invoice("I1", A, 1000.0))
         deadline = time.monotonic() + 300
         while ("released", Decimal(0)) not in entries(settings, A):
             assert query.isActive, query.exception()
@@ -226,7 +217,7 @@ def test_what_time_does_needs_no_traffic(spark, settings):
     assert done == entries(settings, A)
     assert Decimal("20.00") == latest(settings, topics.LOYALTY_BALANCES)[A]["AvailableLoyaltyPoints"]
     before = len(read_all(settings, topics.LOYALTY))
-    rewind(LOYALTY.checkpoint(settings))
+    delete_all_batches_but_the_first(LOYALTY.checkpoint(settings))
     run(spark, settings)
     assert done == entries(settings, A)
     assert before < len(read_all(settings, topics.LOYALTY)), "no timer fired again, so nothing was proven"
@@ -237,7 +228,7 @@ def test_what_time_does_needs_no_traffic(spark, settings):
 def test_a_new_version_of_the_programme_decides_without_a_restart_of_the_pipeline(settings, tmp_path):
     """The running process takes the version up between two batches, and goes on with the same accounts."""
     settings = settings.model_copy(update={"programme_notice": timedelta(0)})
-    buy(settings, invoice("I1", A, 1000.0))
+    publish_invoices(settings, invoice("I1", A, 1000.0))
     with (tmp_path / "pipeline.log").open("a", encoding="utf-8") as log:
         running = start_pipeline(settings, log, "--query", "loyalty", LOYALTY_LOG_FORMAT="json")
         try:
@@ -245,7 +236,7 @@ def test_a_new_version_of_the_programme_decides_without_a_restart_of_the_pipelin
             version = programmes.publish("loyalty-factor: 0.05\n", settings)
             wait_until(lambda: 2 == Path(log.name).read_text("utf-8").count('"event": "query started"'), running, log)
             assert version.effective_time < time.time() * 1000
-            buy(settings, invoice("I2", A, 1000.0))
+            publish_invoices(settings, invoice("I2", A, 1000.0))
             wait_until(lambda: 2 == len(entries(settings, A)), running, log)
         finally:
             running.send_signal(signal.SIGTERM)
@@ -257,7 +248,7 @@ def test_a_new_version_of_the_programme_decides_without_a_restart_of_the_pipelin
 @pytest.mark.usefixtures("topics_created")
 def test_a_checkpoint_of_an_older_release_is_refused(spark, settings):
     """Accounts kept in another way cannot go on; the message says what to do."""
-    buy(settings, invoice("I1", A, 1000.0))
+    publish_invoices(settings, invoice("I1", A, 1000.0))
     send(settings, A, Erase(append_time=0, command_id="e1"))
     folder = Path(LOYALTY.checkpoint(settings))
     folder.mkdir(parents=True)
@@ -272,7 +263,7 @@ def test_a_checkpoint_of_an_older_release_is_refused(spark, settings):
 def test_a_new_checkpoint_goes_on_with_the_accounts_it_is_handed(spark, settings):
     """Accounts of a lost checkpoint, handed to a new one, count on from their sequence and from the given offsets."""
     programmes.publish("loyalty-factor: 0.02\npending: P1D\n", settings)
-    buy(settings, invoice("I1", A, 1000.0))
+    publish_invoices(settings, invoice("I1", A, 1000.0))
     run(spark, settings)
     kept = accounts_of(spark, settings)
     elsewhere = settings.model_copy(update={"checkpoint_dir": f"{settings.checkpoint_dir}-anew"})
@@ -284,7 +275,7 @@ def test_a_new_checkpoint_goes_on_with_the_accounts_it_is_handed(spark, settings
     LOYALTY.start(spark, IDS, elsewhere, available_now=True, seed=Seed(accounts, ends)).awaitTermination()
     timers = spark.read.format("statestore").option("readRegisteredTimers", True)  # noqa: FBT003
     assert 1 == timers.load(LOYALTY.checkpoint(elsewhere)).count(), "nothing would release the points"
-    buy(settings, invoice("I1", A, 1000.0), invoice("I2", A, 100.0))  # the account itself knows I1
+    publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I2", A, 100.0))  # the account itself knows I1
     run(spark, elsewhere)
 
     balance = latest(settings, topics.LOYALTY_BALANCES)[A]
@@ -307,11 +298,11 @@ def test_the_archive_has_every_event_once_and_no_card(spark, settings, tmp_path)
         update={"archive_dir": str(tmp_path / "archive"), "pseudonym_key_file": tmp_path / "pseudonyms.key"}
     )
     transfer = Transfer(append_time=0, command_id="t1", points=400, counterparty=B)
-    buy(settings, invoice("I1", A, 1000.0), invoice("I1", A, 1000.0), invoice("I2", B, 50.0))
+    publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I1", A, 1000.0), invoice("I2", B, 50.0))
     send(settings, A, transfer, transfer)
     run(spark, settings, ARCHIVE)
-    replay_newest_batch(ARCHIVE.checkpoint(settings))
-    buy(settings, invoice("I2", B, 50.0), invoice("I3", B, 25.0))
+    delete_newest_commit(ARCHIVE.checkpoint(settings))
+    publish_invoices(settings, invoice("I2", B, 50.0), invoice("I3", B, 25.0))
     run(spark, settings, ARCHIVE)
 
     rows = pyarrow.dataset.dataset(settings.archive_dir, format="parquet", partitioning="hive").to_table().to_pylist()

@@ -22,8 +22,9 @@ from services.messaging.avro import encoder
 from services.messaging.clients import consumer
 from services.programmes import ProgrammeError, load, publish, versions
 from services.settings import Settings
-from tests.support.kafka_topics import IDS, PATIENCE, effects_of
-from tests.support.kafka_topics import publish as publish_records
+from tests.support.builders import IDS
+from tests.support.kafka import KAFKA_TIMEOUT_SECONDS, unique_records_of
+from tests.support.kafka import publish as publish_records
 
 HOUR = 3_600_000
 FACTOR = Decimal("0.03")
@@ -71,7 +72,7 @@ def test_versions_decide_from_their_time_on(in_use: Settings) -> None:
         found.at(when).loyalty_factor for when in (first - 1, first, second - 1, second)
     ]
     assert [0, 1, 2] == [programme.version for programme in found.versions]
-    assert {"1", "2"} == set(effects_of(in_use, topics.LOYALTY_PROGRAMMES))
+    assert {"1", "2"} == set(unique_records_of(in_use, topics.LOYALTY_PROGRAMMES))
 
 
 def test_a_version_needs_notice(in_use: Settings) -> None:
@@ -242,10 +243,10 @@ def test_readers_reach_the_end_behind_a_transaction(in_use: Settings) -> None:
     try:
         place = TopicPartition(in_use.name_of(topics.LOYALTY_PROGRAMMES), 0, OFFSET_BEGINNING)
         client.assign([place])
-        first, last = client.poll(PATIENCE), client.poll(PATIENCE)
+        first, last = client.poll(KAFKA_TIMEOUT_SECONDS), client.poll(KAFKA_TIMEOUT_SECONDS)
         assert first is not None
         assert last is not None
         assert (0, None, KafkaError._PARTITION_EOF) == (first.offset(), first.error(), last.error().code())
-        assert 2 == last.offset() == client.get_watermark_offsets(place, timeout=PATIENCE)[1]
+        assert 2 == last.offset() == client.get_watermark_offsets(place, timeout=KAFKA_TIMEOUT_SECONDS)[1]
     finally:
         client.close()

@@ -19,7 +19,7 @@ from services.messaging.publishing import PublishError, connected_producer, publ
 from services.pos_simulator import Options, Simulation
 from services.pos_simulator.replay import Recorded, Written
 from services.settings import Settings
-from tests.support.kafka_topics import read_all
+from tests.support.kafka import read_all
 
 pytestmark = pytest.mark.usefixtures("topics_created")
 

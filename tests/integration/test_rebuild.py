@@ -20,8 +20,9 @@ from services.audit.facts import Source
 from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
 from services.messaging.clients import admin
 from services.pseudonyms import pseudonyms
-from tests.support.account_facts import buy, command, invoice, run, served
-from tests.support.kafka_topics import IDS, effects_of
+from tests.support.builders import IDS, invoice
+from tests.support.kafka import last_balances_of, publish_commands, publish_invoices, unique_records_of
+from tests.support.processes import run_to_the_end
 
 A, B, C = "9001-A", "9002-B", "9003-C"
 OTHERS = (Source.LEDGER, Source.BALANCE)
@@ -53,21 +54,21 @@ def test_accounts_go_on_after_their_checkpoint_was_lost(spark, settings):
 
     From the topics, and once those have forgotten, from the archive: without it nothing is made up.
     """
-    buy(settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0), invoice("I3", C, 10.0))
-    command(
+    publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0), invoice("I3", C, 10.0))
+    publish_commands(
         settings,
         (A, Reserve(append_time=0, command_id="reserve", points=300)),
         (A, Transfer(append_time=0, command_id="gift", points=100, counterparty=B)),
         (C, Erase(append_time=0, command_id="erase")),
     )
-    run(spark, settings)
-    run(spark, settings)  # the other end of the transfer
-    before = served(settings)
+    run_to_the_end(spark, settings, LOYALTY)
+    run_to_the_end(spark, settings, LOYALTY)  # the other end of the transfer
+    before = last_balances_of(settings)
     # These are on their way when the checkpoint is lost.
-    buy(settings, invoice("I4", B, 100.0), invoice("I5", C, 30.0))
+    publish_invoices(settings, invoice("I4", B, 100.0), invoice("I5", C, 30.0))
     shutil.rmtree(LOYALTY.checkpoint(settings))
     with pytest.raises(CheckpointMismatchError, match="loyalty rebuild"):
-        run(spark, settings)
+        run_to_the_end(spark, settings, LOYALTY)
 
     with lock.held(LOYALTY.checkpoint(settings)), pytest.raises(RebuildError, match="stop the pipeline first"):
         rebuild(context_of(spark, settings), archive=False)
@@ -75,20 +76,20 @@ def test_accounts_go_on_after_their_checkpoint_was_lost(spark, settings):
     rebuilt = rebuild(context_of(spark, settings), archive=False)
 
     assert (3, 2, None, []) == (rebuilt.accounts, rebuilt.late, rebuilt.aside, rebuilt.differences)
-    after = served(settings)
+    after = last_balances_of(settings)
     assert before[A] == after[A]
     assert (Decimal("4.00"), before[B]["Sequence"] + 1) == (after[B]["TotalLoyaltyPoints"], after[B]["Sequence"])
     assert before[B]["OpenedTime"] == after[B]["OpenedTime"]
     assert C not in before, "erased"
     assert (Decimal("0.60"), 1) == (after[C]["TotalLoyaltyPoints"], after[C]["Sequence"])
 
-    buy(settings, invoice("I1", A, 1000.0), invoice("I4", B, 100.0), invoice("I6", A, 10.0))
-    command(settings, (A, Capture(append_time=0, command_id="capture", redemption_id="reserve")))
-    run(spark, settings)
-    run(spark, settings, ARCHIVE)
+    publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I4", B, 100.0), invoice("I6", A, 10.0))
+    publish_commands(settings, (A, Capture(append_time=0, command_id="capture", redemption_id="reserve")))
+    run_to_the_end(spark, settings, LOYALTY)
+    run_to_the_end(spark, settings, ARCHIVE)
     report = audit(context_of(spark, settings), "", OTHERS, archive=False)
     assert ([], []) == (report.differences, report.unreadable)
-    going_on = served(settings)
+    going_on = last_balances_of(settings)
     assert (Decimal("16.20"), before[A]["Sequence"] + 2) == (
         going_on[A]["TotalLoyaltyPoints"],
         going_on[A]["Sequence"],
@@ -104,12 +105,12 @@ def test_accounts_go_on_after_their_checkpoint_was_lost(spark, settings):
 
     assert (3, 0, []) == (rebuilt.accounts, rebuilt.late, rebuilt.differences)
     assert Path(rebuilt.aside).is_dir()
-    command(settings, (B, Adjust(append_time=0, command_id="adjust", points=5, reason="r", actor="a")))
-    run(spark, settings)
+    publish_commands(settings, (B, Adjust(append_time=0, command_id="adjust", points=5, reason="r", actor="a")))
+    run_to_the_end(spark, settings, LOYALTY)
     report = audit(context_of(spark, settings), "", OTHERS, archive=True)
     assert ([], [], []) == (report.differences, report.unreadable, report.notes)
-    assert Decimal("4.05") == served(settings)[B]["TotalLoyaltyPoints"]
+    assert Decimal("4.05") == last_balances_of(settings)[B]["TotalLoyaltyPoints"]
     sequences = sorted(
-        each["Sequence"] for each in effects_of(settings, topics.LOYALTY).values() if each["CustomerCardNo"] == A
+        each["Sequence"] for each in unique_records_of(settings, topics.LOYALTY).values() if each["CustomerCardNo"] == A
     )
     assert list(range(1, len(sequences) + 1)) == sequences

@@ -37,8 +37,9 @@ from services.messaging.administration import create_topics
 from services.messaging.avro import Record, encoder
 from services.messaging.publishing import PublishError, connected_producer
 from services.settings import Settings
-from tests.support.api_process import ApiProcess
-from tests.support.kafka_topics import IDS, PATIENCE, publish
+from tests.support.builders import HOME_DELIVERY, IDS, invoice
+from tests.support.kafka import KAFKA_TIMEOUT_SECONDS, publish
+from tests.support.processes import ApiProcess
 
 AWKWARD = r"""p"a\s's;w=o{r}d """
 """For the pipeline: everything that JAAS could take for its own. (librdkafka drops blanks before a password.)"""
@@ -89,32 +90,17 @@ def loyalty(settings: Settings, *arguments: str, status: int = 0) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE,
+        timeout=KAFKA_TIMEOUT_SECONDS,
     )
     assert status == run.returncode, run.stdout + run.stderr
     return run.stderr if status else run.stdout
-
-
-def invoice(number: int, card: str, amount: float) -> dict[str, object]:
-    items = [{"ItemCode": "1", "ItemPrice": amount, "ItemQty": 1, "TotalValue": amount}]
-    return {
-        "InvoiceNumber": f"I{number}",
-        "CreatedTime": 1_595_688_900_000,
-        "StoreID": "STR1",
-        "TotalAmount": amount,
-        "CustomerType": "PRIME",
-        "CustomerCardNo": card,
-        "DeliveryType": "HOME-DELIVERY",
-        "DeliveryAddress": {"AddressLine": "1 High Street", "City": "Gonda", "ContactNumber": "7243866404"},
-        "InvoiceLineItems": items,
-    }
 
 
 def read_to_end(settings: Settings, topic: Topic) -> list[Record]:
     """What the demo, in the auditor's group, finds on a topic."""
     with closing(TopicReader(settings)) as reader:
         ends = {topic: reader.ends(topic)}
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + KAFKA_TIMEOUT_SECONDS
         while not reader.has_read(ends):
             assert time.monotonic() < deadline
             reader.read(0.5)
@@ -129,7 +115,10 @@ def test_every_service_does_its_work_with_its_own_rights(spark, secured, tmp_pat
     from pipelines.runtime.query_table import QUERIES
 
     encode = encoder(topics.POS_INVOICES, IDS)
-    sent = [invoice(1, "C1", 100.25), invoice(2, "C2", 50.0), invoice(3, "C1", 10.0)]
+    sent = [
+        invoice(number, card, amount, **HOME_DELIVERY)
+        for number, card, amount in (("I1", "C1", 100.25), ("I2", "C2", 50.0), ("I3", "C1", 10.0))
+    ]
     till = secured.settings_of("till")
     publish(till, topics.POS_INVOICES, [(b"STR1", encode(each)) for each in sent] + [(b"STR1", b"nonsense")])
 
@@ -141,7 +130,7 @@ def test_every_service_does_its_work_with_its_own_rights(spark, secured, tmp_pat
     earned = {"C1": "2.21", "C2": "1.00"}
     api = secured.settings_of("api", state_dir=tmp_path / "state")
     with ApiProcess(api, tmp_path / "api.log") as process:
-        process.ready()
+        process.wait_until_ready()
         assert earned == process.points([*earned, "C3"])
         assert 0 == process.terminate()
 
@@ -163,7 +152,7 @@ def test_the_broker_grants_what_the_table_says_and_nothing_else(secured, service
     client = clients.admin(secured.settings_of(service.user))
     names = [topic.name for topic in topics.ALL]
     answers = client.describe_topics(
-        TopicCollection(names), include_authorized_operations=True, request_timeout=PATIENCE
+        TopicCollection(names), include_authorized_operations=True, request_timeout=KAFKA_TIMEOUT_SECONDS
     )
     expected: dict[str, set[AclOperation]] = {}
     for operation, of in (
@@ -173,7 +162,7 @@ def test_the_broker_grants_what_the_table_says_and_nothing_else(secured, service
     ):
         for topic in of:
             expected.setdefault(topic.name, {AclOperation.DESCRIBE}).add(operation)
-    found = {name: answer for name, answer in answers.items() if answer.exception(PATIENCE) is None}
+    found = {name: answer for name, answer in answers.items() if answer.exception(KAFKA_TIMEOUT_SECONDS) is None}
     assert expected == {name: set(answer.result().authorized_operations) for name, answer in found.items()}
     refused = [answer.exception().args[0].code() for name, answer in answers.items() if name not in found]
     assert {KafkaError.TOPIC_AUTHORIZATION_FAILED} >= set(refused)
@@ -188,7 +177,7 @@ def test_reading_what_is_anothers_is_refused(secured, user, topic):
     """A till reads no balances, nor what other tills have sent; the API sees no invoice."""
     client = clients.consumer(secured.settings_of(user), "loyalty-api", log_level=0)
     try:
-        described = client.list_topics(topic.name, timeout=PATIENCE).topics[topic.name].error
+        described = client.list_topics(topic.name, timeout=KAFKA_TIMEOUT_SECONDS).topics[topic.name].error
         client.assign([TopicPartition(topic.name, number, 0) for number in range(topic.partitions)])
         found = [message for _ in range(4) if (message := client.poll(1))]
         codes = {error.code() for error in [described, *(message.error() for message in found)] if error}
@@ -216,7 +205,7 @@ def test_writing_what_is_anothers_is_refused(secured, user, topic):
         secured.settings_of(user), "test", **{"log_level": 0, "enable.idempotence": False, "message.timeout.ms": 60_000}
     )
     client.produce(topic.name, b"forged", b"C1", on_delivery=lambda error, _: codes.append(error.code()))
-    assert 0 == client.flush(PATIENCE)
+    assert 0 == client.flush(KAFKA_TIMEOUT_SECONDS)
     assert [KafkaError.TOPIC_AUTHORIZATION_FAILED] == codes
 
 
@@ -225,7 +214,7 @@ def test_another_services_group_is_refused(secured):
     client = clients.consumer(secured.settings_of("auditor"), "loyalty-api", log_level=0)
     try:
         client.subscribe([topics.LOYALTY_BALANCES.name])
-        messages = (client.poll(1) for _ in range(int(PATIENCE)))
+        messages = (client.poll(1) for _ in range(int(KAFKA_TIMEOUT_SECONDS)))
         error = next(message.error() for message in messages if message)
         assert KafkaError.GROUP_AUTHORIZATION_FAILED == error.code()
     finally:
@@ -292,7 +281,9 @@ def test_only_the_brokers_certificate_opens_its_own_listener(secured):
     proof = {"ssl.certificate.location": certificate, "ssl.key.location": certificate}
     with pytest.raises(KafkaException):
         AdminClient({**common, "security.protocol": "SSL"}).list_topics(timeout=4)
-    assert AdminClient({**common, "security.protocol": "SSL", **proof}).list_topics(timeout=PATIENCE).topics
+    assert (
+        AdminClient({**common, "security.protocol": "SSL", **proof}).list_topics(timeout=KAFKA_TIMEOUT_SECONDS).topics
+    )
 
 
 def test_a_right_beyond_the_table_is_withdrawn(secured):

@@ -18,24 +18,24 @@ from services.cli import app
 from services.messaging.avro import encoder
 from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
-from tests.support.api_process import DEADLINE_SECONDS, ApiProcess, Changelog
-from tests.support.kafka_topics import publish
-from tests.support.store_tables import MINUTE, NOON, sales
+from tests.support.builders import MINUTE, NOON, sales
+from tests.support.kafka import BalanceWriter, publish
+from tests.support.processes import DEADLINE_SECONDS, ApiProcess
 
 CARDS = [f"CARD{number:03}" for number in range(120)]
 THRESHOLD = Decimal("1000.00")
 
 
 @pytest.fixture
-def changelog(settings: Settings, topics_created: list[str]) -> Changelog:  # noqa: ARG001  # there when it writes
-    return Changelog(settings)
+def changelog(settings: Settings, topics_created: list[str]) -> BalanceWriter:  # noqa: ARG001  # there when it writes
+    return BalanceWriter(settings)
 
 
 def start(settings: Settings, tmp_path: Path, name: str, **changed: Any) -> ApiProcess:
     return ApiProcess(settings.model_copy(update={"state_dir": tmp_path / name, **changed}), tmp_path / f"{name}.log")
 
 
-def write_balances(changelog: Changelog) -> dict[str, Decimal]:
+def write_balances(changelog: BalanceWriter) -> dict[str, Decimal]:
     """Balances that rise and fall across the threshold, with old records and tombstones between; the truth."""
     chance = random.Random(5)
     truth: dict[str, tuple[int, Decimal]] = {}
@@ -73,12 +73,12 @@ def at_least(threshold: Decimal, truth: dict[str, Decimal]) -> dict[str, Decimal
 
 
 def test_a_derived_store_is_the_filter_of_the_keyed_one(
-    changelog: Changelog, settings: Settings, tmp_path: Path
+    changelog: BalanceWriter, settings: Settings, tmp_path: Path
 ) -> None:
     """Restored or followed live, after a kill and with another threshold: the customers from the threshold on."""
     truth = write_balances(changelog)
     with start(settings, tmp_path, "one") as api:
-        api.ready()
+        api.wait_until_ready()
         assert truth == points_of(api, "/v1/stores/customer-balances/local/all")
         assert at_least(THRESHOLD, truth) == points_of(api, "/v1/stores/top-customers/local/all")
         api.kill()
@@ -86,11 +86,11 @@ def test_a_derived_store_is_the_filter_of_the_keyed_one(
         changelog.raw(card, None)
     truth = write_balances(changelog)
     with start(settings, tmp_path, "one") as api:
-        assert any(each["resumedFrom"] for each in api.ready()["partitions"])
+        assert any(each["resumedFrom"] for each in api.wait_until_ready()["partitions"])
         assert at_least(THRESHOLD, truth) == points_of(api, "/v1/stores/top-customers/all")
         assert 0 == api.terminate()
     with start(settings, tmp_path, "one", top_customers_threshold=Decimal(1500)) as api:
-        report = api.ready()
+        report = api.wait_until_ready()
         assert at_least(Decimal(1500), truth) == points_of(api, "/v1/stores/top-customers/all")
         rebuilt = {each["store"] for each in report["partitions"] if each["rebuiltBecause"]}
         assert {"top-customers"} == rebuilt
@@ -109,7 +109,7 @@ def test_windows_show_the_newest_figures_of_each_minute(settings: Settings, tmp_
     ]
     write(settings, STORE_SALES, records)
     with start(settings, tmp_path, "one", state_store=kind) as api:
-        api.ready()
+        api.wait_until_ready()
         for path in ("/v1/stores/store-sales/windows/S/2", "/v1/stores/store-sales/local/windows/S%2F2"):
             answer = api.http.get(f"{path}?from={NOON}&to={NOON + 1_439 * MINUTE}").json()
             assert 240 == len(answer["entries"])
@@ -129,7 +129,7 @@ def test_shops_published_are_on_every_instance(settings: Settings, tmp_path: Pat
     assert 30 == published["published"]
     with start(settings, tmp_path, "one") as one, start(settings, tmp_path, "two") as two:
         for api in (one, two):
-            api.ready()
+            api.wait_until_ready()
             assert 30 == api.http.get("/v1/stores/stores/local/count").json()["count"]
         file = tmp_path / "shops.jsonl"
         file.write_bytes(orjson.dumps({"StoreID": "STR1000", "Name": "Flagship", "City": "Pune", "State": "Goa"}))
@@ -143,7 +143,7 @@ def test_shops_published_are_on_every_instance(settings: Settings, tmp_path: Pat
             assert api.http.get("/v1/stores/stores/keys/STR8919").status_code == 404
 
 
-def test_three_instances_answer_as_one(changelog: Changelog, settings: Settings, tmp_path: Path) -> None:
+def test_three_instances_answer_as_one(changelog: BalanceWriter, settings: Settings, tmp_path: Path) -> None:
     """Each answers for all of the shared stores; with one killed the others still do, from their copies."""
     truth = write_balances(changelog)
     write(settings, STORE_SALES, [sales("S1", NOON + minute * MINUTE, "1.00") for minute in range(60)])

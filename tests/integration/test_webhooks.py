@@ -19,8 +19,9 @@ from services.messaging import dead_letters
 from services.messaging.avro import Record, encoder
 from services.messaging.clients import admin, consumer
 from services.settings import Settings
-from tests.support.kafka_topics import IDS, PATIENCE, publish
-from tests.support.webhooks_process import SECRET, Deployment, Receiver, receiving
+from tests.support.builders import IDS
+from tests.support.kafka import KAFKA_TIMEOUT_SECONDS, publish
+from tests.support.webhooks import SECRET, Deployment, Receiver, receiving
 
 OTHER_SECRET = base64.b64encode(b"another one: abcdef0123456789abc").decode()
 
@@ -70,7 +71,7 @@ def committed(settings: Settings, endpoint: str) -> int:
     client = consumer(settings, "test", **{"group.id": f"{settings.topic_prefix}loyalty-webhooks-{endpoint}"})
     try:
         places = [TopicPartition(settings.name_of(topics.LOYALTY), number) for number in range(3)]
-        return sum(max(0, place.offset) for place in client.committed(places, timeout=PATIENCE))
+        return sum(max(0, place.offset) for place in client.committed(places, timeout=KAFKA_TIMEOUT_SECONDS))
     finally:
         client.close()
 
@@ -195,12 +196,12 @@ def test_killed_in_between_it_is_delivered_again_with_the_same_id(deployment: De
     """A process that is killed after the receiver had it, before it knew: it comes again, and nothing is missing."""
     deployment.configure("crm")
     together = threading.Event()
-    receiver.answers["/hook"] = lambda *_: (200 if together.wait(PATIENCE) else 500, {})
+    receiver.answers["/hook"] = lambda *_: (200 if together.wait(KAFKA_TIMEOUT_SECONDS) else 500, {})
     with deployment.running() as process:
         notify(deployment.settings, *(notification(number, card=f"card {number}") for number in range(1, 6)))
         before = receiver.wait(5)
         process.kill()
-        process.wait(PATIENCE)
+        process.wait(KAFKA_TIMEOUT_SECONDS)
     together.set()
     with deployment.running():
         after = receiver.wait(10)[5:]
@@ -232,7 +233,7 @@ def test_a_slow_endpoint_delays_no_other(deployment: Deployment, receiver: Recei
     """While one endpoint does not answer at all, the other has everything."""
     deployment.configure("slow", "fast")
     over = threading.Event()
-    receiver.answers["/slow"] = lambda *_: (200 if over.wait(PATIENCE) else 500, {})
+    receiver.answers["/slow"] = lambda *_: (200 if over.wait(KAFKA_TIMEOUT_SECONDS) else 500, {})
     with deployment.running():
         numbers = range(1, 301)
         notify(deployment.settings, *(notification(number, card=f"card {number}") for number in numbers))
@@ -272,10 +273,12 @@ def test_two_processes_share_an_endpoint(deployment: Deployment, receiver: Recei
             notify(deployment.settings, *(notification(number, card=f"card {number}") for number in range(1, 101)))
             receiver.wait(50)
             second.kill()
-            second.wait(PATIENCE)
+            second.wait(KAFKA_TIMEOUT_SECONDS)
         notify(deployment.settings, *(notification(number, card=f"card {number}") for number in range(101, 201)))
         with receiver.changed:
-            receiver.changed.wait_for(lambda: 200 == len({request.identity for request in receiver.requests}), PATIENCE)
+            receiver.changed.wait_for(
+                lambda: 200 == len({request.identity for request in receiver.requests}), KAFKA_TIMEOUT_SECONDS
+            )
 
     assert {f"I{number}" for number in range(1, 201)} == {request.invoice for request in receiver.requests}
 

@@ -1,11 +1,11 @@
-"""What the check of changed schemas says is what Avro's own library says, which Spark brings along."""
+"""What the check of schema_changes schemas says is what Avro's own library says, which Spark brings along."""
 
 import json
 
 from hypothesis import given, settings
 
 from schemas.compatibility import obstacles
-from tests.support.schema_changes import changed
+from tests.support.strategies import schema_changes
 
 
 def test_the_check_agrees_with_avros_own(spark):
@@ -13,7 +13,7 @@ def test_the_check_agrees_with_avros_own(spark):
     avro = spark._jvm.org.apache.avro
 
     @settings(deadline=None, database=None)
-    @given(changed())
+    @given(schema_changes())
     def agree(pair):
         writer, reader = (avro.Schema.Parser().parse(json.dumps(each)) for each in pair)
         found = avro.SchemaCompatibility.checkReaderWriterCompatibility(reader, writer).getType().toString()

@@ -93,10 +93,18 @@ def processed(steps: list[list[Event] | int], programmes: Programmes) -> Process
 def each_once(steps: list[list[Event] | int]) -> list[list[Event] | int]:
     """Without the events whose id has been there: those do not get as far as the accounts."""
     seen: set[str] = set()
-    return [
-        step if isinstance(step, int) else [e for e in step if not (e.event_id in seen or seen.add(e.event_id))]
-        for step in steps
-    ]
+    kept: list[list[Event] | int] = []
+    for step in steps:
+        if isinstance(step, int):
+            kept.append(step)
+        else:
+            first: dict[str, Event] = {}
+            for event in step:
+                if event.event_id not in seen:
+                    first.setdefault(event.event_id, event)
+            seen.update(first)
+            kept.append(list(first.values()))
+    return kept
 
 
 def by_time(steps: list[list[Event] | int]) -> list[list[Event] | int]:

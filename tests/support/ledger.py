@@ -1,14 +1,11 @@
 """A ledger for tests: notifications as the loyalty query writes them, and what the database has of them."""
 
 from collections.abc import Iterable
-from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import Engine, select
 
-from services.domain.entries import Entry, Kind
+from services.domain.entries import Entry
 from services.ledger.appender import Appended, Appender, Batch
 from services.ledger.database import migrate, writing_engine
 from services.ledger.positions import Span, Watermarks
@@ -18,54 +15,7 @@ from services.pseudonyms import Pseudonyms
 
 PSEUDONYMS = Pseudonyms(b"k" * 32)
 TOPIC_ID = "incarnation-1"
-OPENED = 1_000
 EVERYTHING = {0: Watermarks(0, 1_000_000)}
-
-
-def entry(sequence: int, points: int = 100, **changes: Any) -> Entry:
-    """An entry of a purchase; its total is what it would be if all entries had the same points."""
-    plain = Entry(
-        sequence=sequence,
-        opened_time=OPENED,
-        kind=Kind.EARNED,
-        points=points,
-        total=points * sequence,
-        available=points * sequence,
-        pending=0,
-        reserved=0,
-        time=OPENED + sequence,
-        programme_version=0,
-        event_id=f"INV{sequence}",
-        invoice_number=f"INV{sequence}",
-        total_amount=Decimal("50.5"),
-    )
-    return replace(plain, **changes)
-
-
-def notification(card: str, of: Entry) -> dict[str, Any]:
-    """The record of an entry."""
-    hundredth = Decimal("0.01")
-    return {
-        "InvoiceNumber": of.invoice_number,
-        "CustomerCardNo": card,
-        "TotalAmount": float(of.total_amount),
-        "EarnedLoyaltyPoints": of.points * hundredth,
-        "TotalLoyaltyPoints": of.total * hundredth,
-        "Sequence": of.sequence,
-        "UpdatedTime": of.time,
-        "Kind": of.kind.value,
-        "EventID": of.event_id,
-        "OpenedTime": of.opened_time,
-        "AvailableLoyaltyPoints": of.available * hundredth,
-        "PendingLoyaltyPoints": of.pending * hundredth,
-        "ReservedLoyaltyPoints": of.reserved * hundredth,
-        "Tier": of.tier,
-        "ProgrammeVersion": of.programme_version,
-        "ExpiresTime": of.expires_time,
-        "Reason": of.reason,
-        "Actor": of.actor,
-        "Counterparty": of.counterparty,
-    }
 
 
 class Ledger:

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from sqlalchemy.engine import make_url
@@ -35,9 +36,16 @@ def server(bin_folder: Path, settings: Sequence[str] = FAST) -> Iterator[str]:
     try:
         if user:
             os.chown(folder, user.pw_uid, user.pw_gid)
-        as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user else {}
+        as_user: dict[str, Any] = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user else {}
         data = folder / "data"
-        initdb = [bin_folder / "initdb", "--auth=trust", "--encoding=UTF8", "--no-sync", "--username=postgres", data]
+        initdb: list[str | Path] = [
+            bin_folder / "initdb",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--no-sync",
+            "--username=postgres",
+            data,
+        ]
         done = subprocess.run(initdb, capture_output=True, text=True, cwd=folder, check=False, **as_user)
         assert 0 == done.returncode, done.stderr
         options = [f"-c{option}" for option in ("listen_addresses=", f"unix_socket_directories={folder}", *settings)]

@@ -9,7 +9,7 @@ from typing import Self
 
 import httpx
 
-from tests.support.api_process import Changelog
+from tests.support.kafka import BalanceWriter
 
 POINTS_PER_SEQUENCE = Decimal("1.25")
 _PAUSE_SECONDS = 0.01
@@ -43,7 +43,7 @@ class Findings:
 class Writer:
     """Raises the sequence of one customer after the other."""
 
-    def __init__(self, changelog: Changelog, cards: Sequence[str]) -> None:
+    def __init__(self, changelog: BalanceWriter, cards: Sequence[str]) -> None:
         self._changelog = changelog
         self.written = dict.fromkeys(cards, 0)
         self.lap()
@@ -100,12 +100,12 @@ class Load:
         self, http: httpx.Client, url: str, card: str, seen: dict[str, int], failing_since: dict[str, float]
     ) -> None:
         started = time.monotonic()
+        answer = None
         try:
             answer = http.get(f"{url}/v1/customers/{card}/balance?minSequence={max(1, seen[card])}&timeout=1")
-        except httpx.TransportError as error:
-            reason, answer = f"{url}: {type(error).__name__}", None
-        else:
             reason = f"{answer.status_code} {answer.text}"
+        except httpx.TransportError as error:
+            reason = f"{url}: {type(error).__name__}"
         with self._lock:
             if answer is None or answer.status_code != httpx.codes.OK:
                 self.findings.failed += 1

@@ -1,7 +1,10 @@
 """For property tests: invoices as tills send them, and as they should not; what may happen to an account."""
 
+import copy
+from collections.abc import Mapping
 from dataclasses import replace
 from decimal import ROUND_FLOOR, ROUND_HALF_UP, Decimal
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -103,7 +106,7 @@ FLAWS = [
 """What breaks each rule, whatever else an invoice says."""
 
 
-def flawed(invoice, flaw):
+def flawed(invoice: dict[str, Any], flaw: dict[str, Any]) -> dict[str, Any]:
     """A valid invoice that breaks one rule."""
     return {**invoice, "CustomerType": "PRIME", "DeliveryType": "HOME-DELIVERY", **flaw}
 
@@ -190,3 +193,47 @@ PROGRAMMES = st.builds(
     ACCOUNT_PROGRAMMES,
 )
 """Two versions; the second takes effect amid ACCOUNT_EVENTS."""
+
+DECIMAL_SCHEMA = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+_AVRO_DEFAULTS = {"int": 0, "long": 0, "double": 0.0, "string": "", "boolean": False}
+
+_AVRO_PRIMITIVES = st.sampled_from(["int", "long", "float", "double", "string", "bytes", "boolean"])
+_AVRO_TYPES = st.recursive(
+    _AVRO_PRIMITIVES,
+    lambda inner: (
+        inner.map(lambda of: {"type": "array", "items": of})
+        | inner.map(lambda of: {"type": "map", "values": of})
+        | inner.filter(lambda of: not isinstance(of, list)).map(lambda of: ["null", of])
+    ),
+    max_leaves=2,
+)
+_FIELD_NAMES = st.sampled_from("abcde")
+AVRO_FIELDS = st.dictionaries(_FIELD_NAMES, _AVRO_TYPES, min_size=1, max_size=4)
+
+
+def record_schema(fields: Mapping[str, Any], name: str = "R") -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": each, "type": of} for each, of in fields.items()]}
+
+
+@st.composite
+def schema_changes(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A writer's schema, and a reader's: fields go, come with and without a default, change, and become nullable."""
+    writer = draw(AVRO_FIELDS)
+    reader = copy.deepcopy(writer)
+    fields: list[dict[str, Any]] = []
+    for name, of in reader.items():
+        match draw(st.integers(0, 5)):
+            case 0:
+                continue
+            case 1:
+                fields.append({"name": name, "type": draw(_AVRO_TYPES)})
+            case 2 if not isinstance(of, list):
+                fields.append({"name": name, "type": ["null", of]})
+            case 3:
+                fields.append({"name": f"new_{name}", "aliases": [name], "type": of})
+            case _:
+                fields.append({"name": name, "type": of})
+    if draw(st.booleans()):
+        of = draw(st.sampled_from(sorted(_AVRO_DEFAULTS)))
+        fields.append({"name": "more", "type": of} | ({"default": _AVRO_DEFAULTS[of]} if draw(st.booleans()) else {}))
+    return record_schema(writer), {"type": "record", "name": "R", "fields": fields}

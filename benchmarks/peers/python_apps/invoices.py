@@ -74,9 +74,10 @@ def _decoded(value: bytes | None) -> dict[str, Any] | None:
     body = io.BytesIO(value)
     body.seek(_HEADER.size)
     try:
-        return fastavro.schemaless_reader(body, writer, None)
+        invoice: Any = fastavro.schemaless_reader(body, writer, None)
     except (EOFError, ValueError, IndexError, OverflowError, MemoryError):
         return None
+    return invoice if isinstance(invoice, dict) else None
 
 
 def _is_valid(invoice: dict[str, Any]) -> bool:

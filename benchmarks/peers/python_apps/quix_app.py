@@ -11,11 +11,13 @@ def running_total(bought: dict[str, Any], state: State) -> bytes:
     points, sequence = state.get("account", default=(0, 0))
     points, sequence = points + bought["Earned"], sequence + 1
     state.set("account", (points, sequence))
-    return notification(bought, points, sequence)
+    record: bytes = notification(bought, points, sequence)
+    return record
 
 
 def bought(value: bytes | None, _key: Any, timestamp: int, _headers: Any) -> dict[str, Any] | None:
-    return purchase(value, timestamp)
+    found: dict[str, Any] | None = purchase(value, timestamp)
+    return found
 
 
 def main() -> None:

@@ -11,16 +11,15 @@ from api.app import create_app
 from api.dependencies import Dependencies
 from api.http.metrics import Metrics
 from schemas.topics import LOYALTY_BALANCES
+from services.interactive_queries.reports import PeerReports
 from services.messaging.avro import encoder
 from services.messaging.schema_ids import FolderSchemaIds
 from services.state_stores import catalogue
-from services.state_stores.local import LocalStores
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.store import StateStore, state_stores
-from services.state_stores.task import ChangelogRecord, Progress, StoreTask
+from services.state_stores.store import LocalStores, StateStore, state_stores
+from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
-from tests.support.group import alone
-from tests.support.store_tables import PlayedCommandLog
+from tests.support.clusters import FakeCommandLog, alone
 
 IDS = FolderSchemaIds()
 
@@ -51,7 +50,7 @@ class TestFeed:
     def open(self, target: int = 0) -> None:
         """Open all partitions as their owner, each restored once it has this many records."""
         for partition in range(self.store.definition.changelog.partitions):
-            progress = Progress(None, 0, 0, target, target, active_target=target)
+            progress = TaskProgress(None, 0, 0, target, target, active_target=target)
             self.store.add(StoreTask(self.store.definition, partition, MemoryStorePartition(), "test", progress))
 
     def write(self, card: str, points: str, sequence: int) -> None:
@@ -80,10 +79,9 @@ def feed(stores: dict[str, StateStore]) -> TestFeed:
 
 @pytest.fixture
 def client(feed: TestFeed, stores: dict[str, StateStore]) -> Iterator[TestClient]:
-    cluster = alone(LocalStores(stores, feed, feed.waiters))
-    with TestClient(
-        create_app(Dependencies(cluster, Metrics(), PlayedCommandLog())), raise_server_exceptions=False
-    ) as client:
+    local = alone(LocalStores(stores, feed, feed.waiters))
+    app = create_app(Dependencies(local, PeerReports(), Metrics(), FakeCommandLog()))
+    with TestClient(app, raise_server_exceptions=False) as client:
         yield client
 
 

@@ -9,6 +9,8 @@ from urllib.parse import quote
 import pytest
 from fastapi.testclient import TestClient
 
+from tests.support.builders import kind
+
 Write = Callable[[str, str, int], None]
 
 
@@ -20,10 +22,6 @@ def problem(response: Any, status: int) -> dict[str, Any]:
     assert body["status"] == status
     assert {"type", "title", "detail"} <= body.keys()
     return body
-
-
-def kind(response: Any, status: int) -> str:
-    return str(problem(response, status)["type"]).removeprefix("urn:problem-type:loyalty:")
 
 
 def test_answers_with_the_balance(client: TestClient, write: Write) -> None:

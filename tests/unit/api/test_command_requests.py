@@ -17,8 +17,9 @@ from services.domain.account.processor import Account, process
 from services.domain.entries import Kind
 from services.domain.programme import Programmes
 from services.messaging.avro import Record, encoder
-from tests.support.command_scene import CARD, Scene, kind, play
-from tests.support.store_tables import IDS, Instance
+from tests.support.builders import CARD, IDS, kind
+from tests.support.clusters import Instance
+from tests.support.loyalty_query import Scene, play
 
 
 @pytest.mark.parametrize(

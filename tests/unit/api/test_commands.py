@@ -11,7 +11,8 @@ from schemas.topics import LOYALTY_BALANCES
 from services.commands.log import mark_of
 from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
-from tests.support.command_scene import CARD, Scene, kind, play
+from tests.support.builders import CARD, kind
+from tests.support.loyalty_query import Scene, play
 
 
 def test_a_redemption_sets_points_aside_and_the_next_read_shows_it() -> None:

@@ -6,8 +6,8 @@ from urllib.parse import unquote_to_bytes
 import pytest
 from fastapi import Request
 
+from api.routing.locator import Target
 from api.routing.peer_client import PeerClient, PeerRequest
-from services.interactive_queries.metadata import Target
 from services.interactive_queries.reports import PeerReports
 from services.state_stores.assignment import Role
 

@@ -19,7 +19,8 @@ from api.http import openapi, problems
 from api.routers import ledger as router
 from services.domain.entries import Kind
 from services.ledger.queries import LedgerQueries
-from tests.support.ledger import Ledger, entry
+from tests.support.builders import entry
+from tests.support.ledger import Ledger
 
 CARD = "9265846829"
 

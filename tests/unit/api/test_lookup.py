@@ -9,8 +9,9 @@ import pytest
 
 from services.boot_clock import boot_seconds
 from services.interactive_queries.group import GroupView, Member
-from services.state_stores.assignment import Place, Role
-from tests.support.store_tables import Callers, Group, balance
+from services.state_stores.assignment import ChangelogPartition, Role
+from tests.support.builders import balance, kind
+from tests.support.clusters import Callers, Group
 
 CARDS = [f"C{number:02}" for number in range(12)]
 URLS = [f"http://instance-{number}:8080" for number in range(3)]
@@ -43,11 +44,6 @@ def path(group: Group, partition: int, query: str = "") -> str:
     return f"/v1/customers/{card_of(group, partition)}/balance{query}"
 
 
-def kind(response: httpx.Response, status: int) -> str:
-    assert status == response.status_code, response.text
-    return str(response.json()["type"]).removeprefix("urn:problem-type:loyalty:")
-
-
 def said(response: httpx.Response) -> tuple[int, str, str, str]:
     """Status, number of the instance that served, its role, stale."""
     found = response.headers
@@ -62,7 +58,7 @@ def hops(group: Group) -> list[httpx.Request]:
 
 def new_owner(partition: int, number: int) -> GroupView:
     """The view in which a partition belongs to that instance, the others to whom they belonged."""
-    shares: dict[int, set[Place]] = {each: {(TOPIC, each)} - {(TOPIC, partition)} for each in range(3)}
+    shares: dict[int, set[ChangelogPartition]] = {each: {(TOPIC, each)} - {(TOPIC, partition)} for each in range(3)}
     shares[number].add((TOPIC, partition))
     members = tuple(Member(str(each), URLS[each], frozenset(places)) for each, places in shares.items())
     return GroupView(members, stable=True, asked_at=boot_seconds())
@@ -147,7 +143,7 @@ def test_a_standby_answers_for_an_owner_that_does_not(failure: str) -> None:
         assert [URLS[2]] == [f"http://{each.url.netloc.decode()}" for each in hops(group)[tried:]]
 
         getattr(group, failure).clear()
-        group.instances[0].reports.note(group.instances[1].cluster.local.report())
+        group.instances[0].reports.note(group.instances[1].local.report())
         assert (200, "1", "active", "false") == said(await callers.get(0, path(group, 1)))
 
     run(group, steps)
@@ -236,7 +232,7 @@ def test_a_new_owner_that_restores_is_stood_in_for() -> None:
         group.instances[2].drop((TOPIC, 1))
         for instance in group.instances:
             if instance.url != URLS[2]:
-                instance.reports.note(group.instances[2].cluster.local.report())
+                instance.reports.note(group.instances[2].local.report())
         for number in range(3):
             assert "restoring" == kind(await callers.get(number, path(group, 1)), 503)
 
@@ -332,7 +328,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 def write_and_wake(group: Group, record: Any) -> None:
     group.write([record])
     for instance in group.instances:
-        instance.cluster.local.stores.waiters.notify([record[1].encode()])
+        instance.local.stores.waiters.notify([record[1].encode()])
 
 
 def test_a_long_poll_follows_a_partition_that_moves() -> None:
@@ -344,15 +340,15 @@ def test_a_long_poll_follows_a_partition_that_moves() -> None:
         waiting = [
             asyncio.create_task(callers.get(number, path(group, 1, "?minSequence=2&timeout=20"))) for number in (0, 1)
         ]
-        await until(lambda: bool(second.cluster.local.stores.waiters._waiting))
+        await until(lambda: bool(second.local.stores.waiters._waiting))
         second.membership.owned, third.membership.owned = frozenset(), frozenset({(TOPIC, 1), (TOPIC, 2)})
         third.hold((TOPIC, 1), Role.ACTIVE)
         moved = new_owner(1, 2)
         for instance in (first, second):
             learns(instance, moved)
         second.membership.view = moved
-        second.cluster.local.stores.waiters.notify_all()
-        await until(lambda: bool(third.cluster.local.stores.waiters._waiting))
+        second.local.stores.waiters.notify_all()
+        await until(lambda: bool(third.local.stores.waiters._waiting))
         write_and_wake(group, balance(card_of(group, 1), "2.50", 2))
         for answer in await asyncio.gather(*waiting):
             assert (200, "2", "active", "false") == said(answer)

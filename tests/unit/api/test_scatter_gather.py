@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.topics import LOYALTY_BALANCES
-from services.state_stores.assignment import Place, Role
-from tests.support.store_tables import MINUTE, NOON, Callers, Group, balance, sales, shop
+from services.state_stores.assignment import ChangelogPartition, Role
+from tests.support.builders import MINUTE, NOON, balance, kind, sales, shop
+from tests.support.clusters import Callers, Group
 
 BASE = "/v1/stores/customer-balances"
 CARDS = [f"C{number:02}" for number in range(40)]
@@ -36,11 +37,6 @@ def run(group: Group, steps: Callable[[Callers], Awaitable[None]]) -> None:
 
 def keys_of(answer: dict[str, Any]) -> list[str]:
     return [entry["key"] for entry in answer["entries"]]
-
-
-def kind(response: Any, status: int) -> str:
-    assert status == response.status_code, response.text
-    return str(response.json()["type"]).removeprefix("urn:problem-type:loyalty:")
 
 
 def test_any_instance_answers_for_all_of_them() -> None:
@@ -233,7 +229,7 @@ def test_paging_survives_instances_that_come_and_go(limit: int, moves: list[tupl
         """Everything moves round; then one instance at most is dead."""
         group.dead.clear()
 
-        def owner(place: Place) -> int:
+        def owner(place: ChangelogPartition) -> int:
             return (place[1] + turn) % 3
 
         group.share(owner, lambda place: (owner(place) + 1 + standby % 2) % 3)

@@ -8,7 +8,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from schemas.topics import LOYALTY_PROGRAMMES
-from tests.support.store_tables import Instance, balance
+from tests.support.builders import balance
+from tests.support.clusters import Instance
 
 NOW = time.time_ns() // 1_000_000
 PROGRAMME = """

@@ -12,8 +12,9 @@ from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error, positive_data_acceptance
 
 from schemas.topics import LOYALTY_BALANCES, STORES
-from services.state_stores.entry import Entry
-from tests.support.store_tables import MINUTE, NOON, Instance, balance, sales, shop
+from services.state_stores.definition import VersionedValue
+from tests.support.builders import MINUTE, NOON, balance, kind, sales, shop
+from tests.support.clusters import Instance
 
 BALANCES, TOP, SALES, SHOPS = "customer-balances", "top-customers", "store-sales", "stores"
 
@@ -41,12 +42,6 @@ def full(tables: Instance) -> Instance:
     for store_id in ("S1", "S2", "S/3"):
         tables.write(*shop(store_id, "Kochi"))
     return tables
-
-
-def kind(response: Any, status: int) -> str:
-    assert status == response.status_code, response.text
-    assert response.headers["content-type"] == "application/problem+json"
-    return str(response.json()["type"]).removeprefix("urn:problem-type:loyalty:")
 
 
 def pages(client: TestClient, path: str) -> Iterator[dict[str, Any]]:
@@ -96,7 +91,7 @@ def test_one_key(client: TestClient, full: Instance) -> None:
     )
     stored = task.store.get(b"C07")
     assert stored is not None
-    assert Entry.unpack(stored).body in answer.content
+    assert VersionedValue.unpack(stored).body in answer.content
 
 
 @pytest.mark.parametrize("key", ["a/b", "/", "a b", "é☕", "100%", "?#", "a//b", "keys/x"])

@@ -11,10 +11,10 @@ from hypothesis import given
 
 import schemas
 from schemas.compatibility import obstacles
-from tests.support.schema_changes import DECIMAL, changed, record
+from tests.support.strategies import DECIMAL_SCHEMA, record_schema, schema_changes
 
 ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
-TREE = record({"value": "int", "under": {"type": "array", "items": "R"}})
+TREE = record_schema({"value": "int", "under": {"type": "array", "items": "R"}})
 
 READ = {
     "the same": ({"a": "int"}, {"a": "int"}),
@@ -23,7 +23,7 @@ READ = {
     "a branch more": ({"a": ["null", "int"]}, {"a": ["null", "int", "string"]}),
     "removed": ({"a": "int", "b": "int"}, {"a": "int"}),
     "a symbol more": ({"a": ENUM}, {"a": {**ENUM, "symbols": ["A", "B", "C"]}}),
-    "the same decimal": ({"a": DECIMAL}, {"a": DECIMAL}),
+    "the same decimal": ({"a": DECIMAL_SCHEMA}, {"a": DECIMAL_SCHEMA}),
     "a name of before": ({"a": ENUM, "b": "E"}, {"a": ENUM, "b": "E"}),
 }
 NOT_READ = {
@@ -32,11 +32,11 @@ NOT_READ = {
     "no longer nullable": ({"a": ["null", "int"]}, {"a": "int"}, "a is null, and int is asked for"),
     "added without a default": ({"a": "int"}, {"a": "int", "b": "int"}, "b is not written, and has no default"),
     "a symbol less": ({"a": ENUM}, {"a": {**ENUM, "symbols": ["A"]}}, "a can be B, which the reader does not know"),
-    "another scale": ({"a": DECIMAL}, {"a": {**DECIMAL, "scale": 3}}, "a is"),
-    "no decimal any more": ({"a": DECIMAL}, {"a": "bytes"}, "a is"),
+    "another scale": ({"a": DECIMAL_SCHEMA}, {"a": {**DECIMAL_SCHEMA, "scale": 3}}, "a is"),
+    "no decimal any more": ({"a": DECIMAL_SCHEMA}, {"a": "bytes"}, "a is"),
     "deep inside": (
-        {"a": {"type": "array", "items": ["null", record({"b": "long"}, "Inner")]}},
-        {"a": {"type": "array", "items": ["null", record({"b": "int"}, "Inner")]}},
+        {"a": {"type": "array", "items": ["null", record_schema({"b": "long"}, "Inner")]}},
+        {"a": {"type": "array", "items": ["null", record_schema({"b": "int"}, "Inner")]}},
         r"a\[\].b is long, and int is asked for",
     ),
     "another enumeration": ({"a": ENUM}, {"a": {**ENUM, "name": "F"}}, "a is called E, and F is asked for"),
@@ -47,22 +47,22 @@ NOT_READ = {
 def test_what_can_be_read(change):
     """These changes keep a reader able to read what was written before."""
     writer, reader = READ[change]
-    assert [] == obstacles(record(reader), record(writer))
+    assert [] == obstacles(record_schema(reader), record_schema(writer))
 
 
 @pytest.mark.parametrize("change", NOT_READ)
 def test_what_cannot_be_read(change):
     """These do not, and the line says where and why."""
     writer, reader, line = NOT_READ[change]
-    (found,) = obstacles(record(reader), record(writer))
+    (found,) = obstacles(record_schema(reader), record_schema(writer))
     assert re.match(line, found), found
 
 
 def test_a_default_or_an_alias_fills_in_for_a_field():
     """A field that was not written has its default; one that has another name now is found by its alias."""
-    reader = record({"a": "int"})
+    reader = record_schema({"a": "int"})
     reader["fields"] += [{"name": "b", "type": "int", "default": 0}, {"name": "c", "aliases": ["old"], "type": "int"}]
-    assert [] == obstacles(reader, record({"a": "int", "old": "int"}))
+    assert [] == obstacles(reader, record_schema({"a": "int", "old": "int"}))
 
 
 def test_a_record_that_contains_itself():
@@ -72,7 +72,7 @@ def test_a_record_that_contains_itself():
     assert ["value is long, and int is asked for"] == obstacles(TREE, narrow)
 
 
-@given(changed())
+@given(schema_changes())
 def test_what_has_no_obstacle_is_read(pair):
     """Whatever the change: where none is found, Avro's reader reads what was written."""
     writer, reader = pair

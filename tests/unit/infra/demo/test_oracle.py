@@ -13,43 +13,33 @@ from services.domain.programme import Programmes
 from services.domain.validation import first_violation
 from services.messaging.schema_ids import FolderSchemaIds
 from services.pos_simulator import Kind, Options, Simulation
+from tests.support.builders import CARD, HOME_DELIVERY, invoice
 
 FACTOR = Decimal("0.02")
 
 
-def invoice(number: str = "1", **changes: Any) -> dict[str, Any]:
-    """A valid PRIME invoice to be delivered, with two line items."""
-    return {
-        "InvoiceNumber": number,
-        "CreatedTime": 1_595_688_900_348,
-        "CustomerCardNo": "4629185211",
-        "TotalAmount": 100.25,
-        "StoreID": "STR7188",
-        "PosID": "POS956",
-        "CashierID": "OAS134",
-        "CustomerType": "PRIME",
-        "DeliveryType": "HOME-DELIVERY",
-        "DeliveryAddress": {"AddressLine": "1 Rd.", "City": "Dehri", "PinCode": "637308", "ContactNumber": "266"},
-        "InvoiceLineItems": [
-            {"ItemCode": "458", "ItemDescription": "Wine glass", "ItemPrice": 50.0, "ItemQty": 2, "TotalValue": 100.0},
-            {"ItemCode": "283", "ItemPrice": 0.25, "ItemQty": 1, "TotalValue": 0.25},
-        ],
-        **changes,
-    }
+def delivered(number: str = "1", **changes: Any) -> dict[str, Any]:
+    """A PRIME invoice with home delivery, a cashier and two line items."""
+    items = [
+        {"ItemCode": "458", "ItemDescription": "Wine glass", "ItemPrice": 50.0, "ItemQty": 2, "TotalValue": 100.0},
+        {"ItemCode": "283", "ItemPrice": 0.25, "ItemQty": 1, "TotalValue": 0.25},
+    ]
+    more = {**HOME_DELIVERY, "PosID": "POS956", "CashierID": "OAS134", "InvoiceLineItems": items}
+    return {**invoice(number, amount=100.25), **more, **changes}
 
 
 def sent(invoice: dict[str, Any] | None) -> Sent:
-    return Sent(b"STR7188", repr(invoice).encode(), invoice)
+    return Sent(b"STR1", repr(invoice).encode(), invoice)
 
 
 class TestOneInvoice:
     def test_points_are_rounded_half_up_to_two_places(self) -> None:
         """100.25 x 0.02 is 2.005, which rounds to 2.01."""
-        assert Decimal("2.01") == expect([sent(invoice())], FACTOR).points
+        assert Decimal("2.01") == expect([sent(delivered())], FACTOR).points
 
     def test_rows_have_no_personal_field(self) -> None:
         """Each line item is one row, and none has a card, cashier, address line or contact number."""
-        rows = expect([sent(invoice())], FACTOR).hadoop
+        rows = expect([sent(delivered())], FACTOR).hadoop
         assert rows.total() == 2
         fields = {name for found in rows for name, _ in found}
         assert not fields & {"CustomerCardNo", "CashierID", "AddressLine", "ContactNumber"}
@@ -57,49 +47,49 @@ class TestOneInvoice:
 
     def test_shipment_is_whole(self) -> None:
         """Whoever ships sees the address as it was sent."""
-        assert expect([sent(invoice())], FACTOR).shipment["1"]["DeliveryAddress"]["AddressLine"] == "1 Rd."
+        assert expect([sent(delivered())], FACTOR).shipment["1"]["DeliveryAddress"]["AddressLine"] == "1 High Street"
 
     def test_customer_without_points_is_a_stranger(self) -> None:
         """A NONPRIME customer earns nothing and must have no balance."""
-        expected = expect([sent(invoice(CustomerType="NONPRIME"))], FACTOR)
-        assert (expected.strangers, expected.notifications) == ({"4629185211"}, 0)
+        expected = expect([sent(delivered(CustomerType="NONPRIME"))], FACTOR)
+        assert (expected.strangers, expected.notifications) == ({CARD}, 0)
 
 
 class TestSeveralInvoices:
     def test_repeat_counts_once(self) -> None:
         """A second invoice of the same number is a repeat, whatever lies between them."""
-        expected = expect([sent(invoice("1")), sent(invoice("2")), sent(invoice("1"))], FACTOR)
+        expected = expect([sent(delivered("1")), sent(delivered("2")), sent(delivered("1"))], FACTOR)
         assert (expected.messages, expected.repeats, expected.notifications, len(expected.shipment)) == (3, 1, 2, 2)
 
     def test_readings_count_the_invoices_of_each_customer(self) -> None:
         """The k-th distinct PRIME invoice of a customer makes the sequence k; repeats and others have no reading."""
         day = [
-            invoice("1"),
-            invoice("2", CustomerCardNo="7"),
-            invoice("1"),
-            invoice("3"),
-            invoice("4", CustomerType=""),
+            delivered("1"),
+            delivered("2", CustomerCardNo="7"),
+            delivered("1"),
+            delivered("3"),
+            delivered("4", CustomerType=""),
         ]
         expected = expect(map(sent, day), FACTOR)
-        assert expected.readings == {0: ("4629185211", 1), 1: ("7", 1), 3: ("4629185211", 2)}
+        assert expected.readings == {0: (CARD, 1), 1: ("7", 1), 3: (CARD, 2)}
 
 
 BROKEN = {
     "no invoice": None,
-    "no InvoiceNumber": invoice(InvoiceNumber=None),
-    "blank StoreID": invoice(StoreID=" "),
-    "no amount": invoice(TotalAmount=None),
-    "amount not finite": invoice(TotalAmount=float("nan")),
-    "tax too large": invoice(CGST=1e11),
-    "item price not finite": invoice(InvoiceLineItems=[{"ItemPrice": float("inf")}]),
-    "PRIME without card": invoice(CustomerCardNo=None),
-    "PRIME in small letters without card": invoice(CustomerType="prime", CustomerCardNo=""),
-    "delivery without address": invoice(DeliveryAddress=None),
-    "delivery without contact": invoice(DeliveryAddress={"AddressLine": "1 Rd."}),
-    "amount is text": invoice(TotalAmount="100.25"),
-    "address is text": invoice(DeliveryAddress="1 Rd."),
-    "items are no list": invoice(InvoiceLineItems={}),
-    "quantity too large": invoice(InvoiceLineItems=[{"ItemQty": 2**31}]),
+    "no InvoiceNumber": delivered(InvoiceNumber=None),
+    "blank StoreID": delivered(StoreID=" "),
+    "no amount": delivered(TotalAmount=None),
+    "amount not finite": delivered(TotalAmount=float("nan")),
+    "tax too large": delivered(CGST=1e11),
+    "item price not finite": delivered(InvoiceLineItems=[{"ItemPrice": float("inf")}]),
+    "PRIME without card": delivered(CustomerCardNo=None),
+    "PRIME in small letters without card": delivered(CustomerType="prime", CustomerCardNo=""),
+    "delivery without address": delivered(DeliveryAddress=None),
+    "delivery without contact": delivered(DeliveryAddress={"AddressLine": "1 High Street"}),
+    "amount is text": delivered(TotalAmount="100.25"),
+    "address is text": delivered(DeliveryAddress="1 High Street"),
+    "items are no list": delivered(InvoiceLineItems={}),
+    "quantity too large": delivered(InvoiceLineItems=[{"ItemQty": 2**31}]),
 }
 
 

@@ -14,7 +14,7 @@ from services.messaging.avro import encoder, record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
 from services.state_stores.catalogue import balance_body
 from tests.support.account_histories import CARD, HISTORIES, START
-from tests.support.ledger import entry
+from tests.support.builders import entry
 
 IDS = FolderSchemaIds()
 ONE = Decimal("1.00")

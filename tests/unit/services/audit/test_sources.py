@@ -17,7 +17,8 @@ from services.domain.entries import Kind
 from services.messaging.avro import decoder
 from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
-from tests.support.ledger import PSEUDONYMS, Ledger, entry
+from tests.support.builders import entry
+from tests.support.ledger import PSEUDONYMS, Ledger
 
 IDS = FolderSchemaIds()
 

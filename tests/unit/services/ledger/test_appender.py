@@ -16,7 +16,8 @@ from services.ledger.database import LedgerError
 from services.ledger.positions import PositionMovedError, Span, Watermarks, forget_positions
 from services.ledger.records import Undecodable
 from services.pseudonyms import Pseudonyms
-from tests.support.ledger import EVERYTHING, PSEUDONYMS, TOPIC_ID, Ledger, entry, expected, stored, texts
+from tests.support.builders import entry
+from tests.support.ledger import EVERYTHING, PSEUDONYMS, TOPIC_ID, Ledger, expected, stored, texts
 
 ENTRIES = [("A", entry(1)), ("B", entry(1)), ("A", entry(2)), ("A", entry(3))]
 

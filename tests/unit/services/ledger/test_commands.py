@@ -10,7 +10,8 @@ from services.cli import app
 from services.ledger.appender import Batch
 from services.ledger.positions import Span
 from services.ledger.records import Undecodable
-from tests.support.ledger import PSEUDONYMS, Ledger, entry
+from tests.support.builders import entry
+from tests.support.ledger import PSEUDONYMS, Ledger
 
 
 def loyalty(*arguments: str) -> Any:

@@ -6,7 +6,8 @@ from sqlalchemy import text
 
 from services.domain.entries import Kind
 from services.ledger.database import reading_engine
-from tests.support.ledger import Ledger, bytes_of, entry
+from tests.support.builders import entry
+from tests.support.ledger import Ledger, bytes_of
 
 CARD = "9265846829"
 

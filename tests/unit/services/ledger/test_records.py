@@ -8,7 +8,7 @@ import pytest
 from services.domain.entries import Kind
 from services.ledger.records import CardEntry, entry_of
 from services.messaging.avro import UndecodableError
-from tests.support.ledger import entry, notification
+from tests.support.builders import entry, notification
 
 RESERVED = entry(
     3,

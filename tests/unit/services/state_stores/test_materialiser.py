@@ -19,7 +19,7 @@ from services.messaging.avro import encoder
 from services.messaging.schema_ids import FolderSchemaIds, SchemaRegistryUnavailableError
 from services.settings import Settings
 from services.state_stores import catalogue
-from services.state_stores.assignment import Place, Role
+from services.state_stores.assignment import ChangelogPartition, Role
 from services.state_stores.changelog import Changelog, EndOffsets
 from services.state_stores.contract import Checkpoint, StoreCorruptError, StorePartition
 from services.state_stores.materialiser import Materialiser
@@ -59,7 +59,7 @@ class ByHand:
     """An assignment that is as the test says."""
 
     def __init__(self) -> None:
-        self.roles: dict[Place, Role] = {}
+        self.roles: dict[ChangelogPartition, Role] = {}
         self.settled = True
         self.alive = True
 
@@ -67,7 +67,7 @@ class ByHand:
 
     def leave(self) -> None: ...
 
-    def holdings(self, held: Collection[Place]) -> Mapping[Place, Role]:
+    def holdings(self, held: Collection[ChangelogPartition]) -> Mapping[ChangelogPartition, Role]:
         return dict(self.roles)
 
     def give(self, *partitions: int, role: Role = Role.ACTIVE) -> None:
@@ -107,11 +107,12 @@ class Scene:
         self.materialiser._changelogs[TOPIC] = Changelog(origin, 3, RETENTION)
 
     def reconcile(self) -> dict[int, int]:
-        self.materialiser._reconcile(cast(Consumer, self.broker), cast(AdminClient, self.broker))
+        self.materialiser._reader.consumer = cast(Consumer, self.broker)
+        self.materialiser._follow_assignment(cast(AdminClient, self.broker))
         return self.broker.reads
 
     def take_again(self) -> list[int]:
-        starts = self.materialiser._take(cast(AdminClient, self.broker), self.materialiser._held)
+        starts = self.materialiser._open_partitions(cast(AdminClient, self.broker), self.materialiser._roles)
         return [start.offset for start in starts]
 
 
@@ -193,11 +194,11 @@ def test_no_offset_says_nothing_about_how_far_a_store_is() -> None:
     broker.answer = (0, OFFSET_INVALID)
     assert [] == list(ends.poll([(TOPIC, 0)]))
     broker.answer = (0, 5)
-    ends._next = 0.0
+    ends._next_time = 0.0
 
     assert [] == list(ends.poll([(TOPIC, 0)]))
 
-    assert [((TOPIC, 0), 5)] == [(each.place, each.offset) for each in ends.poll([(TOPIC, 0)])]
+    assert [((TOPIC, 0), 5)] == [(each.partition, each.offset) for each in ends.poll([(TOPIC, 0)])]
 
 
 def test_a_standby_that_becomes_the_owner_keeps_its_open_store() -> None:
@@ -228,7 +229,7 @@ def test_a_standby_that_becomes_the_owner_keeps_its_open_store() -> None:
         (stored(5, "another topic"), 0, 9, "made of another topic"),
         (stored(10), 0, 9, "outside"),  # the topic lost its end
         (stored(5), 6, 9, "outside"),  # records between were deleted, tombstones perhaps
-        (stored(5, age=0.95 * RETENTION), 0, 9, "forgets deletions"),
+        (stored(5, age=0.95 * RETENTION), 0, 9, "drops deletions"),
     ],
 )
 def test_data_that_cannot_be_continued_are_thrown_away(local: StorePartition, low: int, high: int, why: str) -> None:
@@ -281,7 +282,7 @@ def test_a_changelog_replaced_while_running_is_read_anew() -> None:
 
 
 class NoEnds:
-    def poll(self, places: Collection[Place]) -> list[None]:
+    def poll(self, places: Collection[ChangelogPartition]) -> list[None]:
         return []
 
 
@@ -293,10 +294,10 @@ def test_a_store_that_has_slept_past_the_tombstones_is_rebuilt_while_running() -
     scene.store.tasks[0].caught_up_time -= int(RETENTION.total_seconds() * 1000)
 
     with pytest.raises(StoreCorruptError):
-        scene.materialiser._tend(cast(EndOffsets, NoEnds()))
+        scene.materialiser._maintain(cast(EndOffsets, NoEnds()))
 
     assert [0] == scene.take_again()
-    assert "forgets deletions" in str(scene.store.tasks[0].progress.rebuilt_because)
+    assert "drops deletions" in str(scene.store.tasks[0].progress.rebuilt_because)
 
 
 def test_an_idle_store_does_not_grow_old() -> None:
@@ -307,7 +308,7 @@ def test_an_idle_store_does_not_grow_old() -> None:
     task, now = scene.store.tasks[0], int(time.time() * 1000)
 
     task.note_end(5, 1.0, now)
-    scene.materialiser._tend(cast(EndOffsets, NoEnds()))
+    scene.materialiser._maintain(cast(EndOffsets, NoEnds()))
 
     assert task.store.checkpoint == Checkpoint("here", 5, now)
 
@@ -374,10 +375,9 @@ def test_a_schema_registry_that_is_away_costs_time_and_no_balance(monkeypatch: p
             return super().writer_schema(schema_id)
 
     module = "services.state_stores.materialiser"
-    monkeypatch.setattr(f"{module}._FIRST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(f"{module}.describe_changelogs", lambda *_: {TOPIC: Changelog("here", 3, RETENTION)})
     monkeypatch.setattr(f"{module}.EndOffsets", lambda _: NoEnds())
-    monkeypatch.setattr(Materialiser, "_consumer", lambda _: OneBalance())
+    monkeypatch.setattr("services.messaging.clients.consumer", lambda *_, **__: OneBalance())
     monkeypatch.setattr(f"{module}.clients.admin", lambda *_: Broker(0, 1))
     store = StateStore(catalogue.stores(Registry())[0])
     assignment = ByHand()

@@ -12,12 +12,13 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from services.settings import Settings
-from tests.support.kafka_topics import PATIENCE
+from tests.support.kafka import KAFKA_TIMEOUT_SECONDS
 
 SECRET = base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
 
@@ -55,7 +56,7 @@ class Receiver:
 
     def wait(self, number: int, path: str = "/hook") -> list[Received]:
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.of(path)) >= number, PATIENCE), self.of(path)
+            assert self.changed.wait_for(lambda: len(self.of(path)) >= number, KAFKA_TIMEOUT_SECONDS), self.of(path)
             return self.of(path)
 
     def receive(self, request: Received) -> tuple[int, dict[str, str]]:
@@ -63,7 +64,8 @@ class Receiver:
             before = len([each for each in self.of(request.path) if each.identity == request.identity])
             self.requests.append(request)
             self.changed.notify_all()
-        return self.answers.get(request.path, lambda *_: (204, {}))(request, before)
+        answer = self.answers.get(request.path)
+        return answer(request, before) if answer else (HTTPStatus.NO_CONTENT, {})
 
 
 @contextmanager
@@ -147,7 +149,7 @@ class Deployment:
                 yield process
             finally:
                 process.kill() if process.poll() is None and sys.exc_info()[0] else process.send_signal(signal.SIGTERM)
-                process.wait(PATIENCE)
+                process.wait(KAFKA_TIMEOUT_SECONDS)
 
     def metrics(self) -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics") as answer:
@@ -155,7 +157,7 @@ class Deployment:
         return text
 
     def await_metric(self, line: str) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + KAFKA_TIMEOUT_SECONDS
         while line not in self.metrics():
             assert time.monotonic() < deadline, self.metrics()
             with self.receiver.changed:

@@ -23,7 +23,7 @@ class KafkaInContainer:
     def __init__(self) -> None:
         self.port = free_port()
         self._container = DockerContainer(KAFKA).with_env("KAFKA_HOST_ADDRESS", self.bootstrap_servers)
-        self._container.ports["29092/tcp"] = (HOST, self.port)
+        self._container.ports["29092/tcp"] = (HOST, self.port)  # type: ignore[assignment]  # docker takes an address too
         self._healthy = HealthcheckWaitStrategy().with_startup_timeout(START_SECONDS)
         self._container.waiting_for(self._healthy)
         self._created = False
@@ -56,7 +56,7 @@ class PostgresInContainer(PostgresContainer):
 
     def __init__(self, volume: str | None = None) -> None:
         super().__init__(POSTGRES, username="loyalty", password=PASSWORD, dbname="loyalty", driver=None)
-        self.ports["5432"] = (HOST,)
+        self.ports["5432"] = (HOST,)  # type: ignore[assignment]  # docker takes an address too
         self._healthy = HealthcheckWaitStrategy().with_startup_timeout(START_SECONDS)
         self.waiting_for(self._healthy)
         if volume:

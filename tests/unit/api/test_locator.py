@@ -2,22 +2,21 @@
 
 import pytest
 
+from api.http import problems
+from api.routing.locator import Locator, Target
 from schemas.topics import LOYALTY_BALANCES
 from services.boot_clock import boot_seconds
-from services.interactive_queries.cluster import Cluster
 from services.interactive_queries.local import LocalInstance, ReplicaStatus
-from services.interactive_queries.metadata import MetadataNotAvailableError, Target
 from services.interactive_queries.reports import HeldPartition, InstanceReport, PeerReports
 from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
 from services.state_stores import catalogue
 from services.state_stores.assignment import Role
-from services.state_stores.local import LocalStores
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.store import NotServingError, StateStore, state_stores
-from services.state_stores.task import Progress, StoreTask
+from services.state_stores.store import LocalStores, NotServingError, StateStore, state_stores
+from services.state_stores.task import StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
-from tests.support.group import URL, FixedMembership, view
+from tests.support.clusters import URL, FixedMembership, view
 
 B, C, D = (f"http://10.0.0.{number}:8080" for number in range(2, 5))
 TOPIC = LOYALTY_BALANCES.name
@@ -41,11 +40,12 @@ class Scene:
         stores = state_stores(catalogue.stores(FolderSchemaIds()))
         self.membership = FixedMembership(**membership)  # type: ignore[arg-type]
         self.local = LocalInstance(LocalStores(stores, NoFeed(), SequenceWaiters()), self.membership, Settings())
-        self.cluster = Cluster.around(self.local, PeerReports())
+        self.reports = PeerReports()
+        self.locator = Locator(self.local, self.reports)
         self.store: StateStore = stores["customer-balances"]
 
     def hold(self, position: int = 5, target: int = 5, active_target: int | None = None) -> StoreTask:
-        progress = Progress(None, 0, position, 5, target, active_target=active_target, end_asked_at=boot_seconds())
+        progress = TaskProgress(None, 0, position, 5, target, active_target=active_target, end_asked_at=boot_seconds())
         task = StoreTask(self.store.definition, 1, MemoryStorePartition(), "test", progress)
         self.store.add(task)
         return task
@@ -60,10 +60,10 @@ class Scene:
             end_offset=position,
             lag=0,
         )
-        self.cluster.reports.note(InstanceReport(url=url, group="loyalty-api", partitions=(held,)))
+        self.reports.note(InstanceReport(url=url, group="loyalty-api", partitions=(held,)))
 
     def targets(self) -> list[Target]:
-        return self.cluster.metadata.targets(self.store, 1)
+        return self.locator.targets(self.store, 1)
 
 
 def owned_by(owner: str, *others: str) -> object:
@@ -84,7 +84,7 @@ def test_who_does_not_answer_is_asked_last() -> None:
     """And first again as soon as it reports."""
     scene = Scene(view=owned_by(B, C))
     scene.reported(C, 7)
-    scene.cluster.reports.suspect(B, "no answer")
+    scene.reports.suspect(B, "no answer")
     assert [Target(C, STANDBY), Target(B, ACTIVE)] == scene.targets()
 
     scene.reported(B, 9)
@@ -99,7 +99,7 @@ def test_nobody_outside_of_the_group_is_asked() -> None:
     scene.reported(C, 9)
 
     assert [Target(B, ACTIVE)] == scene.targets()
-    assert {B} == scene.cluster.metadata.peers
+    assert {B} == scene.locator.peers
 
 
 def test_a_copy_that_is_not_restored_is_not_asked() -> None:
@@ -119,8 +119,8 @@ def test_between_two_owners_the_copies_are_asked() -> None:
     scene.reported(B, 7)
 
     assert [Target(B, STANDBY)] == scene.targets()
-    with pytest.raises(MetadataNotAvailableError):
-        scene.cluster.metadata.of_key(scene.store, b"C1")
+    with pytest.raises(problems.Rebalancing):
+        scene.locator.of_key(scene.store, b"C1")
 
 
 def test_an_owner_by_the_groups_word_alone_is_asked_for_a_copy_only() -> None:
@@ -136,8 +136,8 @@ def test_before_the_group_is_known_nobody_is() -> None:
     scene = Scene()
 
     assert [] == scene.targets()
-    with pytest.raises(MetadataNotAvailableError):
-        scene.cluster.metadata.of_key(scene.store, b"any")
+    with pytest.raises(problems.Rebalancing):
+        scene.locator.of_key(scene.store, b"any")
 
 
 def test_a_global_store_is_asked_here() -> None:
@@ -145,12 +145,12 @@ def test_a_global_store_is_asked_here() -> None:
     scene = Scene(view=owned_by(B))
     stores = scene.local.stores.by_name["stores"]
 
-    assert [Target(URL, ACTIVE)] == scene.cluster.metadata.targets(stores, 0)
-    assert scene.cluster.metadata.of_key(stores, b"S1").active == URL
+    assert [Target(URL, ACTIVE)] == scene.locator.targets(stores, 0)
+    assert scene.locator.of_key(stores, b"S1").active == URL
 
 
 def standing(scene: Scene) -> ReplicaStatus:
-    return scene.local.standing(scene.store, 1)
+    return scene.local.status(scene.store, 1)
 
 
 def test_an_owner_under_its_lease_is_active() -> None:
@@ -187,7 +187,7 @@ def test_the_lease_is_checked_after_the_read_too() -> None:
     before = standing(scene)
     scene.membership.lease_holds = False
 
-    assert scene.local.after_read(scene.store, before).role is STANDBY
+    assert scene.local.confirm(scene.store, before).role is STANDBY
 
 
 def test_nothing_is_read_from_what_is_not_restored_or_not_here() -> None:

@@ -3,74 +3,81 @@
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any
 
 import httpx
+from confluent_kafka import ConsumerGroupState, ConsumerGroupType, Node, TopicPartition
+from confluent_kafka.admin._group import ConsumerGroupDescription, MemberAssignment, MemberDescription
 
 from api.app import create_app
 from api.dependencies import Dependencies
 from api.http.metrics import Metrics
-from schemas.topics import LOYALTY_BALANCES, STORE_SALES, STORES, Topic
+from schemas.topics import Topic
 from services.boot_clock import boot_seconds
-from services.interactive_queries.cluster import Cluster
-from services.interactive_queries.group import GroupView, Member
+from services.interactive_queries.group import GroupView, Member, view_of
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.reports import PeerReports
 from services.messaging.avro import Record, encoder
-from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
 from services.state_stores import catalogue
-from services.state_stores.assignment import Place, Role
-from services.state_stores.local import LocalStores
+from services.state_stores.assignment import ChangelogPartition, Role
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.store import state_stores
-from services.state_stores.task import ChangelogRecord, Progress, StoreTask
+from services.state_stores.store import LocalStores, state_stores
+from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
+from tests.support.builders import IDS
 
-IDS = FolderSchemaIds()
-MINUTE = 60_000
-NOON = 1_700_000_040_000
-"""The start of a minute in November 2023, milliseconds since the epoch."""
+URL = "http://127.0.0.1:8080"
 
 
-def balance(card: str, points: str, sequence: int = 1) -> tuple[Topic, str, dict[str, Any]]:
-    record = {"CustomerCardNo": card, "Sequence": sequence, "UpdatedTime": NOON}
-    return LOYALTY_BALANCES, card, {**record, "TotalLoyaltyPoints": Decimal(points)}
+def member(url: str, places: Iterable[ChangelogPartition], suffix: str = "1") -> MemberDescription:
+    """A member as the broker describes it; its id begins with its client id, as the broker makes them."""
+    partitions = [TopicPartition(topic, number) for topic, number in places]
+    return MemberDescription(f"{url}-{suffix}", url, "/127.0.0.1", MemberAssignment(partitions))
 
 
-def sales(shop: str, start: int, *amounts: str) -> tuple[Topic, str, dict[str, Any]]:
-    values = [Decimal(amount) for amount in amounts]
-    figures = {"Sum": sum(values), "Minimum": min(values), "Maximum": max(values), "Count": len(values)}
-    times = {"WindowStart": start, "WindowEnd": start + MINUTE, "UpdatedTime": start, "Sequence": len(values)}
-    return STORE_SALES, f"{shop}@{start}", {"StoreID": shop, **times, **figures}
+def description(*members: MemberDescription, stable: bool = True) -> ConsumerGroupDescription:
+    state = ConsumerGroupState.STABLE if stable else ConsumerGroupState.PREPARING_REBALANCING
+    return ConsumerGroupDescription(
+        "loyalty-api",
+        is_simple_consumer_group=False,
+        members=list(members),
+        partition_assignor="cooperative-sticky",
+        state=state,
+        coordinator=Node(1, "127.0.0.1", 9092),
+        type=ConsumerGroupType.CLASSIC,
+    )
 
 
-def shop(store_id: str, city: str) -> tuple[Topic, str, dict[str, Any]]:
-    return STORES, store_id, {"StoreID": store_id, "Name": f"{city} 1", "City": city, "State": "Kerala"}
+def view(shares: dict[str, Iterable[ChangelogPartition]], asked_at: float = 0.0) -> GroupView:
+    """A stable group: URL to what its instance owns."""
+    return view_of(description(*(member(url, places) for url, places in shares.items())), asked_at, None)
 
 
 @dataclass
-class PlayedGroup:
-    """What the group says to one instance."""
+class FixedMembership:
+    """A membership that is as the test says, and changes when the test does."""
 
-    url: str
-    owned: frozenset[Place] = frozenset()
+    owned: frozenset[ChangelogPartition] = frozenset()
     view: GroupView | None = None
     lease_holds: bool = True
-    group: str = "test"
-    lease_seconds: float = 3600.0
-    refreshes: int = 0
-
-    def refresh(self) -> None:
-        self.refreshes += 1
+    url: str = URL
+    group: str = "loyalty-api"
+    lease_seconds: float = 4.0
+    refreshed: int = 0
+    changed: Callable[[], None] = field(default=lambda: None)
+    on_refresh: Callable[[], None] = field(default=lambda: None)
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Nothing changes by itself here."""
+        self.changed = callback
+
+    def refresh(self) -> None:
+        self.refreshed += 1
+        self.on_refresh()
 
 
 @dataclass
-class PlayedFeed:
+class FakeFeed:
     """What the materialiser says of itself."""
 
     alive: bool = True
@@ -82,7 +89,7 @@ class PlayedFeed:
     def stop(self) -> None: ...
 
 
-class PlayedCommandLog:
+class FakeCommandLog:
     """Where an instance's commands go; the test says what comes of them."""
 
     def __init__(self) -> None:
@@ -108,14 +115,14 @@ class Instance:
     def __init__(self, url: str = "http://one:8080") -> None:
         self.url = url
         self.stores = state_stores(catalogue.stores(IDS))
-        self.feed = PlayedFeed()
-        self.membership = PlayedGroup(url)
+        self.feed = FakeFeed()
+        self.membership = FixedMembership(url=url, group="test", lease_seconds=3600.0)
         self.reports = PeerReports()
         self.waiters = SequenceWaiters()
-        self.command_log = PlayedCommandLog()
-        local = LocalStores(self.stores, self.feed, self.waiters)
-        self.cluster = Cluster.around(LocalInstance(local, self.membership, Settings()), self.reports)
-        self.app = create_app(Dependencies(self.cluster, Metrics(), self.command_log))
+        self.command_log = FakeCommandLog()
+        stores = LocalStores(self.stores, self.feed, self.waiters)
+        self.local = LocalInstance(stores, self.membership, Settings())
+        self.app = create_app(Dependencies(self.local, self.reports, Metrics(), self.command_log))
 
     def own_everything(self, target: int = 0) -> None:
         """Be alone in the group, with all partitions; each is restored at the target."""
@@ -128,15 +135,15 @@ class Instance:
         for place in places:
             self.hold(place, target=target)
 
-    def hold(self, place: Place, role: Role = Role.ACTIVE, target: int = 0) -> None:
+    def hold(self, place: ChangelogPartition, role: Role = Role.ACTIVE, target: int = 0) -> None:
         for store in self.stores.values():
             if store.definition.changelog.name == place[0] and place[1] not in store.tasks:
-                progress = Progress(None, 0, 0, target, target, end_asked_at=boot_seconds())
+                progress = TaskProgress(None, 0, 0, target, target, end_asked_at=boot_seconds())
                 store.add(StoreTask(store.definition, place[1], MemoryStorePartition(), "test", progress))
             if place[1] in store.tasks and store.definition.changelog.name == place[0]:
                 store.tasks[place[1]].progress.active_target = 0 if role is Role.ACTIVE else None
 
-    def drop(self, place: Place) -> None:
+    def drop(self, place: ChangelogPartition) -> None:
         for store in self.stores.values():
             if store.definition.changelog.name == place[0] and (task := store.remove(place[1])):
                 task.store.close()
@@ -176,11 +183,13 @@ class Group:
                 instance.write(*record)
 
     def share(
-        self, owner_of: Callable[[Place], int], standby_of: Callable[[Place], int | None] = lambda _: None
+        self,
+        owner_of: Callable[[ChangelogPartition], int],
+        standby_of: Callable[[ChangelogPartition], int | None] = lambda _: None,
     ) -> None:
         """Give each partition to the instance of that number, and a copy to another; global stores go to all."""
         definitions = {each.definition.changelog.name: each.definition for each in self.instances[0].stores.values()}
-        owners: dict[Place, int] = {}
+        owners: dict[ChangelogPartition, int] = {}
         for name, definition in definitions.items():
             for place in ((name, number) for number in range(definition.changelog.partitions)):
                 holders = {standby_of(place): Role.STANDBY, owner_of(place): Role.ACTIVE}
@@ -194,13 +203,13 @@ class Group:
             for number, each in enumerate(self.instances)
         )
         for each, member in zip(self.instances, members, strict=True):
-            each.membership.owned = member.places
+            each.membership.owned = member.partitions
             each.membership.view = GroupView(members, stable=True, asked_at=boot_seconds())
         for each in self.instances:
             for other in self.live:
-                each.reports.note(other.cluster.local.report())
+                each.reports.note(other.local.report())
 
-    def _place(self, place: Place, holders: dict[int | None, Role]) -> None:
+    def _place(self, place: ChangelogPartition, holders: dict[int | None, Role]) -> None:
         for number, instance in enumerate(self.instances):
             held = any(
                 place[1] in each.tasks
@@ -214,7 +223,7 @@ class Group:
             if not held:
                 self._restore(instance, place)
 
-    def _restore(self, instance: Instance, place: Place) -> None:
+    def _restore(self, instance: Instance, place: ChangelogPartition) -> None:
         for topic, key, record in self.log:
             stores = [each for each in instance.stores.values() if each.definition.changelog == topic]
             if topic.name == place[0] and stores[0].partition_of(key.encode()) == place[1]:
@@ -260,3 +269,11 @@ class _Wires(httpx.AsyncBaseTransport):
         if url in self._group.mute:
             raise httpx.ReadTimeout("no answer")
         return await self._apps[url].handle_async_request(request)
+
+
+def alone(stores: LocalStores) -> LocalInstance:
+    """The only instance of its group, which owns everything."""
+    topics = {store.definition.changelog for store in stores.by_name.values()}
+    places = frozenset((topic.name, number) for topic in topics for number in range(topic.partitions))
+    membership = FixedMembership(places, view({URL: places}, boot_seconds()))
+    return LocalInstance(stores, membership, Settings())

@@ -1,0 +1,131 @@
+"""Write records to topics and read topics back."""
+
+import contextlib
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Message, Producer, TopicPartition
+
+from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS, POS_INVOICES, Topic
+from services import codecs
+from services.domain.events import Command
+from services.messaging import clients
+from services.messaging.avro import Record, decoder, encoder
+from services.messaging.schema_ids import schema_ids
+from services.settings import Settings
+from tests.support.builders import IDS
+
+KAFKA_TIMEOUT_SECONDS = 120.0
+"""The longest time for one answer of a broker on a busy machine."""
+
+
+def publish(settings: Settings, topic: Topic, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+    """Publish keys and values, and wait until the broker has stored them."""
+    client = clients.producer(settings, "test")
+    for key, value in records:
+        client.produce(settings.name_of(topic), key=key, value=value)
+        client.poll(0)
+    assert 0 == client.flush(KAFKA_TIMEOUT_SECONDS)
+
+
+def publish_invoices(settings: Settings, *invoices: dict[str, Any]) -> None:
+    encode = encoder(POS_INVOICES, IDS)
+    publish(settings, POS_INVOICES, [(each["StoreID"].encode(), encode(each)) for each in invoices])
+
+
+def publish_commands(settings: Settings, *commands: tuple[str, Command]) -> None:
+    """Publish commands, each with its card."""
+    encode = encoder(LOYALTY_COMMANDS, IDS)
+    records = ((card.encode(), encode(codecs.command(card, command))) for card, command in commands)
+    publish(settings, LOYALTY_COMMANDS, records)
+
+
+def read_all(settings: Settings, topic: Topic) -> list[Message]:
+    """All records up to the current end of the topic, ordered by partition and offset."""
+    client = clients.consumer(settings, "test")
+    name = settings.name_of(topic)
+    try:
+        partitions = [
+            TopicPartition(name, partition, OFFSET_BEGINNING)
+            for partition in client.list_topics(name).topics[name].partitions
+        ]
+        client.assign(partitions)
+        found: list[Message] = []
+        ended: set[int] = set()
+        while len(ended) < len(partitions):
+            message = client.poll(KAFKA_TIMEOUT_SECONDS)
+            assert message is not None, f"the broker sent no record of {name} for {KAFKA_TIMEOUT_SECONDS:.0f} s"
+            if message.error():
+                ended.add(int(message.partition() or 0))
+            else:
+                found.append(message)
+        return sorted(found, key=lambda message: (message.partition(), message.offset()))
+    finally:
+        client.close()
+
+
+def headers_of(message: Message) -> dict[str, bytes]:
+    return {name: value if isinstance(value, bytes) else b"" for name, value in dict(message.headers() or ()).items()}
+
+
+def records_of(settings: Settings, topic: Topic) -> list[Record]:
+    """All records of the topic, decoded. Includes duplicates, and leaves out tombstones."""
+    decode = decoder(topic, IDS)
+    return [decode(value) for message in read_all(settings, topic) if (value := message.value()) is not None]
+
+
+def unique_records_of(settings: Settings, topic: Topic) -> dict[str, Record]:
+    """CloudEvents id to record: the view of a reader that ignores duplicates. Fails if two duplicates differ."""
+    decode = decoder(topic, IDS)
+    values: dict[str, bytes] = {}
+    for message in read_all(settings, topic):
+        identity, value = headers_of(message)["ce_id"].decode(), bytes(message.value() or b"")
+        assert value == values.setdefault(identity, value), f"{identity} was written twice with different bytes"
+    return {identity: decode(value) for identity, value in values.items()}
+
+
+def highest_balances_of(settings: Settings) -> dict[str, Record]:
+    """Card to balance: the record with the highest sequence number of each card."""
+    balances: dict[str, Record] = {}
+    for record in records_of(settings, LOYALTY_BALANCES):
+        card = record["CustomerCardNo"]
+        if record["Sequence"] > balances.get(card, {"Sequence": 0})["Sequence"]:
+            balances[card] = record
+    return balances
+
+
+def last_balances_of(settings: Settings) -> dict[str, Record]:
+    """Card to balance: the last record of each card, unless it is a tombstone."""
+    decode = decoder(LOYALTY_BALANCES, IDS)
+    last = {bytes(each.key() or b"").decode(): each.value() for each in read_all(settings, LOYALTY_BALANCES)}
+    return {card: decode(value) for card, value in last.items() if value is not None}
+
+
+class BalanceWriter:
+    """Writes ``loyalty-balances`` as the loyalty query does, or with the bytes that a test chooses."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._topic = settings.name_of(LOYALTY_BALANCES)
+        self._producer: Producer = clients.producer(settings, "test-changelog")
+        self._encode = encoder(LOYALTY_BALANCES, schema_ids(settings))
+
+    def balance(self, card: str, points: str, sequence: int, updated: int = 1_700_000_000_000) -> None:
+        record = {
+            "CustomerCardNo": card,
+            "TotalLoyaltyPoints": Decimal(points),
+            "Sequence": sequence,
+            "UpdatedTime": updated,
+        }
+        self.raw(card, self._encode(record))
+
+    def raw(self, card: str, value: bytes | None) -> None:
+        while True:
+            with contextlib.suppress(BufferError):
+                self._producer.produce(self._topic, key=card.encode(), value=value)
+                self._producer.poll(0)
+                return
+            self._producer.poll(0.5)
+
+    def flush(self) -> None:
+        assert 0 == self._producer.flush(KAFKA_TIMEOUT_SECONDS)

@@ -1,0 +1,231 @@
+"""Start the pipeline, the API and the ledger as operators do, and prepare checkpoints as a crash leaves them."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Self
+
+import httpx
+from sqlalchemy import Engine, func, select
+from sqlalchemy.exc import OperationalError
+
+from infra.local import jars
+from infra.local.java import find_java_home
+from infra.local.ports import HOST, free_port
+from infra.local.stack import environment_of
+from services.ledger.database import reading_engine
+from services.ledger.tables import EntryRow
+from services.messaging.schema_ids import FolderSchemaIds
+from services.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from pipelines.runtime.query_table import Query
+
+DEADLINE_SECONDS = 240.0
+POLL_SECONDS = 0.05
+ROOT = Path(__file__).parents[2]
+
+
+class ApiProcess:
+    """One API instance on a free port. It writes its log to a file, because a full pipe would stop it."""
+
+    def __init__(self, settings: Settings, log: Path) -> None:
+        port = free_port()
+        options = ["--host", HOST, "--port", str(port), "--state-dir", str(settings.state_dir)]
+        self._log = log
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "api", *options],
+                cwd=ROOT,
+                env=environment_of(settings),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        self.url = f"http://{HOST}:{port}"
+        self.http = httpx.Client(base_url=self.url, timeout=40, trust_env=False)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_until(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Poll /readyz until its report satisfies the condition. Returns that report."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while time.monotonic() < deadline:
+            assert self._process.poll() is None, f"the API process ended:\n{self._log.read_text()}"
+            with contextlib.suppress(httpx.TransportError):
+                report: dict[str, Any] = self.http.get("/readyz").json()
+                if condition(report):
+                    return report
+            time.sleep(POLL_SECONDS)
+        raise AssertionError(f"the condition did not hold within {DEADLINE_SECONDS:.0f} s:\n{self._log.read_text()}")
+
+    def wait_until_ready(self) -> dict[str, Any]:
+        """Wait until the instance is ready and no partition lags."""
+        return self.wait_until(lambda report: report["ready"] and not any(p["lag"] for p in report["partitions"]))
+
+    def owned(self, store: str) -> list[int]:
+        """The active partitions of a store, as the instance reports them shortly after an assignment."""
+        partitions = self.http.get("/v1/instances/local").json()["partitions"]
+        return [each["partition"] for each in partitions if each["store"] == store and each["role"] == "active"]
+
+    def balance(self, card: str) -> httpx.Response:
+        return self.http.get(f"/v1/customers/{card}/balance")
+
+    def points(self, cards: Iterable[str]) -> dict[str, str]:
+        """Card to served points. Leaves out unknown customers."""
+        responses = {card: self.balance(card) for card in cards}
+        assert {each.status_code for each in responses.values()} <= {200, 404}
+        return {card: each.json()["TotalLoyaltyPoints"] for card, each in responses.items() if each.status_code == 200}
+
+    def pause(self) -> None:
+        """Send SIGSTOP: the process keeps its connections and does not notice the time that passes."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def log_lines(self, *parts: str) -> list[str]:
+        """The lines of the log that contain all of these parts."""
+        return [line for line in self._log.read_text().splitlines() if all(part in line for part in parts)]
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(DEADLINE_SECONDS)
+        self.http.close()
+
+    def wait(self) -> int:
+        """Wait until the process ends. Returns the exit status."""
+        return self._process.wait(DEADLINE_SECONDS)
+
+    def terminate(self) -> int:
+        """Send SIGTERM and wait until the process ends. Returns the exit status."""
+        self._process.send_signal(signal.SIGTERM)
+        status = self._process.wait(DEADLINE_SECONDS)
+        self.http.close()
+        return status
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self.kill()
+        self.http.close()
+
+
+def balance_partitions(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """The partitions of the store ``customer-balances`` in a report of /readyz, in their order."""
+    return [each for each in report["partitions"] if each["store"] == "customer-balances"]
+
+
+def run_to_the_end(spark: "SparkSession", settings: Settings, *queries: "Query") -> None:
+    """Run the queries until they have read all input. Restarts a query that a busy machine gave no processor time."""
+    from pyspark.errors import StreamingQueryException
+
+    from pipelines.__main__ import STARTS_AGAIN, STARVED
+
+    def start(query: "Query") -> "StreamingQuery":
+        return query.start(spark, FolderSchemaIds(), settings, available_now=True)
+
+    restarts_left = STARTS_AGAIN
+    running = [(query, start(query)) for query in queries]
+    while running:
+        query, started = running.pop()
+        try:
+            started.awaitTermination()
+        except StreamingQueryException as error:
+            if not restarts_left or STARVED not in str(error):
+                raise
+            restarts_left -= 1
+            running.append((query, start(query)))
+
+
+def start_pipeline(settings: Settings, log: IO[str], *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    """Start ``python -m pipelines`` in a session of its own, so that a test can kill it with all its children."""
+    complete = {
+        **os.environ,
+        "JAVA_HOME": str(find_java_home()),
+        "LOYALTY_KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers,
+        "LOYALTY_TOPIC_PREFIX": settings.topic_prefix,
+        "LOYALTY_CHECKPOINT_DIR": settings.checkpoint_dir,
+        "LOYALTY_EXPORT_DIR": settings.export_dir,
+        "LOYALTY_SALES_INTERVAL": "PT1S",
+        "LOYALTY_EXPORT_INTERVAL": "PT1S",
+        "LOYALTY_METRICS_PORT": str(free_port()),
+        "LOYALTY_SPARK_MASTER": "local[2]",
+        "LOYALTY_SPARK_JAVA_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "LOYALTY_SPARK_JARS_DIR": str(jars.folder("spark")),
+        **environment,
+    }
+    command = [sys.executable, "-m", "pipelines", *arguments]
+    return subprocess.Popen(command, env=complete, stdout=log, stderr=log, start_new_session=True)
+
+
+def wait_until(
+    condition: Callable[[], bool], process: subprocess.Popen[bytes], log: IO[str], seconds: int = 480
+) -> None:
+    """Poll a condition while the process runs. Fails with the end of its log."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, Path(log.name).read_text(encoding="utf-8")[-4000:]
+        assert time.monotonic() < deadline, Path(log.name).read_text(encoding="utf-8")[-4000:]
+        time.sleep(POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def running_ledger(settings: Settings, entries: int, log: Path) -> Iterator[None]:
+    """Run ``python -m services.ledger``. Enters the block when the ledger has this number of entries."""
+    environment = environment_of(settings.model_copy(update={"ledger_metrics_port": free_port()}))
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "services.ledger"], env=environment, stdout=output, stderr=output
+        )
+    engine = reading_engine(settings.ledger_url)
+    try:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while _entry_count(engine) < entries:
+            assert process.poll() is None, log.read_text(encoding="utf-8")
+            assert time.monotonic() < deadline, log.read_text(encoding="utf-8")
+            time.sleep(POLL_SECONDS)
+        yield
+    finally:
+        engine.dispose()
+        process.terminate()
+        process.wait(DEADLINE_SECONDS)
+
+
+def _entry_count(engine: Engine) -> int:
+    try:
+        with engine.connect() as connection:
+            return int(connection.scalar(select(func.count()).select_from(EntryRow)) or 0)
+    except OperationalError:  # the ledger has not created its tables yet
+        return 0
+
+
+def delete_newest_commit(checkpoint: str | Path) -> None:
+    """Delete the newest commit. Spark then repeats that batch, as after a crash between the sink and the commit."""
+    _delete([max(_batches(checkpoint, "commits"), key=lambda path: int(path.name))])
+
+
+def delete_all_batches_but_the_first(checkpoint: str | Path) -> None:
+    """Make Spark forget all batches after the first. It repeats them from the state after the first batch."""
+    _delete([path for log in ("commits", "offsets") for path in _batches(checkpoint, log) if path.name != "0"])
+
+
+def _batches(checkpoint: str | Path, log: str) -> list[Path]:
+    return [path for path in Path(checkpoint, log).iterdir() if path.name.isdigit()]
+
+
+def _delete(files: list[Path]) -> None:
+    for file in files:
+        file.unlink()
+        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
