@@ -23,7 +23,7 @@ from services.ledger.database import LedgerError
 from services.ledger.queries import LedgerQueries
 from services.logging import configure_logging
 from services.messaging.schema_ids import schema_ids
-from services.programmes.topic import version_0
+from services.programmes.topic import default_programme
 from services.settings import Settings, SettingsError, read_settings
 from services.state_stores import catalogue
 from services.state_stores.materialiser import Materialiser
@@ -55,7 +55,7 @@ def build_app(settings: Settings, directory: StateDirectory, membership: GroupMe
     )
     local = LocalInstance(LocalStores(stores, materialiser, waiters), membership, settings)
     command_log, ledger = KafkaCommandLog(settings), LedgerQueries(settings.ledger_url)
-    return create_app(Dependencies(local, reports, metrics, command_log, version_0(settings), ledger))
+    return create_app(Dependencies(local, reports, metrics, command_log, default_programme(settings), ledger))
 
 
 def serve(settings: Settings) -> None:

@@ -7,8 +7,9 @@ from datetime import datetime
 import orjson
 
 from api.http import problems
+from services.domain.formats import to_milliseconds
 from services.domain.programme import Programme, Programmes
-from services.programmes import ProgrammeError, parse
+from services.programmes.file import ProgrammeError, parse_programme
 from services.state_stores.contract import StoreError
 from services.state_stores.definition import VersionedValue
 from services.state_stores.store import NotServingError, StateStore
@@ -40,9 +41,9 @@ class CurrentProgramme:
     def _parse(self, stored: bytes) -> Programme:
         if stored not in self._parsed:
             published = orjson.loads(VersionedValue.unpack(stored).body)
-            effective_time = int(datetime.fromisoformat(published["EffectiveTime"]).timestamp() * 1000)
+            effective_time = to_milliseconds(datetime.fromisoformat(published["EffectiveTime"]))
             try:
-                rules = parse(published["Programme"])
+                rules = parse_programme(published["Programme"])
             except ProgrammeError as error:
                 raise problems.ProgrammeUnreadable(published["Version"]) from error
             self._parsed[stored] = replace(rules, version=published["Version"], effective_time=effective_time)

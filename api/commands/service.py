@@ -11,7 +11,7 @@ import asyncio
 import math
 import time
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -23,10 +23,11 @@ from api.http import problems
 from api.routing.lookup import Lookup
 from api.routing.owner_only import OwnerOnly
 from api.routing.peer_client import PeerResponse
-from services import codecs
+from services.codecs.events import command_record
 from services.commands.log import ASKED, DECIDED, DONE, ERASE, PENDING, CommandLog, mark_of
 from services.domain.account.model import command_kind
 from services.domain.events import Capture, Command, Void
+from services.domain.formats import to_milliseconds
 from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
 from services.state_stores import catalogue
@@ -46,7 +47,6 @@ MOST_IN_FLIGHT = 256
 _PATIENCE_SECONDS = 15.0
 _MARK_SECONDS = 5.0
 _SHORTEST_VISIBILITY_SECONDS = 1.0
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Decision = dict[str, Any]
 """A decision as the store holds it (``catalogue.decision_body``). Its status is pending while only the mark exists."""
@@ -101,7 +101,7 @@ class CommandService:
             if not is_marked:
                 await self._mark(mark)
                 is_marked = True
-            await self._send(codecs.command(card, command, time.time_ns() // 1_000_000))
+            await self._send(command_record(card, command, time.time_ns() // 1_000_000))
             decision = await self._await_decision(mark, deadline)
             return await self.await_visibility(decision, deadline, card)
         finally:
@@ -133,7 +133,9 @@ class CommandService:
         if decision["Status"] != DONE or card is None:
             return Outcome(decision, is_visible=True)
         erased = decision["Kind"] == ERASE
-        changed = ReadConsistency(decision["AccountSequence"] or 0, _milliseconds(decision["OpenedTime"]), erased)
+        opened = decision["OpenedTime"]
+        opened_time = to_milliseconds(datetime.fromisoformat(opened)) if opened else 0
+        changed = ReadConsistency(decision["AccountSequence"] or 0, opened_time, erased)
         seconds = max(deadline - time.monotonic(), _SHORTEST_VISIBILITY_SECONDS)
         try:
             balance = await self._lookup.value_of(catalogue.BALANCES, card, changed, seconds)
@@ -241,10 +243,3 @@ def location_of(command_id: str) -> str:
 def _age(entry: VersionedValue) -> float:
     """Seconds since the broker appended the record, by the clock of this machine."""
     return time.time() - entry.append_time / 1000
-
-
-def _milliseconds(time_text: str | None) -> int:
-    """A time of a decision in milliseconds since the epoch; 0 for None."""
-    if time_text is None:
-        return 0
-    return (datetime.fromisoformat(time_text) - _EPOCH) // timedelta(milliseconds=1)

@@ -3,19 +3,19 @@
 import hashlib
 from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
 
 from api.http import problems
 from api.http.parameters import MOST_WINDOWS
+from services.domain.formats import to_milliseconds
 from services.interactive_queries.local_queries import KeyRange
 from services.state_stores.definition import VersionedValue
 from services.state_stores.store import StateStore
 
 _SCOPE_BYTES = 6
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def entry_body(key: bytes, partition: int, entry: VersionedValue) -> dict[str, Any]:
@@ -73,8 +73,8 @@ def checked_partitions(numbers: Sequence[int] | None, store: StateStore) -> Sequ
 
 
 def _milliseconds(time: datetime, *, round_up: bool) -> int:
-    microseconds = (time - _EPOCH) // timedelta(microseconds=1)
-    return -(-microseconds // 1_000) if round_up else microseconds // 1_000
+    milliseconds = to_milliseconds(time)
+    return milliseconds + 1 if round_up and time.microsecond % 1_000 else milliseconds
 
 
 def _scope(store: str, keys: KeyRange) -> bytes:

@@ -8,7 +8,7 @@ from api.http.responses import json_response
 from api.routing.lookup import Lookup
 from api.schemas.simulation import Basket, Simulation
 from services.domain.accrual import accrual, eligible
-from services.domain.points import to_points
+from services.domain.formats import points_text
 from services.domain.programme import Programme
 from services.domain.tiers import tier_for
 from services.state_stores import catalogue
@@ -42,8 +42,8 @@ async def simulate(basket: Basket, programme: ProgrammeDep, lookup: LookupDep) -
     earned = accrual(purchase, rules, tier)
     return json_response(
         {
-            "EarnedLoyaltyPoints": str(to_points(earned.points)),
-            "Parts": [{"Name": part.name, "LoyaltyPoints": str(to_points(part.points))} for part in earned.parts],
+            "EarnedLoyaltyPoints": points_text(earned.points),
+            "Parts": [{"Name": part.name, "LoyaltyPoints": points_text(part.points)} for part in earned.parts],
             "Eligible": eligible(purchase, rules),
             "Tier": tier or None,
             "ProgrammeVersion": rules.version,

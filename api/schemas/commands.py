@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from api.schemas.fields import EXACT, LONGEST_CARD, NotBlank, PointsText, Text, Time
+from services.domain.formats import to_hundredths
 
 LONGEST_REASON = 500
 LONGEST_ACTOR = 128
@@ -50,10 +51,6 @@ Reason = Annotated[Text, Field(max_length=LONGEST_REASON, examples=["goodwill: p
 Actor = Annotated[Text, Field(max_length=LONGEST_ACTOR, description="Who asks for it.", examples=["till 7"])]
 
 
-def hundredths(points: str) -> int:
-    return int(Decimal(points).scaleb(2))
-
-
 class _Body(BaseModel):
     # A name that is spelled wrong must not be taken for one that was left out.
     model_config = ConfigDict(alias_generator=to_camel, extra="forbid")
@@ -61,7 +58,7 @@ class _Body(BaseModel):
     def normalized(self) -> dict[str, Any]:
         """The fields of the request, equal for all spellings of the same points."""
         fields = self.model_dump()
-        return {**fields, "points": hundredths(fields["points"])}
+        return {**fields, "points": to_hundredths(Decimal(fields["points"]))}
 
 
 class Redemption(_Body):

@@ -19,7 +19,9 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from pipelines.accounts.state_calls import MapCalls
 from schemas.topics import LOYALTY, LOYALTY_BALANCES, LOYALTY_COMMANDS, LOYALTY_DECISIONS, Topic
-from services import codecs
+from services.codecs.events import credit_record, decode_event
+from services.codecs.records import balance_record, decision_record, notification_record
+from services.codecs.state import decode_account, encode_account
 from services.domain.account import processor as accounts
 from services.domain.account.processor import Account, Outcome
 from services.domain.entries import Entry, Kind
@@ -78,7 +80,7 @@ def account_records(
     """Events in, rows of EVENT_TYPE, each once; rows of RECORD_TYPE out.
 
     Args:
-        initial: accounts to begin with (CustomerCardNo string, account binary as account_wire.dump gives it); looked
+        initial: accounts to begin with (CustomerCardNo string, account binary as encode_account gives it); looked
             at in the first micro-batch of a new checkpoint alone.
     """
     interval = int(settings.timer_interval.total_seconds() * 1000)
@@ -122,7 +124,7 @@ class CustomerAccounts(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         by_card: dict[str, list[Event]] = defaultdict(list)
         for row in rows:
-            by_card[row.CustomerCardNo].append(codecs.event_of(row.append_time, bytes(row.event)))
+            by_card[row.CustomerCardNo].append(decode_event(row.append_time, bytes(row.event)))
         changes = _Changes()
         outcomes = {}
         for card, (before, due) in self._get(sorted(by_card)):
@@ -150,7 +152,7 @@ class CustomerAccounts(StatefulProcessor):
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802, N803
         changes = _Changes()
-        self._put(initialState.CustomerCardNo, codecs.load(bytes(initialState.account)), 0, changes)
+        self._put(initialState.CustomerCardNo, decode_account(bytes(initialState.account)), 0, changes)
         self._keep(changes)
 
     def close(self) -> None:
@@ -159,7 +161,7 @@ class CustomerAccounts(StatefulProcessor):
     def _get(self, cards: Sequence[str]) -> Iterator[tuple[str, tuple[Account | None, int]]]:
         """Each card with its account and for when a timer is set."""
         for card, value in zip(cards, self._accounts.get([(card,) for card in cards]), strict=True):
-            yield card, (codecs.load(bytes(value[0])), value[1]) if value else (None, 0)
+            yield card, (decode_account(bytes(value[0])), value[1]) if value else (None, 0)
 
     def _put(self, card: str, account: Account, due: int, changes: "_Changes") -> None:
         """Keep an account; one that is to be woken before ``due``, when its timer is set, gets a timer."""
@@ -169,7 +171,7 @@ class CustomerAccounts(StatefulProcessor):
         if timer and (not due or timer < due):
             due = timer
             changes.timers[timer].append(card)
-        changes.accounts.append(((card,), (codecs.dump(account), due)))
+        changes.accounts.append(((card,), (encode_account(account), due)))
 
     def _keep(self, changes: "_Changes") -> None:
         self._accounts.update(changes.accounts)
@@ -245,19 +247,19 @@ def rows_of(card: str, outcome: Outcome, writer_ids: Mapping[Topic, int]) -> Ite
 def _records(card: str, outcome: Outcome) -> Iterable[tuple[Topic, str, str, Record | None]]:
     """Topic, id, key and record (None: a tombstone) of all that came of one customer's events."""
     for entry in outcome.entries:
-        yield LOYALTY, _entry_id(card, entry), card, codecs.notification(card, entry)
+        yield LOYALTY, _entry_id(card, entry), card, notification_record(card, entry)
     if outcome.entries:
         # Readers of the changelog take the newest, so one a micro-batch will do: of an account that was erased and
         # opened anew that is the new one's.
         last = outcome.entries[-1]
-        balance = None if last.kind == Kind.ERASED else codecs.balance(card, last)
+        balance = None if last.kind == Kind.ERASED else balance_record(card, last)
         yield LOYALTY_BALANCES, _entry_id(card, last), card, balance
     for decision in outcome.decisions:
-        yield LOYALTY_DECISIONS, decision.command_id, decision.command_id, codecs.decision(card, decision)
+        yield LOYALTY_DECISIONS, decision.command_id, decision.command_id, decision_record(card, decision)
     for command_id in outcome.forgotten:
         yield LOYALTY_DECISIONS, command_id, command_id, None
     for credit in outcome.credits:
-        yield LOYALTY_COMMANDS, credit.command_id, credit.to_card, codecs.credit_command(card, credit)
+        yield LOYALTY_COMMANDS, credit.command_id, credit.to_card, credit_record(card, credit)
 
 
 def _entry_id(card: str, entry: Entry) -> str:

@@ -6,7 +6,6 @@ Which one that was only the record can say: those count that have an entry, and 
 
 import json
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -17,6 +16,7 @@ from pipelines.queries.loyalty import with_repeats
 from pipelines.sources import commands, invoices
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
 from services.audit.extent import TopicExtent, extent_of
+from services.domain.formats import to_datetime
 from services.domain.programme import Programmes
 from services.messaging.schema_ids import FolderSchemaIds, SchemaIds
 from services.pseudonyms import Pseudonyms
@@ -88,7 +88,7 @@ def read(context: Context, now: int, *, archive: bool) -> Inputs:
 
 
 def in_words(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return to_datetime(milliseconds).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def read_batch(context: Context, extent: TopicExtent) -> DataFrame:

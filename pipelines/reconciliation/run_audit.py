@@ -14,7 +14,6 @@ from pipelines.reconciliation.audit import Report, audit
 from pipelines.reconciliation.facts import first_line
 from pipelines.reconciliation.inputs import Context
 from pipelines.runtime.session import spark_session
-from services import programmes
 from services.audit.extent import NoTopicError
 from services.audit.facts import COMPARED
 from services.cli.audit import PARTS, SHOWN, ApiOption, From, FromOption, ShowOption, WithoutOption
@@ -22,6 +21,8 @@ from services.cli.output import MISUSED, AsJson, console, print_json, stop
 from services.logging import configure_logging
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import schema_ids
+from services.programmes.file import ProgrammeError
+from services.programmes.topic import load_programmes
 from services.pseudonyms import PseudonymKeyError, pseudonyms
 from services.settings import SettingsError, read_settings
 
@@ -38,13 +39,13 @@ def session(name: str) -> Iterator[Context]:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
         # What can be refused is refused before Spark starts.
-        rules, names = programmes.load(settings), pseudonyms(settings.pseudonym_key_file)
+        rules, names = load_programmes(settings), pseudonyms(settings.pseudonym_key_file)
         spark = spark_session(settings, name)
         try:
             yield Context(spark, settings, schema_ids(settings), rules, names)
         finally:
             spark.stop()
-    except (NoTopicError, PublishError, programmes.ProgrammeError, PseudonymKeyError) as error:
+    except (NoTopicError, PublishError, ProgrammeError, PseudonymKeyError) as error:
         stop(str(error), MISUSED)
     except (PySparkException, Py4JJavaError) as error:
         stop(f"Spark: {first_line(error)}", MISUSED)

@@ -19,9 +19,9 @@ from pipelines.sinks.foreach_batch import in_few_words
 from pipelines.sinks.kafka import stream_to_kafka
 from pipelines.sources import commands, invoices
 from schemas.topics import HADOOP, LOYALTY_BALANCES, LOYALTY_COMMANDS, POS_INVOICES, Topic
-from services import programmes
 from services.messaging.administration import is_empty, longest_stay
 from services.messaging.schema_ids import SchemaIds
+from services.programmes.topic import load_programmes
 from services.pseudonyms import pseudonyms
 from services.settings import Settings
 
@@ -40,7 +40,7 @@ class Seed:
     """What a new checkpoint begins with in place of nothing.
 
     Attributes:
-        accounts: CustomerCardNo string, account binary (as account_wire.dump gives it).
+        accounts: CustomerCardNo string, account binary (as encode_account gives it).
         offsets: by topic and partition, the first record that is not in these accounts.
     """
 
@@ -157,7 +157,7 @@ def _loyalty(read: Read, ids: SchemaIds, settings: Settings, seed: Seed | None) 
     records = loyalty.loyalty(
         invoices.checked(read(POS_INVOICES), ids),
         commands.checked(read(LOYALTY_COMMANDS), ids),
-        programmes.load(settings),
+        load_programmes(settings),
         ids,
         settings,
         seed.accounts if seed else None,
@@ -180,7 +180,7 @@ def _archive(read: Read, ids: SchemaIds, settings: Settings, _: Seed | None) -> 
     happened = loyalty.events(
         invoices.checked(read(POS_INVOICES), ids),
         commands.checked(read(LOYALTY_COMMANDS), ids),
-        programmes.load(settings),
+        load_programmes(settings),
         settings,
     )
     archived = archive.archived(happened, pseudonyms(Path(settings.pseudonym_key_file)))

@@ -5,7 +5,7 @@ from decimal import Decimal
 from types import SimpleNamespace
 
 from pipelines.accounts.operator import CustomerAccounts, rows_of, writer_ids
-from services import codecs
+from services.codecs.events import command_record
 from services.domain.account.processor import advance, process
 from services.domain.events import Erase, Purchase
 from services.domain.programme import Programme, Programmes
@@ -44,7 +44,7 @@ def framed(card, event):
         record = {"InvoiceNumber": event.invoice_number, "TotalAmount": float(event.total_amount)}
         encode = record_encoder("Purchase", IDS.id_of("Purchase"))
         return encode(record | {"StoreID": "", "CustomerType": "PRIME", "InvoiceLineItems": []})
-    return record_encoder("LoyaltyCommand", IDS.id_of("LoyaltyCommand"))(codecs.command(card, event))
+    return record_encoder("LoyaltyCommand", IDS.id_of("LoyaltyCommand"))(command_record(card, event))
 
 
 def wakes(processor, timer, now):
