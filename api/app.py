@@ -9,13 +9,12 @@ from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
 from api.dependencies import Dependencies
-from api.http import problems
+from api.http import openapi, problems
 from api.http.direct import DirectRoutes
 from api.http.limits import BodyLimitMiddleware
 from api.http.metrics import MetricsMiddleware
 from api.routers import balances, commands, health, instances, ledger, simulation, stores
 from api.routing.peer_client import ReportCollector
-from api.schemas import documentation
 
 
 class _Application(FastAPI):
@@ -61,7 +60,7 @@ def create_app(dependencies: Dependencies) -> FastAPI:
         title="retail-loyalty",
         version="1.0.0",
         summary="Loyalty points: balances from state that the instances share, and commands.",
-        description=documentation.DESCRIPTION,
+        description=openapi.DESCRIPTION,
         openapi_tags=[
             {"name": "customers", "description": "What customers have."},
             {"name": "commands", "description": "What is done with points; each exactly once."},
@@ -77,7 +76,7 @@ def create_app(dependencies: Dependencies) -> FastAPI:
     )
     app.state.dependencies = dependencies
     problems.install(app)
-    documentation.install(app)
+    openapi.install(app)
     for router in (
         balances.router,
         ledger.router,

@@ -33,7 +33,7 @@ class CurrentProgramme:
         now = time.time_ns() // 1_000_000
         try:
             tasks = [self._store.serving(number) for number in range(self._store.definition.changelog.partitions)]
-            entries = [stored for task in tasks for _, stored in task.scan(b"", None, _MOST_VERSIONS)]
+            entries = [stored for task in tasks for _, stored in task.store.scan(b"", None, _MOST_VERSIONS)]
         except (NotServingError, StoreError) as error:
             raise problems.from_store_error(error, 0) from error
         return Programmes.of([self._version_0, *map(self._parse, entries)]).at(now), now

@@ -9,7 +9,7 @@ from api.commands.service import CommandService
 from api.current_programme import CurrentProgramme
 from api.http import problems
 from api.http.metrics import Metrics
-from api.http.pagination import StoreName
+from api.http.parameters import StoreName
 from api.routing.locator import Locator
 from api.routing.lookup import Lookup
 from api.routing.owner_only import OwnerOnly

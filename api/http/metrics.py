@@ -146,8 +146,8 @@ class _StoresCollector(Collector):
 def _sample(task: StoreTask) -> dict[str, float]:
     progress = task.progress
     sample = {
-        "restored": float(task.serves),
-        "damaged": float(task.damage is not None),
+        "restored": float(task.serving),
+        "damaged": float(task.store.damage is not None),
         "share": progress.restored_share,
         "lag": progress.lag,
         "position": progress.position,
@@ -156,7 +156,7 @@ def _sample(task: StoreTask) -> dict[str, float]:
         "ignored": progress.ignored,
     }
     with suppress(StoreError):  # no figure rather than a wrong one
-        sample["entries"] = task.count()
+        sample["entries"] = task.store.count()
     return sample
 
 

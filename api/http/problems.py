@@ -13,6 +13,7 @@ from typing import Any, Self
 import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from starlette.exceptions import HTTPException
 
@@ -24,6 +25,17 @@ TYPE_PREFIX = "urn:problem-type:loyalty:"
 """Problem types are names and not addresses, because a deployment has no server for their documentation."""
 
 _HEADER_FIELDS = frozenset({"retry_after", "location"})
+
+
+class ProblemBody(BaseModel):
+    """An error, after RFC 9457. Some types have further members."""
+
+    model_config = ConfigDict(extra="allow", title="Problem")
+
+    type: str = Field(description="Names the kind of problem.", examples=["urn:problem-type:loyalty:unknown-customer"])
+    title: str
+    status: int = Field(ge=400, le=599)
+    detail: str
 
 
 class Problem(Exception):  # noqa: N818 - subclasses are named after what happened

@@ -6,10 +6,11 @@ from fastapi import APIRouter, Request, Response
 
 from api.dependencies import dependencies_of
 from api.http import problems
+from api.http.headers import FRESHNESS_HEADERS
 from api.http.parameters import Card, IfNoneMatch, MaxLag, MinSequence, OpenedTime, Timeout
 from api.routers.key_responses import key_response
 from api.routing.lookup import KeyRead
-from api.schemas.documentation import FRESHNESS_HEADERS, Balance
+from api.schemas.balances import Balance
 from services.state_stores.catalogue import BALANCES
 from services.state_stores.definition import ReadConsistency
 

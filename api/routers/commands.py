@@ -9,11 +9,13 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 
 from api.commands.service import Decision, Outcome, location_of
 from api.dependencies import CommandsDep
-from api.http import headers, pagination, problems
-from api.http.parameters import LONGEST_TIMEOUT_SECONDS, Card, NotBlank
+from api.http import headers, problems
+from api.http.parameters import LONGEST_TIMEOUT_SECONDS, Card
 from api.http.problems import Problem
+from api.http.responses import json_response
 from api.routing.peer_client import PeerResponse
 from api.schemas.commands import Adjustment, Command, Redemption, Transfer
+from api.schemas.fields import NotBlank
 from services.commands.identity import MAX_KEY_LENGTH, command_id, request_hash
 from services.commands.log import DONE, PENDING
 from services.domain import events
@@ -253,7 +255,7 @@ async def command(command: CommandId, commands: CommandsDep, timeout_seconds: Ti
     outcome = await commands.await_visibility(decision, deadline)
     if decision["Status"] == PENDING or not outcome.is_visible:
         return _accepted(decision)
-    return pagination.json_response(_public(decision))
+    return json_response(_public(decision))
 
 
 def _common_fields(identity: str, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -275,19 +277,16 @@ def _response(outcome: Outcome | PeerResponse, done: HTTPStatus) -> Response:
         raise problems.CommandRefused.from_decision(_public(decision))
     if decision["Status"] == PENDING or not outcome.is_visible:
         return _accepted(decision)
-    response = pagination.json_response(_public(decision), Location=location_of(decision["CommandID"]))
-    response.status_code = done
+    own_headers = {"Location": location_of(decision["CommandID"])}
     if decision["AccountSequence"]:
-        response.headers[headers.SEQUENCE] = str(decision["AccountSequence"])
-    return response
+        own_headers[headers.SEQUENCE] = str(decision["AccountSequence"])
+    return json_response(_public(decision), done, headers=own_headers)
 
 
 def _accepted(decision: Decision) -> Response:
     """202 for a command that is pending, or that the balance does not show yet."""
-    response = pagination.json_response(_public(decision), Location=location_of(decision["CommandID"]))
-    response.status_code = HTTPStatus.ACCEPTED
-    response.headers["Retry-After"] = "1"
-    return response
+    own_headers = {"Location": location_of(decision["CommandID"]), "Retry-After": "1"}
+    return json_response(_public(decision), HTTPStatus.ACCEPTED, headers=own_headers)
 
 
 def _public(decision: Decision) -> Decision:

@@ -9,25 +9,30 @@ from pydantic import BaseModel
 
 from api.dependencies import ScatterGatherDep, StoreOfPath, dependencies_of, store_by_name
 from api.http import pagination, problems
-from api.http.pagination import (
+from api.http.headers import FRESHNESS_HEADERS
+from api.http.parameters import (
     Cursor,
     From,
     FromTime,
+    IfNoneMatch,
     Key,
-    Keys,
     Limit,
+    MaxLag,
+    MinSequence,
+    OpenedTime,
     Partitions,
     Prefix,
     StoreName,
+    Timeout,
     To,
     ToTime,
 )
-from api.http.parameters import IfNoneMatch, MaxLag, MinSequence, OpenedTime, Timeout
 from api.http.problems import Problem
+from api.http.responses import json_response
 from api.routers.key_responses import key_response
 from api.routing.lookup import KeyRead
 from api.routing.scatter_gather import Members, StoreQuery
-from api.schemas.documentation import FRESHNESS_HEADERS
+from api.schemas.stores import Count, Entries, EntryPage, FoundKeys, Keys, StoreEntry
 from services.interactive_queries.local_queries import (
     KeyRange,
     Row,
@@ -67,7 +72,7 @@ _ONE_KEY: dict[int | str, dict[str, Any]] = {
 @lookups.get(
     "/keys/{key:path}",
     summary="One key",
-    response_model=pagination.StoreEntry,
+    response_model=StoreEntry,
     responses={
         **_ONE_KEY,
         **problems.responses(
@@ -103,7 +108,7 @@ async def one_key(  # noqa: PLR0913 - each parameter of the request is a paramet
 @lookups.get(
     "/local/keys/{key:path}",
     summary="One key, here",
-    response_model=pagination.StoreEntry,
+    response_model=StoreEntry,
     responses={**_ONE_KEY, **problems.responses(problems.UnknownKey, problems.NotHere, *_PROBLEMS)},
 )
 async def one_key_here(request: Request, store: StoreName, key: Key, if_none_match: IfNoneMatch = None) -> Response:
@@ -233,15 +238,13 @@ OPERATIONS = (
         "/keys",
         "Several keys",
         several_keys,
-        pagination.FoundKeys,
+        FoundKeys,
         (problems.UnreadableBody, problems.BodyTooLarge),
     ),
-    Operation("GET", "/range", "Keys from … to, or with a prefix", key_range, pagination.EntryPage),
-    Operation("GET", "/all", "Every entry", everything, pagination.EntryPage),
-    Operation("GET", "/count", "How many keys", count_keys, pagination.Count),
-    Operation(
-        "GET", "/windows/{key:path}", "The windows of a key", windows, pagination.Entries, (problems.NotWindowed,)
-    ),
+    Operation("GET", "/range", "Keys from … to, or with a prefix", key_range, EntryPage),
+    Operation("GET", "/all", "Every entry", everything, EntryPage),
+    Operation("GET", "/count", "How many keys", count_keys, Count),
+    Operation("GET", "/windows/{key:path}", "The windows of a key", windows, Entries, (problems.NotWindowed,)),
 )
 
 
@@ -252,13 +255,13 @@ def _add_routes(operation: Operation) -> None:
     async def everywhere(
         request: Request, scatter_gather: ScatterGatherDep, query: QueryOfRequest, max_lag: MaxLag = None
     ) -> Response:
-        return pagination.json_response(await scatter_gather.read_all(request, query, max_lag))
+        return json_response(await scatter_gather.read_all(request, query, max_lag))
 
     async def here(
         scatter_gather: ScatterGatherDep, query: QueryOfRequest, partition: Partitions = None, max_lag: MaxLag = None
     ) -> Response:
         numbers = pagination.checked_partitions(partition, query.store)
-        return pagination.json_response(await scatter_gather.read_local(query, numbers, max_lag))
+        return json_response(await scatter_gather.read_local(query, numbers, max_lag))
 
     name, text = operation.query.__name__, operation.query.__doc__ or ""
     local_text = f"{text}\n\nReads only the copies of this instance."

@@ -117,6 +117,6 @@ class Locator:
             if copy and copy.restored:
                 found.append((-copy.position, url))
         own = store.tasks.get(partition)
-        if own and own.serves:
+        if own and own.serving:
             found.append((-own.progress.position, self._local.url))
         return [url for _, url in sorted(found) if url != owner]

@@ -6,9 +6,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from api.http.pagination import Text
-from api.http.parameters import LONGEST_CARD, NotBlank
-from api.schemas.documentation import EXACT, PointsText, Time
+from api.schemas.fields import EXACT, LONGEST_CARD, NotBlank, PointsText, Text, Time
 from services.domain.formats import to_hundredths
 
 LONGEST_REASON = 500

@@ -163,7 +163,8 @@ def damage(task: StoreTask) -> None:
     """Let each read of a store partition find a damaged block."""
 
     def fail(*_: object) -> Any:
-        raise StoreCorruptError("Corruption: block checksum mismatch")
+        task.store.damage = "Corruption: block checksum mismatch"
+        raise StoreCorruptError(task.store.damage)
 
     for operation in ("get", "get_many", "scan", "count"):
         setattr(task.store, operation, fail)

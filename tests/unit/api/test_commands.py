@@ -402,7 +402,6 @@ def test_command_slots_are_released_after_store_errors(monkeypatch: pytest.Monke
         for task, state in zip(tasks, whole, strict=True):  # as the rebuild does
             vars(task.store).clear()
             vars(task.store).update(state)
-            task.damage = None
         instance.waiters.notify_all()
         scene.decides = True
         scene.decide()

@@ -15,9 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from api.http import problems
+from api.http import openapi, problems
 from api.routers import ledger as router
-from api.schemas import documentation
 from services.domain.entries import Kind
 from services.ledger.queries import LedgerQueries
 from tests.support.builders import entry
@@ -51,7 +50,7 @@ def ledger(database_url: str) -> Iterator[Ledger]:
 def app(ledger: Ledger) -> Iterator[FastAPI]:
     app = FastAPI()
     problems.install(app)
-    documentation.install(app)
+    openapi.install(app)
     app.include_router(router.router)
     app.state.dependencies = SimpleNamespace(ledger=LedgerQueries(ledger.url))
     yield app

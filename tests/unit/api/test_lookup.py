@@ -252,7 +252,7 @@ def test_a_standby_serves_for_a_damaged_copy() -> None:
             for number in (1, 0, 2):
                 answer = await callers.get(number, path(group, 1, query))
                 assert (200, "2", "standby", "true") == summary(answer)
-        assert "Corruption: block checksum mismatch" == copy.damage
+        assert "Corruption: block checksum mismatch" == copy.store.damage
         damage(group.instances[2].stores["customer-balances"].tasks[1])
         for number in range(3):
             assert "restoring" == kind(await callers.get(number, path(group, 1)), 503)
