@@ -25,7 +25,6 @@ from api.routing.owner_only import OwnerOnly
 from api.routing.peer_client import PeerResponse
 from services.codecs.events import command_record
 from services.commands.log import DECISION_SEQUENCE, DONE, ERASE, MARK_SEQUENCE, PENDING, CommandLog, mark_of
-from services.domain.account.model import command_kind
 from services.domain.events import Capture, Command, Void
 from services.domain.formats import to_milliseconds
 from services.messaging.avro import Record
@@ -96,7 +95,7 @@ class CommandService:
             card = card or await self._card_of_redemption(command, seconds)
             # The partition may have moved while this instance waited for the redemption.
             self._owner_only.require_ownership(self._decisions, self._decisions.partition_of(key))
-            mark = mark_of(command.command_id, command_kind(command), command.request_hash)
+            mark = mark_of(command.command_id, command.kind, command.request_hash)
             if not is_marked:
                 await self._mark(mark)
                 is_marked = True

@@ -119,7 +119,7 @@ class _StoresCollector(Collector):
                 "loyalty_store_damaged", "1 after a read has found damage, until the rebuild.", labels=labels
             ),
             "share": GaugeMetricFamily(
-                "loyalty_store_restored_ratio", "ServingPartitions of the restore that is done.", labels=labels
+                "loyalty_store_restored_ratio", "Share of the restore that is done.", labels=labels
             ),
             "lag": GaugeMetricFamily("loyalty_store_lag_records", "Changelog records not yet applied.", labels=labels),
             "position": GaugeMetricFamily("loyalty_store_position_offset", "Next offset to apply.", labels=labels),
@@ -131,12 +131,16 @@ class _StoresCollector(Collector):
                 "loyalty_store_undecodable_records", "Unreadable records.", labels=labels
             ),
             "ignored": CounterMetricFamily("loyalty_store_ignored_records", "Records already seen.", labels=labels),
+            "rebuilds": CounterMetricFamily(
+                "loyalty_store_rebuilds", "Rebuilds of damaged or outdated local data.", labels=labels
+            ),
         }
         families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {**gauges, **counters}
         for name, store in self._stores.by_name.items():
             for partition, task in store.tasks.items():
                 for key, value in _sample(task).items():
                     families[key].add_metric([name, str(partition)], value)
+                counters["rebuilds"].add_metric([name, str(partition)], store.rebuilds[partition])
         yield from families.values()
         alive = GaugeMetricFamily("loyalty_materialiser_alive", "1 while the thread lives and turns.")
         alive.add_metric([], float(self._stores.materialiser.alive))

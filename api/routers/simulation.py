@@ -7,10 +7,9 @@ from api.http import problems
 from api.http.responses import json_response
 from api.routing.lookup import Lookup
 from api.schemas.simulation import Basket, Simulation
-from services.domain.accrual import accrual, eligible
+from services.domain.accrual import accrual
 from services.domain.formats import points_text
 from services.domain.programme import Programme
-from services.domain.tiers import tier_for
 from services.state_stores import catalogue
 
 router = APIRouter(prefix="/v1", tags=["programme"])
@@ -44,7 +43,7 @@ async def simulate(basket: Basket, programme: ProgrammeDep, lookup: LookupDep) -
         {
             "EarnedLoyaltyPoints": points_text(earned.points),
             "Parts": [{"Name": part.name, "LoyaltyPoints": points_text(part.points)} for part in earned.parts],
-            "Eligible": eligible(purchase, rules),
+            "Eligible": rules.is_eligible(purchase.customer_type),
             "Tier": tier or None,
             "ProgrammeVersion": rules.version,
         }
@@ -54,4 +53,4 @@ async def simulate(basket: Basket, programme: ProgrammeDep, lookup: LookupDep) -
 async def _tier_of(lookup: Lookup, card: str | None, rules: Programme) -> str:
     """The present tier of the customer. A new customer has the first tier."""
     balance = await lookup.value_of(catalogue.BALANCES, card) if card is not None else None
-    return (balance["Tier"] or "") if balance else tier_for(0, rules)
+    return (balance["Tier"] or "") if balance else rules.tier_for(0)

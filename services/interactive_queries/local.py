@@ -85,8 +85,15 @@ class LocalInstance:
         return definition.is_global or (self._representative_of[definition.name], partition) in self.membership.owned
 
     def holds_lease(self, store: StateStore, partition: int) -> bool:
-        """Whether no other instance can own the partition now."""
-        return store.definition.is_global or (self.owns(store, partition) and self.membership.lease_holds)
+        """Whether no other instance can have newer data.
+
+        A partition of a keyed store has one owner. A copy of a global store has no owner: it must have had all records
+        when the broker last reported the end offset, and that must be within the length of a lease.
+        """
+        if store.definition.is_global:
+            task = store.tasks.get(partition)
+            return task is not None and task.progress.lag == 0 and self._end_is_known(task)
+        return self.owns(store, partition) and self.membership.lease_holds
 
     def status(self, store: StateStore, partition: int) -> ReplicaStatus:
         """The status of a copy. Get it before the read, so that it does not promise more than was read.
@@ -99,8 +106,10 @@ class LocalInstance:
         """The status of the copy of a task."""
         progress, partition = task.progress, task.partition
         role = Role.ACTIVE if progress.caught_up and self.holds_lease(store, partition) else Role.STANDBY
-        lag_known = boot_seconds() - progress.end_asked_at < self.membership.lease_seconds
-        return ReplicaStatus(role, partition, progress.position, progress.lag, lag_known)
+        return ReplicaStatus(role, partition, progress.position, progress.lag, self._end_is_known(task))
+
+    def _end_is_known(self, task: StoreTask) -> bool:
+        return boot_seconds() - task.progress.end_asked_at < self.membership.lease_seconds
 
     def confirm(self, store: StateStore, status: ReplicaStatus) -> ReplicaStatus:
         """The status after the read. The lease is checked again, because the process may have paused meanwhile."""
@@ -124,7 +133,7 @@ def _held_partition(store: str, task: StoreTask, role: Role) -> HeldPartition:
         store=store,
         partition=task.partition,
         role=role,
-        restored=task.serves,
+        restored=task.serving,
         position=progress.position,
         end_offset=progress.end_offset,
         lag=progress.lag,

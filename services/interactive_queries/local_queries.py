@@ -92,7 +92,7 @@ def scan(serving: ServingPartitions, keys: KeyRange, limit: int) -> Page:
     """The first ``limit`` rows of the range in all these partitions."""
     found = heapq.merge(
         *(
-            [(key, number, stored) for key, stored in task.scan(keys.start, keys.end, limit + 1)]
+            [(key, number, stored) for key, stored in task.store.scan(keys.start, keys.end, limit + 1)]
             for number, task in serving.tasks.items()
         )
     )
@@ -102,7 +102,7 @@ def scan(serving: ServingPartitions, keys: KeyRange, limit: int) -> Page:
 
 def count(serving: ServingPartitions) -> int:
     """The exact number of keys."""
-    return sum(task.count() for task in serving.tasks.values())
+    return sum(task.store.count() for task in serving.tasks.values())
 
 
 def window_keys(definition: StoreDefinition, key: str, first: int, last: int) -> list[bytes]:

@@ -45,7 +45,7 @@ class Accounts:
     def __init__(self, connection: Connection, pseudonyms: Collection[str]) -> None:
         self._connection = connection
         self._by_key: dict[AccountKey, Account] = {}
-        self._by_pseudonym: defaultdict[str, list[Account]] = defaultdict(list)
+        self._by_pseudonym: defaultdict[str, list[tuple[int, Account]]] = defaultdict(list)
         for chunk in _chunks(pseudonyms):
             rows = connection.execute(select(AccountRow.__table__).where(AccountRow.pseudonym.in_(chunk)))
             for row in rows:
@@ -58,7 +58,7 @@ class Accounts:
 
     def _add(self, key: AccountKey, account: Account) -> None:
         self._by_key[key] = account
-        self._by_pseudonym[key.pseudonym].append(account)
+        self._by_pseudonym[key.pseudonym].append((key.opened_time, account))
 
     def __getitem__(self, key: AccountKey) -> Account:
         return self._by_key[key]
@@ -73,22 +73,26 @@ class Accounts:
         for row in self._connection.execute(insert(AccountRow).returning(*columns), values):
             self._add(AccountKey(row.pseudonym, row.opened_time), Account(row.id, 0, None))
 
-    def erase(self, key: AccountKey, time: int) -> bool:
-        """Delete the card of an account. Returns False if it was deleted before."""
-        account = self._by_key[key]
-        if account.erased_time is not None:
-            return False
-        account.erased_time = time
-        statement = update(AccountRow).where(AccountRow.id == account.id)
-        self._connection.execute(statement.values(card=None, erased_time=time))
-        return True
+    def erase(self, key: AccountKey, time: int) -> list[Account]:
+        """Delete the card of an account, and of older accounts of the customer whose erasure the ledger has missed.
+
+        Returns the accounts whose card was not deleted before.
+        """
+        erased = []
+        for opened_time, account in self._by_pseudonym[key.pseudonym]:
+            if opened_time <= key.opened_time and account.erased_time is None:
+                account.erased_time = time
+                statement = update(AccountRow).where(AccountRow.id == account.id)
+                self._connection.execute(statement.values(card=None, erased_time=time))
+                erased.append(account)
+        return erased
 
     def is_erased(self, pseudonym: str, time: int) -> bool:
         """Whether an entry of this time must not name this customer.
 
         It must not if the customer was erased later than this time, or was erased and has no open account.
         """
-        states = [account.erased_time for account in self._by_pseudonym.get(pseudonym, ())]
+        states = [account.erased_time for _, account in self._by_pseudonym.get(pseudonym, ())]
         erased = [each for each in states if each is not None]
         return bool(erased) and (len(erased) == len(states) or time <= max(erased))
 

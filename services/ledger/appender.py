@@ -108,7 +108,7 @@ class Appender:
         self._erased_data_in_log = bool(busy)
 
     def _append(self, connection: Connection, entries: Sequence[CardEntry]) -> Appended:
-        cards = {each.card for each in entries} | {each.entry.counterparty for each in entries} - {""}
+        cards = {card for each in entries for card in (each.card, each.entry.counterparty, each.entry.actor) if card}
         pseudonyms = {card: self._pseudonyms.of(card) for card in cards}
         keyed = [(AccountKey(pseudonyms[each.card], each.entry.opened_time), each) for each in entries]
         erasures = {key: each for key, each in keyed if each.entry.kind is Kind.ERASED}
@@ -117,8 +117,8 @@ class Appender:
         accounts.open({key: None if key in erasures else storable(each.card) for key, each in keyed})
         erased = 0
         for key, each in erasures.items():
-            if accounts.erase(key, each.entry.time):
-                erasure.hide_in_table(connection, accounts[key].id, each.card, key.pseudonym)
+            for account in accounts.erase(key, each.entry.time):
+                erasure.hide_in_table(connection, account.id, each.card, key.pseudonym)
                 erased += 1
         rows = [_row(key, each, accounts, pseudonyms) for key, each in keyed]
         insert = self._insert(EntryRow).on_conflict_do_nothing()
@@ -153,8 +153,9 @@ def _row(key: AccountKey, each: CardEntry, accounts: Accounts, pseudonyms: Mappi
     }
     if account.erased_time is not None:
         erasure.hide_in_row(row, each.card, key.pseudonym)
-    if entry.counterparty and accounts.is_erased(pseudonyms[entry.counterparty], entry.time):
-        erasure.hide_in_row(row, entry.counterparty, pseudonyms[entry.counterparty])
+    for named in {entry.counterparty, entry.actor} - {"", each.card}:
+        if accounts.is_erased(pseudonyms[named], entry.time):
+            erasure.hide_in_row(row, named, pseudonyms[named])
     return row
 
 

@@ -5,11 +5,33 @@ Each change of this module needs a migration.
 
 from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, Double, ForeignKey, Index, Integer, MetaData, Text, UniqueConstraint, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Text,
+    UniqueConstraint,
+    func,
+    literal_column,
+    text,
+)
+from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
 
 # SQLite generates ids only for columns of the type INTEGER, which has 64 bits there.
 _ID = BigInteger().with_variant(Integer(), "sqlite")
+
+
+HAS_ACTOR = text("actor <> ''")
+"""The condition of the index of actors."""
+
+
+def actor_prefix(actor: ColumnElement[str] | InstrumentedAttribute[str]) -> ColumnElement[str]:
+    """The expression of the index of actors: their first 128 characters."""
+    return func.substr(actor, text("1"), text("128"))
 
 
 class Base(DeclarativeBase):
@@ -58,6 +80,13 @@ class EntryRow(Base):
     __tablename__ = "ledger_entry"
     __table_args__ = (
         Index(None, "counterparty", postgresql_using="hash", sqlite_where=text("counterparty IS NOT NULL")),
+        # Few actors have many entries, which a hash index would make slow. A B-tree index needs short texts.
+        Index(
+            "ix_ledger_entry_actor",
+            actor_prefix(literal_column("actor")),
+            postgresql_where=HAS_ACTOR,
+            sqlite_where=HAS_ACTOR,
+        ),
         # SQLite then stores the rows in the order of the primary key, in which they are read.
         {"sqlite_with_rowid": False},
     )

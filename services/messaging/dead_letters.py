@@ -96,13 +96,17 @@ class DeadLetterWriter:
             if error is not None:
                 failures.append(str(error))
 
-        self._producer.produce(
-            self._topic,
-            record.value(),
-            record.key(),
-            headers=[*(record.headers() or ()), *((name, str(value).encode()) for name, value in origin.items())],
-            on_delivery=on_delivery,
-        )
+        texts = [(name, str(value).encode()) for name, value in origin.items()]
+        try:
+            self._producer.produce(
+                self._topic,
+                record.value(),
+                record.key(),
+                headers=[*(record.headers() or ()), *texts],
+                on_delivery=on_delivery,
+            )
+        except (BufferError, KafkaException) as error:
+            raise PublishError(f"topic {self._topic}: a dead letter was not delivered: {error}") from error
         self._producer.flush(DELIVERY_TIMEOUT)
         if failures:
             raise PublishError(f"topic {self._topic}: a dead letter was not delivered: {failures[0]}")

@@ -39,7 +39,12 @@ class StorePartition(ABC):
 
     One thread writes, and any thread reads at the same time. After ``close`` each operation raises StoreClosedError.
     An operation that finds damaged data raises StoreCorruptError.
+
+    Attributes:
+        damage: the message of that error; None if no damage was found. A damaged store must not be read any more.
     """
+
+    damage: str | None = None
 
     @property
     @abstractmethod

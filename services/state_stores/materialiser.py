@@ -139,6 +139,7 @@ class Materialiser:
 
     def _poll_once(self, admin: AdminClient, ends: EndOffsets) -> None:
         self._follow_assignment(admin)
+        self._rebuild_damaged(admin)
         self._maintain(ends)
         self._apply_batch()
 
@@ -155,6 +156,18 @@ class Materialiser:
             self._reader.consumer.incremental_assign(self._open_partitions(admin, new))
         self._change_roles(admin, {each: role for each, role in wanted.items() if self._roles[each] is not role})
         self._settled = self._settled or settled
+
+    def _rebuild_damaged(self, admin: AdminClient) -> None:
+        """Read partitions from the start in whose stores damage was found. The others are read on meanwhile."""
+        damaged = {
+            partition: role
+            for partition, role in self._roles.items()
+            if any(task.store.damage for task in self._tasks(partition))
+        }
+        if damaged:
+            self._reader.consumer.incremental_unassign([TopicPartition(*partition) for partition in damaged])
+            self._reader.consumer.incremental_assign(self._open_partitions(admin, damaged))
+            self._waiters.notify_all()
 
     def _open_partitions(self, admin: AdminClient, roles: Mapping[ChangelogPartition, Role]) -> list[TopicPartition]:
         """Open, or check again, the stores of these partitions. Returns the positions from which to read them."""
@@ -224,7 +237,7 @@ class Materialiser:
             ]
             for store in self._stores[topic]:
                 if task := store.tasks.get(number):
-                    self._apply(store, task, records)
+                    self._waiters.notify(task.apply(records))
         for partition, offset in batch.ends.items():
             for task in self._tasks(partition):
                 task.advance(offset)
@@ -232,12 +245,3 @@ class Materialiser:
             end_offset = self._reader.end_offset(*partition)
             for task in self._tasks(partition):
                 task.progress.end_offset = max(task.progress.end_offset, end_offset)
-
-    def _apply(self, store: StateStore, task: StoreTask, records: Sequence[ChangelogRecord]) -> None:
-        try:
-            written = task.apply(records)
-        except StoreCorruptError:
-            store.remove(task.partition)
-            task.store.destroy()
-            raise
-        self._waiters.notify(written)

@@ -154,7 +154,11 @@ class RocksDbStorePartition(StorePartition):
             for key, value in self._db.items(from_key=_DATA + start, read_opt=bounds):
                 rows.append((bytes(key)[len(_DATA) :], value))  # type: ignore[arg-type]
                 if len(rows) == limit:
-                    break
+                    return rows
+            # rocksdict ends an iteration without an error when it meets a damaged block, so the status is checked.
+            rest = self._db.iter(bounds)
+            rest.seek(_DATA + (rows[-1][0] + b"\0" if rows else start))
+            rest.status()
             return rows
 
     def count(self) -> int:
@@ -202,8 +206,11 @@ class RocksDbStorePartition(StorePartition):
             return StoreError(str(error))
         # A full disk or a missing permission is an "IO error" too, but then the data are intact.
         damaged = ("Corruption", "Invalid argument", "IO error: No such file or directory")
-        kind = StoreCorruptError if str(error).startswith(damaged) else StoreError
-        return kind(f"{self._directory}: {error}")
+        message = f"{self._directory}: {error}"
+        if not str(error).startswith(damaged):
+            return StoreError(message)
+        self.damage = message
+        return StoreCorruptError(message)
 
 
 def _parse_checkpoint(stored: bytes | None) -> tuple[Checkpoint | None, int]:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from http import HTTPStatus
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
 import stamina
@@ -19,6 +20,8 @@ log = structlog.get_logger(__name__)
 
 # A connection can only be used again after its response was read. Longer responses cost their connection.
 _MAX_RESPONSE_BYTES = 64 * 1024
+# The reason becomes a header of a dead letter.
+_MAX_REASON_PHRASE = 200
 _RETRIED_STATUSES = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 
 
@@ -92,7 +95,8 @@ class Delivery:
                 self._client.stream("POST", endpoint.url, content=message.body, headers=headers) as response,
             ):
                 await _drain(response)
-        except (httpx.HTTPError, TimeoutError) as error:
+        # The bytes of a receiver can raise any error. It must not end the dispatchers of other endpoints.
+        except Exception as error:
             # The status decides. Once it has arrived, an error in the body does not matter.
             if response is None:
                 self._metrics.attempts.labels(endpoint.name, "none").inc()
@@ -113,7 +117,7 @@ def _check_status(response: httpx.Response) -> None:
     if response.is_success:
         return
     status = response.status_code
-    reason = f"answer {status} {response.reason_phrase}".rstrip()
+    reason = f"answer {status} {response.reason_phrase[:_MAX_REASON_PHRASE]}".rstrip()
     if status in _RETRIED_STATUSES or response.is_server_error:
         raise UndeliveredError(reason, retry_after=_retry_after(response.headers.get("retry-after")))
     raise UndeliveredError(reason, final=True)
@@ -127,19 +131,25 @@ def _retry_after(value: str | None) -> float | None:
         return float(value)
     try:
         until = email.utils.parsedate_to_datetime(value)
-    except ValueError:
+        moment = until if until.tzinfo else until.replace(tzinfo=UTC)
+        return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+    except (ValueError, OverflowError):
         return None
-    moment = until if until.tzinfo else until.replace(tzinfo=UTC)
-    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
 
 
 @asynccontextmanager
 async def http_client() -> AsyncIterator[httpx.AsyncClient]:
-    """The HTTP client of one endpoint, with connections of its own. It follows no redirects.
+    """The HTTP client of one endpoint, with connections of its own. It follows no redirects and keeps no cookies.
 
     The endpoint limits the number of requests and their duration, so the client has no limits.
     """
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
-    async with httpx.AsyncClient(follow_redirects=False, timeout=None, limits=limits) as client:  # noqa: S113
+    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+    async with httpx.AsyncClient(
+        follow_redirects=False,
+        timeout=None,  # noqa: S113 - ``Delivery`` limits each attempt
+        limits=limits,
+        cookies=no_cookies,
+    ) as client:
         client.headers["user-agent"] = "retail-loyalty"
         yield client

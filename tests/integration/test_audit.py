@@ -1,4 +1,4 @@
-"""The audit on a real broker, ledger, API and Spark state: nothing where all is well, and whatever is falsified."""
+"""The audit with a real broker, ledger, API and Spark state reports every falsified value and nothing else."""
 
 import json
 import subprocess
@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, func, select
 
-from infra.local import jars
 from infra.local.stack import environment_of
+from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation.audit import audit
-from pipelines.reconciliation.inputs import Context
-from pipelines.runtime.query_table import LOYALTY
+from pipelines.reconciliation.context import Context
 from schemas import topics
 from services.codecs.records import balance_record, entry_from_notification, notification_record
 from services.domain.entries import Kind
@@ -26,7 +25,7 @@ from services.programmes.topic import load_programmes
 from services.pseudonyms import pseudonyms
 from tests.support.builders import IDS, invoice
 from tests.support.kafka import publish, publish_commands, publish_invoices, records_of
-from tests.support.processes import ApiProcess, run_to_the_end, running_ledger
+from tests.support.processes import ApiProcess, run_to_the_end, running_ledger, spark_process_settings
 
 ROOT = Path(__file__).parents[2]
 A, B, C = "8001-A", "8002-B", "8003-C"
@@ -45,8 +44,8 @@ def context_of(spark, settings):
 
 @pytest.mark.usefixtures("topics_created")
 @pytest.mark.timeout(1500)
-def test_what_was_falsified_is_named_and_nothing_else(spark, settings, tmp_path):
-    """Purchases, repeats, commands, a transfer, an erasure: no difference; then one falsification in every place."""
+def test_the_audit_reports_exactly_the_falsified_values(spark, settings, tmp_path):
+    """After purchases and commands there is no difference. Then one value in each place is falsified and found."""
     publish_invoices(
         settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0), invoice("I3", C, 10.0), invoice("I1", A, 1000.0)
     )
@@ -65,8 +64,8 @@ def test_what_was_falsified_is_named_and_nothing_else(spark, settings, tmp_path)
         (C, Erase(append_time=0, command_id="erase")),
     )
     run_to_the_end(spark, settings, LOYALTY)
-    run_to_the_end(spark, settings, LOYALTY)  # the other end of the transfer
-    publish_invoices(settings, invoice("I9", A, 77.0))  # on its way, and no difference
+    run_to_the_end(spark, settings, LOYALTY)  # process the credit of the transfer
+    publish_invoices(settings, invoice("I9", A, 77.0))  # not processed yet, so no difference
     number = len(records_of(settings, topics.LOYALTY))
     with ApiProcess(settings, tmp_path / "api.log") as api, running_ledger(settings, number, tmp_path / "ledger.log"):
         api.wait_until_ready()
@@ -78,18 +77,9 @@ def test_what_was_falsified_is_named_and_nothing_else(spark, settings, tmp_path)
 
         falsify(settings)
         api.wait_until_ready()
-        environment = environment_of(
-            settings.model_copy(
-                update={
-                    "spark_master": "local[2]",
-                    "spark_jars_dir": jars.folder("spark"),
-                    "spark_driver_memory": "700m",
-                    "spark_java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-                }
-            )
-        )
+        environment = environment_of(spark_process_settings(settings))
         audited = subprocess.run(
-            [sys.executable, "-m", "pipelines.reconciliation.run_audit", "--json", "--api", api.url],
+            [sys.executable, "-m", "pipelines.reconciliation.audit", "--json", "--api", api.url],
             cwd=ROOT,
             env=environment,
             capture_output=True,
@@ -109,7 +99,7 @@ def test_what_was_falsified_is_named_and_nothing_else(spark, settings, tmp_path)
 
 
 def falsify(settings):
-    """A row less in the ledger, an entry that no event explains, and a balance that nobody has earned."""
+    """Delete a row of the ledger, add an entry without an event, and write a balance without purchases."""
     engine = writing_engine(settings.ledger_url)
     with engine.begin() as connection:
         account = connection.scalar(select(AccountRow.id).where(AccountRow.card == A))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from pipelines.runtime.query_table import Query
+    from pipelines.runtime.query import Query
 
 DEADLINE_SECONDS = 240.0
 POLL_SECONDS = 0.05
@@ -131,22 +131,34 @@ def run_to_the_end(spark: "SparkSession", settings: Settings, *queries: "Query")
     """Run the queries until they have read all input. Restarts a query that a busy machine gave no processor time."""
     from pyspark.errors import StreamingQueryException
 
-    from pipelines.__main__ import STARTS_AGAIN, STARVED
+    from pipelines.__main__ import MAX_RESTARTS, WORKER_TIMEOUT
 
     def start(query: "Query") -> "StreamingQuery":
         return query.start(spark, FolderSchemaIds(), settings, available_now=True)
 
-    restarts_left = STARTS_AGAIN
+    restarts_left = MAX_RESTARTS
     running = [(query, start(query)) for query in queries]
     while running:
         query, started = running.pop()
         try:
             started.awaitTermination()
         except StreamingQueryException as error:
-            if not restarts_left or STARVED not in str(error):
+            if not restarts_left or WORKER_TIMEOUT not in str(error):
                 raise
             restarts_left -= 1
             running.append((query, start(query)))
+
+
+def spark_process_settings(settings: Settings) -> Settings:
+    """Settings for another process that starts Spark beside the tests: two cores and little memory."""
+    return settings.model_copy(
+        update={
+            "spark_master": "local[2]",
+            "spark_jars_dir": jars.folder("spark"),
+            "spark_driver_memory": "700m",
+            "spark_java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        }
+    )
 
 
 def start_pipeline(settings: Settings, log: IO[str], *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
@@ -161,6 +173,7 @@ def start_pipeline(settings: Settings, log: IO[str], *arguments: str, **environm
         "LOYALTY_SALES_INTERVAL": "PT1S",
         "LOYALTY_EXPORT_INTERVAL": "PT1S",
         "LOYALTY_METRICS_PORT": str(free_port()),
+        "LOYALTY_SHUFFLE_PARTITIONS": str(settings.shuffle_partitions),
         "LOYALTY_SPARK_MASTER": "local[2]",
         "LOYALTY_SPARK_JAVA_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "LOYALTY_SPARK_JARS_DIR": str(jars.folder("spark")),
@@ -178,7 +191,7 @@ def wait_until(
     while not condition():
         assert process.poll() is None, Path(log.name).read_text(encoding="utf-8")[-4000:]
         assert time.monotonic() < deadline, Path(log.name).read_text(encoding="utf-8")[-4000:]
-        time.sleep(POLL_SECONDS)
+        time.sleep(5 * POLL_SECONDS)  # a condition may read whole topics
 
 
 @contextlib.contextmanager
@@ -211,9 +224,14 @@ def _entry_count(engine: Engine) -> int:
         return 0
 
 
-def delete_newest_commit(checkpoint: str | Path) -> None:
-    """Delete the newest commit. Spark then repeats that batch, as after a crash between the sink and the commit."""
-    _delete([max(_batches(checkpoint, "commits"), key=lambda path: int(path.name))])
+def delete_newest_commit(checkpoint: str | Path) -> int:
+    """Delete the newest commit. Spark then repeats that batch, as after a crash between the sink and the commit.
+
+    Returns the number of the batch.
+    """
+    newest = max(_batches(checkpoint, "commits"), key=lambda path: int(path.name))
+    _delete([newest])
+    return int(newest.name)
 
 
 def delete_all_batches_but_the_first(checkpoint: str | Path) -> None:

@@ -229,8 +229,8 @@ def test_a_retry_sends_a_marked_command_that_was_never_sent() -> None:
 
 
 @pytest.mark.parametrize("lost", ["on_mark", "on_send"])
-def test_without_kafka_a_command_can_be_repeated(lost: str) -> None:
-    """503 with Retry-After. The same request succeeds when Kafka is back, at once or when the mark is old."""
+def test_an_outage_of_kafka_leaves_no_partial_command(lost: str) -> None:
+    """503 with Retry-After, and the same request works once Kafka is back, at once or when its mark is old."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")

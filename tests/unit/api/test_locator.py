@@ -1,4 +1,4 @@
-"""Which instances to ask for a key, and the status of a local copy."""
+"""Which instances to ask for a key, and the status of local copies."""
 
 import pytest
 
@@ -23,7 +23,7 @@ TOPIC = LOYALTY_BALANCES.name
 ACTIVE, STANDBY = Role.ACTIVE, Role.STANDBY
 
 
-class NoFeed:
+class NoMaterialiser:
     kafka_error = None
     alive = True
     restored = True
@@ -34,12 +34,14 @@ class NoFeed:
 
 
 class Scene:
-    """One instance with a membership that the test sets. All reads are of partition 1 of the balances."""
+    """This instance with a fixed membership. Partition 1 of the balances is requested."""
 
     def __init__(self, **membership: object) -> None:
         stores = state_stores(catalogue.stores(FolderSchemaIds()))
         self.membership = FixedMembership(**membership)  # type: ignore[arg-type]
-        self.local = LocalInstance(LocalStores(stores, NoFeed(), SequenceWaiters()), self.membership, Settings())
+        self.local = LocalInstance(
+            LocalStores(stores, NoMaterialiser(), SequenceWaiters()), self.membership, Settings()
+        )
         self.reports = PeerReports()
         self.locator = Locator(self.local, self.reports)
         self.store: StateStore = stores["customer-balances"]
@@ -70,8 +72,8 @@ def owned_by(owner: str, *others: str) -> object:
     return view({owner: [(TOPIC, 1)], **{url: [] for url in others}})
 
 
-def test_the_owner_comes_first_and_then_the_copies_by_position() -> None:
-    """The lags of two instances cannot be compared, because they know different end offsets."""
+def test_the_owner_comes_first_and_then_copies_by_position() -> None:
+    """Lags cannot be compared, because each instance knows another end offset."""
     scene = Scene(view=owned_by(B, C, D))
     scene.reported(C, 7)
     scene.reported(D, 9)
@@ -80,8 +82,8 @@ def test_the_owner_comes_first_and_then_the_copies_by_position() -> None:
     assert [Target(B, ACTIVE), Target(D, STANDBY), Target(URL, STANDBY), Target(C, STANDBY)] == scene.targets()
 
 
-def test_suspects_come_last() -> None:
-    """A new report ends the suspicion."""
+def test_a_suspect_is_asked_last() -> None:
+    """After its next report it is no longer a suspect."""
     scene = Scene(view=owned_by(B, C))
     scene.reported(C, 7)
     scene.reports.suspect(B, "no answer")
@@ -92,8 +94,8 @@ def test_suspects_come_last() -> None:
     assert [Target(B, ACTIVE), Target(C, STANDBY)] == scene.targets()
 
 
-def test_only_members_of_the_group_are_asked() -> None:
-    """Neither an old report nor a forged one adds an instance."""
+def test_only_group_members_are_asked() -> None:
+    """An old or forged report of another URL changes nothing."""
     scene = Scene(view=owned_by(B))
     scene.reported("http://169.254.169.254", 99)
     scene.reported(C, 9)
@@ -103,7 +105,7 @@ def test_only_members_of_the_group_are_asked() -> None:
 
 
 def test_a_copy_that_is_not_restored_is_not_asked() -> None:
-    """This holds for the copies of peers and for the own copy."""
+    """This holds for copies of peers and for the own copy."""
     scene = Scene(view=owned_by(B, C))
     scene.reported(C, 7, restored=False)
     scene.hold(position=3)
@@ -123,15 +125,15 @@ def test_without_an_owner_the_copies_are_asked() -> None:
         scene.locator.of_key(scene.store, b"C1")
 
 
-def test_an_instance_that_only_an_old_view_names_as_owner_serves_as_standby() -> None:
-    """After this instance has lost the group, the last view still names it."""
+def test_an_owner_by_an_old_view_is_asked_as_a_standby() -> None:
+    """After a disconnect the last view still names this instance, although it has lost the partition."""
     scene = Scene(view=owned_by(URL))
     scene.hold()
 
     assert [Target(URL, STANDBY)] == scene.targets()
 
 
-def test_before_the_first_view_no_instance_is_known() -> None:
+def test_before_the_first_view_no_owner_is_known() -> None:
     """Kafka Streams calls this NOT_AVAILABLE."""
     scene = Scene()
 
@@ -141,7 +143,7 @@ def test_before_the_first_view_no_instance_is_known() -> None:
 
 
 def test_a_global_store_is_read_locally() -> None:
-    """Every instance has all of it and names itself."""
+    """Each instance has all of it, and names itself."""
     scene = Scene(view=owned_by(B))
     stores = scene.local.stores.by_name["stores"]
 
@@ -153,8 +155,8 @@ def status(scene: Scene) -> ReplicaStatus:
     return scene.local.status(scene.store, 1)
 
 
-def test_an_owner_under_its_lease_is_active() -> None:
-    """It owns the partition, has the lease, and has applied all records that existed when it became the owner."""
+def test_an_owner_with_a_valid_lease_is_active() -> None:
+    """It owns the partition, its lease is valid, and it has all records from before its promotion."""
     scene = Scene(owned=frozenset({(TOPIC, 1)}))
     scene.hold(active_target=5)
 
@@ -165,14 +167,14 @@ def test_an_owner_under_its_lease_is_active() -> None:
 @pytest.mark.parametrize(
     ("membership", "active_target"),
     [
-        ({"owned": frozenset({(TOPIC, 1)}), "lease_holds": False}, 5),  # the lease is over
-        ({"owned": frozenset({(TOPIC, 1)})}, 6),  # a promoted standby that still lags
-        ({"owned": frozenset({(TOPIC, 1)})}, None),  # the materialiser does not know of the promotion
-        ({"owned": frozenset()}, 5),  # the partition was revoked
+        ({"owned": frozenset({(TOPIC, 1)}), "lease_holds": False}, 5),  # paused or disconnected
+        ({"owned": frozenset({(TOPIC, 1)})}, 6),  # promoted and not caught up
+        ({"owned": frozenset({(TOPIC, 1)})}, None),  # the materialiser does not know it yet
+        ({"owned": frozenset()}, 5),  # just revoked
     ],
 )
-def test_every_other_copy_is_a_standby(membership: dict[str, object], active_target: int | None) -> None:
-    """Its answers are stale."""
+def test_any_other_copy_is_a_standby(membership: dict[str, object], active_target: int | None) -> None:
+    """Its responses are marked as stale."""
     scene = Scene(**membership)
     scene.hold(active_target=active_target)
 
@@ -180,8 +182,29 @@ def test_every_other_copy_is_a_standby(membership: dict[str, object], active_tar
     assert status(scene).stale
 
 
-def test_the_lease_is_checked_after_the_read_too() -> None:
-    """A process that was suspended during a read does not answer as the owner."""
+def test_a_global_copy_is_stale_while_kafka_is_away() -> None:
+    """It may miss a record that other instances have, unless the broker has confirmed its end within a lease."""
+    scene = Scene()
+    store = scene.local.stores.by_name["stores"]
+    now = boot_seconds()
+    progress = TaskProgress(None, 0, 5, 5, 5, active_target=5, end_asked_at=now)
+    task = StoreTask(store.definition, 0, MemoryStorePartition(), "test", progress)
+    store.add(task)
+    before = scene.local.status(store, 0)
+    assert ReplicaStatus(ACTIVE, 0, 5, 0, lag_known=True) == before
+
+    progress.end_asked_at = now - scene.membership.lease_seconds - 1
+
+    assert scene.local.status(store, 0).stale
+    assert scene.local.confirm(store, before).stale
+    progress.end_asked_at = boot_seconds()
+    assert not scene.local.status(store, 0).stale
+    task.note_end(6, boot_seconds(), 0)
+    assert scene.local.status(store, 0).stale
+
+
+def test_the_lease_is_checked_again_after_the_read() -> None:
+    """A process that was paused during a read does not answer as the owner."""
     scene = Scene(owned=frozenset({(TOPIC, 1)}))
     scene.hold(active_target=5)
     before = status(scene)
@@ -190,8 +213,8 @@ def test_the_lease_is_checked_after_the_read_too() -> None:
     assert scene.local.confirm(scene.store, before).role is STANDBY
 
 
-def test_a_missing_or_restoring_partition_is_not_served() -> None:
-    """NotServingError has the task if there is one."""
+def test_a_partition_that_is_restoring_or_elsewhere_is_not_read() -> None:
+    """The read raises NotServingError, with the task if there is one."""
     scene = Scene()
     with pytest.raises(NotServingError) as error:
         status(scene)
@@ -211,17 +234,17 @@ def test_a_missing_or_restoring_partition_is_not_served() -> None:
         (STANDBY, 9, True, 9, True),
         (STANDBY, 9, True, 8, False),
         (STANDBY, 0, True, 0, True),
-        (STANDBY, 0, False, 0, False),  # the broker has not said for long that it is 0
+        (STANDBY, 0, False, 0, False),  # the broker has not confirmed the end offset for too long
         (ACTIVE, 9, False, 0, True),
     ],
 )
 def test_max_lag(role: Role, lag: int, known: bool, max_lag: int | None, expected: bool) -> None:  # noqa: FBT001
-    """An active copy always, an unknown lag never, else by the figure."""
+    """An active copy is always sufficient, and an unknown lag never is."""
     assert expected is ReplicaStatus(role, 1, 5, lag, known).is_within(max_lag)
 
 
-def test_the_report_tells_every_copy() -> None:
-    """Store, partition, role and offsets, in JSON that another instance reads back."""
+def test_the_report_contains_each_copy() -> None:
+    """It has store, partition, role and offsets, in JSON that a peer can read."""
     scene = Scene(owned=frozenset({(TOPIC, 1)}))
     scene.hold(position=4, target=4, active_target=4)
 

@@ -21,6 +21,7 @@ def engine(database_url: str) -> Iterator[Engine]:
     engine.dispose()
 
 
+@pytest.mark.filterwarnings("ignore:.*expression-based index")  # SQLite does not show them
 def test_migrations_lead_to_the_tables(engine: Engine) -> None:
     """After all migrations the database has what the code's tables say, and nothing else."""
     migrate(engine)

@@ -1,4 +1,4 @@
-"""How Spark's source and sink reach Kafka, configured in one place."""
+"""How Spark connects to Kafka: the options that the source and the sink share."""
 
 from services.settings import Settings
 
@@ -10,10 +10,10 @@ _LOGIN_MODULES = {
 
 
 def kafka_connection(settings: Settings) -> dict[str, str]:
-    """Where the brokers are and how they are spoken to: options of every read and write, for streams and batches.
+    """Spark options with the brokers' addresses, encryption and login. Streams and batches both use them.
 
-    Certificates and password go with the options, not as names of files: only the driver has them, and executors on
-    other machines connect too. Kafka's clients and Spark blank both in what they log.
+    The options hold the certificates and the password themselves. File names would not do, because executors on other
+    machines connect too and only the driver has the files. Kafka's clients and Spark hide both values in their logs.
     """
     options = {
         "kafka.bootstrap.servers": settings.kafka_bootstrap_servers,
@@ -27,18 +27,18 @@ def kafka_connection(settings: Settings) -> dict[str, str]:
     if settings.kafka_security_protocol.startswith("SASL_"):
         options |= {
             "kafka.sasl.mechanism": settings.kafka_sasl_mechanism,
-            "kafka.sasl.jaas.config": _login(settings),
+            "kafka.sasl.jaas.config": _jaas_config(settings),
         }
     return options
 
 
-def _login(settings: Settings) -> str:
+def _jaas_config(settings: Settings) -> str:
     module = _LOGIN_MODULES[settings.kafka_sasl_mechanism]
-    user, password = _quoted(settings.kafka_sasl_username or ""), _quoted(settings.kafka_password)
+    user, password = _quote(settings.kafka_sasl_username or ""), _quote(settings.kafka_password)
     return f"{module} required username={user} password={password};"
 
 
-def _quoted(text: str) -> str:
-    """As JAAS reads it: backslashes escape within double quotes."""
+def _quote(text: str) -> str:
+    """Quote a text for JAAS, where a backslash escapes the next character inside double quotes."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -1,10 +1,10 @@
-"""What a batch that failed in Java says of it, and what Spark makes of that."""
+"""The error of a batch that failed in Java, and what Spark makes of it."""
 
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
-from pipelines.sinks.foreach_batch import BatchFailedError, few_words, in_few_words
+from pipelines.sinks.foreach_batch import BatchFailedError, shorten_java_errors, summarize_java_error
 
 INTERRUPTED = f"""An error occurred while calling o79.save.
 : org.apache.spark.SparkException: Job aborted due to stage failure: {"Driver stacktrace: " * 20}
@@ -15,21 +15,21 @@ Caused by: java.lang.InterruptedException
 
 
 def is_interruption(spark: SparkSession, text: str) -> bool:
-    """As Spark asks, of a query that was stopped."""
+    """Whether Spark takes the error for the interruption of a stopped query."""
     expression = spark._jvm.org.apache.spark.sql.execution.streaming.runtime.StreamExecution.PROXY_ERROR()
     return bool(expression.findFirstIn(text).isDefined())
 
 
-def test_spark_recognises_its_interruption(spark: SparkSession) -> None:
-    """With all of its trace the stack overflows; in few words it is found, and another error is not one."""
+def test_spark_recognises_an_interruption(spark: SparkSession) -> None:
+    """The full trace overflows the stack. The short form is recognised, and another error is not."""
     with pytest.raises(Py4JJavaError, match="StackOverflowError"):
         is_interruption(spark, f"py4j.protocol.Py4JJavaError: {INTERRUPTED}")
-    assert is_interruption(spark, few_words(INTERRUPTED))
-    assert not is_interruption(spark, few_words(INTERRUPTED.replace("Interrupted", "AnyOther") * 9))
+    assert is_interruption(spark, summarize_java_error(INTERRUPTED))
+    assert not is_interruption(spark, summarize_java_error(INTERRUPTED.replace("Interrupted", "AnyOther") * 9))
 
 
 def test_an_error_of_java_keeps_its_causes(spark: SparkSession) -> None:
-    """What the log and the query's exception say is why it failed, in one line; other errors stay as they are."""
+    """The error has its causes in one line. Other errors do not change."""
 
     def failing(batch: DataFrame, number: int) -> None:
         if not number:
@@ -37,7 +37,7 @@ def test_an_error_of_java_keeps_its_causes(spark: SparkSession) -> None:
         batch._jdf.sparkSession().sparkContext().addFile("/nowhere/there")
 
     with pytest.raises(BatchFailedError, match=r"FileNotFoundException: File file:/nowhere/there does not exist") as e:
-        in_few_words(failing)(spark.range(1), 1)
+        shorten_java_errors(failing)(spark.range(1), 1)
     assert "\n" not in str(e.value)
     with pytest.raises(ValueError, match="not of Java"):
-        in_few_words(failing)(spark.range(1), 0)
+        shorten_java_errors(failing)(spark.range(1), 0)

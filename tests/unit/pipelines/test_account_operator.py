@@ -4,7 +4,8 @@ from contextlib import contextmanager
 from decimal import Decimal
 from types import SimpleNamespace
 
-from pipelines.accounts.operator import CustomerAccounts, rows_of, writer_ids
+from pipelines.accounts.operator import AccountOperator
+from pipelines.accounts.records import rows_of, writer_ids
 from services.codecs.events import command_record
 from services.domain.account.processor import advance, process
 from services.domain.events import Erase, Purchase
@@ -22,7 +23,7 @@ INTERVAL = 10_000
 def a_bucket(tmp_path, programmes):
     """The processor with the state of one bucket, and what is kept there."""
     with state_server(tmp_path / "socket") as (handle, server):
-        processor = CustomerAccounts(programmes, writer_ids(IDS), INTERVAL)
+        processor = AccountOperator(programmes, writer_ids(IDS), INTERVAL)
         processor.init(handle)
         yield processor, server
 
