@@ -32,5 +32,5 @@ def check(spark: SparkSession, checkpoint: str, sources: Iterable[Topic], settin
     if lost:
         raise RecordsLostError(
             f"retention has deleted records that {checkpoint} had not read: {'; '.join(lost)}. With "
-            "LOYALTY_ACCEPT_DATA_LOSS=true the query continues after them; docs/operations.md says what that means"
+            "LOYALTY_ACCEPT_DATA_LOSS=true the query continues after them; see docs/how-to/manage-checkpoints.md"
         )
