@@ -60,7 +60,7 @@ def rebuilt_balances(served: Entry) -> list[bytes | None]:
     ids=["right", "older", "same version", "higher version"],
 )
 def test_a_running_store_takes_the_rebuilt_balance(served: Entry) -> None:
-    """A store ignores a value that is not newer. So a rebuild deletes a wrong balance before it writes the right one."""
+    """A store ignores a value that is not newer. So a rebuild deletes a wrong balance before it writes the new one."""
     task = StoreTask(catalogue.stores(IDS)[0], 0, MemoryStorePartition(), "test", TaskProgress(None, 0, 0, 0, 0))
     task.apply([ChangelogRecord(0, START, CARD.encode(), changelog_value(served))])
 
