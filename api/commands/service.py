@@ -27,7 +27,6 @@ from api.routing.lookup import problem_of
 from api.routing.owner_only import OwnerRequests
 from services.codecs.events import command_record
 from services.commands.log import DECISION_SEQUENCE, DONE, ERASE, MARK_SEQUENCE, PENDING, CommandLog, mark_of
-from services.domain.account.model import command_kind
 from services.domain.events import Command
 from services.domain.formats import to_milliseconds
 from services.messaging.avro import Record
@@ -149,7 +148,7 @@ class Commands:
             card, command = await asked.make()
             # Asking about the redemption may have taken a while.
             self._owners.require_ownership(self._decisions, self._decisions.partition_of(command_id.encode()))
-            mark = mark_of(command_id, command_kind(command), asked.request_hash)
+            mark = mark_of(command_id, command.kind, asked.request_hash)
             if not is_marked:
                 await self._mark(mark)
                 is_marked = True

@@ -23,7 +23,7 @@ from services.codecs.events import credit_record, decode_event
 from services.codecs.records import balance_record, decision_record, notification_record
 from services.codecs.state import decode_account, encode_account
 from services.domain.account import processor as accounts
-from services.domain.account.processor import Account, Outcome
+from services.domain.account.model import Account, Outcome
 from services.domain.entries import Entry, Kind
 from services.domain.events import Event
 from services.domain.programme import Programmes

@@ -33,8 +33,8 @@ from services.audit.extent import extent_of
 from services.audit.facts import Facts, FactsReader, Source
 from services.audit.sources import ledger_entries
 from services.codecs.state import encode_account
-from services.domain.account.processor import REMEMBERED, Account, Outcome
-from services.domain.recomputation import Recomputed, is_times
+from services.domain.account.model import EVENT_MEMORY, Account, Outcome
+from services.domain.recomputation import Recomputed, is_from_timer
 from services.messaging.schema_ids import schema_ids
 from services.settings import Settings
 
@@ -191,7 +191,7 @@ def _reconstruction(context: Context, coverage: Coverage) -> Callable[[], facts.
             problem = _problem(card, recomputed, whole=seen.recomputed)
             records = [] if problem or not card else [*_records(card, recomputed, coverage.now, ids)]
             differences = [{"where": str(each.where), "what": each.what} for each in seen.differences]
-            late = len({entry.event_id for entry in recomputed.late.entries if not is_times(entry)})
+            late = len({entry.event_id for entry in recomputed.late.entries if not is_from_timer(entry)})
             state = encode_account(account) if account and card else None
             yield card or pseudonym, card, state, late, problem, differences, records
 
@@ -223,7 +223,7 @@ def _records(card: str, recomputed: Recomputed, now: int, ids: Mapping[Topic, in
     settled, late = recomputed.settled, recomputed.late
     forgotten = {*settled.forgotten, *late.forgotten}
     decisions = [
-        each for each in settled.decisions if each.command_id not in forgotten and each.time + REMEMBERED > now
+        each for each in settled.decisions if each.command_id not in forgotten and each.time + EVENT_MEMORY > now
     ]
     again = Outcome(settled.account, settled.entries[-1:], decisions, settled.credits, settled.forgotten)
     seen = {topics.LOYALTY.name} | ({topics.LOYALTY_BALANCES.name} if late.entries else set())

@@ -10,7 +10,8 @@ import orjson
 
 from services.audit.facts import Facts, Source
 from services.codecs.records import balance_record
-from services.domain.account.processor import Account, advance
+from services.domain.account.model import Account
+from services.domain.account.processor import advance
 from services.domain.account.purchases import forget
 from services.domain.entries import AccountVersion, Entry, Kind
 from services.domain.formats import to_datetime, to_milliseconds, to_points

@@ -11,7 +11,7 @@ from schemas.topics import LOYALTY, LOYALTY_BALANCES
 from services.codecs.events import decode_event
 from services.codecs.records import entry_from_notification
 from services.codecs.state import decode_account
-from services.domain.account.processor import Account
+from services.domain.account.model import Account
 from services.domain.entries import Entry
 from services.domain.events import Event, Transfer
 from services.messaging.avro import decoder

@@ -1,4 +1,4 @@
-"""Instances in one process, for tests: real apps over real memory stores; the test plays Kafka and its group."""
+"""API instances in one process: real applications and memory stores. The test plays Kafka and the consumer group."""
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -31,7 +31,7 @@ URL = "http://127.0.0.1:8080"
 
 
 def member(url: str, places: Iterable[ChangelogPartition], suffix: str = "1") -> MemberDescription:
-    """A member as the broker describes it; its id begins with its client id, as the broker makes them."""
+    """A member as the broker describes it. Its id begins with its client id."""
     partitions = [TopicPartition(topic, number) for topic, number in places]
     return MemberDescription(f"{url}-{suffix}", url, "/127.0.0.1", MemberAssignment(partitions))
 
@@ -50,13 +50,13 @@ def description(*members: MemberDescription, stable: bool = True) -> ConsumerGro
 
 
 def view(shares: dict[str, Iterable[ChangelogPartition]], asked_at: float = 0.0) -> GroupView:
-    """A stable group: URL to what its instance owns."""
+    """A stable group in which each instance (URL) owns these partitions."""
     return view_of(description(*(member(url, places) for url, places in shares.items())), asked_at, None)
 
 
 @dataclass
 class FixedMembership:
-    """A membership that is as the test says, and changes when the test does."""
+    """A group membership that the test controls."""
 
     owned: frozenset[ChangelogPartition] = frozenset()
     view: GroupView | None = None
@@ -78,7 +78,7 @@ class FixedMembership:
 
 @dataclass
 class FakeFeed:
-    """What the materialiser says of itself."""
+    """A materialiser that reports what the test sets."""
 
     alive: bool = True
     kafka_error: str | None = None
@@ -90,7 +90,7 @@ class FakeFeed:
 
 
 class FakeCommandLog:
-    """Where an instance's commands go; the test says what comes of them."""
+    """Records the commands of an instance. The test decides what happens to them."""
 
     def __init__(self) -> None:
         self.marks: list[Record] = []
@@ -110,7 +110,7 @@ class FakeCommandLog:
 
 
 class Instance:
-    """One instance; ``hold`` and ``write`` are the materialiser's part."""
+    """One instance. ``hold`` and ``write`` do the work of the materialiser."""
 
     def __init__(self, url: str = "http://one:8080") -> None:
         self.url = url
@@ -125,7 +125,7 @@ class Instance:
         self.app = create_app(self.cluster, Metrics(), self.command_log)
 
     def own_everything(self, target: int = 0) -> None:
-        """Be alone in the group, with all partitions; each is restored at the target."""
+        """Own all partitions as the only member. Each is restored when it has this number of records."""
         places = [
             (store.definition.changelog.name, number)
             for store in self.stores.values()
@@ -149,7 +149,7 @@ class Instance:
                 task.store.close()
 
     def write(self, topic: Topic, key: str, record: dict[str, Any] | None, append_time: int = 2**50) -> None:
-        """Append a record to the changelog partition of its key, if that is held here, and wake who waits for it."""
+        """Apply a record to the store partition of its key, if this instance holds it, and wake waiting requests."""
         value = None if record is None else encoder(topic, IDS)(record)
         for store in self.stores.values():
             task = store.tasks.get(store.partition_of(key.encode()))
@@ -160,7 +160,14 @@ class Instance:
 
 @dataclass
 class Group:
-    """Several instances, which of them are dead, which take a request and never answer, and all that was sent."""
+    """Several instances, joined by a transport without sockets.
+
+    Attributes:
+        log: all records written so far.
+        dead: URLs of instances that refuse connections.
+        mute: URLs of instances that accept requests and never answer.
+        sent: all requests that the transport delivered.
+    """
 
     instances: list[Instance]
     log: list[tuple[Topic, str, dict[str, Any] | None]] = field(default_factory=list)
@@ -187,7 +194,7 @@ class Group:
         owner_of: Callable[[ChangelogPartition], int],
         standby_of: Callable[[ChangelogPartition], int | None] = lambda _: None,
     ) -> None:
-        """Give each partition to the instance of that number, and a copy to another; global stores go to all."""
+        """Assign each partition to the instance with this number, and a standby to another. All hold global stores."""
         definitions = {each.definition.changelog.name: each.definition for each in self.instances[0].stores.values()}
         owners: dict[ChangelogPartition, int] = {}
         for name, definition in definitions.items():
@@ -231,8 +238,8 @@ class Group:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Callers"]:
-        """Start the apps, joined by connections that a dead instance refuses."""
-        transport = _Wires(self)
+        """Start the applications, joined by the transport."""
+        transport = _Transport(self)
         async with AsyncExitStack() as stack:
             for instance in self.instances:
                 await stack.enter_async_context(instance.app.router.lifespan_context(instance.app))
@@ -244,7 +251,7 @@ class Group:
 
 @dataclass
 class Callers:
-    """Asks instances by number."""
+    """A client that addresses instances by number."""
 
     http: httpx.AsyncClient
     group: Group
@@ -256,7 +263,7 @@ class Callers:
         return await self.http.post(self.group.instances[number].url + path, json=body)
 
 
-class _Wires(httpx.AsyncBaseTransport):
+class _Transport(httpx.AsyncBaseTransport):
     def __init__(self, group: Group) -> None:
         self._group = group
         self._apps = {each.url: httpx.ASGITransport(each.app) for each in group.instances}
@@ -264,15 +271,15 @@ class _Wires(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = f"{request.url.scheme}://{request.url.netloc.decode()}"
         if url in self._group.dead:
-            raise httpx.ConnectError("refused")
+            raise httpx.ConnectError("the instance is dead")
         self._group.sent.append(request)
         if url in self._group.mute:
-            raise httpx.ReadTimeout("no answer")
+            raise httpx.ReadTimeout("the instance is mute")
         return await self._apps[url].handle_async_request(request)
 
 
 def alone(stores: LocalStores) -> Cluster:
-    """A cluster of one instance that owns everything."""
+    """A cluster of one instance that owns all partitions."""
     topics = {store.definition.changelog for store in stores.by_name.values()}
     places = frozenset((topic.name, number) for topic in topics for number in range(topic.partitions))
     membership = FixedMembership(places, view({URL: places}, boot_seconds()))
