@@ -1,4 +1,4 @@
-"""The pipeline process: all queries in one driver, or the ones that are named."""
+"""The pipeline process: runs all queries, or the named ones, in one driver."""
 
 import logging
 import signal
@@ -20,9 +20,11 @@ from pipelines.checkpoints import lock
 from pipelines.checkpoints.lock import CheckpointInUseError
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.retention import RecordsLostError
+from pipelines.queries.loyalty import LOYALTY
 from pipelines.runtime.programme_watch import ProgrammeWatch
+from pipelines.runtime.query import RepeatHorizonError
 from pipelines.runtime.query_metrics import READY, ProgressMetrics
-from pipelines.runtime.query_table import CONTINUOUS, LOYALTY, QUERIES, RepeatHorizonError
+from pipelines.runtime.query_table import CONTINUOUS, QUERIES
 from pipelines.runtime.session import spark_session
 from services.logging import configure_logging
 from services.messaging.administration import TimestampTypeError
@@ -44,46 +46,46 @@ _REFUSALS = (
     TimestampTypeError,
 )
 
-STARVED = "Python worker failed to connect back"
-"""Spark gives a Python process ten seconds to start, whatever is set; on a starved machine it takes longer."""
+WORKER_TIMEOUT = "Python worker failed to connect back"
+"""Spark allows a Python process ten seconds to start, and no setting changes that. A busy machine may need longer."""
 
-STARTS_AGAIN = 20
-"""How often queries may fail of that until it counts; to start all of the process again would take far more still."""
+MAX_RESTARTS = 20
+"""How often queries may fail with WORKER_TIMEOUT. A restart of the whole process would take much longer."""
 
 _RESTART_SECONDS = 20.0
-"""How long a new version of the programme waits for a micro-batch to end; well within the notice it is given."""
+"""How long a new version of the programme waits for a micro-batch to end. Its notice is longer."""
 
 
 def main(
-    query: Annotated[list[str] | None, typer.Option(help="Run only this query; can be repeated.")] = None,
+    query: Annotated[list[str] | None, typer.Option(help="Run only this query. Can be repeated.")] = None,
     *,
-    available_now: Annotated[bool, typer.Option(help="End once everything there is has been read.")] = False,
-    to: Annotated[str | None, typer.Option(help="Where the export writes; any Hadoop URI.")] = None,
+    available_now: Annotated[bool, typer.Option(help="End after the records that exist now.")] = False,
+    to: Annotated[str | None, typer.Option(help="Hadoop URI to which the export writes.")] = None,
 ) -> None:
-    """Run the streaming queries until SIGTERM, which lets running micro-batches end."""
+    """Run the streaming queries until SIGTERM. Running micro-batches end first."""
     try:
         settings = read_settings(export_dir=to)
     except SettingsError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
     configure_logging(settings)
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs every call between Python and the JVM
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # at info it logs each call of the JVM
     names = query or [continuous.name for continuous in CONTINUOUS]
     unknown = sorted(set(names) - set(QUERIES))
     if unknown:
-        raise typer.BadParameter(f"no such query: {', '.join(unknown)}; there are {', '.join(QUERIES)}")
+        raise typer.BadParameter(f"unknown query: {', '.join(unknown)}. Choose from {', '.join(QUERIES)}")
     sys.exit(run(settings, names, available_now=available_now))
 
 
 def run(settings: Settings, names: Sequence[str], *, available_now: bool) -> int:
-    """Start the queries and watch them; the exit status is 0 unless one failed."""
+    """Start the queries and watch them. The exit status is 0 unless a query has failed."""
     try:
         with ExitStack() as stack:
             for name in names:
-                stack.enter_context(lock.held(QUERIES[name].checkpoint(settings)))
+                stack.enter_context(lock.hold(QUERIES[name].checkpoint(settings)))
             return _run(settings, names, available_now=available_now)
     except CheckpointInUseError as error:
-        log.error("refused to start", reason=str(error))  # noqa: TRY400  # the reason says it all
+        log.error("refused to start", reason=str(error))  # noqa: TRY400  # a traceback would not help the user
         return 2
 
 
@@ -104,19 +106,19 @@ def _run(settings: Settings, names: Sequence[str], *, available_now: bool) -> in
 
     try:
         with ExitStack() as stack:
-            # Before the programme is loaded: what comes in between is then noticed, if for nothing.
+            # Begins to watch before the queries load the programme, so that no version is missed in between.
             watch = stack.enter_context(closing(ProgrammeWatch(settings))) if LOYALTY.name in names else None
-            for name in names:  # one by one, so that whatever has started is stopped when the next is refused
+            for name in names:  # a refusal then stops the queries that have already started
                 start(name)
             READY.set(1)
             log.info("pipeline ready", queries=list(names))
             _watch(queries, start, None if available_now else watch, stopping)
         return int(any(query.exception() for query in queries.values()))
     except _REFUSALS as error:
-        log.error("refused to start", reason=str(error))  # noqa: TRY400  # the reason says it all
+        log.error("refused to start", reason=str(error))  # noqa: TRY400  # a traceback would not help the user
         return 2
     except KafkaException as error:
-        log.error("Kafka cannot be used", reason=error.args[0].str())  # noqa: TRY400
+        log.error("Kafka refused a request", reason=error.args[0].str())  # noqa: TRY400
         return 1
     finally:
         READY.set(0)
@@ -130,16 +132,16 @@ def _watch(
     programme: ProgrammeWatch | None,
     stopping: threading.Event,
 ) -> None:
-    """Wait until told to stop, or all have ended, or one has failed: then the others end too, and a restart goes on."""
-    patience = STARTS_AGAIN
+    """Wait for a stop signal, for the end of all queries, or for a failure. A restart of the process continues."""
+    restarts_left = MAX_RESTARTS
     while not stopping.wait(0.5):
         failed = {name: str(query.exception()) for name, query in queries.items() if query.exception()}
         for name, reason in failed.items():
-            if not patience or STARVED not in reason:
+            if not restarts_left or WORKER_TIMEOUT not in reason:
                 log.error("query failed", query=name, reason=reason)
                 return
-            patience -= 1
-            log.warning("query starts again", query=name, reason=STARVED)
+            restarts_left -= 1
+            log.warning("query starts again", query=name, reason=WORKER_TIMEOUT)
             start(name)
         if not any(query.isActive for query in queries.values()):
             return
@@ -150,7 +152,7 @@ def _watch(
 
 
 def _stop_between_batches(queries: Sequence[StreamingQuery], timeout: timedelta) -> None:
-    """Stop each query between two batches; a batch that does not end in time is broken off, and replayed later."""
+    """Stop each query between two micro-batches. Interrupts a batch that does not end in time; a restart replays it."""
     deadline = time.monotonic() + timeout.total_seconds()
     for query in queries:
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:

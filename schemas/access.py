@@ -49,7 +49,8 @@ SERVICES = (
     Service("till", writes=(POS_INVOICES,)),
     Service(
         "pipeline",
-        reads=(POS_INVOICES, LOYALTY_COMMANDS, LOYALTY_PROGRAMMES, HADOOP),
+        # It reads loyalty and loyalty-balances in `loyalty rebuild` only.
+        reads=(POS_INVOICES, LOYALTY_COMMANDS, LOYALTY_PROGRAMMES, HADOOP, LOYALTY, LOYALTY_BALANCES),
         writes=(
             SHIPMENT,
             HADOOP,
@@ -61,7 +62,7 @@ SERVICES = (
             DEAD_LETTERS,
         ),
         reads_settings_of=(POS_INVOICES, LOYALTY_COMMANDS, HADOOP),
-        groups=("loyalty-pipeline", "loyalty-programmes"),
+        groups=("loyalty-pipeline", "loyalty-programmes", "loyalty-audit"),
     ),
     Service(
         "api",

@@ -19,7 +19,8 @@ from benchmarks.peers.throughput import broker
 from benchmarks.pipeline import Watch, load, proportional_bytes
 from infra.demo.probes import PipelineProgress, reached
 from infra.local.ports import HOST
-from pipelines.runtime.query_table import CONTINUOUS, Query
+from pipelines.runtime.query import Query
+from pipelines.runtime.query_table import CONTINUOUS
 from services.messaging.clients import admin
 from services.pos_simulator import Options
 from services.settings import Settings

@@ -1,16 +1,16 @@
-"""Many calls of Spark's map states in one go.
+"""Many calls of a map state of Spark at once.
 
-PySpark sends a call to the JVM and waits for its answer before it sends the next: two changes of thread for each
-account, in either direction. The JVM's server takes the calls of a connection one after the other and answers in that
-order, so calls may be written together and their answers read together. That is what Spark's private classes do
-today, not what it promises: another version of PySpark is refused until somebody has looked (docs/decisions/0015).
+PySpark sends one call to the JVM and waits for its answer before it sends the next. Each account then costs two changes
+of thread in each direction. The JVM answers the calls of a connection in their order. So this module writes many calls
+together and reads their answers together. That uses private classes of PySpark, which another version may change. With
+another version than KNOWN_VERSION the public API makes the calls one by one (docs/explanation/decisions/0015).
 """
 
 import pickle
 import socket
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import pyspark
 from pyspark.errors import PySparkRuntimeError
@@ -24,40 +24,63 @@ Row = tuple[Any, ...]
 
 _MESSAGE_VERSION = 0
 _HEADER = struct.Struct(">ii")
-_OF_THE_BUFFER = 4
-"""A window is that part of the socket's send buffer: the kernel counts its own overhead as well."""
+_BUFFER_SHARE = 4
+"""A window fills at most this fraction of the socket's send buffer, because the kernel counts its overhead too."""
 
 
-class UnknownPySparkError(RuntimeError):
-    """This PySpark may speak to its JVM in another way than the one that is known here."""
+class MapCalls(Protocol):
+    """Reads and writes many values of one map state, under the key of the present group.
 
-
-class MapCalls:
-    """Reads and writes many values of one map state, under the key of the group that is being processed.
-
-    Keys and values are tuples of what Spark has no need to convert: strings, integers, bytes and lists of those.
+    Keys and values are tuples of types that Spark need not convert: strings, integers, bytes and lists of them.
     """
 
-    def __init__(self, state: MapState) -> None:
-        """Raises UnknownPySparkError."""
-        if pyspark.__version__ != KNOWN_VERSION:
-            raise UnknownPySparkError(
-                f"state calls are known of PySpark {KNOWN_VERSION}, not of {pyspark.__version__}: "
-                "docs/decisions/0015-state-calls-together.md says what to check"
-            )
-        # Spark's own names, private as they are: that is the whole point of this module.
-        self._name: str = state._stateName  # noqa: SLF001
-        self._client: Any = state._mapStateClient._stateful_processor_api_client  # noqa: SLF001
-        buffer = self._client._client_socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)  # noqa: SLF001
-        self._window: int = buffer // _OF_THE_BUFFER
-
     def get(self, keys: Sequence[Row]) -> list[Row | None]:
-        """The values of these keys, in their order; None where there is none. Raises PySparkRuntimeError."""
-        calls = (messages.MapStateCall(getValue=messages.GetValue(userKey=_bytes(key))) for key in keys)
-        return [pickle.loads(value) if value else None for value in self._answers(calls)]  # noqa: S301  # of our JVM
+        """The values of these keys in their order, None for a missing key. Raises PySparkRuntimeError."""
 
     def update(self, values: Iterable[tuple[Row, Row]]) -> None:
         """Set the values of these keys. Raises PySparkRuntimeError."""
+
+    def remove(self, keys: Iterable[Row]) -> None:
+        """Remove these keys. Raises PySparkRuntimeError."""
+
+
+def map_calls(state: MapState) -> MapCalls:
+    """The fastest calls that this version of PySpark allows."""
+    return _BatchedCalls(state) if pyspark.__version__ == KNOWN_VERSION else _SingleCalls(state)
+
+
+class _SingleCalls:
+    """Calls of PySpark's public API."""
+
+    def __init__(self, state: MapState) -> None:
+        self._state = state
+
+    def get(self, keys: Sequence[Row]) -> list[Row | None]:
+        return [self._state.getValue(key) for key in keys]
+
+    def update(self, values: Iterable[tuple[Row, Row]]) -> None:
+        for key, value in values:
+            self._state.updateValue(key, value)
+
+    def remove(self, keys: Iterable[Row]) -> None:
+        for key in keys:
+            self._state.removeKey(key)
+
+
+class _BatchedCalls:
+    """Calls that are sent together, through private classes of PySpark."""
+
+    def __init__(self, state: MapState) -> None:
+        self._name: str = state._stateName  # noqa: SLF001  # there is no public name
+        self._client: Any = state._mapStateClient._stateful_processor_api_client  # noqa: SLF001
+        buffer = self._client._client_socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)  # noqa: SLF001
+        self._window: int = buffer // _BUFFER_SHARE
+
+    def get(self, keys: Sequence[Row]) -> list[Row | None]:
+        calls = (messages.MapStateCall(getValue=messages.GetValue(userKey=_bytes(key))) for key in keys)
+        return [pickle.loads(value) if value else None for value in self._answers(calls)]  # noqa: S301  # from our own JVM
+
+    def update(self, values: Iterable[tuple[Row, Row]]) -> None:
         calls = (
             messages.MapStateCall(updateValue=messages.UpdateValue(userKey=_bytes(key), value=_bytes(value)))
             for key, value in values
@@ -65,7 +88,6 @@ class MapCalls:
         self._answers(calls)
 
     def remove(self, keys: Iterable[Row]) -> None:
-        """Remove these keys. Raises PySparkRuntimeError."""
         calls = (messages.MapStateCall(removeKey=messages.RemoveKey(userKey=_bytes(key))) for key in keys)
         self._answers(calls)
 
@@ -77,7 +99,7 @@ class MapCalls:
             answers += [self._client._receive_proto_message() for _ in window]  # noqa: SLF001
         for status, error, _ in answers:
             if status:
-                raise PySparkRuntimeError(f"state {self._name} cannot be read or written: {error}")
+                raise PySparkRuntimeError(f"Spark refused a call of the state variable {self._name}: {error}")
         return [value for _, _, value in answers]
 
     def _request(self, call: Any) -> bytes:
@@ -92,10 +114,10 @@ def _bytes(row: Row) -> bytes:
 
 
 def _windows(requests: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
-    """Requests to be sent together: they fit into the socket's buffer even while the JVM reads nothing.
+    """Group requests so that each group fits into the socket's buffer while the JVM reads nothing.
 
-    It reads nothing while an answer waits to be read here. So what is written with answers outstanding must never
-    have to wait for the JVM, or both would wait for ever. A request that is too large goes alone, when none is.
+    The JVM reads nothing while it waits for us to read an answer. So a write with outstanding answers must not wait for
+    the JVM, or both sides would wait forever. A request that is too large for the buffer goes alone.
     """
     window: list[bytes] = []
     filled = 0

@@ -1,4 +1,4 @@
-"""One process a checkpoint: a second pipeline, or a rebuild beside one, refuses instead of both failing in turns."""
+"""A lock for each checkpoint, so that a second pipeline or a rebuild refuses to start beside a running pipeline."""
 
 import fcntl
 from collections.abc import Iterator
@@ -15,30 +15,30 @@ class CheckpointInUseError(RuntimeError):
 
 
 @contextmanager
-def held(checkpoint: str) -> Iterator[None]:
-    """Hold a checkpoint for the length of the block; raises CheckpointInUseError at once if somebody else does.
+def hold(checkpoint: str) -> Iterator[None]:
+    """Hold the lock of a checkpoint inside the block. Raises CheckpointInUseError if another process holds it.
 
-    The kernel releases the lock of a process that dies, however it dies, so no restart has to wait. It holds among
-    the processes, and containers, of one machine; on a remote file system Spark notices a second writer when it
-    commits, and fails one of the two.
+    The kernel releases the lock when the process ends in any way, so a restart need not wait. The lock works between
+    the processes and containers of one machine. On a remote file system Spark notices a second writer at its commit
+    and stops one of the two.
     """
     folder = local_folder(checkpoint)
     if folder is None:
         yield
         return
-    # Beside the folder, not in it: a rebuild moves the folder aside and still holds its name.
+    # The file is beside the folder, because a rebuild renames the folder and must keep the lock.
     file = folder.with_name(f"{folder.name}{_SUFFIX}")
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CheckpointInUseError(f"another process runs on {checkpoint}") from None
+            raise CheckpointInUseError(f"another process uses the checkpoint {checkpoint}") from None
         yield
 
 
 def local_folder(uri: str) -> Path | None:
-    """The folder of this machine behind a Hadoop URI; None where it is elsewhere."""
+    """The local folder of a Hadoop URI, or None if it is not local."""
     parts = urlsplit(uri)
     if parts.scheme not in ("", "file"):
         return None

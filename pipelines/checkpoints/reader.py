@@ -1,4 +1,4 @@
-"""How far a query has come, read from its checkpoint, which may be in use."""
+"""Reads the progress of a query from its checkpoint, which may be in use."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -7,91 +7,72 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from pipelines.checkpoints.files import Files
 from pipelines.checkpoints.manifest import MANIFEST
 
 Positions = Mapping[str, Mapping[int, int]]
-"""By topic, as named on the broker, and partition: the first offset that has not been processed."""
+"""By topic, as named on the broker, and by partition: the first offset that the query has not processed."""
+
+_HIDDEN_MANIFEST = f"{MANIFEST}.unfinished"
 
 
-class Progress:
-    """The checkpoint of a query, any Hadoop URI."""
+class CheckpointReader:
+    """The checkpoint of a query, at a Hadoop URI."""
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
-        self._path: Any = spark._jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]  # noqa: SLF001
-        self._folder = self._path(checkpoint)
-        self._files = self._folder.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
+        self._files = Files(spark, checkpoint)
 
     @property
     def exists(self) -> bool:
-        return bool(self._files.exists(self._folder))
+        return self._files.exists()
 
     def batches(self, log: str = "commits") -> list[int]:
-        """The batches that have been committed, or with ``offsets`` those that have been begun, in order."""
-        folder = self._path(self._folder, log)
-        if not self._files.exists(folder):
-            return []
-        names = (status.getPath().getName() for status in self._files.listStatus(folder))
-        return sorted(int(name) for name in names if name.isdigit())
+        """The committed micro-batches in order, or with ``offsets`` the planned ones."""
+        return sorted(int(name) for name in self._files.names(log) if name.isdigit())
 
     def positions(self) -> Positions:
-        """Up to where batches have been committed; empty where none has."""
-        committed = self.batches()
-        return self._offsets(f"offsets/{committed[-1]}") if committed else {}
+        """The positions after the last committed micro-batch. Empty if there is none."""
+        return _offsets(self._committed())
 
     def batch_time(self) -> int:
-        """By which time the last batch that was committed set off timers, milliseconds since the epoch; 0: none was."""
-        committed = self.batches()
-        lines = self._lines(f"offsets/{committed[-1]}") if committed else []
-        return max((line.get("batchTimestampMs", 0) for line in lines), default=0)
+        """The time of the last committed micro-batch in milliseconds since the epoch. 0 if there is none."""
+        return max((line.get("batchTimestampMs", 0) for line in self._committed()), default=0)
 
-    def beginning(self) -> Positions:
-        """From where the query began to read."""
-        found: dict[str, Mapping[int, int]] = {}
-        sources = self._path(self._folder, "sources")
-        if self._files.exists(sources):
-            for source in self._files.listStatus(sources):
-                found |= self._offsets(f"sources/{source.getPath().getName()}/0")
-        return found
+    def first_positions(self) -> Positions:
+        """The positions at which the query began."""
+        sources = (self._lines(f"sources/{name}/0") for name in self._files.names("sources"))
+        return {topic: offsets for lines in sources for topic, offsets in _offsets(lines).items()}
 
-    def move_aside(self, to: str) -> None:
-        """Rename the folder; raises OSError."""
-        if not self._files.rename(self._folder, self._path(to)):
-            raise OSError(f"{self._folder.toString()} could not be renamed to {to}")
+    def rename(self, to: str) -> None:
+        """Rename the folder. Raises OSError."""
+        self._files.rename_folder(to)
 
     @contextmanager
     def unfinished(self) -> Iterator[None]:
-        """Meanwhile, and for ever if it ends in an error, no query can start on this checkpoint."""
-        manifest, aside = self._manifests()
-        self._files.rename(manifest, aside)
+        """Prevent the start of a query on this checkpoint inside the block, and afterwards if the block fails."""
+        self._files.rename(MANIFEST, _HIDDEN_MANIFEST)
         yield
-        self._files.rename(aside, manifest)
+        self._files.rename(_HIDDEN_MANIFEST, MANIFEST)
 
     def discard_unfinished(self) -> None:
-        """Delete the checkpoint if it has not been finished."""
-        manifest, aside = self._manifests()
-        if self._files.exists(aside) and not self._files.exists(manifest):
-            self._files.delete(self._folder, True)  # noqa: FBT003 - Java has no names: and all that is in it
+        """Delete the checkpoint if a block of ``unfinished`` has failed."""
+        if self._files.exists(_HIDDEN_MANIFEST) and not self._files.exists(MANIFEST):
+            self._files.delete()
 
-    def _manifests(self) -> tuple[Any, Any]:
-        manifest = self._path(self._folder, MANIFEST)
-        return manifest, manifest.suffix(".unfinished")
-
-    def _offsets(self, file: str) -> Positions:
-        return {
-            topic: {int(partition): offset for partition, offset in offsets.items()}
-            for line in self._lines(file)
-            for topic, offsets in line.items()
-            if isinstance(offsets, dict) and all(partition.isdigit() for partition in offsets)
-        }
+    def _committed(self) -> list[dict[str, Any]]:
+        committed = self.batches()
+        return self._lines(f"offsets/{committed[-1]}") if committed else []
 
     def _lines(self, file: str) -> list[dict[str, Any]]:
-        """The lines of JSON: what a batch was planned with, and the offsets of each source."""
-        path = self._path(self._folder, file)
-        if not self._files.exists(path):
-            return []
-        stream = self._files.open(path)
-        try:
-            text = bytes(stream.readAllBytes()).decode()
-        finally:
-            stream.close()
+        """The JSON lines of an offset file: the metadata of a micro-batch, and the offsets of each source."""
+        text = self._files.read(file) if self._files.exists(file) else ""
         return [json.loads(line[line.index("{") :]) for line in text.splitlines() if "{" in line]
+
+
+def _offsets(lines: list[dict[str, Any]]) -> Positions:
+    return {
+        topic: {int(partition): offset for partition, offset in offsets.items()}
+        for line in lines
+        for topic, offsets in line.items()
+        if isinstance(offsets, dict) and all(partition.isdigit() for partition in offsets)
+    }

@@ -1,11 +1,11 @@
-"""Retention that has overtaken a stopped pipeline: what was deleted unread is told, never skipped in silence."""
+"""Finds records that retention deleted before a stopped query had read them, so that no loss goes unnoticed."""
 
 from collections.abc import Iterable
 
 from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
-from pipelines.checkpoints.reader import Progress
+from pipelines.checkpoints.reader import CheckpointReader
 from schemas.topics import Topic
 from services.messaging.clients import consumer
 from services.messaging.publishing import BROKER_TIMEOUT
@@ -13,25 +13,24 @@ from services.settings import Settings
 
 
 class RecordsLostError(RuntimeError):
-    """Records were deleted before the query had read them; the message says which."""
+    """Retention has deleted records that the query had not read. The message names them."""
 
 
 def check(spark: SparkSession, checkpoint: str, sources: Iterable[Topic], settings: Settings) -> None:
-    """Raise RecordsLostError where a topic begins behind the place at which the checkpoint goes on."""
-    positions = Progress(spark, checkpoint).positions()
+    """Raise RecordsLostError if a topic begins after the offset at which the checkpoint continues."""
+    positions = CheckpointReader(spark, checkpoint).positions()
     lost = []
     client = consumer(settings, "loyalty-pipeline")
     try:
         for topic in map(settings.name_of, sources):
             for partition, position in positions.get(topic, {}).items():
-                place = TopicPartition(topic, partition)
-                beginning, _ = client.get_watermark_offsets(place, timeout=BROKER_TIMEOUT)
-                if position < beginning:
-                    lost.append(f"{topic} {partition} from offset {position} to {beginning - 1}")
+                begin, _ = client.get_watermark_offsets(TopicPartition(topic, partition), timeout=BROKER_TIMEOUT)
+                if position < begin:
+                    lost.append(f"{topic} {partition} from offset {position} to {begin - 1}")
     finally:
         client.close()
     if lost:
         raise RecordsLostError(
-            f"retention has deleted what {checkpoint} had not read: {'; '.join(lost)}. "
-            "With LOYALTY_ACCEPT_DATA_LOSS=true it goes on behind the gap; docs/operations.md says what that means"
+            f"retention has deleted records that {checkpoint} had not read: {'; '.join(lost)}. With "
+            "LOYALTY_ACCEPT_DATA_LOSS=true the query continues after them; see docs/how-to/manage-checkpoints.md"
         )

@@ -1,4 +1,4 @@
-"""The Confluent framing and Avro as columns: to a DataFrame what services.messaging.wire is to one value."""
+"""The Confluent framing, Avro and JSON as Spark columns. ``services.messaging.avro`` does the same for one value."""
 
 import json
 from typing import Any
@@ -36,7 +36,7 @@ def record_type(topic: Topic) -> T.StructType:
 
 
 def spark_type(schema: Any) -> T.DataType:
-    """The Spark type of an Avro schema as this project writes them; all is nullable until it has been checked."""
+    """The Spark type of an Avro schema of this project. Every field is nullable, because a check comes later."""
     match schema:
         case ["null", of]:
             return spark_type(of)
@@ -51,10 +51,10 @@ def spark_type(schema: Any) -> T.DataType:
 
 
 def decode(value: Column, topic: Topic, ids: SchemaIds) -> tuple[Column, Column]:
-    """Read Avro values of a topic into its newest schema, whichever known schema wrote them.
+    """Read Avro values of a topic into its newest schema. Any known schema may have written them.
 
-    Returns the record as a struct with one more field, MARKER, which is null where the value could not be read,
-    and the reason why not, which is null where the framing and the schema id are known.
+    Returns two columns: the record as a struct with one more field, MARKER, which is null if the value could not be
+    read; and the reason for that, which is null if the framing and the schema id are known.
     """
     framed = (F.length(value) >= _HEADER_LENGTH) & (F.substring(value, 1, 1) == F.lit(bytes([MAGIC_BYTE])))
     schema_id = F.conv(F.hex(F.substring(value, 2, _HEADER_LENGTH - 1)), 16, 10).cast("long")
@@ -74,30 +74,34 @@ MARKER = "_marker"
 
 
 def _marked_schema(topic: Topic) -> str:
-    # from_avro answers corrupt bytes and a record of nulls alike, with nulls: only a default tells them apart.
+    # from_avro gives nulls for corrupt bytes and for a record of nulls. Only a field with a default separates them.
     schema = schemas.current(str(topic.value))
     schema["fields"] = [*schema["fields"], {"name": MARKER, "type": "string", "default": ""}]
     return json.dumps(schema)
 
 
 def marked_type(topic: Topic) -> T.StructType:
-    """The type of a topic's records and one more field, MARKER."""
+    """The type of a topic's records with the additional field MARKER."""
     return T.StructType([*record_type(topic).fields, T.StructField(MARKER, T.StringType())])
 
 
-def texts_are_utf8(record: Column, record_type: T.StructType) -> Column:
-    """Whether every text of a record is UTF-8: in Avro its bytes may be anything, and Python takes no other."""
-    # A separator, so that halves of two texts do not make a whole.
-    return F.is_valid_utf8(F.concat_ws(",", *_texts(record, record_type)))
+def is_readable(record: Column, topic: Topic) -> Column:
+    """Whether ``decode`` could read the record and all its texts are UTF-8.
+
+    Avro accepts any bytes as a text, but Python accepts only UTF-8.
+    """
+    # The separator keeps two invalid halves from joining to a valid character.
+    texts = F.concat_ws(",", *_texts(record, record_type(topic)))
+    return record.getField(MARKER).isNotNull() & F.is_valid_utf8(texts)
 
 
 def _texts(value: Column, of: T.DataType) -> list[Column]:
-    """All texts in a value, as columns of texts or of arrays of texts."""
+    """All texts of a value, as columns of texts or of arrays of texts."""
     match of:
         case T.StructType(fields=fields):
             return [text for field in fields for text in _texts(value.getField(field.name), field.dataType)]
         case T.ArrayType(elementType=T.StructType(fields=fields)):
-            # The field of an array of structs is the array of that field.
+            # In Spark, a field of an array of structs is the array of that field's values.
             arrays = ((value.getField(field.name), T.ArrayType(field.dataType)) for field in fields)
             return [text for array, kind in arrays for text in _texts(array, kind)]
         case T.StringType() | T.ArrayType(elementType=T.StringType()):
@@ -105,16 +109,16 @@ def _texts(value: Column, of: T.DataType) -> list[Column]:
     return []
 
 
-# Half of a pair stands for no character; Java would read every such half as the same question mark.
+# One half of a surrogate pair is no character. Java would read every such half as the same question mark.
 _LONE_SURROGATE = r"(?i)\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}"
 _OBJECT_AND_END = T.ArrayType(T.StructType([T.StructField("end", T.StringType())]))
 
 
 def is_one_json_object(value: Column) -> Column:
-    """Whether a value that starts with a brace is one whole JSON object in UTF-8, and nothing after it.
+    """Whether a value that starts with a brace is exactly one JSON object in UTF-8.
 
-    Spark's parser stops at the end of the first object: what follows would be lost in silence. As the first of two
-    elements of an array, it must be all there is before the second.
+    Spark's parser stops after the first object and ignores the rest. So this puts the value into an array, before an
+    element that marks the end. The value is one object if the mark is the second element.
     """
     text = value.cast("string")
     elements = F.from_json(F.concat(F.lit("["), text, F.lit(',{"end":"here"}]')), _OBJECT_AND_END)
@@ -126,29 +130,29 @@ def is_one_json_object(value: Column) -> Column:
 def decode_json(value: Column, topic: Topic) -> Column:
     """Read JSON objects into the newest schema of a topic, as a struct with one more field, MARKER.
 
-    MARKER is null where the object could be read; a field of the wrong type makes the whole object unreadable. For a
-    text any JSON value will do, and is read as it is written: simple tills send their InvoiceNumber as a number.
+    MARKER is null if the object could be read. A field of the wrong type makes the whole object unreadable. A text
+    field accepts any JSON value as it is written, because simple tills send their InvoiceNumber as a number.
     """
     return F.from_json(value.cast("string"), marked_type(topic), {"columnNameOfCorruptRecord": MARKER})
 
 
 def is_json(value: Column) -> Column:
-    """Whether a value is a plain JSON object: no Avro value in the Confluent framing starts with a brace."""
+    """Whether a value starts as a JSON object. No Avro value in the Confluent framing starts with a brace."""
     return F.substring(value, 1, 1) == F.lit(b"{")
 
 
 def encode(record: Column, topic: Topic, ids: SchemaIds) -> Column:
-    """Write a struct as a value of the topic, in its newest schema."""
+    """Write a struct as a framed value of the topic, in its newest schema."""
     return encode_as(record, str(topic.value), ids.writer_id(topic))
 
 
 def encode_as(record: Column, name: str, schema_id: int) -> Column:
-    """Write a struct as a framed record of that name, in its newest schema, which has that id."""
+    """Write a struct as a framed record of this name, in its newest schema, whose id is given."""
     return F.concat(F.lit(header(schema_id)), to_avro(record, json.dumps(schemas.current(name))))
 
 
 def cloud_event(record_id: Column, record_name: str | Column) -> Column:
-    """The headers of a record: who reads it twice can tell by ``ce_id``, which a replay repeats exactly."""
+    """The CloudEvents headers of a record. A replay repeats ``ce_id``, so readers recognise a duplicate by it."""
     if isinstance(record_name, str):
         record_name = F.lit(record_name)
     texts = {
@@ -162,7 +166,7 @@ def cloud_event(record_id: Column, record_name: str | Column) -> Column:
 
 
 def text_headers(texts: dict[str, Column]) -> Column:
-    """Record headers with UTF-8 values, as Spark's Kafka sink takes them."""
+    """Record headers with UTF-8 values, in the type of Spark's Kafka sink."""
     return F.array(
         *(F.struct(F.lit(name).alias("key"), text.cast("binary").alias("value")) for name, text in texts.items())
     ).cast(HEADERS_TYPE)

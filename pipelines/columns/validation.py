@@ -1,4 +1,4 @@
-"""The rules of services.domain.validation, compiled to columns."""
+"""The rules of services.domain.validation as Spark columns."""
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -47,7 +47,7 @@ def _passes(requirement: Requirement, value: Column) -> Column:
         case Requirement.FEW:
             return value.isNull() | (F.size(value) <= MOST_LINE_ITEMS)
         case Requirement.AMOUNT:
-            # Spark orders NaN above every number, so it fails here as infinity does.
+            # Spark orders NaN above every number, so NaN fails this check as infinity does.
             return F.coalesce(F.abs(value) < LARGEST_AMOUNT, F.lit(False))
         case Requirement.AMOUNT_IF_PRESENT:
             return value.isNull() | _passes(Requirement.AMOUNT, value)

@@ -1,10 +1,11 @@
-"""The archive query: every event of the loyalty query, once, to Parquet and under pseudonyms.
+"""The archive query: writes every event of the loyalty query to Parquet, once and under pseudonyms.
 
-With it accounts can be recomputed once the topics have forgotten. A pseudonym is always the same for the same card and
-key (services.pseudonyms), so whoever asks for a card and has the key finds it.
+With the archive, accounts can be recomputed after the topics have deleted the events. A card always has the same
+pseudonym under the same key (services.pseudonyms), so a person with the key finds the events of a card.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -12,20 +13,37 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from pipelines.queries.export import overwrite
+from pipelines.accounts.events import unique_events
+from pipelines.runtime.query import Query, QueryContext
+from pipelines.sinks.foreach_batch import write_each_batch
+from pipelines.sinks.parquet import overwrite_folders
+from pipelines.sources.commands import check_commands
+from pipelines.sources.invoices import check_invoices
+from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES
 from services.messaging.avro import header, record_decoder, record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
-from services.pseudonyms import Pseudonyms
+from services.programmes.topic import load_programmes
+from services.pseudonyms import Pseudonyms, pseudonyms
 
 _COMMAND = "LoyaltyCommand"
 _CARDS = ("CustomerCardNo", "Counterparty")
 
 
-def archived(events: DataFrame, pseudonyms: Pseudonyms) -> DataFrame:
-    """Rows of ``loyalty.events`` in; pseudonym, append_time, topic, partition, offset, event (without card) out."""
-    pseudonym_of = _in_bulk(pseudonyms.of, T.StringType())
-    without_cards = _in_bulk(_without_cards(pseudonyms), T.BinaryType())
+def _archive(context: QueryContext) -> DataStreamWriter:
+    settings = context.settings
+    invoices = check_invoices(context.read(POS_INVOICES), context.ids)
+    commands = check_commands(context.read(LOYALTY_COMMANDS), context.ids)
+    events = unique_events(invoices, commands, load_programmes(settings), settings)
+    rows = _pseudonymize(events, pseudonyms(settings.pseudonym_key_file))
+    return write_each_batch(rows, partial(_write, settings.archive_dir))
+
+
+def _pseudonymize(events: DataFrame, pseudonyms: Pseudonyms) -> DataFrame:
+    """Replace cards by pseudonyms: pseudonym, append_time, topic, partition, offset, event."""
+    pseudonym_of = _for_each(pseudonyms.of, T.StringType())
+    without_cards = _for_each(_without_cards(pseudonyms), T.BinaryType())
     return events.select(
         pseudonym_of("CustomerCardNo").alias("pseudonym"),
         *("append_time", "topic", "partition", "offset"),
@@ -33,16 +51,16 @@ def archived(events: DataFrame, pseudonyms: Pseudonyms) -> DataFrame:
     )
 
 
-def _in_bulk(function: Callable[[Any], Any], result: T.DataType) -> Callable[[str], Column]:
-    def of_all(values: pd.Series) -> pd.Series:
+def _for_each(function: Callable[[Any], Any], result: T.DataType) -> Callable[[str], Column]:
+    def apply(values: pd.Series) -> pd.Series:
         return values.map(function)
 
-    in_bulk: Callable[[str], Column] = pandas_udf(of_all, result)  # type: ignore[call-overload]  # narrow stubs
-    return in_bulk
+    vectorized: Callable[[str], Column] = pandas_udf(apply, result)  # type: ignore[call-overload]  # narrow stubs
+    return vectorized
 
 
 def _without_cards(pseudonyms: Pseudonyms) -> Callable[[bytes], bytes]:
-    """A function that puts pseudonyms in the place of the cards in a framed event; a Purchase has none."""
+    """A function that replaces the cards in a framed event by pseudonyms. A Purchase has no card."""
 
     def without_cards(event: bytes) -> bytes:
         ids = FolderSchemaIds()
@@ -57,15 +75,16 @@ def _without_cards(pseudonyms: Pseudonyms) -> Callable[[bytes], bytes]:
     return without_cards
 
 
-def write_batch(directory: str) -> Callable[[DataFrame, int], None]:
-    """A function for foreachBatch: rows to ``date=…/batch=…/`` under the directory, as the export does; UTC dates."""
-
-    def write(batch: DataFrame, batch_id: int) -> None:
-        rows = batch.withColumns({"date": _date(), "batch": F.lit(batch_id)})
-        overwrite(rows, directory, "append_time", "topic", "partition", "offset")
-
-    return write
+def _write(directory: str, batch: DataFrame, batch_id: int) -> None:
+    """Write a micro-batch to the folders of its dates in UTC."""
+    date = F.to_date(F.timestamp_millis("append_time"))
+    rows = batch.withColumns({"date": date, "batch": F.lit(batch_id)})
+    overwrite_folders(rows, directory, "append_time", "topic", "partition", "offset")
 
 
-def _date() -> Column:
-    return F.to_date(F.timestamp_millis("append_time"))
+ARCHIVE = Query(
+    "archive",
+    [POS_INVOICES, LOYALTY_COMMANDS],
+    _archive,
+    lambda settings: f"{settings.archive_dir}/_checkpoint",
+)

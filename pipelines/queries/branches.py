@@ -1,31 +1,33 @@
-"""The branches of the fan-out, as data: a topic, how many records of it an invoice has, and what each of them is.
+"""The branches of the fan-out query. A branch is a topic, a number of records for each invoice, and their contents.
 
 To add a branch, write two such functions and one line in BRANCHES.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 import schemas
 from pipelines.columns import avro
-from pipelines.columns.repeats import place
+from pipelines.columns.deduplication import record_position
 from schemas import topics
 from schemas.topics import Topic
 from services.domain.invoice import HOME_DELIVERY
 from services.messaging import headers as h
+from services.messaging.schema_ids import SchemaIds
+from services.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is written; its key is the key that came.
+    """One output record. It keeps the key of its input record.
 
     Attributes:
-        id: string, unique in the topic and the same after a replay.
-        value: struct of the topic's schema, or binary where it has none.
-        headers: beside the CloudEvents headers that every value with a schema gets.
+        id: string, unique in the topic and equal after a replay.
+        value: struct of the topic's schema, or binary if the topic has no schema.
+        headers: in addition to the CloudEvents headers of every value with a schema.
     """
 
     id: Column
@@ -35,11 +37,11 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One way out of the fan-out. Both functions make columns of checked invoices (see ``invoices.checked``).
+    """One output of the fan-out. Both functions make columns from checked invoices (see ``check_invoices``).
 
     Attributes:
-        count: how many records an invoice has in this branch; null is none.
-        record: one of them, by its number from 0 (a column of integers).
+        count: how many records an invoice has in this branch. Null means none.
+        record: the record with a given number, a column of integers from 0.
     """
 
     topic: Topic
@@ -55,7 +57,7 @@ def home_deliveries() -> Column:
 
 
 def whole_invoice(_: Column) -> Record:
-    """Whoever ships needs the address."""
+    """Shipping needs the address, so nothing is masked."""
     return Record(F.col(INVOICE_NUMBER), F.col("invoice"))
 
 
@@ -64,7 +66,7 @@ def line_items() -> Column:
 
 
 def flat_line(number: Column) -> Record:
-    """A line item with its invoice. Personal fields are masked by not being in HadoopRecord: nothing selects them."""
+    """A line item with fields of its invoice. HadoopRecord has no personal fields, so none is selected."""
     of_invoice, of_address = set(schemas.field_names("PosInvoice")), {"City", "State", "PinCode"}
     item = F.get("invoice.InvoiceLineItems", number)
 
@@ -77,19 +79,19 @@ def flat_line(number: Column) -> Record:
     return Record(F.concat_ws("#", F.col(INVOICE_NUMBER), number + 1), line)
 
 
-def not_valid() -> Column:
+def invalid_records() -> Column:
     return F.when(~_is_valid(), 1)
 
 
-def what_came(_: Column) -> Record:
-    """Key, value and headers untouched, with their origin and the reason."""
+def original_record(_: Column) -> Record:
+    """The unchanged key, value and headers, with the record's position and the reason."""
     origin = {h.DEAD_LETTER_TOPIC: "topic", h.DEAD_LETTER_PARTITION: "partition", h.DEAD_LETTER_OFFSET: "offset"}
     texts = {header: F.col(column).cast("string") for header, column in origin.items()}
-    why = avro.text_headers({**texts, h.DEAD_LETTER_REASON: F.col("reason")})
-    return Record(place(), F.col("value"), F.concat(F.coalesce(F.col("headers"), avro.no_headers()), why))
+    added = avro.text_headers({**texts, h.DEAD_LETTER_REASON: F.col("reason")})
+    return Record(record_position(), F.col("value"), F.concat(F.coalesce(F.col("headers"), avro.no_headers()), added))
 
 
-DEAD_LETTERS = Branch(topics.DEAD_LETTERS, not_valid, what_came)
+DEAD_LETTERS = Branch(topics.DEAD_LETTERS, invalid_records, original_record)
 BRANCHES = (
     Branch(topics.SHIPMENT, home_deliveries, whole_invoice),
     Branch(topics.HADOOP, line_items, flat_line),
@@ -99,3 +101,41 @@ BRANCHES = (
 
 def _is_valid() -> Column:
     return F.col("reason").isNull()
+
+
+def branch_records(branches: Sequence[Branch], inputs: DataFrame, ids: SchemaIds, settings: Settings) -> DataFrame:
+    """All records that the branches make of checked records, for the Kafka sink: topic, key, value, headers."""
+    counts = {f"count_{number}": F.coalesce(branch.count(), F.lit(0)) for number, branch in enumerate(branches)}
+    # Makes the rows first and their contents afterwards. Spark compiles no code for arrays of records.
+    numbers = F.concat(*(F.array_repeat(F.lit(number), F.col(count)) for number, count in enumerate(counts)))
+    rows = inputs.withColumns(counts).select("*", F.posexplode(numbers).alias("position", "branch"))
+    records_before = F.lit(0)
+    outputs = []
+    for branch, count in zip(branches, counts, strict=True):
+        outputs.append(_output(branch, F.col("position") - records_before, ids, settings))
+        records_before = records_before + F.col(count)
+    columns = (_of_row([output[name] for output in outputs]).alias(name) for name in ("topic", "value", "headers"))
+    return rows.select("key", *columns).select("topic", "key", "value", "headers")
+
+
+def _output(branch: Branch, number: Column, ids: SchemaIds, settings: Settings) -> dict[str, Column]:
+    topic, record = branch.topic, branch.record(number)
+    value, headers = record.value, record.headers
+    if topic.value:
+        value = avro.encode(value, topic, ids)
+        event_headers = avro.cloud_event(record.id, topic.value)
+        headers = event_headers if headers is None else F.concat(event_headers, headers)
+    return {
+        "topic": F.lit(settings.name_of(topic)),
+        "value": value,
+        "headers": avro.no_headers() if headers is None else headers,
+    }
+
+
+def _of_row(columns: Sequence[Column]) -> Column:
+    """Choose the column of the row's branch. There is one column for each branch."""
+    *others, last = columns
+    chosen = last
+    for number, column in reversed([*enumerate(others)]):
+        chosen = F.when(F.col("branch") == number, column).otherwise(chosen)
+    return chosen

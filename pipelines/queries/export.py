@@ -1,85 +1,74 @@
-"""The export query: hadoop records to Parquet, one folder a date, each record once."""
+"""The export query: writes hadoop records to Parquet, each record once, one folder for each date."""
 
-from collections.abc import Callable
+from functools import partial
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import schemas
 from pipelines.columns import avro
-from pipelines.columns.repeats import first_of_each, place
-from pipelines.queries.branches import DEAD_LETTERS
-from pipelines.queries.fan_out import through
-from pipelines.sinks.kafka import write_to_kafka
+from pipelines.columns.deduplication import deduplicate, record_position
+from pipelines.queries.branches import DEAD_LETTERS, branch_records
+from pipelines.runtime.query import Query, QueryContext
+from pipelines.sinks import kafka
+from pipelines.sinks.foreach_batch import write_each_batch
+from pipelines.sinks.parquet import overwrite_folders
 from schemas.topics import HADOOP
 from services.messaging.schema_ids import SchemaIds
-from services.settings import Settings
-
-ROWS_PER_FILE = 5_000_000
-"""Keeps a file of this topic's rows near 128 MiB of zstd Parquet, the size that readers split work by."""
-
 
 CALENDAR = (-62_135_596_800_000, 253_402_300_799_999)
-"""Years 1 to 9999 in milliseconds since the epoch: what dates of Parquet's readers can be."""
+"""Years 1 to 9999 in milliseconds since the epoch: the dates that readers of Parquet accept."""
 
 
-def decoded(records: DataFrame, ids: SchemaIds, settings: Settings) -> DataFrame:
-    """Records of the hadoop topic in; each once out, with ``record`` (struct HadoopRecord) and ``reason``.
+def _export(context: QueryContext) -> DataStreamWriter:
+    records = context.read(HADOOP)
+    lines = _check_lines(records, context.ids)
+    unique = deduplicate(lines.withColumn("identity", _line_identity()), context.settings)
+    return write_each_batch(unique, partial(_write, context))
 
-    The fan-out's sink repeats records after a crash, and their CloudEvents id tells. ``reason`` is null unless somebody
-    else wrote to the topic what is no HadoopRecord.
-    """
+
+def _check_lines(records: DataFrame, ids: SchemaIds) -> DataFrame:
+    """Add ``record`` (struct HadoopRecord) and ``reason``, which is null unless a stranger wrote something else."""
+    record, unknown = avro.decode(F.col("value"), HADOOP, ids)
+    corrupt = F.when(~avro.is_readable(F.col("record"), HADOOP), F.lit("not an Avro HadoopRecord"))
+    return records.withColumns({"record": record, "unknown": unknown}).withColumn(
+        "reason", F.coalesce("unknown", corrupt)
+    )
+
+
+def _line_identity() -> Column:
+    """The CloudEvents id. The fan-out's sink may repeat a record after a crash, with the same id."""
     event_ids = F.filter("headers", lambda header: header.getField("key") == "ce_id")
     event_id = F.get(event_ids, F.lit(0)).getField("value").cast("string")
-    record, unknown = avro.decode(F.col("value"), HADOOP, ids)
-    is_readable = F.col("record").getField(avro.MARKER).isNotNull() & avro.texts_are_utf8(
-        F.col("record"), avro.record_type(HADOOP)
+    return F.when(F.col("reason").isNull(), F.coalesce(event_id, record_position())).otherwise(record_position())
+
+
+def _write(context: QueryContext, batch: DataFrame, batch_id: int) -> None:
+    """Write the lines of a micro-batch to Parquet and its invalid records to the dead letters."""
+    batch.persist()
+    invalid = batch.where(F.col("reason").isNotNull())
+    kafka.write_batch(branch_records([DEAD_LETTERS], invalid, context.ids, context.settings), context.settings)
+    rows = batch.where(F.col("reason").isNull()).select(
+        *(F.col(f"record.{name}") for name in schemas.field_names("HadoopRecord")),
+        _date("record.CreatedTime").alias("date"),
+        F.lit(batch_id).alias("batch"),
     )
-    corrupt = F.when(~is_readable, F.lit("not an Avro HadoopRecord"))
-    identity = F.when(F.col("reason").isNull(), F.coalesce(event_id, place())).otherwise(place())
-    return first_of_each(
-        records.withColumns({"record": record, "unknown": unknown})
-        .withColumn("reason", F.coalesce("unknown", corrupt))
-        .withColumn("identity", identity),
-        settings,
-    )
+    overwrite_folders(rows, context.settings.export_dir, "StoreID", "CreatedTime")
+    batch.unpersist()
 
 
 def _date(milliseconds: str) -> Column:
-    """The date in UTC; null, and so Hive's default partition, where the till's clock shows no year from 1 to 9999."""
+    """The date in UTC, or null if the till's clock shows no year from 1 to 9999. Null has a folder of its own."""
     return F.when(F.col(milliseconds).between(*CALENDAR), F.to_date(F.timestamp_millis(milliseconds)))
 
 
-def write_batch(directory: str, ids: SchemaIds, settings: Settings) -> Callable[[DataFrame, int], None]:
-    """A function for foreachBatch: rows to ``date=…/batch=…/`` under the directory, what is no row to the dead letters.
-
-    A replayed batch holds the same rows and overwrites exactly the folders that its first attempt wrote, so readers
-    need no metadata of Spark's to see each record once.
-    """
-
-    def write(batch: DataFrame, batch_id: int) -> None:
-        batch.persist()
-        write_to_kafka(through([DEAD_LETTERS], batch.where(F.col("reason").isNotNull()), ids, settings), settings)
-        rows = batch.where(F.col("reason").isNull()).select(
-            *(F.col(f"record.{name}") for name in schemas.field_names("HadoopRecord")),
-            _date("record.CreatedTime").alias("date"),
-            F.lit(batch_id).alias("batch"),
-        )
-        overwrite(rows, directory, "StoreID", "CreatedTime")
-        batch.unpersist()
-
-    return write
-
-
-def overwrite(rows: DataFrame, directory: str, *order: str) -> None:
-    """Write rows to ``date=…/batch=…/``, columns of theirs, over what is in these very folders; sorted in each file."""
-    (
-        rows.repartition("date")
-        .sortWithinPartitions("date", *order)
-        .write.mode("overwrite")
-        .option("partitionOverwriteMode", "dynamic")
-        .option("compression", "zstd")
-        .option("maxRecordsPerFile", ROWS_PER_FILE)
-        .partitionBy("date", "batch")
-        .parquet(directory)
-    )
+EXPORT = Query(
+    "export",
+    [HADOOP],
+    _export,
+    # The checkpoint is beside the files, because neither is of use without the other. Readers of Parquet ignore it,
+    # because its name starts with an underscore.
+    lambda settings: f"{settings.export_dir}/_checkpoint",
+    longest_wait=lambda settings: settings.export_interval,
+)

@@ -1,32 +1,49 @@
-"""The sales query: what each store sells in each minute, as a compacted changelog that the API serves by window."""
+"""The sales query: the sales of each store in each minute, as a compacted changelog that the API serves by window."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import schemas
 from pipelines.columns import avro
-from pipelines.columns.repeats import first_of_each, invoice_identity
-from schemas.topics import STORE_SALES
+from pipelines.columns.deduplication import deduplicate, invoice_identity
+from pipelines.runtime.query import Query, QueryContext
+from pipelines.sinks.kafka import write_stream
+from pipelines.sources.invoices import check_invoices
+from schemas.topics import POS_INVOICES, STORE_SALES
 from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
 
 _AMOUNT = "decimal(18,2)"
 
 
-def sales_by_minute(invoices: DataFrame, settings: Settings) -> DataFrame:
-    """Checked invoices in; rows of StoreSales out, one for each window that a micro-batch changes.
+def _sales(context: QueryContext) -> DataStreamWriter:
+    records = context.read(POS_INVOICES)
+    invoices = check_invoices(records, context.ids)
+    unique = deduplicate(_sold(invoices), context.settings)
+    windows = _sales_by_minute(unique)
+    outputs = _encode(windows, context.ids, context.settings)
+    return write_stream(outputs, context.settings).outputMode("update")
 
-    The minute is the broker's, as a till's clock may be years off. Every valid invoice counts once.
-    """
+
+def _sold(invoices: DataFrame) -> DataFrame:
+    """Checked invoices in. Out: timestamp, identity, and ``sales``, an array with one sale, null if invalid."""
     amount = F.col("invoice.TotalAmount").cast(_AMOUNT)
     sale = F.struct(F.col("invoice.StoreID").alias("StoreID"), amount.alias("amount"))
-    # Not a filter, for the reason given in loyalty.purchases.
-    sales_of_invoice = F.when(F.col("reason").isNull(), F.array(sale))
-    rows = invoices.select("timestamp", invoice_identity().alias("identity"), sales_of_invoice.alias("sales"))
-    once = first_of_each(rows, settings).select("timestamp", F.explode("sales").alias("sold"))
+    # This is not a filter, for the reason given in accounts.events.
+    sales = F.when(F.col("reason").isNull(), F.array(sale))
+    return invoices.select("timestamp", invoice_identity().alias("identity"), sales.alias("sales"))
+
+
+def _sales_by_minute(unique: DataFrame) -> DataFrame:
+    """Rows of StoreSales, one for each window that a micro-batch changes.
+
+    The minute is that of the broker's append time, because a till's clock may be wrong by years.
+    """
     window = F.window("timestamp", "1 minute").alias("window")
     return (
-        once.groupBy(F.col("sold.StoreID").alias("StoreID"), window)
+        unique.select("timestamp", F.explode("sales").alias("sold"))
+        .groupBy(F.col("sold.StoreID").alias("StoreID"), window)
         .agg(
             F.count("*").alias("Count"),
             F.sum("sold.amount").alias("Sum"),
@@ -38,7 +55,7 @@ def sales_by_minute(invoices: DataFrame, settings: Settings) -> DataFrame:
             {
                 "WindowStart": F.unix_millis("window.start"),
                 "WindowEnd": F.unix_millis("window.end"),
-                # Each change of a window adds invoices to it.
+                # Each change of a window adds invoices, so the count is also a sequence number.
                 "Sequence": F.col("Count"),
             }
         )
@@ -46,12 +63,21 @@ def sales_by_minute(invoices: DataFrame, settings: Settings) -> DataFrame:
     )
 
 
-def sales(invoices: DataFrame, ids: SchemaIds, settings: Settings) -> DataFrame:
-    """Checked invoices in, records for the Kafka sink out: topic, key, value, headers."""
+def _encode(windows: DataFrame, ids: SchemaIds, settings: Settings) -> DataFrame:
+    """Rows of StoreSales in. Out: records for the Kafka sink."""
     key = F.concat_ws("@", "StoreID", "WindowStart")
-    return sales_by_minute(invoices, settings).select(
+    return windows.select(
         F.lit(settings.name_of(STORE_SALES)).alias("topic"),
         key.cast("binary").alias("key"),
         avro.encode(F.struct(*schemas.field_names("StoreSales")), STORE_SALES, ids).alias("value"),
         avro.cloud_event(F.concat_ws("#", key, "Sequence"), str(STORE_SALES.value)).alias("headers"),
     )
+
+
+SALES = Query(
+    "sales",
+    [POS_INVOICES],
+    _sales,
+    lambda settings: f"{settings.checkpoint_dir}/sales",
+    longest_wait=lambda settings: settings.sales_interval,
+)

@@ -1,33 +1,40 @@
-"""The audit: recompute every account, and compare it with all that is recorded, served and stored.
+"""The audit: recomputes every account and compares it with all entries, served balances and stored accounts.
 
-It may run beside the pipeline: where the places that are compared have not come equally far, those customers are looked
-at again, until they agree or stand still.
+It may run beside the pipeline. If the sources have not progressed equally far for a customer, the audit compares that
+customer again until the sources agree or no longer change. ``python -m pipelines.reconciliation.audit``, or
+``loyalty audit``, runs it.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
+import typer
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from rich.table import Table
 
-from pipelines.checkpoints.reader import Progress
+from pipelines.checkpoints.reader import CheckpointReader
+from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation import facts
+from pipelines.reconciliation.context import Context, open_context
 from pipelines.reconciliation.facts import FactRow, by_customer, pseudonymize
-from pipelines.reconciliation.inputs import Context
-from pipelines.reconciliation.snapshot import Processed, Read, Snapshot, gather
-from pipelines.runtime.query_table import LOYALTY
+from pipelines.reconciliation.snapshot import Progress, Read, Snapshot, take_snapshot
 from services.audit.comparison import Coverage, compare
 from services.audit.facts import COMPARED, FactsReader, Source
 from services.audit.sources import ledger_entries, served_balances
+from services.cli.audit import PARTS, SHOWN, ApiOption, From, FromOption, ShowOption, WithoutOption
+from services.cli.output import AsJson, console, print_json
 from services.messaging.schema_ids import schema_ids
 
 ROUNDS = 6
-"""How often customers are looked at whose places have not come equally far."""
+"""How often the audit compares customers whose sources have not progressed equally far."""
 
-_BETWEEN_ROUNDS = 5.0
+_SECONDS_BETWEEN_ROUNDS = 5.0
 _DIFFERENT, _UNREADABLE = 1, 2
+"""Exit statuses."""
 
 _DIFFERENCE = T.StructType(
     [
@@ -36,7 +43,7 @@ _DIFFERENCE = T.StructType(
         T.StructField("settles", T.BooleanType()),
     ]
 )
-VERDICT = T.StructType(
+_VERDICT = T.StructType(
     [
         T.StructField("pseudonym", T.StringType()),
         T.StructField("card", T.StringType()),
@@ -47,12 +54,12 @@ VERDICT = T.StructType(
         T.StructField("differences", T.ArrayType(_DIFFERENCE)),
     ]
 )
-"""What the audit finds of one customer: see Verdict; by source how many facts were compared."""
+"""The result for one customer (see Verdict), with the number of compared facts by source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A difference; ``whose``: the card, or the pseudonym where nobody knows the card any more."""
+    """A difference. ``whose`` is the card, or the pseudonym if the card is no longer known."""
 
     whose: str
     where: str
@@ -61,13 +68,13 @@ class Found:
 
 @dataclass(slots=True)
 class Report:
-    """What the audit has found.
+    """The result of the audit.
 
     Attributes:
-        compared: by source how many there were: entries, balances, accounts.
-        not_recomputed: accounts of which retention has taken events; they were compared with each other alone.
+        compared: by source, the number of entries, balances or accounts.
+        not_recomputed: accounts with events that retention has deleted. Only their sources were compared.
         unreadable: what could not be read or compared, and why.
-        notes: what retention has taken, in words.
+        notes: what retention has deleted, in words.
     """
 
     accounts: int = 0
@@ -80,14 +87,14 @@ class Report:
 
     @property
     def status(self) -> int:
-        """Of the process."""
+        """The exit status of the process."""
         if self.differences:
             return _DIFFERENT
         return _UNREADABLE if self.unreadable or self.not_recomputed else 0
 
 
 _Waiting = dict[str, tuple[str, list[Found]]]
-"""Customers whose places have not come equally far: the last entry, and what differs."""
+"""By pseudonym, customers whose sources have not progressed equally far: the last entry and the differences."""
 
 
 def audit(context: Context, api: str, left_out: Collection[Source], *, archive: bool) -> Report:
@@ -95,20 +102,20 @@ def audit(context: Context, api: str, left_out: Collection[Source], *, archive: 
 
     Args:
         api: URL that serves balances.
-        left_out: what is not to be compared.
-        archive: take from there what the topics have lost.
+        left_out: sources that are not compared.
+        archive: read the records that the topics have deleted from the archive.
 
     Raises:
-        NoTopicError, PublishError: not even the topics can be read.
+        NoTopicError, PublishError: the topics cannot be read.
     """
     report = Report()
     waiting = _round(context, api, left_out, report, archive=archive)
     last: _Waiting = {}
     for _ in range(ROUNDS - 1):
-        # What has stood still from one round to the next will not move in a third.
+        # A customer without a change between two rounds will not change in a third.
         if not waiting or waiting == last:
             break
-        time.sleep(_BETWEEN_ROUNDS)
+        time.sleep(_SECONDS_BETWEEN_ROUNDS)
         last, waiting = waiting, _round(context, api, left_out, report, waiting, archive=archive)
     for pseudonym, (_, found) in waiting.items():
         if last.get(pseudonym) == waiting[pseudonym]:
@@ -127,14 +134,14 @@ def _round(
     *,
     archive: bool,
 ) -> _Waiting:
-    """Look at all customers, or at these. Those that may settle are returned, the others are in the report."""
-    gathered = _gather(context, api, left_out, archive=archive)
-    report.unreadable += [each for each in gathered.unreadable if each not in report.unreadable]
-    about = gathered.facts if only is None else gathered.facts.where(F.col("pseudonym").isin(list(only)))
-    verdicts = by_customer(about, examination(context, gathered.coverage), VERDICT).persist()
+    """Compare all customers or only these. Returns those that may still settle, and reports the others."""
+    snapshot = _snapshot(context, api, left_out, archive=archive)
+    report.unreadable += [each for each in snapshot.unreadable if each not in report.unreadable]
+    selected = snapshot.facts if only is None else snapshot.facts.where(F.col("pseudonym").isin(list(only)))
+    verdicts = by_customer(selected, _examination(context, snapshot.coverage), _VERDICT).persist()
     try:
         if only is None:
-            _describe(report, gathered, verdicts)
+            _summarize(report, snapshot, verdicts)
         rows = verdicts.where(F.size("differences") > 0).collect()
     finally:
         verdicts.unpersist()
@@ -148,44 +155,44 @@ def _round(
     return waiting
 
 
-def _gather(context: Context, api: str, left_out: Collection[Source], *, archive: bool) -> Snapshot:
+def _snapshot(context: Context, api: str, left_out: Collection[Source], *, archive: bool) -> Snapshot:
     settings = context.settings
     checkpoint = LOYALTY.checkpoint(settings)
-    # Before anything else is read: whatever has been committed by now must have its entries.
-    progress = Progress(context.spark, checkpoint)
-    # Timers are rounded up to the interval, and one that is set for a time that has passed fires a batch later.
-    late = 3 * int(settings.timer_interval.total_seconds() * 1000)
-    processed = Processed(progress.positions(), progress.batch_time() - late)
+    # Reads the progress first: every event that is committed by now must have its entries.
+    reader = CheckpointReader(context.spark, checkpoint)
+    # Timers are rounded up to the interval, and a timer that is set for the past fires one batch later.
+    delay = 3 * int(settings.timer_interval.total_seconds() * 1000)
+    progress = Progress(reader.positions(), reader.batch_time() - delay)
     reads: dict[Source, Read] = {
-        Source.LEDGER: lambda: facts.collected(context, Source.LEDGER, ledger_entries(settings, context.ids)),
-        Source.BALANCE: lambda: facts.collected(context, Source.BALANCE, served_balances(api)),
+        Source.LEDGER: lambda: facts.from_python(context, Source.LEDGER, ledger_entries(settings, context.ids)),
+        Source.BALANCE: lambda: facts.from_python(context, Source.BALANCE, served_balances(api)),
         Source.STATE: lambda: facts.state(context, checkpoint),
     }
-    wanted = {source: read for source, read in reads.items() if source not in left_out}
-    return gather(context, wanted, processed, archive=archive)
+    reads = {source: read for source, read in reads.items() if source not in left_out}
+    return take_snapshot(context, reads, progress, archive=archive)
 
 
-def examination(context: Context, coverage: Coverage) -> Callable[[], facts.Decide]:
-    """A function that makes one which gives the VERDICT of each customer."""
+def _examination(context: Context, coverage: Coverage) -> Callable[[], facts.Decide]:
+    """Returns a function for ``by_customer`` that gives rows of _VERDICT."""
     settings, programmes, pseudonyms = context.settings, context.programmes, context.pseudonyms
 
-    def make() -> facts.Decide:
+    def make_decide() -> facts.Decide:
         read = FactsReader(schema_ids(settings)).read
         pseudonym_of = pseudonymize(pseudonyms)
 
         def decide(pseudonym: str, card: str | None, rows: Iterable[FactRow]) -> Iterator[tuple[object, ...]]:
-            known = read(rows, card, pseudonym)
-            seen, _ = compare(card or pseudonym, known, programmes, coverage, pseudonym_of)
-            differences = [each._asdict() for each in seen.differences]
-            counts = (known.count(source) for source in COMPARED)
-            yield pseudonym, card, seen.entries, seen.recomputed, str(seen.version), *counts, differences
+            of_customer = read(rows, card, pseudonym)
+            result, _ = compare(card or pseudonym, of_customer, programmes, coverage, pseudonym_of)
+            differences = [each._asdict() for each in result.differences]
+            counts = (of_customer.count(source) for source in COMPARED)
+            yield pseudonym, card, result.entries, result.recomputed, str(result.version), *counts, differences
 
         return decide
 
-    return make
+    return make_decide
 
 
-def _describe(report: Report, gathered: Snapshot, verdicts: DataFrame) -> None:
+def _summarize(report: Report, snapshot: Snapshot, verdicts: DataFrame) -> None:
     sums = (F.coalesce(F.sum(source.name), F.lit(0)).alias(source.name) for source in COMPARED)
     (row,) = verdicts.agg(
         F.count("*").alias("accounts"),
@@ -194,6 +201,58 @@ def _describe(report: Report, gathered: Snapshot, verdicts: DataFrame) -> None:
         *sums,
     ).collect()
     report.accounts, report.entries, report.not_recomputed = row.accounts, row.entries, row.not_recomputed
-    report.compared = {str(each): row[each.name] for each in COMPARED if each in gathered.coverage.compared}
-    report.notes += gathered.notes
-    report.differences += [Found(*anomaly) for anomaly in gathered.anomalies.collect()]
+    report.compared = {str(each): row[each.name] for each in COMPARED if each in snapshot.coverage.compared}
+    report.notes += snapshot.notes
+    report.differences += [Found(*anomaly) for anomaly in snapshot.anomalies.collect()]
+
+
+def main(
+    *,
+    source: FromOption = From.TOPICS,
+    api: ApiOption = None,
+    without: WithoutOption = None,
+    show: ShowOption = SHOWN,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute every account and compare it with the loyalty topic, the ledger, served balances and Spark's state.
+
+    The exit status is 0 if all agree, 1 if anything differs, 2 if something could not be read. The output names cards.
+    """
+    left_out = [PARTS[part] for part in without or ()]
+    with open_context("loyalty-audit") as context:
+        report = audit(context, api or context.settings.advertised_url, left_out, archive=source is From.PARQUET)
+    if as_json:
+        print_json(dataclasses.asdict(report))
+    else:
+        _print(report, show)
+    raise typer.Exit(report.status)
+
+
+def _print(report: Report, limit: int) -> None:
+    out = console()
+    table = Table("", "")
+    table.columns[1].justify = "right"
+    table.add_row("accounts", f"{report.accounts:,}")
+    table.add_row("entries recomputed", f"{report.entries:,}")
+    for source in COMPARED:
+        number = report.compared.get(source)
+        table.add_row(f"compared: {source}", "not compared" if number is None else f"{number:,}")
+    table.add_row("accounts not recomputed", f"{report.not_recomputed:,}")
+    table.add_row("differences", f"{len(report.differences):,}")
+    out.print(table)
+    print_differences(report.differences, limit, "--show")
+    for line in (*(f"not read: {line}" for line in report.unreadable), *(f"note: {line}" for line in report.notes)):
+        out.print(line, markup=False, highlight=False)
+
+
+def print_differences(differences: list[Found], limit: int, option: str) -> None:
+    """Print so many differences, and the option that prints more."""
+    out = console()
+    for found in differences[:limit]:
+        out.print(f"{found.whose}: {found.where}: {found.what}", markup=False, highlight=False)
+    if len(differences) > limit:
+        out.print(f"… and {len(differences) - limit:,} more differences ({option})", highlight=False)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,7 +1,7 @@
-"""All facts about accounts brought together by customer, for the audit and for the rebuild.
+"""All facts about accounts, grouped by customer, for the audit and the rebuild.
 
-A fact is a row of FACT_TYPE. Customers are told apart by their pseudonyms: the archive knows no others, nor does the
-ledger of those who were erased.
+A fact is a row of FACT_TYPE. A pseudonym identifies the customer, because the archive has no cards, and the ledger has
+none of an erased customer.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +17,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipelines.accounts.operator import ACCOUNTS
 from pipelines.columns import avro
-from pipelines.reconciliation.inputs import Context, pseudonym_of, read_batch
+from pipelines.reconciliation.context import Context, first_line
+from pipelines.reconciliation.events import pseudonym_of, read_topic
 from schemas.topics import LOYALTY
 from services.audit.extent import TopicExtent
 from services.audit.facts import Source
@@ -34,19 +35,19 @@ FACT_TYPE = T.StructType(
         T.StructField("value", T.BinaryType()),
     ]
 )
-"""``card`` is null where nobody knows it any more, ``time`` is an event's append time; of values, see FactsReader."""
+"""``card`` is null if it is not known. ``time`` is the append time of an event. FactsReader describes ``value``."""
 
 FactRow = tuple[str, int, bytes]
 """Source, time, value."""
 
 Decide = Callable[[str, str | None, Iterable[FactRow]], Iterator[tuple[object, ...]]]
-"""Takes a pseudonym, the card where it is known, and all facts of that customer; gives rows."""
+"""Takes the pseudonym of a customer, the card if it is known, and all facts; gives rows."""
 
 _PSEUDONYM_LENGTH = len(Pseudonyms(b"").of(""))
 
 
 def pseudonymize(pseudonyms: Pseudonyms) -> Callable[[str], str]:
-    """A function that gives the pseudonym of a card, and of a pseudonym that one."""
+    """A function that replaces a card by its pseudonym and keeps a pseudonym."""
 
     def pseudonym(name: str) -> str:
         return name if is_pseudonym(name) else pseudonyms.of(name)
@@ -55,26 +56,26 @@ def pseudonymize(pseudonyms: Pseudonyms) -> Callable[[str], str]:
 
 
 def is_pseudonym(name: str) -> bool:
-    """Whether a name is that of somebody whose card is not known any more."""
+    """Whether a name is a pseudonym and not a card."""
     return len(name) == _PSEUDONYM_LENGTH and name.startswith("p1-")
 
 
-def events(once: DataFrame) -> DataFrame:
-    """Rows of ``inputs.once`` as facts."""
-    return _facts(once, Source.EVENT, F.col("append_time"), F.col("event"))
+def of_events(events: DataFrame) -> DataFrame:
+    """Rows of ``effective_events`` as facts."""
+    return _facts(events, Source.EVENT, F.col("append_time"), F.col("event"))
 
 
 def entries(context: Context, extent: TopicExtent) -> DataFrame:
-    """The loyalty topic, as facts."""
+    """The loyalty topic as facts."""
     card = F.col("key").cast("string")
-    rows = read_batch(context, extent).select(
+    rows = read_topic(context, extent).select(
         pseudonym_of(context.pseudonyms, card).alias("pseudonym"), card.alias("card"), "value"
     )
     return _facts(rows, Source.LOYALTY, F.lit(0), F.col("value"))
 
 
-def readable(entries: DataFrame, context: Context) -> DataFrame:
-    """Entries as facts in; with ``event_id`` (null where time made the entry) and ``is_readable`` out."""
+def with_event_ids(entries: DataFrame, context: Context) -> DataFrame:
+    """Add ``event_id`` (null if a timer made the entry) and ``is_readable`` to entries as facts."""
     record, _ = avro.decode(F.col("value"), LOYALTY, context.ids)
     entry = F.col("entry")
     kind, event, invoice = (entry.getField(name) for name in ("Kind", "EventID", "InvoiceNumber"))
@@ -85,9 +86,9 @@ def readable(entries: DataFrame, context: Context) -> DataFrame:
 
 
 def balances(context: Context, extent: TopicExtent) -> DataFrame:
-    """What the changelog of balances has for each customer, as facts."""
+    """The newest balance of each customer in the changelog, as facts."""
     latest = (
-        read_batch(context, extent)
+        read_topic(context, extent)
         .groupBy(F.col("key").cast("string").alias("card"))
         .agg(F.max_by("value", "offset").alias("value"))
         .where(F.col("value").isNotNull())
@@ -97,14 +98,16 @@ def balances(context: Context, extent: TopicExtent) -> DataFrame:
 
 
 def state(context: Context, checkpoint: str) -> DataFrame:
-    """The accounts in Spark's state after the last batch that was committed, as facts; raises UnreadableError."""
-    # Whoever reads state asks its coordinator, which a session has only once its streams have been asked for.
+    """The accounts in Spark's state after the last committed micro-batch, as facts. Raises UnreadableError."""
+    # The reader of state needs a coordinator, which a session creates when its streams are first used.
     _ = context.spark.streams.active
     read = context.spark.read
     try:
         operators = read.format("state-metadata").load(checkpoint)
-        (ours,) = operators.where(F.col("operatorName").startswith("transformWithState")).select("operatorId").collect()
-        options = {"operatorId": ours.operatorId, "stateVarName": ACCOUNTS}
+        (operator,) = (
+            operators.where(F.col("operatorName").startswith("transformWithState")).select("operatorId").collect()
+        )
+        options = {"operatorId": operator.operatorId, "stateVarName": ACCOUNTS}
         accounts = read.format("statestore").options(**options).load(checkpoint)
     except (PySparkException, ValueError) as error:
         raise UnreadableError(Source.STATE, f"{checkpoint}: {first_line(error)}") from error
@@ -114,26 +117,26 @@ def state(context: Context, checkpoint: str) -> DataFrame:
     return _facts(rows, Source.STATE, F.lit(0), F.col("account"))
 
 
-def collected(context: Context, source: Source, found: Iterable[Fact]) -> DataFrame:
+def from_python(context: Context, source: Source, found: Iterable[Fact]) -> DataFrame:
     """Facts that were read without Spark."""
     pseudonyms = context.pseudonyms
     rows = ((each.pseudonym or pseudonyms.of(str(each.card)), each.card, source, 0, each.value) for each in found)
     columns = [*zip(*rows, strict=True)] or [()] * len(FACT_TYPE)
-    types = [pa.string(), pa.string(), pa.string(), pa.int64(), pa.binary()]
-    arrays = [pa.array(column, of) for column, of in zip(columns, types, strict=True)]
-    return context.spark.createDataFrame(pa.table(dict(zip(FACT_TYPE.names, arrays, strict=True))), FACT_TYPE)
+    schema = to_arrow_schema(FACT_TYPE)
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
+    return context.spark.createDataFrame(pa.table(arrays, schema=schema), FACT_TYPE)
 
 
-def by_customer(facts: DataFrame, make: Callable[[], Decide], result: T.StructType) -> DataFrame:
-    """Call a function for every customer with all there is of them; rows of that type.
+def by_customer(facts: DataFrame, make_decide: Callable[[], Decide], result: T.StructType) -> DataFrame:
+    """Call a function with all facts of each customer; gives its rows, of the type ``result``.
 
     Args:
-        make: makes that function, where it is to run.
+        make_decide: makes the function, once in each task.
     """
     arrow = to_arrow_schema(result)
 
     def decide_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        decide = make()
+        decide = make_decide()
         rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
         for pseudonym, of_customer in groupby(rows, key=itemgetter(0)):
             listed = list(of_customer)
@@ -142,16 +145,16 @@ def by_customer(facts: DataFrame, make: Callable[[], Decide], result: T.StructTy
             if decided:
                 yield pa.RecordBatch.from_pylist([dict(zip(arrow.names, row, strict=True)) for row in decided], arrow)
 
-    # Sorted by source too, so that nothing hangs on the order in which Spark's tasks ended.
-    together = facts.select(*FACT_TYPE.names).repartition("pseudonym").sortWithinPartitions("pseudonym", "source")
-    return together.mapInArrow(decide_all, result)
+    # Sorts by source too, so that the result does not depend on the order in which Spark's tasks end.
+    sorted_facts = facts.select(*FACT_TYPE.names).repartition("pseudonym").sortWithinPartitions("pseudonym", "source")
+    return sorted_facts.mapInArrow(decide_all, result)
 
 
-def first_line(error: Exception) -> str:
-    """What a user can do something with; Spark's errors go on for pages."""
-    return str(error).partition("\n")[0]
-
-
-def _facts(rows: DataFrame, source: Source, time: Column, value: Column, *more: str) -> DataFrame:
-    return rows.select("pseudonym", "card", F.lit(str(source)).alias("source"), time.cast("long").alias("time"),
-                       value.alias("value"), *more)  # fmt: skip
+def _facts(rows: DataFrame, source: Source, time: Column, value: Column) -> DataFrame:
+    return rows.select(
+        "pseudonym",
+        "card",
+        F.lit(str(source)).alias("source"),
+        time.cast("long").alias("time"),
+        value.alias("value"),
+    )

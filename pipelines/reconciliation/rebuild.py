@@ -1,40 +1,47 @@
-"""A new checkpoint of the loyalty query, from what happened: for one that is lost, or of another release.
+"""The rebuild: makes a new checkpoint of the loyalty query from the events, for a lost one or for another release.
 
-Accounts are recomputed in the order of the record, so their sequences go on. What had happened and was not processed is
-taken last, and its records are written here; so are those that a batch which broke off may have left out. Readers
-ignore what they have seen, so doing it twice changes nothing.
+It recomputes accounts in the order of their entries, so sequence numbers continue. Then it processes the events without
+entries and writes their records. It also writes the records that an interrupted micro-batch may have left out. Readers
+ignore duplicates, so a second rebuild changes nothing. ``python -m pipelines.reconciliation.rebuild``, or
+``loyalty rebuild``, runs it.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+import typer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pipelines.accounts.operator import RECORD_TYPE, rows_of, writer_ids
+from pipelines.accounts.records import RECORD_TYPE, kafka_records, rows_of, writer_ids
 from pipelines.checkpoints import lock
-from pipelines.checkpoints.reader import Progress
-from pipelines.queries.loyalty import outgoing
+from pipelines.checkpoints.manifest import CheckpointMismatchError
+from pipelines.checkpoints.reader import CheckpointReader
+from pipelines.queries.loyalty import LOYALTY, Seed, seeded
 from pipelines.reconciliation import facts
-from pipelines.reconciliation.audit import Found
-from pipelines.reconciliation.facts import FactRow, by_customer, first_line, pseudonymize
-from pipelines.reconciliation.inputs import Context
-from pipelines.reconciliation.snapshot import Snapshot, gather
-from pipelines.runtime.query_table import LOYALTY, Seed
-from pipelines.sinks.kafka import write_to_kafka
+from pipelines.reconciliation.audit import Found, print_differences
+from pipelines.reconciliation.context import Context, first_line, open_context
+from pipelines.reconciliation.facts import FactRow, by_customer, pseudonymize
+from pipelines.reconciliation.snapshot import Snapshot, take_snapshot
+from pipelines.runtime.query import RepeatHorizonError
+from pipelines.sinks.kafka import write_batch
 from schemas import topics
 from schemas.topics import Topic
 from services.audit.comparison import Coverage, compare, latest_version
 from services.audit.extent import extent_of
 from services.audit.facts import Facts, FactsReader, Source
 from services.audit.sources import ledger_entries
+from services.cli.audit import SHOWN, From, FromOption
+from services.cli.output import MISUSED, AsJson, console, print_json, stop
 from services.codecs.state import encode_account
 from services.domain.account.model import EVENT_MEMORY, Account, Outcome
 from services.domain.recomputation import Recomputed, is_from_timer
+from services.messaging.administration import TimestampTypeError
 from services.messaging.schema_ids import schema_ids
 from services.settings import Settings
 
@@ -52,21 +59,21 @@ _REBUILT = T.StructType(
         T.StructField("records", T.ArrayType(RECORD_TYPE)),
     ]
 )
-"""One customer: the account (null: none any more), how many events were processed now, why it cannot be rebuilt."""
+"""One customer: the account (null if there is none), the number of newly processed events, and any problem."""
 
 
 class RebuildError(RuntimeError):
-    """There is no new checkpoint; the message says why."""
+    """There is no new checkpoint. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What was done.
+    """The result of the rebuild.
 
     Attributes:
-        late: events that had happened and were processed now.
-        aside: where the checkpoint of before is; None: there was none.
-        differences: what is not as it was served and recorded before.
+        late: events without entries, which the rebuild has processed.
+        aside: the path of the previous checkpoint, None if there was none.
+        differences: between the new accounts and what was served or recorded before.
     """
 
     accounts: int
@@ -78,157 +85,187 @@ class Rebuilt:
 
 
 def rebuild(context: Context, *, archive: bool) -> Rebuilt:
-    """Make a new checkpoint; the one of before is moved aside, never deleted. No pipeline can start meanwhile.
+    """Make a new checkpoint. It renames the previous one and never deletes it. No pipeline can start meanwhile.
 
     Raises:
-        RebuildError: the pipeline runs, or events are gone.
+        RebuildError: the pipeline runs, or events are missing.
         NoTopicError, PublishError: a topic cannot be read.
-        CheckpointMismatchError: the settings cannot be those of a loyalty query.
+        CheckpointMismatchError: the settings do not fit the loyalty query.
     """
     checkpoint = LOYALTY.checkpoint(context.settings)
     try:
-        with lock.held(checkpoint):
+        with lock.hold(checkpoint):
             return _rebuild(context, checkpoint, archive=archive)
     except lock.CheckpointInUseError as error:
         raise RebuildError(f"{error}: stop the pipeline first") from error
 
 
 def _rebuild(context: Context, checkpoint: str, *, archive: bool) -> Rebuilt:
-    progress = Progress(context.spark, checkpoint)
-    _check_nothing_writes(progress, context.settings)
-    gathered = _gather(context, archive=archive)
-    # On disk of the executors: it is used several times, and the record grows meanwhile.
-    accounts = by_customer(gathered.facts, _reconstruction(context, gathered.coverage), _REBUILT).localCheckpoint()
-    _check_whole(accounts, gathered)
-    _write(context, accounts, gathered)
+    reader = CheckpointReader(context.spark, checkpoint)
+    _check_nothing_writes(reader, context.settings)
+    snapshot = _snapshot(context, archive=archive)
+    # Stores the result on the executors' disks: it is used several times, and the loyalty topic grows meanwhile.
+    accounts = by_customer(snapshot.facts, _reconstruction(context, snapshot.coverage), _REBUILT).localCheckpoint()
+    _check_complete(accounts, snapshot)
+    _write(context, accounts, snapshot)
     aside = None
-    if progress.exists:
+    if reader.exists:
         aside = f"{checkpoint}-before-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-        progress.move_aside(aside)
+        reader.rename(aside)
     seed = Seed(
         accounts.where(F.col("account").isNotNull()).select("CustomerCardNo", "account"),
-        {topic: extent.ends for topic, extent in gathered.happened.cut.items()},
+        {topic: extent.ends for topic, extent in snapshot.events.extents.items()},
     )
-    _begin(context, progress, seed)
+    _start(context, reader, seed)
     (row,) = accounts.agg(F.count("account").alias("accounts"), F.sum("late").alias("late")).collect()
     differences = accounts.select("whose", F.explode("differences").alias("it")).select("whose", "it.*").collect()
-    found = [Found(*each) for each in [*gathered.anomalies.collect(), *differences]]
-    notes = [*gathered.unreadable, *gathered.notes]
+    found = [Found(*each) for each in [*snapshot.anomalies.collect(), *differences]]
+    notes = [*snapshot.unreadable, *snapshot.notes]
     return Rebuilt(row.accounts, row.late or 0, checkpoint, aside, found, notes)
 
 
-def _begin(context: Context, progress: Progress, seed: Seed) -> None:
-    """Run the query on the new checkpoint until it has all that is there now.
+def _start(context: Context, reader: CheckpointReader, seed: Seed) -> None:
+    """Run the query on the new checkpoint until it has read all records that exist now.
 
-    A starved machine may not start a Python worker within the ten seconds that Spark gives it: then once more.
+    On a busy machine a Python worker may need more than the ten seconds that Spark allows. Then the query starts again.
     """
     for attempt in range(1, _ATTEMPTS + 1):
-        query = LOYALTY.start(context.spark, context.ids, context.settings, available_now=True, seed=seed)
+        query = seeded(seed).start(context.spark, context.ids, context.settings, available_now=True)
         try:
-            with progress.unfinished():
+            with reader.unfinished():
                 query.awaitTermination()
         except StreamingQueryException as error:
-            progress.discard_unfinished()
+            reader.discard_unfinished()
             if attempt == _ATTEMPTS:
                 raise RebuildError(f"the loyalty query does not start: {first_line(error)}") from error
         else:
             return
 
 
-def _check_nothing_writes(progress: Progress, settings: Settings) -> None:
-    """Where no lock reaches, a query on the checkpoint shows itself by a batch: the clock makes one every interval."""
-    before = progress.batches("offsets"), progress.batches()
+def _check_nothing_writes(reader: CheckpointReader, settings: Settings) -> None:
+    """Refuse if a query writes to a remote checkpoint, where no lock works: its clock starts a batch each interval."""
+    before = reader.batches("offsets"), reader.batches()
     if lock.local_folder(LOYALTY.checkpoint(settings)) is not None or not before[0]:
         return
     deadline = time.monotonic() + 2.5 * settings.timer_interval.total_seconds()
     while time.monotonic() < deadline:
         time.sleep(0.5)
-        if (progress.batches("offsets"), progress.batches()) != before:
+        if (reader.batches("offsets"), reader.batches()) != before:
             raise RebuildError(f"a query is running on {LOYALTY.checkpoint(settings)}: stop the pipeline first")
 
 
-def _gather(context: Context, *, archive: bool) -> Snapshot:
+def _snapshot(context: Context, *, archive: bool) -> Snapshot:
     settings = context.settings
     changelog = extent_of(topics.LOYALTY_BALANCES, settings, 0)
     reads = {
-        Source.LEDGER: lambda: facts.collected(context, Source.LEDGER, ledger_entries(settings, context.ids)),
+        Source.LEDGER: lambda: facts.from_python(context, Source.LEDGER, ledger_entries(settings, context.ids)),
         Source.BALANCE: lambda: facts.balances(context, changelog),
     }
-    return gather(context, reads, None, archive=archive)
+    return take_snapshot(context, reads, None, archive=archive)
 
 
-def _check_whole(accounts: DataFrame, gathered: Snapshot) -> None:
+def _check_complete(accounts: DataFrame, snapshot: Snapshot) -> None:
     problems = accounts.where(F.col("problem").isNotNull())
     if number := problems.count():
-        because = "; ".join(sorted({row.problem for row in problems.select("problem").distinct().collect()}))
-        notes = "".join(f"; {note}" for note in gathered.notes)
-        raise RebuildError(f"{number} accounts cannot be recomputed: {because}{notes}")
+        reasons = "; ".join(sorted({row.problem for row in problems.select("problem").distinct().collect()}))
+        notes = "".join(f"; {note}" for note in snapshot.notes)
+        raise RebuildError(f"{number} accounts cannot be recomputed: {reasons}{notes}")
 
 
-def _write(context: Context, accounts: DataFrame, gathered: Snapshot) -> None:
-    """The records of what was processed now, and those that are missing of what was processed before."""
+def _write(context: Context, accounts: DataFrame, snapshot: Snapshot) -> None:
+    """Write the records of the newly processed events, and those that the last micro-batch may have left out."""
     records = accounts.select(F.explode("records").alias("record")).select("record.*")
     is_credit = F.col("topic") == topics.LOYALTY_COMMANDS.name
-    sent = gathered.happened.records.select(F.substring("identity", 2, 2**31 - 1).alias("id")).distinct()
-    # Credits first: once an entry says that points were sent, nobody sends them again.
-    for some in (records.where(is_credit).join(sent, "id", "left_anti"), records.where(~is_credit)):
-        write_to_kafka(outgoing(some.select(*RECORD_TYPE.names), context.settings), context.settings)
+    sent = snapshot.events.records.select(F.substring("identity", 2, 2**31 - 1).alias("id")).distinct()
+    # Writes credits first. After the entry of a transfer is in the topic, no rebuild sends its credit again.
+    for rows in (records.where(is_credit).join(sent, "id", "left_anti"), records.where(~is_credit)):
+        write_batch(kafka_records(rows.select(*RECORD_TYPE.names), context.settings), context.settings)
 
 
 def _reconstruction(context: Context, coverage: Coverage) -> Callable[[], facts.Decide]:
-    """A function that makes one which gives the _REBUILT of each customer."""
+    """Returns a function for ``by_customer`` that gives rows of _REBUILT."""
     settings, programmes, pseudonyms = context.settings, context.programmes, context.pseudonyms
     ids = writer_ids(context.ids)
 
-    def make() -> facts.Decide:
+    def make_decide() -> facts.Decide:
         read = FactsReader(schema_ids(settings)).read
         pseudonym_of = pseudonymize(pseudonyms)
 
         def decide(pseudonym: str, card: str | None, rows: Iterable[FactRow]) -> Iterator[tuple[object, ...]]:
-            known = read(rows, card, pseudonym)
-            seen, recomputed = compare(card or pseudonym, known, programmes, coverage, pseudonym_of)
-            account = _going_on(recomputed.late.account, known)
-            problem = _problem(card, recomputed, whole=seen.recomputed)
+            of_customer = read(rows, card, pseudonym)
+            verdict, recomputed = compare(card or pseudonym, of_customer, programmes, coverage, pseudonym_of)
+            account = _with_newest_version(recomputed.late.account, of_customer)
+            problem = _problem(card, recomputed, is_complete=verdict.recomputed)
             records = [] if problem or not card else [*_records(card, recomputed, coverage.now, ids)]
-            differences = [{"where": str(each.where), "what": each.what} for each in seen.differences]
+            differences = [{"where": str(each.where), "what": each.what} for each in verdict.differences]
             late = len({entry.event_id for entry in recomputed.late.entries if not is_from_timer(entry)})
             state = encode_account(account) if account and card else None
             yield card or pseudonym, card, state, late, problem, differences, records
 
         return decide
 
-    return make
+    return make_decide
 
 
-def _problem(card: str | None, recomputed: Recomputed, *, whole: bool) -> str | None:
-    if not whole:
-        return "events are gone"
+def _problem(card: str | None, recomputed: Recomputed, *, is_complete: bool) -> str | None:
+    if not is_complete:
+        return "events are missing"
     if card is None and recomputed.late.account is not None:
-        return "nobody knows the card behind a pseudonym: neither loyalty, loyalty-balances nor the ledger"
+        return "the card of a pseudonym is not known: neither loyalty, loyalty-balances nor the ledger has it"
     if any(facts.is_pseudonym(credit.to_card) for credit in recomputed.late.credits):
-        return "points were sent to a card of which only the archive's pseudonym is left"
+        return "points were transferred to a card, and only its pseudonym in the archive is left"
     return None
 
 
-def _going_on(account: Account | None, known: Facts) -> Account | None:
-    """Sequences stay above all that has been recorded or served, whatever became of the events behind them."""
-    last = latest_version(known)
+def _with_newest_version(account: Account | None, of_customer: Facts) -> Account | None:
+    """Keep the version at least as high as every recorded or served one, even if its events are missing."""
+    last = latest_version(of_customer)
     if account is None or last is None or last <= (account.opened_time, account.sequence):
         return account
     return replace(account, opened_time=last[0], sequence=last[1])
 
 
 def _records(card: str, recomputed: Recomputed, now: int, ids: Mapping[Topic, int]) -> Iterator[dict[str, object]]:
-    """What was processed now, and decisions, credits and the balance of before, for whoever has not seen them."""
+    """The records of newly processed events, and earlier decisions, credits and the balance that may not be written."""
     settled, late = recomputed.settled, recomputed.late
     forgotten = {*settled.forgotten, *late.forgotten}
     decisions = [
         each for each in settled.decisions if each.command_id not in forgotten and each.time + EVENT_MEMORY > now
     ]
-    again = Outcome(settled.account, settled.entries[-1:], decisions, settled.credits, settled.forgotten)
-    seen = {topics.LOYALTY.name} | ({topics.LOYALTY_BALANCES.name} if late.entries else set())
-    for row in rows_of(card, again, ids):
-        if row.topic not in seen:
+    earlier = Outcome(settled.account, settled.entries[-1:], decisions, settled.credits, settled.forgotten)
+    left_out = {topics.LOYALTY.name} | ({topics.LOYALTY_BALANCES.name} if late.entries else set())
+    for row in rows_of(card, earlier, ids):
+        if row.topic not in left_out:
             yield row.asDict()
     for row in rows_of(card, late, ids):
         yield row.asDict()
+
+
+def main(*, source: FromOption = From.TOPICS, as_json: AsJson = False) -> None:
+    """Make a new checkpoint of the loyalty query, with accounts that are recomputed from their events.
+
+    Stop the pipeline first. The previous checkpoint is renamed and kept. The output names cards.
+    """
+    with open_context("loyalty-rebuild") as context:
+        try:
+            rebuilt = rebuild(context, archive=source is From.PARQUET)
+        except (RebuildError, CheckpointMismatchError, RepeatHorizonError, TimestampTypeError) as error:
+            stop(str(error), MISUSED)
+    if as_json:
+        print_json(dataclasses.asdict(rebuilt))
+    else:
+        _print(rebuilt)
+
+
+def _print(rebuilt: Rebuilt) -> None:
+    out = console()
+    out.print(f"{rebuilt.checkpoint}: {rebuilt.accounts:,} accounts; {rebuilt.late:,} events newly processed")
+    if rebuilt.aside:
+        out.print(f"the previous checkpoint is now {rebuilt.aside}")
+    print_differences(rebuilt.differences, SHOWN, "--json")
+    for note in rebuilt.notes:
+        out.print(f"note: {note}", markup=False, highlight=False)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,4 +1,4 @@
-"""Everything there is about accounts at one time, gathered in the order in which nothing can be missing."""
+"""The snapshot: all facts about accounts, read in an order that misses none."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -9,9 +9,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipelines.checkpoints.reader import Positions
-from pipelines.reconciliation import facts, inputs
-from pipelines.reconciliation.facts import first_line
-from pipelines.reconciliation.inputs import Context, Inputs, in_words
+from pipelines.reconciliation import facts
+from pipelines.reconciliation.context import Context, first_line
+from pipelines.reconciliation.events import (
+    Events,
+    counted_twice,
+    effective_events,
+    format_time,
+    is_before,
+    read_events,
+)
 from schemas import topics
 from services.audit.comparison import Coverage
 from services.audit.extent import extent_of
@@ -23,94 +30,95 @@ Read = Callable[[], DataFrame]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What was found.
+    """The data that was read.
 
     Attributes:
         facts: rows of FACT_TYPE, of all customers.
-        coverage: how much of everything that is.
-        happened: the inputs that it is recomputed from.
-        anomalies: what is wrong without being one customer's: whose (or which record's), where, and what.
-        unreadable: what could not be read, and why.
-        notes: what retention has taken, in words.
+        coverage: how complete the facts are.
+        events: the events from which accounts are recomputed.
+        anomalies: errors that do not belong to one customer: whose (or which record's), where, and what.
+        unreadable: the sources that could not be read, and why.
+        notes: what retention has deleted, in words.
     """
 
     facts: DataFrame
     coverage: Coverage
-    happened: Inputs
+    events: Events
     anomalies: DataFrame
     unreadable: list[str]
     notes: list[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Processed:
-    """How far the loyalty query has come.
+class Progress:
+    """The progress of the loyalty query.
 
     Attributes:
-        positions: up to where all that happened must have its entries.
-        timers_until: the time up to which time must have done its part, milliseconds since the epoch.
+        positions: every event before these positions must have its entries.
+        timers_until: all timers up to this time must have been processed, milliseconds since the epoch.
     """
 
     positions: Positions
     timers_until: int
 
 
-def gather(context: Context, reads: Mapping[Source, Read], processed: Processed | None, *, archive: bool) -> Snapshot:
-    """Read these sources, the loyalty topic, and at last what happened: so whatever has an entry is among it.
+def take_snapshot(
+    context: Context, reads: Mapping[Source, Read], progress: Progress | None, *, archive: bool
+) -> Snapshot:
+    """Read these sources, then the loyalty topic, and at last the events, so that every entry has its event.
 
     Args:
-        processed: what happened later and has no entries is left out; None: nothing is.
+        progress: later events without entries are left out. None leaves out nothing.
 
     Raises:
         NoTopicError, PublishError: a topic cannot be read.
     """
     settings = context.settings
-    there: dict[Source, DataFrame] = {}
+    found: dict[Source, DataFrame] = {}
     unreadable = []
     for source, read in reads.items():
         try:
-            there[source] = read()
+            found[source] = read()
         except (UnreadableError, PySparkException) as error:
             unreadable.append(first_line(error))
     now = time.time_ns() // 1_000_000
-    topic = extent_of(topics.LOYALTY, settings, now)
-    entries = facts.readable(facts.entries(context, topic), context)
+    loyalty = extent_of(topics.LOYALTY, settings, now)
+    entries = facts.with_event_ids(facts.entries(context, loyalty), context)
     recorded = entries
-    if Source.LEDGER in there:
-        recorded = recorded.unionByName(facts.readable(there[Source.LEDGER], context))
-    happened = inputs.read(context, now, archive=archive)
+    if Source.LEDGER in found:
+        recorded = recorded.unionByName(facts.with_event_ids(found[Source.LEDGER], context))
+    events = read_events(context, now, archive=archive)
     event_ids = recorded.where(F.col("event_id").isNotNull()).select("pseudonym", "event_id")
-    once = inputs.once(happened.records, event_ids, settings)
-    counted = once
-    if processed:
-        counted = once.where(F.col("is_recorded") | ~inputs.beyond(processed.positions))
-    everything = facts.events(counted).union(entries.where("is_readable").select(*facts.FACT_TYPE.names))
-    for found in there.values():
-        everything = everything.union(found)
+    effective = effective_events(events.records, event_ids, settings)
+    processed = effective.where(F.col("is_recorded") | is_before(progress.positions)) if progress else effective
+    all_facts = facts.of_events(processed).union(entries.where("is_readable").select(*facts.FACT_TYPE.names))
+    for rows in found.values():
+        all_facts = all_facts.union(rows)
     coverage = Coverage(
-        compared=frozenset({Source.LOYALTY, *there} | ({Source.EVENT} if processed else set())),
-        events_from=happened.complete_from,
-        record_from=0 if Source.LEDGER in there else topic.complete_from,
-        topic_from=topic.complete_from,
+        compared=frozenset({Source.LOYALTY, *found} | ({Source.EVENT} if progress else set())),
+        events_from=events.complete_from,
+        record_from=0 if Source.LEDGER in found else loyalty.complete_from,
+        topic_from=loyalty.complete_from,
         now=now,
-        timers_until=processed.timers_until if processed else 0,
+        timers_until=progress.timers_until if progress else 0,
     )
-    notes = list(happened.notes)
-    if topic.complete_from:
-        where = "are compared in the ledger alone" if Source.LEDGER in there else "are gone, and so is their order"
-        notes.append(f"{settings.name_of(topics.LOYALTY)}: entries of before {in_words(topic.complete_from)} {where}")
-    return Snapshot(everything, coverage, happened, _anomalies(context, entries, once), unreadable, notes)
+    notes = list(events.notes)
+    if loyalty.complete_from:
+        effect = "are compared in the ledger alone" if Source.LEDGER in found else "are gone, and so is their order"
+        before = format_time(loyalty.complete_from)
+        notes.append(f"{settings.name_of(topics.LOYALTY)}: entries of before {before} {effect}")
+    return Snapshot(all_facts, coverage, events, _anomalies(context, entries, effective), unreadable, notes)
 
 
-def _anomalies(context: Context, entries: DataFrame, once: DataFrame) -> DataFrame:
-    """Records of the loyalty topic that are no entries, and numbers that count for several customers."""
+def _anomalies(context: Context, entries: DataFrame, events: DataFrame) -> DataFrame:
+    """Records of the loyalty topic that are not entries, and numbers that count for several customers."""
     topic = context.settings.name_of(topics.LOYALTY)
     unreadable = entries.where(~F.coalesce("is_readable", F.lit(False))).select(
         F.coalesce("card", F.lit("?")).alias("whose"),
         F.lit(str(Source.LOYALTY)).alias("where"),
         F.lit(f"a record of {topic} cannot be read").alias("what"),
     )
-    twice = inputs.counted_twice(once, context.settings).select(
+    twice = counted_twice(events, context.settings).select(
         F.array_join("pseudonyms", ", ").alias("whose"),
         F.lit(str(Source.EVENT)).alias("where"),
         F.concat(F.lit("counted for several customers: "), F.substring("identity", 2, 2**31 - 1)).alias("what"),

@@ -9,21 +9,21 @@ from services.settings import Settings
 
 
 class ProgrammeWatch:
-    """Looks at what is added to loyalty-programmes after it was made. To be closed.
+    """Watches loyalty-programmes for records that are added after its construction. Close it after use.
 
-    Raises PublishError if there is no such topic.
+    Raises PublishError if the topic does not exist.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._consumer = consumer(settings, "loyalty-pipeline")
         name = settings.name_of(LOYALTY_PROGRAMMES)
         find_topic(self._consumer, name)
-        # Asked for now: "the end" as an offset would be the end at some time after this.
+        # Asks for the end offset now. The constant for "the end" would mean the end at some later time.
         _, end = self._consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=BROKER_TIMEOUT)
         self._consumer.assign([TopicPartition(name, 0, end)])
 
     def has_changed(self) -> bool:
-        """Whether something was added since this was last asked."""
+        """Whether a version was added since the last call."""
         found = False
         while message := self._consumer.poll(0):
             found = found or message.error() is None

@@ -1,4 +1,4 @@
-"""Progress of the queries as Prometheus metrics. Spark commits no consumer offsets: lag is seen here or nowhere."""
+"""Prometheus metrics of the queries. Spark commits no consumer offsets, so only these metrics show the lag."""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from pyspark import SparkContext
 
 log = structlog.get_logger()
 
-READY = Gauge("loyalty_pipeline_ready", "1 once all queries have started.")
+READY = Gauge("loyalty_pipeline_ready", "1 after all queries have started.")
 _ROWS = Counter("loyalty_query_input_rows_total", "Records read.", ["query"])
 _BATCHES = Counter("loyalty_query_batches_total", "Micro-batches completed.", ["query"])
 _BATCH_SECONDS = Histogram(
@@ -22,26 +22,29 @@ _BATCH_SECONDS = Histogram(
 _POSITION = Gauge("loyalty_query_position", "Offset of the next record to read.", ["query", "topic", "partition"])
 _LAG = Gauge(
     "loyalty_query_lag_records",
-    "Records of a partition not yet read, as the last micro-batch found it.",
+    "Unread records of a partition at the last micro-batch.",
     ["query", "topic", "partition"],
 )
 _STATE_ROWS = Gauge("loyalty_query_state_rows", "Rows in the state store.", ["query", "operator"])
 _STATE_BYTES = Gauge("loyalty_query_state_memory_bytes", "Memory of the state store.", ["query", "operator"])
-_WATERMARK_DROPS = Counter(
-    "loyalty_query_rows_dropped_by_watermark_total", "Rows that came too late; anything but 0 is a loss.", ["query"]
+_LATE_ROWS = Counter(
+    "loyalty_query_rows_dropped_by_watermark_total",
+    "Rows that were dropped as late; each is a loss.",
+    ["query"],
 )
-_REPEATS = Counter("loyalty_query_repeats_dropped_total", "Repeats of a record that had already been seen.", ["query"])
-_FORGETTING = Counter(
-    "loyalty_query_forgetting_seconds_total", "Time that tasks spent looking for what to forget.", ["query"]
+_DUPLICATES = Counter("loyalty_query_repeats_dropped_total", "Duplicates that were dropped.", ["query"])
+_REMOVAL_SECONDS = Counter(
+    "loyalty_query_forgetting_seconds_total", "Time that tasks spent searching for state to remove.", ["query"]
 )
 
 
 class ProgressMetrics:
-    """Turns every progress report into metrics, and starts and ends of queries into log lines.
+    """Turns progress reports into metrics, and starts and ends of queries into log lines.
 
-    It is the listener that Spark's JVM calls, not PySpark's in between. That one asks the JVM for every value of a
-    report, hundreds of calls, and at the end of each map the JVM searches all jars for classes that do not exist: for
-    the loyalty query 5 % of the JVM's processor time (docs/benchmarks.md). As JSON a report is one call.
+    Spark's JVM calls this listener directly, without PySpark's listener in between. PySpark's listener asks the JVM for
+    every value of a report. These are hundreds of calls, and the JVM searches all jars for a missing class after each
+    map. For the loyalty query that took 5 % of the JVM's processor time (docs/lab/queries.md). A report as JSON is
+    one call.
     """
 
     class Java:
@@ -49,7 +52,7 @@ class ProgressMetrics:
 
     @property
     def _jlistener(self) -> Any:
-        jvm: Any = SparkContext._jvm  # noqa: SLF001  # PySpark has no public way past its own listener
+        jvm: Any = SparkContext._jvm  # noqa: SLF001  # PySpark has no public way to avoid its own listener
         return jvm.PythonStreamingQueryListenerWrapper(self)
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
@@ -59,28 +62,28 @@ class ProgressMetrics:
         report(json.loads(event.progress().json()))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """There is nothing to read, or too little for a query that waits: its offsets come with the next progress."""
+        """The query waits for records. The next progress report has its offsets."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         log.info("query ended", query_id=event.id().toString(), failed=event.exception().isDefined())
 
 
 def report(progress: Mapping[str, Any]) -> None:
-    """Take over a report, as the JSON of Spark's StreamingQueryProgress has it."""
+    """Update the metrics from the JSON of Spark's StreamingQueryProgress."""
     query = progress["name"] or ""
     _ROWS.labels(query).inc(progress["numInputRows"])
     _BATCHES.labels(query).inc()
     _BATCH_SECONDS.labels(query).observe(progress["batchDuration"] / 1000)
     for source in progress["sources"]:
-        if source["description"].startswith("Kafka"):  # pipelines.clock has no partitions
+        if source["description"].startswith("Kafka"):  # the clock has no partitions
             _report_offsets(query, source)
     for operator in progress["stateOperators"]:
         name = operator["operatorName"]
         _STATE_ROWS.labels(query, name).set(operator["numRowsTotal"])
         _STATE_BYTES.labels(query, name).set(operator["memoryUsedBytes"])
-        _WATERMARK_DROPS.labels(query).inc(operator["numRowsDroppedByWatermark"])
-        _FORGETTING.labels(query).inc(operator["allRemovalsTimeMs"] / 1000)
-        _REPEATS.labels(query).inc(operator.get("customMetrics", {}).get("numDroppedDuplicateRows", 0))
+        _LATE_ROWS.labels(query).inc(operator["numRowsDroppedByWatermark"])
+        _REMOVAL_SECONDS.labels(query).inc(operator["allRemovalsTimeMs"] / 1000)
+        _DUPLICATES.labels(query).inc(operator.get("customMetrics", {}).get("numDroppedDuplicateRows", 0))
     if progress["numInputRows"]:
         log.info(
             "batch",
@@ -92,7 +95,7 @@ def report(progress: Mapping[str, Any]) -> None:
 
 
 def _report_offsets(query: str, source: Mapping[str, Any]) -> None:
-    """Position and lag of one Kafka source; its offsets are {topic: {partition: offset}}; null: none."""
+    """Position and lag of one Kafka source. Its offsets are {topic: {partition: offset}}, or null."""
     ends = source.get("latestOffset") or {}
     for topic, partitions in (source.get("endOffset") or {}).items():
         for partition, position in partitions.items():

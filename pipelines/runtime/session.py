@@ -1,4 +1,4 @@
-"""The Spark session: the same settings for a local run and for spark-submit, which brings its own master and jars."""
+"""The Spark session. A local run and spark-submit share the settings; spark-submit has its own master and jars."""
 
 import os
 import sys
@@ -14,24 +14,24 @@ from services.settings import Settings
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 
 _SHARED = {
-    # Streaming queries take no part in it, and say so in a warning each where it is on.
+    # Streaming queries cannot use it, and each of them logs a warning if it is on.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.stateStore.providerClass": f"{_STATE}.RocksDBStateStoreProvider",
-    # Uploads what a batch changed, not whole RocksDB files: the recommended setting for all stateful queries.
+    # Uploads the changes of a batch and not whole RocksDB files, as recommended for all stateful queries.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # Counting rows costs a look-up for every write (1.2 to 2.7 us in Spark's own StateStoreBasicOperationsBenchmark).
+    # Counting rows costs a read for each write (1.2 to 2.7 us in Spark's own StateStoreBasicOperationsBenchmark).
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
-    # Repeats are forgotten with the next batch that has data; a batch of its own for that only costs time.
+    # The next batch with data removes old identities. An extra batch for that would only cost time.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    # Shorter trips between the JVM and its Python workers than over TCP.
+    # Faster than TCP between the JVM and its Python workers.
     "spark.python.unix.domain.socket.enabled": "true",
-    # Its default; but where nobody has set it, Spark 4.2.0 asks the process's environment for every field that is read
-    # in an expression without code of its own (docs/benchmarks.md).
+    # The default value. If it is not set, Spark 4.2.0 reads the process's environment for every field in an expression
+    # that has no generated code (docs/lab/queries.md).
     "spark.sql.types.framework.enabled": "false",
 }
 
-# A text or array of Avro says how long it is before it comes: corrupt bytes would claim gigabytes and end the process.
+# In Avro the length of a text or array precedes it. Corrupt bytes could claim gigabytes and end the process.
 _AVRO_LIMITS = " ".join(
     f"-Dorg.apache.avro.limits.{name}={limit}"
     for name, limit in {
@@ -41,7 +41,7 @@ _AVRO_LIMITS = " ".join(
     }.items()
 )
 
-# A starved machine misses Spark's usual deadlines without being dead.
+# A busy machine may miss Spark's usual deadlines and still work.
 _PATIENCE = {
     "spark.network.timeout": "600s",
     "spark.executor.heartbeatInterval": "60s",
@@ -56,9 +56,9 @@ _LOCAL = {
 }
 
 _LOCAL_FILES = {
-    # By default Spark writes checkpoints through Hadoop's FileContext, which on a local disk starts ten processes for
-    # each of the eight files of a micro-batch (readlink, chmod). This one starts two, and does the same otherwise: data
-    # and checksum are written aside, then renamed (docs/benchmarks.md).
+    # By default Spark writes checkpoints through Hadoop's FileContext. On a local disk that starts ten processes
+    # (readlink, chmod) for each of the eight files of a micro-batch. This manager starts two. It also writes data and
+    # checksum to other files first and then renames them (docs/lab/queries.md).
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
@@ -69,13 +69,13 @@ _LOG4J = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properti
 
 
 def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> SparkSession:
-    """Start the session of this process, or return the one that runs.
+    """Start the session of this process, or return the running one.
 
-    Under spark-submit, master, memory and jars are what the command line says; without it they come from the settings.
+    Under spark-submit, the command line gives master, memory and jars. Otherwise the settings give them.
     """
-    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, for the Python programs that it runs
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit sets it for Python programs
     os.environ.setdefault("PYSPARK_WORKER_PYTHON", sys.executable)
-    python = sys.executable if is_submitted else python_of_workers(settings.spark_master)
+    python = sys.executable if is_submitted else worker_python(settings.spark_master)
     os.environ.setdefault("PYSPARK_PYTHON", python)
     builder = SparkSession.builder.appName(app_name)
     options = {**_SHARED, **_PATIENCE, "spark.sql.shuffle.partitions": str(settings.shuffle_partitions)}
@@ -88,7 +88,7 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
             "spark.driver.memory": settings.spark_driver_memory,
             "spark.driver.extraJavaOptions": f"{_LOG4J} {_AVRO_LIMITS} {settings.spark_java_options}",
         }
-        if keeps_all_on_disk(settings):
+        if has_local_checkpoints(settings):
             options |= _LOCAL_FILES
         jars = sorted(settings.spark_jars_dir.resolve().glob("*.jar"))
         options["spark.jars"] = ",".join(map(str, jars))
@@ -97,17 +97,17 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
     return builder.getOrCreate()
 
 
-def python_of_workers(master: str) -> str:
-    """The program that Spark starts for Python, of a session that is not submitted."""
-    # A Spark distribution has it in the zip and nowhere else.
+def worker_python(master: str) -> str:
+    """The Python program that Spark starts for workers, in a session without spark-submit."""
+    # A Spark distribution has py4j only in a zip.
     py4j = find_spec("py4j")
     is_installed = py4j is not None and ".zip" not in str(py4j.origin)
-    # Workers of a cluster do not have this process's environment, which the script needs.
+    # The script needs this process's environment, which the workers of a cluster do not have.
     return str(_WORKER) if is_installed and master.startswith("local") else sys.executable
 
 
-def keeps_all_on_disk(settings: Settings) -> bool:
-    """Whether all checkpoints are on a local disk: elsewhere a rename need not be atomic, nor replace what is there."""
-    places = (settings.checkpoint_dir, settings.export_dir, settings.archive_dir)
-    # With a configuration of Hadoop's a place without a scheme may be anywhere.
-    return "HADOOP_CONF_DIR" not in os.environ and all(local_folder(place) for place in places)
+def has_local_checkpoints(settings: Settings) -> bool:
+    """Whether all checkpoints are on a local disk. Elsewhere a rename may not be atomic or may not replace a file."""
+    folders = (settings.checkpoint_dir, settings.export_dir, settings.archive_dir)
+    # With a Hadoop configuration, a path without a scheme may be on any file system.
+    return "HADOOP_CONF_DIR" not in os.environ and all(local_folder(folder) for folder in folders)

@@ -1,9 +1,10 @@
-"""Functions for foreachBatch that tell Spark in few words what failed in Java."""
+"""The foreachBatch sink, with Java's errors shortened for Spark."""
 
 from collections.abc import Callable
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 WriteBatch = Callable[[DataFrame, int], None]
 
@@ -11,27 +12,32 @@ _LONGEST = 600
 
 
 class BatchFailedError(RuntimeError):
-    """A batch failed in Java; the message has the error and its causes, without their stack traces."""
+    """A batch failed in Java. The message has the error and its causes, without their stack traces."""
 
 
-def in_few_words(write: WriteBatch) -> WriteBatch:
-    """The same function, raising BatchFailedError where Java fails.
+def write_each_batch(rows: DataFrame, write: WriteBatch) -> DataStreamWriter:
+    """A stream writer that calls a function with each micro-batch and its number."""
+    return rows.writeStream.foreachBatch(shorten_java_errors(write))
 
-    Spark asks of a query that was stopped whether an interruption ended its batch, by a regular expression over all
-    that Python says: it takes frames of the stack for each character behind the words of a Py4JJavaError. A whole
-    trace overflows the thread's stack, and a thousand lines of java.util.regex hide why the query was stopped.
+
+def shorten_java_errors(write: WriteBatch) -> WriteBatch:
+    """Wrap a function so that it raises BatchFailedError for an error of Java.
+
+    When a query stops, Spark searches the whole message of an error for an interruption, with a regular expression that
+    uses stack frames for every character after "Py4JJavaError". A full stack trace overflows the thread's stack, and
+    then a thousand lines of java.util.regex hide why the query has stopped.
     """
 
-    def written(batch: DataFrame, batch_id: int) -> None:
+    def write_or_fail(batch: DataFrame, batch_id: int) -> None:
         try:
             write(batch, batch_id)
         except Py4JJavaError as error:
-            raise BatchFailedError(few_words(str(error))) from None
+            raise BatchFailedError(summarize_java_error(str(error))) from None
 
-    return written
+    return write_or_fail
 
 
-def few_words(trace: str) -> str:
-    """The error and its causes, a line each, behind the words by which Spark knows an error of Java."""
+def summarize_java_error(trace: str) -> str:
+    """The error and its causes in one line, after the prefix by which Spark recognises an error of Java."""
     lines = [line.removeprefix(": ") for line in trace.splitlines() if line and not line[0].isspace()]
     return f"py4j.protocol.Py4JJavaError: {' | '.join(lines)}"[:_LONGEST]

@@ -1,7 +1,7 @@
-"""A source without rows that has something new once an interval: a micro-batch comes of it, and due timers fire.
+"""A source without rows that starts a micro-batch once in an interval, so that due timers fire without traffic.
 
-Without data Spark runs either no batch, and timers wait for traffic, or one after the other, and the machine never
-rests (``spark.sql.streaming.noDataMicroBatches.enabled``; processing-time timers always ask for another batch).
+Without new data Spark either runs no batch, and timers wait for traffic, or it runs one batch after the other, because
+processing-time timers always ask for another (``spark.sql.streaming.noDataMicroBatches.enabled``).
 """
 
 import time
@@ -14,15 +14,15 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
-    # Spark starts a Python process for this module at every start of a query, and gives it ten seconds. What this would
-    # import took as long as all the rest.
+    # Spark starts a Python process for this module at each start of a query and gives it ten seconds. This import would
+    # double the time that the process needs.
     from services.settings import Settings
 
 _INTERVAL = "intervalMilliseconds"
 
 
 class Clock(DataSource):
-    """Its offset is the number of whole intervals since the epoch."""
+    """A source whose offset is the number of whole intervals since the epoch."""
 
     @classmethod
     def name(cls) -> str:
@@ -33,7 +33,7 @@ class Clock(DataSource):
 
 
 class ClockReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Gives no rows; only its offsets matter."""
+    """Gives no rows. Only its offsets matter."""
 
     def __init__(self, interval: int) -> None:
         self._interval = interval
@@ -44,7 +44,7 @@ class ClockReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         now = self._now() if self._last is None else self._last
-        # A clock that is set back ticks again when it has caught up.
+        # If the machine's clock was set back, this waits until it has caught up.
         return {"tick": max(start["tick"], now)}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -61,7 +61,7 @@ class ClockReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def ticks(spark: SparkSession, schema: T.StructType, settings: "Settings") -> DataFrame:
-    """No rows of that type, and a micro-batch at least every ``timer_interval``."""
+    """A stream without rows of the given type. It starts a micro-batch at least once in each ``timer_interval``."""
     spark.dataSource.register(Clock)
     interval = int(settings.timer_interval.total_seconds() * 1000)
     return spark.readStream.format(Clock.name()).option(_INTERVAL, interval).schema(schema).load()

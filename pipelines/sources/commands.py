@@ -1,4 +1,4 @@
-"""loyalty-commands as a DataFrame: decoded and checked, every record of the topic exactly one row."""
+"""loyalty-commands: decodes and checks the records. Each record of the topic stays exactly one row."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -8,25 +8,26 @@ from schemas.topics import LOYALTY_COMMANDS
 from services.domain.validation import LARGEST_AMOUNT, LONGEST_TEXT, MOST_LINE_ITEMS
 from services.messaging.schema_ids import SchemaIds
 
-# What Python's str.strip leaves: a command that passes here must not be refused there.
+# The characters that Python's str.strip keeps. A command that passes here must not be refused by Python code later.
 _NO_BLANK = r"[^\s\p{Z}\x1c-\x1f\x85]"
 _WIDE = "decimal(38,0)"
 _KINDS = ("reserve", "capture", "void", "adjust", "transfer", "receive", "erase")
 
 
-def checked(records: DataFrame, ids: SchemaIds) -> DataFrame:
-    """Adds ``command`` (struct LoyaltyCommand, null where undecodable) and ``reason`` (null where it is valid)."""
+def check_commands(records: DataFrame, ids: SchemaIds) -> DataFrame:
+    """Add ``command`` (struct LoyaltyCommand, null if it cannot be decoded) and ``reason`` (null if it is valid).
+
+    Takes records as ``sources.kafka`` gives them.
+    """
     parsed, unknown = avro.decode(F.col("value"), LOYALTY_COMMANDS, ids)
-    is_readable = F.col("parsed").getField(avro.MARKER).isNotNull() & avro.texts_are_utf8(
-        F.col("parsed"), avro.record_type(LOYALTY_COMMANDS)
-    )
+    is_readable = avro.is_readable(F.col("parsed"), LOYALTY_COMMANDS)
     undecodable = (
         F.when(F.col("value").isNull(), F.lit("no value"))
         .when(F.col("unknown").isNotNull(), F.col("unknown"))
         .when(~is_readable, F.lit("not an Avro LoyaltyCommand of its schema id"))
     )
     return (
-        # Steps of their own, for the reason given in invoices.checked.
+        # Parsing is a step of its own for the reason given in invoices.check_invoices.
         records.withColumns({"parsed": parsed, "unknown": unknown})
         .withColumn("undecodable", undecodable)
         .withColumn("command", F.when(F.col("undecodable").isNull(), F.col("parsed").dropFields(avro.MARKER)))
@@ -36,7 +37,7 @@ def checked(records: DataFrame, ids: SchemaIds) -> DataFrame:
 
 
 def _first_violation(command: Column, key: Column) -> Column:
-    """The reason of the first broken rule, or null. What depends on the account is decided there, not here."""
+    """The reason of the first broken rule, or null. Rules about the account itself are in the domain, not here."""
     kind, card, points = (command.getField(name) for name in ("Kind", "CustomerCardNo", "Points"))
     rules = {
         "CommandID is missing": _is_present(command.getField("CommandID")),
@@ -52,7 +53,7 @@ def _first_violation(command: Column, key: Column) -> Column:
         "RedemptionID is too long": _is_short(command.getField("RedemptionID")),
         "Counterparty is missing": ~kind.isin("transfer", "receive") | _is_present(command.getField("Counterparty")),
         "Counterparty is too long": _is_short(command.getField("Counterparty")),
-        "Lots do not make up the Points": (kind != "receive") | _make_up(command.getField("Lots"), points),
+        "Lots do not make up the Points": (kind != "receive") | _sum_to(command.getField("Lots"), points),
     }
     return F.coalesce(*(F.when(~holds, F.lit(reason)) for reason, holds in rules.items()))
 
@@ -65,10 +66,10 @@ def _is_short(text: Column) -> Column:
     return F.length(text) <= LONGEST_TEXT
 
 
-def _make_up(lots: Column, points: Column) -> Column:
-    are_good = F.forall(lots, lambda lot: (lot.getField("Points") > 0) & (lot.getField("ExpiresTime") >= 0))
-    # As decimals: longs that add up beyond their range would end the query.
+def _sum_to(lots: Column, points: Column) -> Column:
+    are_valid = F.forall(lots, lambda lot: (lot.getField("Points") > 0) & (lot.getField("ExpiresTime") >= 0))
+    # Adds decimals, because an overflow of longs would end the query.
     total = F.aggregate(
-        lots, F.lit(0).cast(_WIDE), lambda found, lot: (found + lot.getField("Points").cast(_WIDE)).cast(_WIDE)
+        lots, F.lit(0).cast(_WIDE), lambda total, lot: (total + lot.getField("Points").cast(_WIDE)).cast(_WIDE)
     )
-    return (F.size(lots) <= MOST_LINE_ITEMS) & are_good & (total == points * 100)
+    return (F.size(lots) <= MOST_LINE_ITEMS) & are_valid & (total == points * 100)

@@ -56,7 +56,7 @@ def audit(
     left_out = [f"--without={part}" for part in without or ()]
     at = [f"--api={api}"] if api else []
     become(
-        "pipelines.reconciliation.run_audit",
+        "pipelines.reconciliation.audit",
         [f"--from={source}", f"--show={show}", *at, *left_out, *_json(as_json=as_json)],
     )
 
@@ -66,7 +66,7 @@ def rebuild(*, source: FromOption = From.TOPICS, as_json: AsJson = False) -> Non
 
     The pipeline must be stopped. The checkpoint of before is moved aside. The output names cards.
     """
-    become("pipelines.reconciliation.run_rebuild", [f"--from={source}", *_json(as_json=as_json)])
+    become("pipelines.reconciliation.rebuild", [f"--from={source}", *_json(as_json=as_json)])
 
 
 def _json(*, as_json: bool) -> list[str]:

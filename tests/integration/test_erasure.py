@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines.accounts.operator import ACCOUNTS
-from pipelines.runtime.query_table import LOYALTY
+from pipelines.queries.loyalty import LOYALTY
 from schemas import topics
 from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
 from services.settings import Settings

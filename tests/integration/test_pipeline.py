@@ -15,7 +15,11 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from pipelines.checkpoints.manifest import CheckpointMismatchError
-from pipelines.runtime.query_table import EXPORT, FAN_OUT, LOYALTY, SALES, RepeatHorizonError
+from pipelines.queries.export import EXPORT
+from pipelines.queries.fan_out import FAN_OUT
+from pipelines.queries.loyalty import LOYALTY
+from pipelines.queries.sales import SALES
+from pipelines.runtime.query import RepeatHorizonError
 from schemas import topics
 from services.messaging.administration import TimestampTypeError, wait_for_leaders
 from services.messaging.avro import encoder
@@ -208,7 +212,7 @@ def test_a_lost_checkpoint_of_the_accounts_is_refused(spark, settings):
     publish_invoices(settings, *invoices(1, 1))
     run_to_the_end(spark, settings, LOYALTY)
 
-    with pytest.raises(CheckpointMismatchError, match=r"is new, but .*loyalty-balances goes on from another"):
+    with pytest.raises(CheckpointMismatchError, match=r"is new, but .*loyalty-balances continues another checkpoint"):
         run_to_the_end(
             spark, settings.model_copy(update={"checkpoint_dir": f"{settings.checkpoint_dir}-lost"}), LOYALTY
         )

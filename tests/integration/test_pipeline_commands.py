@@ -13,7 +13,8 @@ from confluent_kafka import KafkaException
 
 from pipelines.accounts.operator import ACCOUNTS
 from pipelines.checkpoints.manifest import CheckpointMismatchError
-from pipelines.runtime.query_table import ARCHIVE, LOYALTY, Seed
+from pipelines.queries.archive import ARCHIVE
+from pipelines.queries.loyalty import LOYALTY, Seed, seeded
 from schemas import topics
 from services.codecs.events import command_record, decode_event
 from services.codecs.state import decode_account, encode_account
@@ -274,7 +275,7 @@ def test_a_new_checkpoint_continues_with_its_initial_accounts(spark, settings):
     )
     ends = {topic: next_offsets(settings, topic) for topic in LOYALTY.sources}
 
-    LOYALTY.start(spark, IDS, elsewhere, available_now=True, seed=Seed(accounts, ends)).awaitTermination()
+    seeded(Seed(accounts, ends)).start(spark, IDS, elsewhere, available_now=True).awaitTermination()
     timers = spark.read.format("statestore").option("readRegisteredTimers", True)  # noqa: FBT003
     assert 1 == timers.load(LOYALTY.checkpoint(elsewhere)).count(), "nothing would release the points"
     publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I2", A, 100.0))  # the account remembers I1
@@ -283,7 +284,7 @@ def test_a_new_checkpoint_continues_with_its_initial_accounts(spark, settings):
     balance = latest(settings, topics.LOYALTY_BALANCES)[A]
     assert (Decimal("22.00"), 2) == (balance["TotalLoyaltyPoints"], balance["Sequence"])
     with pytest.raises(CheckpointMismatchError, match="is not new"):
-        LOYALTY.start(spark, IDS, elsewhere, available_now=True, seed=Seed(accounts, ends))
+        seeded(Seed(accounts, ends)).start(spark, IDS, elsewhere, available_now=True)
 
 
 def next_offsets(settings, topic):

@@ -10,19 +10,17 @@ from confluent_kafka import TopicPartition
 
 from pipelines.checkpoints import lock
 from pipelines.checkpoints.manifest import CheckpointMismatchError
+from pipelines.queries.archive import ARCHIVE
+from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation.audit import audit
-from pipelines.reconciliation.inputs import Context
 from pipelines.reconciliation.rebuild import RebuildError, rebuild
-from pipelines.runtime.query_table import ARCHIVE, LOYALTY
 from schemas import topics
 from services.audit.facts import Source
 from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
 from services.messaging.clients import admin
-from services.programmes.topic import load_programmes
-from services.pseudonyms import pseudonyms
-from tests.support.builders import IDS, invoice
+from tests.support.builders import invoice
 from tests.support.kafka import last_balances_of, publish_commands, publish_invoices, unique_records_of
-from tests.support.processes import run_to_the_end
+from tests.support.processes import reconciliation_context, run_to_the_end
 
 A, B, C = "9001-A", "9002-B", "9003-C"
 OTHERS = (Source.LEDGER, Source.BALANCE)
@@ -33,10 +31,6 @@ def settings(settings, tmp_path):
     return settings.model_copy(
         update={"timer_interval": timedelta(seconds=1), "archive_dir": str(tmp_path / "archive")}
     )
-
-
-def context_of(spark, settings):
-    return Context(spark, settings, IDS, load_programmes(settings), pseudonyms(settings.pseudonym_key_file))
 
 
 def delete_records(settings, *of):
@@ -70,10 +64,10 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
     with pytest.raises(CheckpointMismatchError, match="loyalty rebuild"):
         run_to_the_end(spark, settings, LOYALTY)
 
-    with lock.held(LOYALTY.checkpoint(settings)), pytest.raises(RebuildError, match="stop the pipeline first"):
-        rebuild(context_of(spark, settings), archive=False)
+    with lock.hold(LOYALTY.checkpoint(settings)), pytest.raises(RebuildError, match="stop the pipeline first"):
+        rebuild(reconciliation_context(spark, settings), archive=False)
 
-    rebuilt = rebuild(context_of(spark, settings), archive=False)
+    rebuilt = rebuild(reconciliation_context(spark, settings), archive=False)
 
     assert (3, 2, None, []) == (rebuilt.accounts, rebuilt.late, rebuilt.aside, rebuilt.differences)
     after = last_balances_of(settings)
@@ -87,7 +81,7 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
     publish_commands(settings, (A, Capture(append_time=0, command_id="capture", redemption_id="reserve")))
     run_to_the_end(spark, settings, LOYALTY)
     run_to_the_end(spark, settings, ARCHIVE)
-    report = audit(context_of(spark, settings), "", OTHERS, archive=False)
+    report = audit(reconciliation_context(spark, settings), "", OTHERS, archive=False)
     assert ([], []) == (report.differences, report.unreadable)
     going_on = last_balances_of(settings)
     assert (Decimal("16.20"), before[A]["Sequence"] + 2) == (
@@ -98,16 +92,16 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
 
     delete_records(settings, topics.POS_INVOICES, topics.LOYALTY_COMMANDS)
     with pytest.raises(RebuildError, match=r"pos-invoices: records of before .* are no longer in the topic"):
-        rebuild(context_of(spark, settings), archive=False)
+        rebuild(reconciliation_context(spark, settings), archive=False)
     assert Path(LOYALTY.checkpoint(settings)).exists(), "what is refused changes nothing"
 
-    rebuilt = rebuild(context_of(spark, settings), archive=True)
+    rebuilt = rebuild(reconciliation_context(spark, settings), archive=True)
 
     assert (3, 0, []) == (rebuilt.accounts, rebuilt.late, rebuilt.differences)
     assert Path(rebuilt.aside).is_dir()
     publish_commands(settings, (B, Adjust(append_time=0, command_id="adjust", points=5, reason="r", actor="a")))
     run_to_the_end(spark, settings, LOYALTY)
-    report = audit(context_of(spark, settings), "", OTHERS, archive=True)
+    report = audit(reconciliation_context(spark, settings), "", OTHERS, archive=True)
     assert ([], [], []) == (report.differences, report.unreadable, report.notes)
     assert Decimal("4.05") == last_balances_of(settings)[B]["TotalLoyaltyPoints"]
     sequences = sorted(

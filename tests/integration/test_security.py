@@ -1,4 +1,4 @@
-"""A secured broker with the rights of docs/security.md: each service works with its own rights only."""
+"""A secured broker with the rights of docs/how-to/secure-kafka.md: each service works with its own rights only."""
 
 import json
 import re
@@ -39,11 +39,12 @@ from services.messaging.publishing import PublishError, connected_producer
 from services.settings import Settings
 from tests.support.builders import HOME_DELIVERY, IDS, invoice
 from tests.support.kafka import KAFKA_TIMEOUT_SECONDS, publish
-from tests.support.processes import ApiProcess
+from tests.support.processes import ApiProcess, spark_process_settings
 
 AWKWARD = r"""p"a\s's;w=o{r}d """
 """A password for the pipeline with all characters that JAAS could interpret. (librdkafka drops leading blanks.)"""
 
+WITHOUT_OTHERS = ("--without", "ledger", "--without", "balances")
 EVERY_SERVICE = pytest.mark.parametrize("service", SERVICES, ids=lambda service: service.user)
 
 
@@ -81,7 +82,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         secured.broker.stop()
 
 
-def loyalty(settings: Settings, *arguments: str, status: int = 0) -> str:
+def loyalty(settings: Settings, *arguments: str, status: int = 0, timeout: float = KAFKA_TIMEOUT_SECONDS) -> str:
     """Run the command as this user. Returns its output, from stderr if it must fail."""
     run = subprocess.run(
         [sys.executable, "-c", "from services.cli import app; app()", *arguments],
@@ -90,7 +91,7 @@ def loyalty(settings: Settings, *arguments: str, status: int = 0) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=KAFKA_TIMEOUT_SECONDS,
+        timeout=timeout,
     )
     assert status == run.returncode, run.stdout + run.stderr
     return run.stderr if status else run.stdout
@@ -144,6 +145,26 @@ def test_every_service_works_with_its_own_rights(spark, secured, tmp_path):
 
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert [] == [path for path in written if AWKWARD.encode() in path.read_bytes()]
+
+
+@pytest.mark.timeout(1500)
+def test_audit_and_rebuild_read_a_secured_broker(secured, tmp_path):
+    """Both commands use SASL and TLS in Spark's batches too: the rebuild as the pipeline, the audit as the auditor."""
+    encode = encoder(topics.POS_INVOICES, IDS)
+    publish(secured.settings_of("till"), topics.POS_INVOICES, [(b"STR1", encode(invoice("I101", "C101", 500.0)))])
+    folders = {"checkpoint_dir": str(tmp_path / "rebuilt"), "ledger_url": f"sqlite:///{tmp_path / 'none.sqlite'}"}
+
+    def settings_of(user: str) -> Settings:
+        key = {"pseudonym_key_file": tmp_path / "pseudonym.key"}
+        return spark_process_settings(secured.settings_of(user, **folders, **key))
+
+    rebuilt = json.loads(loyalty(settings_of("pipeline"), "rebuild", "--json", timeout=600))
+    audited = loyalty(settings_of("auditor"), "audit", *WITHOUT_OTHERS, "--json", timeout=600)
+
+    assert 1 <= rebuilt["late"]
+    report = json.loads(audited)
+    assert ([], []) == (report["differences"], report["unreadable"])
+    assert rebuilt["accounts"] == report["accounts"] == report["compared"]["Spark's state"]
 
 
 @EVERY_SERVICE

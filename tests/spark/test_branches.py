@@ -2,35 +2,24 @@
 
 import pytest
 
-from pipelines.queries.branches import BRANCHES
-from pipelines.queries.fan_out import through
-from pipelines.sources import invoices
+from pipelines.queries.branches import BRANCHES, branch_records
+from pipelines.sources.invoices import check_invoices
 from schemas import topics
 from services.messaging.avro import decoder, encoder
-from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
 from tests.spark.test_parity import as_records, records_of
+from tests.support.builders import HOME_DELIVERY, IDS, invoice
 
-IDS = FolderSchemaIds()
-DELIVERED = {
-    "InvoiceNumber": "D1",
-    "StoreID": "STR1",
-    "TotalAmount": 10.0,
-    "CashierID": "OAS1",
-    "CustomerType": "PRIME",
-    "CustomerCardNo": "4629185211",
-    "DeliveryType": "Home-Delivery",
-    "DeliveryAddress": {"AddressLine": "1 High Street", "City": "Gonda", "ContactNumber": "7243866404"},
-    "InvoiceLineItems": [{"ItemCode": "a", "ItemQty": 1}, {"ItemCode": "b", "ItemQty": 2}],
-}
-TAKEN_AWAY = {**DELIVERED, "InvoiceNumber": "T1", "DeliveryType": "TAKEAWAY", "DeliveryAddress": None}
+ITEMS = [{"ItemCode": "a", "ItemQty": 1}, {"ItemCode": "b", "ItemQty": 2}]
+TAKEN_AWAY = invoice("T1", "4629185211", 10.0, CashierID="OAS1", InvoiceLineItems=ITEMS)
+DELIVERED = {**TAKEN_AWAY, **HOME_DELIVERY, "InvoiceNumber": "D1", "DeliveryType": "Home-Delivery"}
 
 
 @pytest.fixture(scope="module")
 def checked(spark):
     """A home delivery, a takeaway and an unreadable value, after checks."""
     encode = encoder(topics.POS_INVOICES, IDS)
-    return invoices.checked(as_records(spark, [encode(DELIVERED), encode(TAKEN_AWAY), b"nothing"]), IDS).cache()
+    return check_invoices(as_records(spark, [encode(DELIVERED), encode(TAKEN_AWAY), b"nothing"]), IDS).cache()
 
 
 def test_shipment_has_whole_home_deliveries(checked):
@@ -66,7 +55,7 @@ def test_dead_letters_keep_key_and_value(checked):
 
 def test_all_branches_leave_in_one_frame(checked):
     """One frame has the records of all branches, each with its topic, schema and CloudEvents id."""
-    rows = through(BRANCHES, checked, IDS, Settings(topic_prefix="x-")).collect()
+    rows = branch_records(BRANCHES, checked, IDS, Settings(topic_prefix="x-")).collect()
 
     assert {"x-shipment": 1, "x-hadoop": 4, "x-dead-letters": 1} == {
         topic: sum(row.topic == topic for row in rows) for topic in {row.topic for row in rows}
@@ -79,7 +68,7 @@ def test_all_branches_leave_in_one_frame(checked):
 
 def test_no_personal_data_reaches_hadoop(checked):
     """A hadoop record contains no card, cashier, address line or contact."""
-    rows = [row for row in through(BRANCHES, checked, IDS, Settings()).collect() if row.topic == "hadoop"]
+    rows = [row for row in branch_records(BRANCHES, checked, IDS, Settings()).collect() if row.topic == "hadoop"]
 
     assert len(rows) == 4
     for secret in (b"4629185211", b"OAS1", b"1 High Street", b"7243866404"):

@@ -7,7 +7,7 @@ import fastavro
 import pytest
 
 import schemas
-from pipelines.sources import invoices
+from pipelines.sources.invoices import check_invoices
 from schemas import topics
 from services.messaging.avro import decoder, encoder, header
 from services.messaging.schema_ids import FolderSchemaIds
@@ -45,7 +45,7 @@ def test_old_writers_are_still_read(spark, schema_id):
     """Spark reads an invoice in any former schema like the Python decoder."""
     value = in_schema(schema_id, INVOICE)
 
-    (row,) = invoices.checked(as_records(spark, [value]), IDS).collect()
+    (row,) = check_invoices(as_records(spark, [value]), IDS).collect()
 
     assert row.reason is None
     assert decoder(topics.POS_INVOICES, IDS)(value) == row.invoice.asDict(recursive=True)
@@ -84,13 +84,13 @@ def test_unreadable_values_have_a_reason(spark):
         None: "no value",
     }
 
-    rows = invoices.checked(as_records(spark, values), IDS).orderBy("offset").collect()
+    rows = check_invoices(as_records(spark, values), IDS).orderBy("offset").collect()
 
     assert list(values.values()) == [row.reason for row in rows]
 
 
 def test_topic_without_brace_reads_as_avro_only(spark):
     """A JSON value that is no object is not an invoice."""
-    (row,) = invoices.checked(as_records(spark, [b'["InvoiceNumber"]']), IDS).collect()
+    (row,) = check_invoices(as_records(spark, [b'["InvoiceNumber"]']), IDS).collect()
 
     assert "not in the Confluent framing: no magic byte 0 and schema id" == row.reason

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 import schemas
 from pipelines.columns import avro, validation
 from pipelines.queries.branches import BRANCHES
-from pipelines.sources import invoices
+from pipelines.sources.invoices import check_invoices
 from schemas import topics
 from services.domain.validation import RULES, first_violation
 from services.messaging.avro import encoder
@@ -70,7 +70,7 @@ def test_validation_is_the_same(spark):
     examples = generated(ANY_INVOICES, 150) + valid + [flawed(valid[0], flaw) for flaw in FLAWS]
     encode = encoder(topics.POS_INVOICES, IDS)
 
-    checked = invoices.checked(as_records(spark, map(encode, examples)), IDS)
+    checked = check_invoices(as_records(spark, map(encode, examples)), IDS)
 
     found = [row.reason for row in checked.orderBy("offset").select("reason").collect()]
     assert [first_violation(invoice) for invoice in examples] == found
@@ -80,7 +80,7 @@ def test_validation_is_the_same(spark):
 def test_flattening_is_the_same(spark):
     """The hadoop branch writes the same records as the domain for every valid invoice."""
     examples = generated(VALID_INVOICES, 150)
-    checked = invoices.checked(as_records(spark, map(encoder(topics.POS_INVOICES, IDS), examples)), IDS)
+    checked = check_invoices(as_records(spark, map(encoder(topics.POS_INVOICES, IDS), examples)), IDS)
 
     found = records_of(topics.HADOOP, checked)
 
@@ -92,8 +92,8 @@ def test_flattening_is_the_same(spark):
 def test_json_and_avro_are_read_alike(spark):
     """An invoice is the same in JSON and in Avro."""
     examples = [invoice for invoice in generated(VALID_INVOICES, 150) if "nan" not in repr(invoice)]
-    avro = invoices.checked(as_records(spark, map(encoder(topics.POS_INVOICES, IDS), examples)), IDS)
-    as_json = invoices.checked(as_records(spark, (json.dumps(invoice).encode() for invoice in examples)), IDS)
+    avro = check_invoices(as_records(spark, map(encoder(topics.POS_INVOICES, IDS), examples)), IDS)
+    as_json = check_invoices(as_records(spark, (json.dumps(invoice).encode() for invoice in examples)), IDS)
 
     from_avro, from_json = (
         [row.invoice for row in checked.orderBy("offset").select("invoice").collect()] for checked in (avro, as_json)

@@ -20,14 +20,17 @@ from infra.local.ports import HOST, free_port
 from infra.local.stack import environment_of
 from services.ledger.database import reading_engine
 from services.ledger.tables import EntryRow
-from services.messaging.schema_ids import FolderSchemaIds
+from services.programmes.topic import load_programmes
+from services.pseudonyms import pseudonyms
 from services.settings import Settings
+from tests.support.builders import IDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from pipelines.runtime.query_table import Query
+    from pipelines.reconciliation.context import Context
+    from pipelines.runtime.query import Query
 
 DEADLINE_SECONDS = 240.0
 POLL_SECONDS = 0.05
@@ -131,22 +134,41 @@ def run_to_the_end(spark: "SparkSession", settings: Settings, *queries: "Query")
     """Run the queries until they have read all input. Restarts a query that a busy machine gave no processor time."""
     from pyspark.errors import StreamingQueryException
 
-    from pipelines.__main__ import STARTS_AGAIN, STARVED
+    from pipelines.__main__ import MAX_RESTARTS, WORKER_TIMEOUT
 
     def start(query: "Query") -> "StreamingQuery":
-        return query.start(spark, FolderSchemaIds(), settings, available_now=True)
+        return query.start(spark, IDS, settings, available_now=True)
 
-    restarts_left = STARTS_AGAIN
+    restarts_left = MAX_RESTARTS
     running = [(query, start(query)) for query in queries]
     while running:
         query, started = running.pop()
         try:
             started.awaitTermination()
         except StreamingQueryException as error:
-            if not restarts_left or STARVED not in str(error):
+            if not restarts_left or WORKER_TIMEOUT not in str(error):
                 raise
             restarts_left -= 1
             running.append((query, start(query)))
+
+
+def reconciliation_context(spark: "SparkSession", settings: Settings) -> "Context":
+    """The context of an audit or rebuild with these settings."""
+    from pipelines.reconciliation.context import Context
+
+    return Context(spark, settings, IDS, load_programmes(settings), pseudonyms(settings.pseudonym_key_file))
+
+
+def spark_process_settings(settings: Settings) -> Settings:
+    """Settings for another process that starts Spark beside the tests: two cores and little memory."""
+    return settings.model_copy(
+        update={
+            "spark_master": "local[2]",
+            "spark_jars_dir": jars.folder("spark"),
+            "spark_driver_memory": "700m",
+            "spark_java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        }
+    )
 
 
 def start_pipeline(settings: Settings, log: IO[str], *arguments: str, **environment: str) -> subprocess.Popen[bytes]:

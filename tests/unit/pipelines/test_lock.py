@@ -7,31 +7,31 @@ from pathlib import Path
 import pytest
 
 from infra.local import jars
-from pipelines.checkpoints.lock import CheckpointInUseError, held, local_folder
+from pipelines.checkpoints.lock import CheckpointInUseError, hold, local_folder
 
 
 def test_the_second_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
     """At once, with the checkpoint's name; afterwards it is free."""
     checkpoint = str(tmp_path / "loyalty")
-    with held(checkpoint), pytest.raises(CheckpointInUseError, match=checkpoint), held(checkpoint):
+    with hold(checkpoint), pytest.raises(CheckpointInUseError, match=checkpoint), hold(checkpoint):
         pass
-    with held(checkpoint):
+    with hold(checkpoint):
         pass
 
 
 def test_a_process_that_is_killed_holds_nothing(tmp_path: Path) -> None:
     """SIGKILL leaves the file and not the lock: a restart need not wait."""
-    program = f"from pipelines.checkpoints.lock import held\nwith held({str(tmp_path)!r}): print(flush=True); input()"
+    program = f"from pipelines.checkpoints.lock import hold\nwith hold({str(tmp_path)!r}): print(flush=True); input()"
     command = [sys.executable, "-c", program]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=jars.ROOT, stdin=pipe, stdout=pipe) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        with pytest.raises(CheckpointInUseError), held(str(tmp_path)):
+        with pytest.raises(CheckpointInUseError), hold(str(tmp_path)):
             pass
         holder.kill()
         holder.wait()
-    with held(str(tmp_path)):
+    with hold(str(tmp_path)):
         pass
 
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pipelines
-from pipelines.runtime.session import python_of_workers
+from pipelines.runtime.session import worker_python
 
 WORKER = Path(pipelines.__file__).with_name("runtime") / "python-worker"
 
@@ -27,5 +27,5 @@ def test_what_is_zipped_is_not_on_the_path() -> None:
 
 def test_workers_of_a_cluster_start_python_itself() -> None:
     """The script needs a variable of the driver's environment, which a cluster's workers do not have."""
-    assert str(WORKER) == python_of_workers("local[2]")
-    assert sys.executable == python_of_workers("spark://127.0.0.1:7077")
+    assert str(WORKER) == worker_python("local[2]")
+    assert sys.executable == worker_python("spark://127.0.0.1:7077")

@@ -17,11 +17,11 @@ LEFT_OUT = ["--without=ledger", "--without=balances"]
 @pytest.mark.parametrize(
     ("command", "program"),
     [
-        (["audit"], ["pipelines.reconciliation.run_audit", *DEFAULTS]),
+        (["audit"], ["pipelines.reconciliation.audit", *DEFAULTS]),
         (
             ["audit", "--from", "parquet", "--api", "http://x:1", "--without", "state", "--json"],
             [
-                "pipelines.reconciliation.run_audit",
+                "pipelines.reconciliation.audit",
                 "--from=parquet",
                 "--show=20",
                 "--api=http://x:1",
@@ -31,12 +31,12 @@ LEFT_OUT = ["--without=ledger", "--without=balances"]
         ),
         (
             ["audit", "--without", "ledger", "--without", "balances"],
-            ["pipelines.reconciliation.run_audit", *DEFAULTS, *LEFT_OUT],
+            ["pipelines.reconciliation.audit", *DEFAULTS, *LEFT_OUT],
         ),
-        (["rebuild"], ["pipelines.reconciliation.run_rebuild", "--from=topics"]),
+        (["rebuild"], ["pipelines.reconciliation.rebuild", "--from=topics"]),
         (
             ["rebuild", "--from", "parquet", "--json"],
-            ["pipelines.reconciliation.run_rebuild", "--from=parquet", "--json"],
+            ["pipelines.reconciliation.rebuild", "--from=parquet", "--json"],
         ),
     ],
 )
@@ -66,7 +66,7 @@ def test_the_program_has_the_same_parameters(name: str) -> None:
     """The Spark program takes what the command takes: its main function has the same parameters."""
     programs = (
         (ROOT / "services" / "cli" / "audit.py", name),
-        (ROOT / "pipelines" / "reconciliation" / f"run_{name}.py", "main"),
+        (ROOT / "pipelines" / "reconciliation" / f"{name}.py", "main"),
     )
     parameters = [
         [(each.arg, ast.unparse(each.annotation)) for each in function.args.kwonlyargs if each.annotation]

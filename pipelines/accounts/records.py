@@ -1,0 +1,79 @@
+"""The output of accounts: the domain's outcome as rows, and the rows as Kafka records."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pipelines.columns import avro
+from schemas.topics import LOYALTY, LOYALTY_BALANCES, LOYALTY_COMMANDS, LOYALTY_DECISIONS, Topic
+from services.codecs.events import credit_record
+from services.codecs.records import balance_record, decision_record, notification_record
+from services.domain.account.model import Outcome
+from services.domain.entries import Entry, Kind
+from services.messaging.avro import Record, record_encoder
+from services.messaging.schema_ids import SchemaIds
+from services.settings import Settings
+
+RECORD_TYPE = T.StructType(
+    [
+        T.StructField("topic", T.StringType()),
+        T.StructField("id", T.StringType()),
+        T.StructField("key", T.BinaryType()),
+        T.StructField("value", T.BinaryType()),
+    ]
+)
+"""A record: the name of its topic without the prefix, its CloudEvents id, its key and its framed value."""
+
+_TOPICS = (LOYALTY, LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_COMMANDS)
+
+
+def writer_ids(ids: SchemaIds) -> dict[Topic, int]:
+    """The schema ids of all written topics. The driver asks for them, because workers may not reach a registry."""
+    return {topic: ids.writer_id(topic) for topic in _TOPICS}
+
+
+_encoder = cache(record_encoder)
+
+
+def rows_of(card: str, outcome: Outcome, writer_ids: Mapping[Topic, int]) -> Iterator[Row]:
+    """The outcome of one customer's events as rows of RECORD_TYPE."""
+    for topic, record_id, key, record in _records(card, outcome):
+        value = None if record is None else _encoder(str(topic.value), writer_ids[topic])(record)
+        yield Row(topic=topic.name, id=record_id, key=key.encode(), value=value)
+
+
+def _records(card: str, outcome: Outcome) -> Iterable[tuple[Topic, str, str, Record | None]]:
+    """Topic, id, key and record of everything in an outcome. The record None is a tombstone."""
+    for entry in outcome.entries:
+        yield LOYALTY, _entry_id(card, entry), card, notification_record(card, entry)
+    if outcome.entries:
+        # Readers of the changelog keep the newest balance, so one in a micro-batch is enough. If the account was erased
+        # and opened again, it is the balance of the new account.
+        last = outcome.entries[-1]
+        balance = None if last.kind == Kind.ERASED else balance_record(card, last)
+        yield LOYALTY_BALANCES, _entry_id(card, last), card, balance
+    for decision in outcome.decisions:
+        yield LOYALTY_DECISIONS, decision.command_id, decision.command_id, decision_record(card, decision)
+    for command_id in outcome.forgotten:
+        yield LOYALTY_DECISIONS, command_id, command_id, None
+    for credit in outcome.credits:
+        yield LOYALTY_COMMANDS, credit.command_id, credit.to_card, credit_record(card, credit)
+
+
+def _entry_id(card: str, entry: Entry) -> str:
+    return f"{card}@{entry.opened_time}.{entry.sequence}"
+
+
+def kafka_records(rows: DataFrame, settings: Settings) -> DataFrame:
+    """Rows of RECORD_TYPE in. Out: records for the Kafka sink."""
+    topic = F.col("topic")
+    record_name = F.coalesce(*(F.when(topic == each.name, F.lit(str(each.value))) for each in _TOPICS))
+    return rows.select(
+        F.concat(F.lit(settings.topic_prefix), topic).alias("topic"),
+        "key",
+        "value",
+        avro.cloud_event(F.col("id"), record_name).alias("headers"),
+    )

@@ -1,0 +1,60 @@
+"""Small files in a folder of any Hadoop file system."""
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+
+class Files:
+    """The files of a folder at a Hadoop URI. File names are relative to the folder."""
+
+    def __init__(self, spark: SparkSession, folder: str) -> None:
+        jvm: Any = spark._jvm  # noqa: SLF001  # PySpark has no public access to Hadoop's file systems
+        self._new_path = jvm.org.apache.hadoop.fs.Path
+        self._folder = self._new_path(folder)
+        self._system = self._folder.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
+
+    def _path(self, name: str) -> Any:
+        return self._new_path(self._folder, name) if name else self._folder
+
+    def exists(self, name: str = "") -> bool:
+        """Whether the file, or without a name the folder, exists."""
+        return bool(self._system.exists(self._path(name)))
+
+    def names(self, subfolder: str = "") -> list[str]:
+        """The names of the files in a folder, empty if it does not exist."""
+        if not self.exists(subfolder):
+            return []
+        return [str(status.getPath().getName()) for status in self._system.listStatus(self._path(subfolder))]
+
+    def read(self, name: str) -> str:
+        stream = self._system.open(self._path(name))
+        try:
+            return bytes(stream.readAllBytes()).decode()
+        finally:
+            stream.close()
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file so that a crash leaves either its old or its new content, or in between none."""
+        self._system.mkdirs(self._folder)
+        stream = self._system.create(self._path(f"{name}.new"))
+        stream.write(bytearray(text.encode()))
+        stream.close()
+        self.delete(name)
+        self._system.rename(self._path(f"{name}.new"), self._path(name))
+
+    def rename(self, name: str, to: str) -> None:
+        """Rename a file. Raises OSError."""
+        self._rename(self._path(name), self._path(to))
+
+    def rename_folder(self, to: str) -> None:
+        """Rename the folder to a Hadoop URI. Raises OSError."""
+        self._rename(self._folder, self._new_path(to))
+
+    def _rename(self, path: Any, to: Any) -> None:
+        if not self._system.rename(path, to):
+            raise OSError(f"the file system refused to rename {path.toString()} to {to.toString()}")
+
+    def delete(self, name: str = "") -> None:
+        """Delete a file or folder with all its contents, if it exists. Without a name it is the folder itself."""
+        self._system.delete(self._path(name), True)  # noqa: FBT003  # recursive; Java has no named arguments

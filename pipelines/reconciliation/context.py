@@ -1,0 +1,62 @@
+"""What audit and rebuild need in every step, and how both programs begin and end."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pipelines.runtime.session import spark_session
+from services.audit.extent import NoTopicError
+from services.cli.output import MISUSED, stop
+from services.domain.programme import Programmes
+from services.logging import configure_logging
+from services.messaging.publishing import PublishError
+from services.messaging.schema_ids import SchemaIds, schema_ids
+from services.programmes.file import ProgrammeError
+from services.programmes.topic import load_programmes
+from services.pseudonyms import PseudonymKeyError, Pseudonyms, pseudonyms
+from services.settings import Settings, SettingsError, read_settings
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What every step needs."""
+
+    spark: SparkSession
+    settings: Settings
+    ids: SchemaIds
+    programmes: Programmes
+    pseudonyms: Pseudonyms
+
+
+@contextmanager
+def open_context(app_name: str) -> Iterator[Context]:
+    """Start Spark and give the context. Ends the process with one line if an error prevents the work."""
+    try:
+        settings = read_settings()
+    except SettingsError as error:
+        stop(str(error), MISUSED)
+    configure_logging(settings)
+    for name in ("py4j", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        # Checks these first, because Spark takes seconds to start.
+        rules, names = load_programmes(settings), pseudonyms(settings.pseudonym_key_file)
+        spark = spark_session(settings, app_name)
+        try:
+            yield Context(spark, settings, schema_ids(settings), rules, names)
+        finally:
+            spark.stop()
+    except (NoTopicError, PublishError, ProgrammeError, PseudonymKeyError) as error:
+        stop(str(error), MISUSED)
+    except (PySparkException, Py4JJavaError) as error:
+        stop(f"Spark: {first_line(error)}", MISUSED)
+
+
+def first_line(error: Exception) -> str:
+    """The first line of a message. The further lines of Spark's errors do not help a user."""
+    return str(error).partition("\n")[0]

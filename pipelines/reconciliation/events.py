@@ -1,0 +1,173 @@
+"""The events of accounts as a batch: from the topics, and from the archive what the topics have deleted.
+
+The loyalty query drops duplicates as they arrive. Of several records with one number, the first that it *saw* counts.
+Only the ledger and the loyalty topic tell which one that was: the record with an entry. If none has an entry, it is the
+record that was appended first.
+"""
+
+from dataclasses import dataclass, field
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from pipelines.accounts.events import events_with_duplicates
+from pipelines.checkpoints.reader import CheckpointReader, Positions
+from pipelines.columns import avro
+from pipelines.queries.archive import ARCHIVE
+from pipelines.reconciliation.context import Context
+from pipelines.sources.commands import check_commands
+from pipelines.sources.invoices import check_invoices
+from pipelines.sources.kafka import read_batch
+from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
+from services.audit.extent import TopicExtent, extent_of
+from services.domain.formats import to_datetime
+from services.messaging.schema_ids import FolderSchemaIds
+from services.pseudonyms import Pseudonyms
+from services.settings import Settings
+
+_PURCHASES = Topic("purchases", key="InvoiceNumber", value="Purchase")
+"""Not a topic on a broker. It gives the archived purchases their schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """All events of accounts up to the end offsets of their topics.
+
+    Attributes:
+        records: identity and append_time of each record, duplicates included; and of each event: pseudonym, card (null
+            in the archive), topic, partition, offset, event.
+        extents: by topic, the offsets that were read.
+        complete_from: earlier events may be missing (milliseconds since the epoch). 0 if none is missing.
+        notes: what is missing, in words.
+    """
+
+    records: DataFrame
+    extents: dict[Topic, TopicExtent]
+    complete_from: int
+    notes: list[str] = field(default_factory=list)
+
+
+def read_events(context: Context, now: int, *, archive: bool) -> Events:
+    """Read the topics to their present end offsets, and with ``archive`` also the deleted records from the archive.
+
+    Raises NoTopicError, PublishError, AnalysisException (there is no archive).
+    """
+    settings, ids = context.settings, context.ids
+    extents = {topic: extent_of(topic, settings, now) for topic in (POS_INVOICES, LOYALTY_COMMANDS)}
+    invoices = check_invoices(read_topic(context, extents[POS_INVOICES]), ids)
+    commands = check_commands(read_topic(context, extents[LOYALTY_COMMANDS]), ids)
+    event = F.get(F.col("events"), F.lit(0))
+    card = event.getField("CustomerCardNo")
+    records = events_with_duplicates(invoices, commands, context.programmes).select(
+        "identity",
+        F.unix_millis("timestamp").alias("append_time"),
+        pseudonym_of(context.pseudonyms, card).alias("pseudonym"),
+        card.alias("card"),
+        *(event.getField(name).alias(name) for name in ("topic", "partition", "offset", "event")),
+    )
+    incomplete_before = {extent.topic: extent.complete_from for extent in extents.values()}
+    where = "no longer in the topic"
+    if archive:
+        where = "neither in the topic nor in the archive"
+        records = records.unionByName(_archived(context, extents))
+        reader = CheckpointReader(context.spark, ARCHIVE.checkpoint(settings))
+        first, end = reader.first_positions(), reader.positions()
+        incomplete_before = {
+            topic: time if _has_gap(extents[topic], first, end, settings) else 0
+            for topic, time in incomplete_before.items()
+        }
+    notes = [
+        f"{settings.name_of(topic)}: records of before {format_time(time)} are {where}"
+        for topic, time in incomplete_before.items()
+        if time
+    ]
+    return Events(records, extents, max(incomplete_before.values()), notes)
+
+
+def format_time(milliseconds: int) -> str:
+    return to_datetime(milliseconds).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def read_topic(context: Context, extent: TopicExtent) -> DataFrame:
+    """The records of a topic between its begin and end offsets at the time of the extent."""
+    return read_batch(context.spark, extent.topic, context.settings, extent.begins, extent.ends)
+
+
+def pseudonym_of(pseudonyms: Pseudonyms, card: Column) -> Column:
+    """The pseudonym of a card, null for null."""
+    # A lambda has no type hints. With them Spark would expect a vectorised function and log a warning.
+    return F.udf(lambda name: name and pseudonyms.of(name), "string")(card)
+
+
+def effective_events(records: DataFrame, recorded: DataFrame, settings: Settings) -> DataFrame:
+    """The one record of each event that counts. The added column ``is_recorded`` tells whether it has an entry.
+
+    Args:
+        recorded: pseudonym and event_id of every entry of an event.
+    """
+    horizon = int(settings.repeat_horizon.total_seconds() * 1000)
+    # The first character of an identity is the sign that keeps invoices and commands apart.
+    with_id = records.withColumn("event_id", F.substring("identity", 2, 2**31 - 1))
+    entries = recorded.distinct().withColumn("is_recorded", F.lit(True))
+    marked = with_id.join(entries, ["pseudonym", "event_id"], "left").withColumn(
+        "is_recorded", F.coalesce("is_recorded", F.lit(False))
+    )
+    duplicates = Window.partitionBy("identity")
+    by_time = duplicates.orderBy("append_time", "topic", "partition", "offset")
+    is_first = (F.row_number().over(by_time) == 1) | (
+        # After this time at the latest, Spark has removed the first identity from its state.
+        F.col("append_time") - F.min("append_time").over(duplicates) > 2 * horizon
+    )
+    counts = F.col("is_recorded") | (is_first & ~F.max("is_recorded").over(duplicates))
+    return marked.withColumn("counts", counts).where(F.col("counts") & F.col("event").isNotNull()).drop("counts")
+
+
+def counted_twice(events: DataFrame, settings: Settings) -> DataFrame:
+    """Identities with entries in several accounts within the horizon, which is an error: identity, pseudonyms."""
+    horizon = int(settings.repeat_horizon.total_seconds() * 1000)
+    several = (
+        events.where("is_recorded")
+        .groupBy("identity")
+        .agg(
+            F.collect_set("pseudonym").alias("pseudonyms"),
+            (F.max("append_time") - F.min("append_time")).alias("time_between"),
+        )
+    )
+    return several.where((F.size("pseudonyms") > 1) & (F.col("time_between") <= horizon)).drop("time_between")
+
+
+def is_before(positions: Positions) -> Column:
+    """Whether a record is before the position of its partition. A partition without a position has no such record."""
+    result = F.lit(False)
+    for topic, partitions in positions.items():
+        for partition, position in partitions.items():
+            same_partition = (F.col("topic") == topic) & (F.col("partition") == partition)
+            result |= same_partition & (F.col("offset") < position)
+    return result
+
+
+def _archived(context: Context, extents: dict[Topic, TopicExtent]) -> DataFrame:
+    """The archived events from before the begin offsets of the topics."""
+    settings, ids = context.settings, FolderSchemaIds()
+    invoice, _ = avro.decode(F.col("event"), _PURCHASES, ids)
+    command, _ = avro.decode(F.col("event"), LOYALTY_COMMANDS, ids)
+    identity = F.coalesce(
+        F.concat(F.lit("#"), invoice.getField("InvoiceNumber")), F.concat(F.lit("!"), command.getField("CommandID"))
+    )
+    return (
+        context.spark.read.parquet(settings.archive_dir)
+        .where(is_before({settings.name_of(topic): extent.begins for topic, extent in extents.items()}))
+        .withColumn("identity", identity)
+        .withColumn("card", F.lit(None).cast("string"))
+        .select("identity", "append_time", "pseudonym", "card", "topic", "partition", "offset", "event")
+    )
+
+
+def _has_gap(extent: TopicExtent, first: Positions, end: Positions, settings: Settings) -> bool:
+    """Whether the topic has deleted records that the archive did not read."""
+    name = settings.name_of(extent.topic)
+    starts, ends = first.get(name, {}), end.get(name, {})
+    return any(
+        begin > 0 and (starts.get(partition, begin) > 0 or ends.get(partition, 0) < begin)
+        for partition, begin in extent.begins.items()
+    )

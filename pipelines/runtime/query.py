@@ -1,0 +1,115 @@
+"""A streaming query: its definition, and how it starts."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from pipelines.checkpoints import manifest, retention
+from pipelines.sources.kafka import Offsets, read_stream
+from schemas.topics import Topic
+from services.messaging.administration import max_record_age
+from services.messaging.schema_ids import SchemaIds
+from services.settings import Settings
+
+
+class RepeatHorizonError(RuntimeError):
+    """Records stay in a topic for longer than the query remembers invoices."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryContext:
+    """What a query needs when it starts.
+
+    Attributes:
+        longest_wait: how long records may wait for a full micro-batch.
+    """
+
+    spark: SparkSession
+    ids: SchemaIds
+    settings: Settings
+    longest_wait: timedelta
+
+    def read(self, topic: Topic, start: Offsets | None = None) -> DataFrame:
+        """Stream the records of a topic, see ``sources.kafka.read_stream``."""
+        return read_stream(self.spark, topic, self.settings, start, self.longest_wait)
+
+
+def _no_longest_wait(_: Settings) -> timedelta:
+    return timedelta(0)
+
+
+def _nothing_fixed(_: Settings) -> Mapping[str, str]:
+    return {}
+
+
+def _no_check(checkpoint: str, settings: Settings, *, is_new: bool) -> None:
+    """Any checkpoint will do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One streaming query.
+
+    Attributes:
+        sources: the topics that it reads. They and their order are fixed for the life of a checkpoint.
+        build: returns the stream writer of the whole query.
+        checkpoint: its folder or other Hadoop URI, by the settings.
+        longest_wait: how long records may wait for a full micro-batch, by the settings.
+        fixed: further names and values that are fixed for the life of a checkpoint, by the settings.
+        remedies: by the name of a fixed value, what to do if it differs and no setting can restore it.
+        check: raises CheckpointMismatchError if the query must not start on this checkpoint.
+    """
+
+    name: str
+    sources: Sequence[Topic]
+    build: Callable[[QueryContext], DataStreamWriter]
+    checkpoint: Callable[[Settings], str]
+    longest_wait: Callable[[Settings], timedelta] = _no_longest_wait
+    fixed: Callable[[Settings], Mapping[str, str]] = _nothing_fixed
+    remedies: Mapping[str, str] | None = None
+    check: Callable[..., None] = _no_check
+
+    def start(self, spark: SparkSession, ids: SchemaIds, settings: Settings, *, available_now: bool) -> StreamingQuery:
+        """Start the query where its checkpoint ends. With ``available_now`` it ends after the records that exist now.
+
+        Raises:
+            CheckpointMismatchError: the settings do not fit the checkpoint.
+            RepeatHorizonError, TimestampTypeError: the query would drop records as late.
+            RecordsLostError: retention has deleted records that the query had not read.
+        """
+        for source in self.sources:
+            _check_repeat_horizon(source, settings)
+        checkpoint = self.checkpoint(settings)
+        self.check(checkpoint, settings, is_new=manifest.is_new(spark, checkpoint))
+        manifest.claim(spark, checkpoint, self._made_with(settings), self.remedies)
+        if not settings.accept_data_loss:
+            retention.check(spark, checkpoint, self.sources, settings)
+        longest_wait = timedelta(0) if available_now else self.longest_wait(settings)
+        writer = self.build(QueryContext(spark, ids, settings, longest_wait))
+        writer = writer.queryName(self.name).option("checkpointLocation", checkpoint)
+        if available_now:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{settings.trigger_interval.total_seconds():.3f} seconds").start()
+
+    def _made_with(self, settings: Settings) -> dict[str, str]:
+        return {
+            "query": self.name,
+            "source": ", ".join(settings.name_of(source) for source in self.sources),
+            "shuffle_partitions": str(settings.shuffle_partitions),
+            **self.fixed(settings),
+        }
+
+
+def _check_repeat_horizon(topic: Topic, settings: Settings) -> None:
+    """Check that no record in the topic can be older than Spark's watermark, which drops such records."""
+    age = max_record_age(topic, settings)
+    if age is None or age > settings.repeat_horizon:
+        raise RepeatHorizonError(
+            f"records stay in {settings.name_of(topic)} for {age or 'ever'}, but LOYALTY_REPEAT_HORIZON is "
+            f"{settings.repeat_horizon}: the query would drop old invoices as late and count their duplicates. "
+            "Set a longer LOYALTY_REPEAT_HORIZON or a shorter retention of the topic"
+        )

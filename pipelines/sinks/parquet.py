@@ -1,0 +1,24 @@
+"""The Parquet sink: one folder for each date and micro-batch."""
+
+from pyspark.sql import DataFrame
+
+_ROWS_PER_FILE = 5_000_000
+"""Keeps a file of the hadoop topic's rows near 128 MiB of zstd Parquet, the size by which readers split work."""
+
+
+def overwrite_folders(rows: DataFrame, directory: str, *order: str) -> None:
+    """Write rows to ``date=…/batch=…/`` under the directory, by their columns ``date`` and ``batch``.
+
+    Replaces the folders that the rows belong to and no others. A replayed micro-batch has the same rows and replaces
+    its first attempt, so readers see each row once without Spark's metadata. Sorts each file by date and ``order``.
+    """
+    (
+        rows.repartition("date")
+        .sortWithinPartitions("date", *order)
+        .write.mode("overwrite")
+        .option("partitionOverwriteMode", "dynamic")
+        .option("compression", "zstd")
+        .option("maxRecordsPerFile", _ROWS_PER_FILE)
+        .partitionBy("date", "batch")
+        .parquet(directory)
+    )

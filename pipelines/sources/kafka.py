@@ -1,0 +1,69 @@
+"""The Kafka source of all pipelines: streams for the queries, batches for the reconciliation, secured or not."""
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pipelines.runtime.kafka_connection import kafka_connection
+from schemas.topics import Topic
+from services.settings import Settings
+
+Offsets = Mapping[int, int]
+"""Partition to offset."""
+
+
+def read_stream(
+    spark: SparkSession,
+    topic: Topic,
+    settings: Settings,
+    start: Offsets | None = None,
+    longest_wait: timedelta = timedelta(0),
+) -> DataFrame:
+    """Stream the records of a topic: key, value, topic, partition, offset, timestamp, timestampType, headers.
+
+    The query fails if retention has deleted records that it has not read, unless the settings accept the loss.
+
+    Args:
+        start: the first offsets that a new checkpoint reads; None reads from the beginning of the topic.
+        longest_wait: how long records may wait for a full micro-batch.
+    """
+    limits = {"maxOffsetsPerTrigger": str(settings.max_offsets_per_trigger)}
+    if longest_wait:
+        limits["minOffsetsPerTrigger"] = limits["maxOffsetsPerTrigger"]
+        limits["maxTriggerDelay"] = f"{longest_wait // timedelta(milliseconds=1)}ms"
+    records: DataFrame = (
+        _subscribe(spark.readStream, topic, settings)
+        .option("startingOffsets", "earliest" if start is None else _offsets(topic, start, settings))
+        .option("failOnDataLoss", str(not settings.accept_data_loss).lower())
+        .options(**limits)
+        .load()
+    )
+    return records
+
+
+def read_batch(spark: SparkSession, topic: Topic, settings: Settings, start: Offsets, end: Offsets) -> DataFrame:
+    """Read the records of a topic from ``start`` (inclusive) to ``end`` (exclusive), in the columns of a stream."""
+    records: DataFrame = (
+        _subscribe(spark.read, topic, settings)
+        .option("startingOffsets", _offsets(topic, start, settings))
+        .option("endingOffsets", _offsets(topic, end, settings))
+        .load()
+    )
+    return records
+
+
+def _subscribe(reader: Any, topic: Topic, settings: Settings) -> Any:
+    return (
+        reader.format("kafka")
+        .options(**kafka_connection(settings))
+        .option("subscribe", settings.name_of(topic))
+        .option("includeHeaders", "true")
+    )
+
+
+def _offsets(topic: Topic, offsets: Offsets, settings: Settings) -> str:
+    """Offsets in the JSON of Spark's Kafka source."""
+    return json.dumps({settings.name_of(topic): {str(partition): offset for partition, offset in offsets.items()}})

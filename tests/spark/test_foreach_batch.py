@@ -1,0 +1,43 @@
+"""The error of a batch that failed in Java, and what Spark makes of it."""
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+
+from pipelines.sinks.foreach_batch import BatchFailedError, shorten_java_errors, summarize_java_error
+
+INTERRUPTED = f"""An error occurred while calling o79.save.
+: org.apache.spark.SparkException: Job aborted due to stage failure: {"Driver stacktrace: " * 20}
+{chr(10).join(f"	at org.apache.spark.Some.method(Some.scala:{line})" for line in range(400))}
+Caused by: java.lang.InterruptedException
+	... 50 more
+"""
+
+
+def is_interruption(spark: SparkSession, text: str) -> bool:
+    """Whether Spark takes the error for the interruption of a stopped query."""
+    expression = spark._jvm.org.apache.spark.sql.execution.streaming.runtime.StreamExecution.PROXY_ERROR()
+    return bool(expression.findFirstIn(text).isDefined())
+
+
+def test_spark_recognises_an_interruption(spark: SparkSession) -> None:
+    """The full trace overflows the stack. The short form is recognised, and another error is not."""
+    with pytest.raises(Py4JJavaError, match="StackOverflowError"):
+        is_interruption(spark, f"py4j.protocol.Py4JJavaError: {INTERRUPTED}")
+    assert is_interruption(spark, summarize_java_error(INTERRUPTED))
+    assert not is_interruption(spark, summarize_java_error(INTERRUPTED.replace("Interrupted", "AnyOther") * 9))
+
+
+def test_an_error_of_java_keeps_its_causes(spark: SparkSession) -> None:
+    """The error has its causes in one line. Other errors do not change."""
+
+    def failing(batch: DataFrame, number: int) -> None:
+        if not number:
+            raise ValueError("not of Java")
+        batch._jdf.sparkSession().sparkContext().addFile("/nowhere/there")
+
+    with pytest.raises(BatchFailedError, match=r"FileNotFoundException: File file:/nowhere/there does not exist") as e:
+        shorten_java_errors(failing)(spark.range(1), 1)
+    assert "\n" not in str(e.value)
+    with pytest.raises(ValueError, match="not of Java"):
+        shorten_java_errors(failing)(spark.range(1), 0)
