@@ -34,7 +34,7 @@ class Metrics:
         self.registry.register(self.requests)
         self.forwarded = Counter(
             "loyalty_forwarded_requests",
-            "Requests forwarded to peers. Outcomes: answered, refused (not the owner, restoring …), unreachable, timeout.",
+            "Requests forwarded to peers. Outcomes: answered, refused, unreachable, timeout.",
             ["outcome"],
             registry=self.registry,
         )
