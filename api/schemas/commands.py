@@ -76,7 +76,9 @@ class Adjustment(_Body):
     reason: Annotated[Reason, NotBlank]
     actor: Annotated[Actor, NotBlank]
     allow_negative: bool = Field(
-        default=False, strict=True, description="Whether the points may become negative. The missing points are then a debt."
+        default=False,
+        strict=True,
+        description="Whether the points may become negative, as a debt.",
     )
 
 
@@ -96,7 +98,7 @@ class Command(BaseModel):
     CommandID: str = Field(examples=["0b9f0e5c-7a53-5f0d-8f43-5ffb1a0c9a3e"])
     Status: str = Field(description="pending, done or refused.", examples=["done"])
     Kind: str = Field(description="reserve, capture, void, adjust, transfer or erase.", examples=["reserve"])
-    CustomerCardNo: str | None = Field(description="null while the command is pending, and for an erasure.", examples=["9265846829"])
+    CustomerCardNo: str | None = Field(description="null: pending, or an erasure.", examples=["9265846829"])
     Points: PointsText | None = Field(
         description="The change of the total. For a reservation: the reserved points.", examples=["10.00"]
     )
@@ -104,7 +106,7 @@ class Command(BaseModel):
         description="For reserve, capture and void: the redemption. It is the CommandID of the reservation.",
         examples=["0b9f0e5c-7a53-5f0d-8f43-5ffb1a0c9a3e"],
     )
-    Reason: str | None = Field(description="The code of a refusal. It is also the type of the problem.", examples=[None])
+    Reason: str | None = Field(description="The code of a refusal, which is also the problem type.", examples=[None])
     ExpiresTime: Time | None = Field(description="For a reservation: when it lapses if it is not captured.")
     TotalLoyaltyPoints: PointsText | None = Field(description="After the decision.")
     AvailableLoyaltyPoints: PointsText | None = Field(description="After the decision.", examples=["400.00"])
