@@ -23,7 +23,7 @@ from services.ledger.database import LedgerError
 from services.ledger.queries import LedgerQueries
 from services.logging import configure_logging
 from services.messaging.schema_ids import schema_ids
-from services.programmes.topic import version_0
+from services.programmes.topic import default_programme
 from services.settings import Settings, SettingsError, read_settings
 from services.state_stores import catalogue
 from services.state_stores.directory import StateDirectory, StateDirectoryInUseError, open_memory
@@ -59,7 +59,7 @@ def build_app(settings: Settings, directory: StateDirectory, membership: GroupMe
         Cluster.around(local, reports),
         metrics,
         KafkaCommandLog(settings),
-        version_0(settings),
+        default_programme(settings),
         LedgerQueries(settings.ledger_url),
     )
 

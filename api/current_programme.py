@@ -7,8 +7,9 @@ from datetime import datetime
 import orjson
 
 from api.http import problems
+from services.domain.formats import to_milliseconds
 from services.domain.programme import Programme, Programmes
-from services.programmes import ProgrammeError, parse
+from services.programmes.file import ProgrammeError, parse_programme
 from services.state_stores.contract import StoreClosedError
 from services.state_stores.entry import Entry
 from services.state_stores.store import NotServingError, StateStore
@@ -48,9 +49,9 @@ class CurrentProgramme:
     def _rules(self, stored: bytes) -> Programme:
         if stored not in self._parsed:
             published = orjson.loads(Entry.unpack(stored).body)
-            effective_time = int(datetime.fromisoformat(published["EffectiveTime"]).timestamp() * 1000)
+            effective_time = to_milliseconds(datetime.fromisoformat(published["EffectiveTime"]))
             try:
-                rules = parse(published["Programme"])
+                rules = parse_programme(published["Programme"])
             except ProgrammeError as error:
                 raise problems.ProgrammeUnreadable(published["Version"]) from error
             self._parsed[stored] = replace(rules, version=published["Version"], effective_time=effective_time)

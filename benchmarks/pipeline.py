@@ -30,7 +30,6 @@ from infra.local import jars
 from infra.local.stack import LocalStack, environment_of, private_settings
 from schemas import topics
 from schemas.topics import Topic
-from services.domain.invoice import is_home_delivery, is_prime
 from services.messaging.administration import create_topics
 from services.messaging.avro import decoder
 from services.messaging.publishing import connected_producer, publish
@@ -38,6 +37,7 @@ from services.messaging.schema_ids import FolderSchemaIds
 from services.pos_simulator import Options, Simulation
 from services.settings import Settings
 from tests.support.kafka import read_all
+from tests.support.oracles import is_home_delivery, is_prime
 
 REPORT = Path("var/reports/pipeline.json")
 

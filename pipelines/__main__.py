@@ -30,7 +30,7 @@ from services.logging import configure_logging
 from services.messaging.administration import TillTimeError
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import schema_ids
-from services.programmes import ProgrammeError
+from services.programmes.file import ProgrammeError
 from services.pseudonyms import PseudonymKeyError
 from services.settings import Settings, SettingsError, read_settings
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -25,10 +25,11 @@ from api.http import headers, pagination, problems
 from api.routing.key_reads import KeyReads
 from api.routing.lookup import problem_of
 from api.routing.owner_only import OwnerRequests
-from services import codecs
+from services.codecs.events import command_record
 from services.commands.log import ASKED, DECIDED, DONE, ERASE, PENDING, CommandLog, mark_of
 from services.domain.account.model import command_kind
 from services.domain.events import Command
+from services.domain.formats import to_milliseconds
 from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
 from services.state_stores import catalogue
@@ -49,7 +50,6 @@ MOST_IN_FLIGHT = 256
 _PATIENCE_SECONDS = 15.0
 _MARK_SECONDS = 5.0
 _SHORTEST_LOOK_SECONDS = 1.0
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Decision = dict[str, Any]
 """A decision, or the mark that goes before it, as the store shows it (``catalogue.decision_body``)."""
@@ -152,7 +152,7 @@ class Commands:
             if not is_marked:
                 await self._mark(mark)
                 is_marked = True
-            await self._send(codecs.command(card, command, time.time_ns() // 1_000_000))
+            await self._send(command_record(card, command, time.time_ns() // 1_000_000))
             return await self._outcome(asked, mark, until)
         finally:
             self._release(command_id, is_marked=is_marked)
@@ -254,4 +254,4 @@ def _milliseconds(shown_time: str | None) -> int:
     """A time as the stores show it, in milliseconds since the epoch; 0 for none."""
     if shown_time is None:
         return 0
-    return (datetime.fromisoformat(shown_time) - _EPOCH) // timedelta(milliseconds=1)
+    return to_milliseconds(datetime.fromisoformat(shown_time))

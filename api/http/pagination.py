@@ -3,7 +3,7 @@
 import hashlib
 from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 import orjson
@@ -12,6 +12,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from api.http import etag, problems
+from services.domain.formats import to_milliseconds
 from services.interactive_queries.queries import KeyRange
 from services.state_stores.assignment import Role
 from services.state_stores.entry import Entry
@@ -26,7 +27,6 @@ MOST_WINDOWS = 1_440
 CACHING = {"Cache-Control": "private, no-cache"}
 
 _SCOPE_BYTES = 6
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _utf8(text: str) -> str:
@@ -206,8 +206,8 @@ def checked_partitions(numbers: Sequence[int] | None, store: StateStore) -> Sequ
 
 
 def _milliseconds(time: datetime, *, round_up: bool) -> int:
-    microseconds = (time - _EPOCH) // timedelta(microseconds=1)
-    return -(-microseconds // 1_000) if round_up else microseconds // 1_000
+    milliseconds = to_milliseconds(time)
+    return milliseconds + 1 if round_up and time.microsecond % 1_000 else milliseconds
 
 
 def _scope(store: str, keys: KeyRange) -> bytes:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from api.http import problems
 from services.domain.entries import Entry, Kind
+from services.domain.formats import clamped_time_text, points_text
 from services.ledger.queries import (
     Cursor,
     LedgerQueries,
@@ -23,7 +24,6 @@ from services.ledger.queries import (
     UnknownCustomerError,
 )
 from services.ledger.statement import csv_lines
-from services.ledger.texts import points_text, time_text
 
 router = APIRouter(prefix="/v1/customers", tags=["customers"])
 
@@ -195,8 +195,8 @@ def _page(page: Page) -> Mapping[str, Any]:
 def _json(entry: Entry) -> dict[str, Any]:
     return {
         "Sequence": entry.sequence,
-        "OpenedTime": time_text(entry.opened_time),
-        "UpdatedTime": time_text(entry.time),
+        "OpenedTime": clamped_time_text(entry.opened_time),
+        "UpdatedTime": clamped_time_text(entry.time),
         "Kind": entry.kind.value,
         "EarnedLoyaltyPoints": points_text(entry.points),
         "TotalLoyaltyPoints": points_text(entry.total),
@@ -208,7 +208,7 @@ def _json(entry: Entry) -> dict[str, Any]:
         "EventID": entry.event_id,
         "InvoiceNumber": entry.invoice_number,
         "TotalAmount": float(entry.total_amount),
-        "ExpiresTime": time_text(entry.expires_time) if entry.expires_time else None,
+        "ExpiresTime": clamped_time_text(entry.expires_time) if entry.expires_time else None,
         "Reason": entry.reason,
         "Actor": entry.actor,
         "Counterparty": entry.counterparty,

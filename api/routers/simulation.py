@@ -16,8 +16,8 @@ from api.routing.key_reads import KeyReads
 from api.schemas.documentation import EXACT, PointsText
 from services.domain.accrual import accrual, eligible
 from services.domain.events import Line, Purchase
+from services.domain.formats import points_text
 from services.domain.invoice import PRIME
-from services.domain.points import to_points
 from services.domain.programme import Programme
 from services.domain.tiers import tier_for
 from services.domain.validation import LARGEST_AMOUNT, LONGEST_TEXT, MOST_LINE_ITEMS
@@ -121,8 +121,8 @@ async def simulate(request: Request, basket: Basket) -> Response:
     earned = accrual(purchase, rules, tier)
     return pagination.json_response(
         {
-            "EarnedLoyaltyPoints": str(to_points(earned.points)),
-            "Parts": [{"Name": part.name, "LoyaltyPoints": str(to_points(part.points))} for part in earned.parts],
+            "EarnedLoyaltyPoints": points_text(earned.points),
+            "Parts": [{"Name": part.name, "LoyaltyPoints": points_text(part.points)} for part in earned.parts],
             "Eligible": eligible(purchase, rules),
             "Tier": tier or None,
             "ProgrammeVersion": rules.version,

@@ -9,6 +9,7 @@ from pydantic.alias_generators import to_camel
 from api.http.pagination import Text
 from api.http.parameters import LONGEST_CARD, NotBlank
 from api.schemas.documentation import EXACT, PointsText, Time
+from services.domain.formats import to_hundredths
 
 LONGEST_REASON = 500
 LONGEST_ACTOR = 128
@@ -52,10 +53,6 @@ Reason = Annotated[Text, Field(max_length=LONGEST_REASON, examples=["goodwill: p
 Actor = Annotated[Text, Field(max_length=LONGEST_ACTOR, description="Who asks for it.", examples=["till 7"])]
 
 
-def hundredths(points: str) -> int:
-    return int(Decimal(points).scaleb(2))
-
-
 class _Body(BaseModel):
     # A name that is spelled wrong must not be taken for one that was left out.
     model_config = ConfigDict(alias_generator=to_camel, extra="forbid")
@@ -63,7 +60,7 @@ class _Body(BaseModel):
     def asked(self) -> dict[str, Any]:
         """What the request asks for, the same for every spelling of it."""
         fields = self.model_dump()
-        return {**fields, "points": hundredths(fields["points"])}
+        return {**fields, "points": to_hundredths(Decimal(fields["points"]))}
 
 
 class Redemption(_Body):

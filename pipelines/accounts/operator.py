@@ -22,7 +22,8 @@ from pipelines.accounts.state_calls import map_calls
 from pipelines.accounts.timers import Timers
 from pipelines.sources.clock import TIMER_DELAY
 from schemas.topics import Topic
-from services import codecs
+from services.codecs.events import decode_event
+from services.codecs.state import decode_account, encode_account
 from services.domain.account import processor as accounts
 from services.domain.account.processor import Account
 from services.domain.events import Event
@@ -59,8 +60,8 @@ def process_events(
     A row of the clock has no card. It goes to every bucket.
 
     Args:
-        initial: the accounts of a new checkpoint: CustomerCardNo string, account binary (``codecs.dump``). Spark reads
-            it in the first micro-batch only.
+        initial: the accounts of a new checkpoint: CustomerCardNo string, account binary (``encode_account``). Spark
+            reads it in the first micro-batch only.
     """
     interval = int(settings.timer_interval.total_seconds() * 1000)
     initial_state = None if initial is None else initial.withColumn("bucket", bucket_of(settings)).groupBy("bucket")
@@ -87,6 +88,7 @@ class AccountOperator(StatefulProcessor):
         self._programmes = programmes
         self._writer_ids = dict(writer_ids)
         self._interval = interval
+        # The time of the clock. Spark makes an operator for each task, and processes timers after all rows.
         self._read_until = 0
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -100,7 +102,7 @@ class AccountOperator(StatefulProcessor):
             if row.CustomerCardNo is None:
                 self._read_until = row.append_time
             else:
-                by_card[row.CustomerCardNo].append(codecs.event_of(row.append_time, bytes(row.event)))
+                by_card[row.CustomerCardNo].append(decode_event(row.append_time, bytes(row.event)))
         changes = _Changes()
         outcomes = {}
         for card, (before, timer) in self._load(sorted(by_card)):
@@ -132,7 +134,8 @@ class AccountOperator(StatefulProcessor):
     def _advance(self, cards: Sequence[str], expired: int) -> Iterator[Row]:
         """Process the cards of a timer."""
         due = {card: account for card, (account, timer) in self._load(cards) if account and timer == expired}
-        later = self._timers.next_later([*due], expired)
+        # Only later timers than that are still pending for sure.
+        later = self._timers.next_later([*due], after=self._read_until + TIMER_DELAY)
         changes = _Changes()
         outcomes = {}
         for card, account in due.items():
@@ -144,7 +147,7 @@ class AccountOperator(StatefulProcessor):
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802, N803
         changes = _Changes()
-        self._save(initialState.CustomerCardNo, codecs.load(bytes(initialState.account)), 0, changes)
+        self._save(initialState.CustomerCardNo, decode_account(bytes(initialState.account)), 0, changes)
         self._write(changes)
 
     def close(self) -> None:
@@ -153,7 +156,7 @@ class AccountOperator(StatefulProcessor):
     def _load(self, cards: Sequence[str]) -> Iterator[tuple[str, tuple[Account | None, int]]]:
         """Each card with its account and the time of its timer."""
         for card, value in zip(cards, self._accounts.get([(card,) for card in cards]), strict=True):
-            yield card, (codecs.load(bytes(value[0])), value[1]) if value else (None, 0)
+            yield card, (decode_account(bytes(value[0])), value[1]) if value else (None, 0)
 
     def _save(self, card: str, account: Account, timer: int, changes: "_Changes") -> None:
         """Save an account, and set a timer if the account has something due before its present one (0: none)."""
@@ -165,7 +168,7 @@ class AccountOperator(StatefulProcessor):
             if timer:
                 changes.former_timers[card] = timer
             timer = next_timer
-        changes.accounts.append(((card,), (codecs.dump(account), timer)))
+        changes.accounts.append(((card,), (encode_account(account), timer)))
 
     def _write(self, changes: "_Changes") -> None:
         self._accounts.update(changes.accounts)

@@ -9,7 +9,8 @@ from pyspark.sql import types as T
 
 from pipelines.columns import avro
 from schemas.topics import LOYALTY, LOYALTY_BALANCES, LOYALTY_COMMANDS, LOYALTY_DECISIONS, Topic
-from services import codecs
+from services.codecs.events import credit_record
+from services.codecs.records import balance_record, decision_record, notification_record
 from services.domain.account.processor import Outcome
 from services.domain.entries import Entry, Kind
 from services.messaging.avro import Record, record_encoder
@@ -47,19 +48,19 @@ def rows_of(card: str, outcome: Outcome, writer_ids: Mapping[Topic, int]) -> Ite
 def _records(card: str, outcome: Outcome) -> Iterable[tuple[Topic, str, str, Record | None]]:
     """Topic, id, key and record of everything in an outcome. The record None is a tombstone."""
     for entry in outcome.entries:
-        yield LOYALTY, _entry_id(card, entry), card, codecs.notification(card, entry)
+        yield LOYALTY, _entry_id(card, entry), card, notification_record(card, entry)
     if outcome.entries:
         # Readers of the changelog keep the newest balance, so one in a micro-batch is enough. If the account was erased
         # and opened again, it is the balance of the new account.
         last = outcome.entries[-1]
-        balance = None if last.kind == Kind.ERASED else codecs.balance(card, last)
+        balance = None if last.kind == Kind.ERASED else balance_record(card, last)
         yield LOYALTY_BALANCES, _entry_id(card, last), card, balance
     for decision in outcome.decisions:
-        yield LOYALTY_DECISIONS, decision.command_id, decision.command_id, codecs.decision(card, decision)
+        yield LOYALTY_DECISIONS, decision.command_id, decision.command_id, decision_record(card, decision)
     for command_id in outcome.forgotten:
         yield LOYALTY_DECISIONS, command_id, command_id, None
     for credit in outcome.credits:
-        yield LOYALTY_COMMANDS, credit.command_id, credit.to_card, codecs.credit_command(card, credit)
+        yield LOYALTY_COMMANDS, credit.command_id, credit.to_card, credit_record(card, credit)
 
 
 def _entry_id(card: str, entry: Entry) -> str:

@@ -1,7 +1,7 @@
 """The timers of one bucket of accounts: which cards to process at which time.
 
-Spark's own timer only names a time. This module keeps the cards of each timer in parts of limited size, so that adding a
-card rewrites one part and many cards at one time need little memory.
+Spark's own timer only names a time. This module keeps the cards of each timer in parts of limited size. So a new card
+rewrites one part only, and many cards at one time need little memory.
 
 A card has one next timer. If it gets an earlier one, the former timer still lists the card and becomes one of its later
 timers. When the former timer is next again, nothing is added. So a timer lists each card once.

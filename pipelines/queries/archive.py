@@ -22,9 +22,9 @@ from pipelines.sinks.parquet import overwrite_folders
 from pipelines.sources.commands import check_commands
 from pipelines.sources.invoices import check_invoices
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES
-from services import programmes
 from services.messaging.avro import header, record_decoder, record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
+from services.programmes.topic import load_programmes
 from services.pseudonyms import Pseudonyms, pseudonyms
 
 _COMMAND = "LoyaltyCommand"
@@ -35,7 +35,7 @@ def _archive(context: QueryContext) -> DataStreamWriter:
     settings = context.settings
     invoices = check_invoices(context.read(POS_INVOICES), context.ids)
     commands = check_commands(context.read(LOYALTY_COMMANDS), context.ids)
-    events = unique_events(invoices, commands, programmes.load(settings), settings)
+    events = unique_events(invoices, commands, load_programmes(settings), settings)
     rows = _pseudonymize(events, pseudonyms(settings.pseudonym_key_file))
     return write_each_batch(rows, partial(_write, settings.archive_dir))
 

@@ -17,14 +17,15 @@ from pipelines.accounts.records import kafka_records
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.queries.branches import DEAD_LETTERS, branch_records
 from pipelines.runtime.query import Query, QueryContext
+from pipelines.runtime.read_progress import serve_read_progress
 from pipelines.sinks.kafka import write_stream
-from pipelines.sources.clock import ticks
+from pipelines.sources.clock import clock_rows
 from pipelines.sources.commands import check_commands
 from pipelines.sources.invoices import check_invoices
 from pipelines.sources.kafka import Offsets
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS, POS_INVOICES, Topic
-from services import programmes
 from services.messaging.administration import is_empty
+from services.programmes.topic import load_programmes
 from services.settings import Settings
 
 
@@ -33,7 +34,7 @@ class Seed:
     """The accounts with which a new checkpoint begins.
 
     Attributes:
-        accounts: CustomerCardNo string, account binary (``codecs.dump``).
+        accounts: CustomerCardNo string, account binary (``encode_account``).
         offsets: by topic, the first records that these accounts do not include.
     """
 
@@ -46,9 +47,12 @@ def _loyalty(context: QueryContext, seed: Seed | None = None) -> DataStreamWrite
     start = seed.offsets if seed else {}
     invoices = check_invoices(context.read(POS_INVOICES, start.get(POS_INVOICES)), ids)
     commands = check_commands(context.read(LOYALTY_COMMANDS, start.get(LOYALTY_COMMANDS)), ids)
-    versions = programmes.load(settings)
+    versions = load_programmes(settings)
     events = unique_events(invoices, commands, versions, settings).select(*EVENT_TYPE.names)
-    clock = ticks(context.spark, EVENT_TYPE, settings)
+    address = serve_read_progress(
+        context.spark, LOYALTY.checkpoint(settings), (POS_INVOICES, LOYALTY_COMMANDS), settings
+    )
+    clock = clock_rows(context.spark, EVENT_TYPE, address, settings)
     rows = process_events(events.union(clock), versions, ids, settings, seed.accounts if seed else None)
     dead_letters = branch_records([DEAD_LETTERS], commands, ids, settings)
     return write_stream(kafka_records(rows, settings).union(dead_letters), settings)

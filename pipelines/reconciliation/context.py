@@ -10,13 +10,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipelines.runtime.session import spark_session
-from services import programmes
 from services.audit.extent import NoTopicError
 from services.cli.output import MISUSED, stop
 from services.domain.programme import Programmes
 from services.logging import configure_logging
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import SchemaIds, schema_ids
+from services.programmes.file import ProgrammeError
+from services.programmes.topic import load_programmes
 from services.pseudonyms import PseudonymKeyError, Pseudonyms, pseudonyms
 from services.settings import Settings, SettingsError, read_settings
 
@@ -44,13 +45,13 @@ def open_context(app_name: str) -> Iterator[Context]:
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
         # Checks these first, because Spark takes seconds to start.
-        rules, names = programmes.load(settings), pseudonyms(settings.pseudonym_key_file)
+        rules, names = load_programmes(settings), pseudonyms(settings.pseudonym_key_file)
         spark = spark_session(settings, app_name)
         try:
             yield Context(spark, settings, schema_ids(settings), rules, names)
         finally:
             spark.stop()
-    except (NoTopicError, PublishError, programmes.ProgrammeError, PseudonymKeyError) as error:
+    except (NoTopicError, PublishError, ProgrammeError, PseudonymKeyError) as error:
         stop(str(error), MISUSED)
     except (PySparkException, Py4JJavaError) as error:
         stop(f"Spark: {first_line(error)}", MISUSED)

@@ -6,7 +6,6 @@ record that was appended first.
 """
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -21,6 +20,7 @@ from pipelines.sources.invoices import check_invoices
 from pipelines.sources.kafka import read_batch
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
 from services.audit.extent import TopicExtent, extent_of
+from services.domain.formats import to_datetime
 from services.messaging.schema_ids import FolderSchemaIds
 from services.pseudonyms import Pseudonyms
 from services.settings import Settings
@@ -85,7 +85,7 @@ def read_events(context: Context, now: int, *, archive: bool) -> Events:
 
 
 def format_time(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return to_datetime(milliseconds).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def read_topic(context: Context, extent: TopicExtent) -> DataFrame:

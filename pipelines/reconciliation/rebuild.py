@@ -32,13 +32,13 @@ from pipelines.runtime.query import RepeatHorizonError
 from pipelines.sinks.kafka import write_batch
 from schemas import topics
 from schemas.topics import Topic
-from services import codecs
 from services.audit.comparison import Extent, compare, latest
 from services.audit.extent import extent_of
 from services.audit.facts import Facts, FactsReader, Source
 from services.audit.sources import ledger_entries
 from services.cli.audit import SHOWN, From, FromOption
 from services.cli.output import MISUSED, AsJson, console, print_json, stop
+from services.codecs.state import encode_account
 from services.domain.account.processor import REMEMBERED, Account, Outcome
 from services.domain.recomputation import Recomputed, is_times
 from services.messaging.administration import TillTimeError
@@ -199,7 +199,7 @@ def _reconstruction(context: Context, extent: Extent) -> Callable[[], facts.Deci
             records = [] if problem or not card else [*_records(card, recomputed, extent.now, ids)]
             differences = [{"where": str(each.where), "what": each.what} for each in verdict.differences]
             late = len({entry.event_id for entry in recomputed.late.entries if not is_times(entry)})
-            state = codecs.dump(account) if account and card else None
+            state = encode_account(account) if account and card else None
             yield card or pseudonym, card, state, late, problem, differences, records
 
         return decide

@@ -6,7 +6,7 @@ micro-batch, and the answer becomes its offset in the checkpoint, so a replayed 
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from multiprocessing.connection import Listener
 
@@ -35,7 +35,7 @@ def serve_read_progress(spark: SparkSession, checkpoint: str, topics: tuple[Topi
             with listener.accept() as connection:
                 try:
                     connection.send(read_until(spark, checkpoint, topics, settings))
-                except Exception:  # noqa: BLE001  # whatever it is: without an answer the query would wait forever
+                except Exception:  # whatever it is: without an answer the query would wait forever
                     log.warning("timers wait, because the read progress is unknown", exc_info=True)
                     connection.send(0)
 
@@ -59,12 +59,10 @@ def read_until(spark: SparkSession, checkpoint: str, topics: tuple[Topic, ...], 
         client.close()
 
 
-def _unread_times(client: Consumer, topic: str, positions: "Mapping[int, int]") -> Iterator[int]:
+def _unread_times(client: Consumer, topic: str, positions: Mapping[int, int]) -> Iterator[int]:
     """The append time of the first unread record of each partition that has one."""
     for partition in find_topic(client, topic).partitions:
         begin, end = client.get_watermark_offsets(TopicPartition(topic, partition), timeout=BROKER_TIMEOUT)
-        position = max(begin, positions.get(partition, 0))
-        if position < end:
-            found = append_time(client, topic, partition, position)
-            if found is not None:
-                yield found
+        found = append_time(client, topic, partition, max(begin, positions.get(partition, 0)), end)
+        if found is not None:
+            yield found

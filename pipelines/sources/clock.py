@@ -26,7 +26,7 @@ TIMER_DELAY = 2_000
 
 _INTERVAL = "intervalMilliseconds"
 _ADDRESS = "address"
-_TIME = "readUntil"
+READ_UNTIL = "readUntil"
 
 
 class Clock(DataSource):
@@ -49,21 +49,21 @@ class ClockReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: int | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        return {_TIME: 0}
+        return {READ_UNTIL: 0}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        before, last = start.get(_TIME, 0), self._last or self._now()
+        before, last = start.get(READ_UNTIL, 0), self._last or self._now()
         if last <= before:
             return start
         with Client(self._address) as driver:
             read_until = self._whole_intervals(min(last, driver.recv()))
-        return {_TIME: read_until} if read_until > before else start
+        return {READ_UNTIL: read_until} if read_until > before else start
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._last = self._now()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return [InputPartition(end[_TIME])] if end.get(_TIME, 0) > start.get(_TIME, 0) else []
+        return [InputPartition(end[READ_UNTIL])] if end.get(READ_UNTIL, 0) > start.get(READ_UNTIL, 0) else []
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         yield None, partition.value, None

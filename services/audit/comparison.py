@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import orjson
 
-from services import codecs
 from services.audit.facts import Facts, Source
+from services.codecs.records import balance_record
 from services.domain.account.processor import Account, advance
 from services.domain.account.purchases import forget
 from services.domain.entries import Entry, Kind
-from services.domain.points import to_points
+from services.domain.formats import to_datetime, to_milliseconds, to_points
 from services.domain.programme import Programmes
 from services.domain.recomputation import Recomputed, in_order, recompute
 from services.state_stores.catalogue import balance_body
@@ -21,7 +21,6 @@ from services.state_stores.catalogue import balance_body
 Place = tuple[int, int]
 """Opened time of the account and sequence of the entry."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TEXTS = ("event_id", "invoice_number", "tier", "reason", "actor", "counterparty")
 _POINTS = {"points", "total", "available", "pending", "reserved", "debt", "earned_in_period", "earned_before"}
 
@@ -113,8 +112,8 @@ def latest(facts: Facts) -> Place | None:
     places = [_place(entry) for entry in facts.record]
     if facts.balance:
         opened = facts.balance.get("OpenedTime")
-        opened_time = datetime.fromisoformat(opened) - _EPOCH if opened else timedelta()
-        places.append((opened_time // timedelta(milliseconds=1), facts.balance["Sequence"]))
+        opened_time = to_milliseconds(datetime.fromisoformat(opened)) if opened else 0
+        places.append((opened_time, facts.balance["Sequence"]))
     return max(places, default=None)
 
 
@@ -136,7 +135,7 @@ def _events(recomputed: Recomputed, programmes: Programmes, extent: Extent) -> I
     account = recomputed.settled.account
     due = account.next_due() if account else None
     if account and due is not None and due <= extent.awake and advance(account, extent.awake, programmes).entries:
-        when = datetime.fromtimestamp(due / 1000, UTC).isoformat(timespec="seconds")
+        when = to_datetime(due).isoformat(timespec="seconds")
         yield Difference(Source.EVENT, f"time has not done what was due at {when}", settles=True)
 
 
@@ -220,7 +219,7 @@ def _version(body: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _body(card: str, entry: Entry) -> dict[str, Any]:
-    body: dict[str, Any] = orjson.loads(balance_body(codecs.balance(card, entry)))
+    body: dict[str, Any] = orjson.loads(balance_body(balance_record(card, entry)))
     return body
 
 

@@ -44,24 +44,28 @@ def extent_of(topic: Topic, settings: Settings, now: int) -> TopicExtent:
         places = [TopicPartition(name, partition) for partition in find_topic(consumer, name).partitions]
         spans = {each.partition: consumer.get_watermark_offsets(each, timeout=BROKER_TIMEOUT) for each in places}
         lost = {partition: low for partition, (low, _) in spans.items() if low > 0}
-        times = [_time_at(consumer, name, partition, low, spans[partition][1], now) for partition, low in lost.items()]
+        times = [append_time(consumer, name, partition, low, spans[partition][1]) for partition, low in lost.items()]
         return TopicExtent(
             topic,
             {partition: low for partition, (low, _) in spans.items()},
             {partition: high for partition, (_, high) in spans.items()},
-            max(times, default=0),
+            max((now if time is None else time for time in times), default=0),
         )
 
 
-def _time_at(consumer: Consumer, topic: str, partition: int, low: int, high: int, now: int) -> int:
-    if low == high:
-        return now
+def append_time(consumer: Consumer, topic: str, partition: int, low: int, high: int) -> int | None:
+    """When the first record between two offsets was appended, milliseconds since the epoch. None: there is none.
+
+    Raises NoTopicError, KafkaException.
+    """
+    if low >= high:
+        return None
     consumer.assign([TopicPartition(topic, partition, low)])
     while message := consumer.poll(BROKER_TIMEOUT):
         if (error := message.error()) is None:
             return message.timestamp()[1]
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its only name
-            return now  # nothing but markers of transactions is left
+            return None  # nothing but markers of transactions is left
         raise KafkaException(error)
     raise NoTopicError(f"the broker gave no record of {topic} for {BROKER_TIMEOUT:.0f} s")
 

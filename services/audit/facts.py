@@ -8,7 +8,9 @@ from typing import Any
 import orjson
 
 from schemas.topics import LOYALTY, LOYALTY_BALANCES
-from services import codecs
+from services.codecs.events import decode_event
+from services.codecs.records import entry_from_notification
+from services.codecs.state import decode_account
 from services.domain.account.processor import Account
 from services.domain.entries import Entry
 from services.domain.events import Event, Transfer
@@ -79,7 +81,7 @@ class FactsReader:
         for source, append_time, value in rows:
             match Source(source):
                 case Source.EVENT:
-                    event = codecs.event_of(append_time, value)
+                    event = decode_event(append_time, value)
                     if card and isinstance(event, Transfer) and event.counterparty == pseudonym:
                         event = replace(event, counterparty=card)
                     facts.events.append(event)
@@ -87,7 +89,7 @@ class FactsReader:
                     served = value if value.startswith(b"{") else balance_body(self._balance(value))
                     facts.balance = orjson.loads(served)
                 case Source.STATE:
-                    facts.state = codecs.load(value)
+                    facts.state = decode_account(value)
                 case recorded:
-                    facts.recorded.setdefault(recorded, []).append(codecs.entry_of(self._notification(value)))
+                    facts.recorded.setdefault(recorded, []).append(entry_from_notification(self._notification(value)))
         return facts

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from schemas.topics import LOYALTY
-from services import codecs
 from services.audit.facts import Source
+from services.codecs.records import notification_record
 from services.domain.entries import Entry, Kind
 from services.messaging.avro import encoder
 from services.messaging.schema_ids import SchemaIds
@@ -95,7 +95,7 @@ def ledger_entries(settings: Settings, ids: SchemaIds) -> Iterator[Fact]:
                 rows = connection.execution_options(yield_per=_PAGE).execute(statement)
                 for row in rows.mappings():
                     card = row["card"]
-                    yield Fact(card, row["pseudonym"], encode(codecs.notification(card or "", _entry(row))))
+                    yield Fact(card, row["pseudonym"], encode(notification_record(card or "", _entry(row))))
         finally:
             engine.dispose()
     except (SQLAlchemyError, LedgerError) as error:

@@ -4,7 +4,6 @@ import base64
 import heapq
 from collections import Counter
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from services.cli.output import MISUSED, AsJson, clear_errors, console, print_json, read_settings, stop
+from services.domain.formats import to_datetime
 from services.messaging import dead_letters
 from services.messaging.dead_letters import DeadLetter, Place, Selection
 
@@ -104,7 +104,7 @@ def _text(place: Place | None) -> str:
 
 
 def _time(letter: DeadLetter) -> str:
-    return datetime.fromtimestamp(letter.time / 1000, UTC).isoformat(timespec="seconds")
+    return to_datetime(letter.time).isoformat(timespec="seconds")
 
 
 def _json(letter: DeadLetter) -> dict[str, Any]:

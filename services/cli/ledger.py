@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -11,6 +10,7 @@ from rich.table import Table
 
 from services.cli.output import AsJson, console, print_json, read_settings, stop
 from services.cli.processes import become
+from services.domain.formats import to_datetime
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -138,4 +138,4 @@ def _writing() -> "Iterator[Engine]":
 
 
 def _time(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
+    return to_datetime(milliseconds).isoformat(timespec="seconds")

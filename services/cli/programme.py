@@ -8,9 +8,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from services import programmes
 from services.cli.output import MISUSED, AsJson, clear_errors, console, print_json, read_settings, stop
-from services.programmes import ProgrammeError, Version
+from services.domain.formats import to_datetime, to_milliseconds
+from services.programmes.file import ProgrammeError, parse_programme
+from services.programmes.topic import Version, default_programme, publish_programme, published_versions
 from services.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="The rules of the loyalty programme.")
@@ -23,7 +24,7 @@ def check(file: File, *, as_json: AsJson = False) -> None:
     """Say all that is wrong with a programme file; exit code 2 if anything is."""
     text = _text_of(file)
     try:
-        programmes.parse(text)
+        parse_programme(text)
     except ProgrammeError as error:
         if as_json:
             problems = [{"line": each.line, "path": each.path, "message": each.message} for each in error.problems]
@@ -52,7 +53,7 @@ def publish(
     settings = read_settings()
     with clear_errors():
         try:
-            version = programmes.publish(text, settings, effective_time)
+            version = publish_programme(text, settings, effective_time)
         except ProgrammeError as error:
             if error.problems:
                 _stop_with_problems(file, error)
@@ -73,7 +74,7 @@ def show(
     settings = read_settings()
     with clear_errors():
         try:
-            known = [_version_0(settings), *programmes.versions(settings)]
+            known = [_version_0(settings), *published_versions(settings)]
         except ProgrammeError as error:
             stop(str(error))
     if version is not None:
@@ -86,7 +87,7 @@ def show(
 
 def _version_0(settings: Settings) -> Version:
     text = f"loyalty-factor: {settings.loyalty_factor}\n"
-    return Version(0, 0, 0, text, programmes.version_0(settings))
+    return Version(0, 0, 0, text, default_programme(settings))
 
 
 def _show_one(known: list[Version], number: int, *, as_json: bool) -> None:
@@ -134,11 +135,11 @@ def _milliseconds(time: str) -> int:
         stop(f"--effective-from is a time such as 2026-12-01T00:00:00+05:30, not {time!r}", MISUSED)
     if found.tzinfo is None:
         stop(f"--effective-from {time} has no offset: add Z, or one such as +05:30", MISUSED)
-    return int(found.timestamp() * 1000)
+    return to_milliseconds(found)
 
 
 def _iso(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat().replace("+00:00", "Z")
+    return to_datetime(milliseconds).isoformat().replace("+00:00", "Z")
 
 
 def _json(version: Version) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from services.domain.events import (
     Transfer,
     Void,
 )
-from services.domain.points import to_points
+from services.domain.formats import to_points
 from services.messaging.avro import Record, UndecodableError, header, record_decoder
 from services.messaging.schema_ids import FolderSchemaIds, UnknownSchemaIdError
 
@@ -38,7 +38,7 @@ _decode_purchase = record_decoder("Purchase", _IDS.writer_schema)
 _decode_command = record_decoder("LoyaltyCommand", _IDS.writer_schema)
 
 
-def event_of(append_time: int, value: bytes) -> Event:
+def decode_event(append_time: int, value: bytes) -> Event:
     """A framed Purchase or LoyaltyCommand as an event; raises UndecodableError, which says what is wrong."""
     try:
         if value[:5] in _PURCHASE_HEADERS:
@@ -48,8 +48,8 @@ def event_of(append_time: int, value: bytes) -> Event:
         raise UndecodableError(str(error)) from error
 
 
-def command(card: str, asked: Command, issued_time: int = 0) -> Record:
-    """The record LoyaltyCommand; ``event_of`` reads it. The broker gives it its append time.
+def command_record(card: str, asked: Command, issued_time: int = 0) -> Record:
+    """The record LoyaltyCommand; ``decode_event`` reads it. The broker gives it its append time.
 
     Args:
         issued_time: the sender's clock, milliseconds since the epoch.
@@ -82,7 +82,7 @@ def command(card: str, asked: Command, issued_time: int = 0) -> Record:
     return record
 
 
-def credit_command(card: str, credit: Credit, issued_time: int = 0) -> Record:
+def credit_record(card: str, credit: Credit, issued_time: int = 0) -> Record:
     """The command for the other card (``credit.to_card``, its key) that a transfer from this card leads to."""
     received = Receive(
         append_time=0,
@@ -92,7 +92,7 @@ def credit_command(card: str, credit: Credit, issued_time: int = 0) -> Record:
         counterparty=card,
         lots=credit.lots,
     )
-    return command(credit.to_card, received, issued_time)
+    return command_record(credit.to_card, received, issued_time)
 
 
 def _purchase(append_time: int, record: Record) -> Purchase:

@@ -3,11 +3,11 @@
 from decimal import Decimal
 
 from services.domain.entries import Decision, Entry, Kind
-from services.domain.points import to_hundredths, to_points
+from services.domain.formats import to_hundredths, to_points
 from services.messaging.avro import Record
 
 
-def notification(card: str, entry: Entry) -> Record:
+def notification_record(card: str, entry: Entry) -> Record:
     """The record Notification of an entry."""
     return {
         "InvoiceNumber": entry.invoice_number,
@@ -32,7 +32,7 @@ def notification(card: str, entry: Entry) -> Record:
     }
 
 
-def entry_of(notification: Record) -> Entry:
+def entry_from_notification(notification: Record) -> Entry:
     """The entry that a Notification tells of.
 
     One of before 2026-11 knew purchases only: its invoice is the event, and all the total could be spent.
@@ -61,7 +61,7 @@ def entry_of(notification: Record) -> Entry:
     )
 
 
-def balance(card: str, entry: Entry) -> Record:
+def balance_record(card: str, entry: Entry) -> Record:
     """The record Balance after an entry; one of kind ``erased`` has none, its value is null."""
     return {
         "CustomerCardNo": card,
@@ -76,7 +76,7 @@ def balance(card: str, entry: Entry) -> Record:
     }
 
 
-def decision(card: str, decided: Decision) -> Record:
+def decision_record(card: str, decided: Decision) -> Record:
     """The record Decision; of an erasure it does not say whose."""
     return {
         "CommandID": decided.command_id,

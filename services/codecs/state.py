@@ -45,7 +45,7 @@ _decode = msgspec.msgpack.Decoder(_State).decode
 _decode_avro = record_decoder("LoyaltyAccount", FolderSchemaIds().writer_schema)
 
 
-def dump(account: Account) -> bytes:
+def encode_account(account: Account) -> bytes:
     """The account as Spark's state store keeps it."""
     return _MESSAGE_PACK + _encode(
         _State(
@@ -65,7 +65,7 @@ def dump(account: Account) -> bytes:
     )
 
 
-def load(state: bytes) -> Account:
+def decode_account(state: bytes) -> Account:
     """Raises UndecodableError or UnknownSchemaIdError where the bytes are no account this version can read."""
     if state[:1] == _AVRO:
         return _of_avro(_decode_avro(state))

@@ -15,8 +15,8 @@ from datetime import datetime
 from decimal import Decimal
 
 from services.domain.events import Line, Purchase
+from services.domain.formats import to_hundredths
 from services.domain.local_time import local
-from services.domain.points import to_hundredths
 from services.domain.programme import Campaign, Combining, Programme
 from services.domain.tiers import multiplier
 

@@ -42,35 +42,5 @@ class PosInvoice(TypedDict, total=False):
     OriginalInvoiceNumber: str | None
 
 
-class HadoopRecord(TypedDict):
-    """One line item of one invoice, flat, without personal data."""
-
-    InvoiceNumber: str | None
-    CreatedTime: int | None
-    StoreID: str | None
-    PosID: str | None
-    CustomerType: str | None
-    PaymentMethod: str | None
-    DeliveryType: str | None
-    City: str | None
-    State: str | None
-    PinCode: str | None
-    ItemCode: str | None
-    ItemDescription: str | None
-    ItemPrice: float | None
-    ItemQty: int | None
-    TotalValue: float | None
-
-
 PRIME = "PRIME"
 HOME_DELIVERY = "HOME-DELIVERY"
-
-
-def is_prime(invoice: PosInvoice) -> bool:
-    """Whether the customer earns points. Case does not matter, as in the Java originals."""
-    return (invoice.get("CustomerType") or "").upper() == PRIME
-
-
-def is_home_delivery(invoice: PosInvoice) -> bool:
-    """Whether the invoice must be shipped. Case does not matter, as in the Java originals."""
-    return (invoice.get("DeliveryType") or "").upper() == HOME_DELIVERY

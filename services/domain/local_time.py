@@ -1,18 +1,18 @@
 """Days and calendar periods of a time zone. Times are milliseconds since the epoch."""
 
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
+from services.domain.formats import to_datetime
 from services.domain.programme import Period
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MONTHS = {Period.MONTH: 1, Period.QUARTER: 3, Period.HALF_YEAR: 6, Period.YEAR: 12}
 
 
 def local(moment: int, zone: str) -> datetime:
     """The clock on the wall at that time; raises OverflowError beyond the years 1 to 9999."""
-    return (_EPOCH + timedelta(milliseconds=moment)).astimezone(ZoneInfo(zone))
+    return to_datetime(moment).astimezone(ZoneInfo(zone))
 
 
 def end_of_day(moment: int, zone: str) -> int:

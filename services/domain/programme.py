@@ -11,7 +11,9 @@ from decimal import ROUND_HALF_UP, Decimal
 from enum import StrEnum
 
 from services.domain.invoice import PRIME
-from services.domain.points import LOYALTY_FACTOR
+
+LOYALTY_FACTOR = Decimal("0.02")
+"""Points per unit of money, as in the Java originals (``FanOutConfigs.java``)."""
 
 MINUTE = 60_000
 DAY = 24 * 60 * MINUTE

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -12,14 +12,14 @@ from sqlalchemy import ColumnElement, Connection, Row, func, select
 from sqlalchemy.exc import ProgrammingError
 
 from services.domain.entries import Entry, Kind
+from services.domain.formats import to_milliseconds
+from services.domain.programme import DAY
 from services.ledger.database import AWAY, reading_engine
 from services.ledger.records import Undecodable, storable
 from services.ledger.tables import AccountRow, EntryRow, GapRow, UndecodableRow
 
 log = structlog.get_logger(__name__)
 
-_DAY = 86_400_000
-_EPOCH = date(1970, 1, 1).toordinal()
 _PAGE = 1_000
 
 
@@ -49,12 +49,12 @@ class Selection:
     @property
     def start(self) -> int | None:
         """Milliseconds since the epoch; entries from then on."""
-        return None if self.first_day is None else (self.first_day.toordinal() - _EPOCH) * _DAY
+        return None if self.first_day is None else _start_of(self.first_day)
 
     @property
     def end(self) -> int | None:
         """Milliseconds since the epoch; entries before then."""
-        return None if self.last_day is None else (self.last_day.toordinal() + 1 - _EPOCH) * _DAY
+        return None if self.last_day is None else _start_of(self.last_day) + DAY
 
     def conditions(self) -> Iterator[ColumnElement[bool]]:
         if self.kinds:
@@ -249,3 +249,7 @@ def _entry(account: KnownAccount, row: Row[Any]) -> Entry:
         actor=row.actor,
         counterparty=row.counterparty or "",
     )
+
+
+def _start_of(day: date) -> int:
+    return to_milliseconds(datetime.combine(day, time.min, UTC))

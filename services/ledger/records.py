@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from services import codecs
+from services.codecs.records import entry_from_notification
 from services.domain.entries import Entry, Kind
 from services.messaging.avro import Record, UndecodableError
 
@@ -46,7 +46,7 @@ def entry_of(notification: Record, key: bytes | None) -> CardEntry:
     for name in _POINTS:
         if abs((notification[name] or 0) * 100) > _LARGEST:
             raise UndecodableError("points of more than 64 bits")
-    return CardEntry(card, codecs.entry_of(notification))
+    return CardEntry(card, entry_from_notification(notification))
 
 
 def storable(text: str) -> str:

@@ -5,8 +5,8 @@ import io
 from collections.abc import Iterator, Sequence
 
 from services.domain.entries import Entry
+from services.domain.formats import clamped_time_text, points_text
 from services.ledger.queries import Selection, Statement
-from services.ledger.texts import points_text, time_text
 
 COLUMNS = (
     *("Time", "Kind", "Points", "TotalPoints", "InvoiceNumber", "TotalAmount", "EventID"),
@@ -33,7 +33,7 @@ def _balance(day: object, name: str, points: int) -> str:
 def _cells(entry: Entry) -> list[str]:
     has_invoice = bool(entry.invoice_number)
     return [
-        time_text(entry.time),
+        clamped_time_text(entry.time),
         entry.kind.value,
         points_text(entry.points),
         points_text(entry.total),
@@ -44,7 +44,7 @@ def _cells(entry: Entry) -> list[str]:
         _text(entry.actor),
         _text(entry.counterparty),
         _text(entry.tier),
-        time_text(entry.expires_time) if entry.expires_time else "",
+        clamped_time_text(entry.expires_time) if entry.expires_time else "",
     ]
 
 

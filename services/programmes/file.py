@@ -23,8 +23,9 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 
 from services.domain import programme as domain
 from services.domain.programme import Combining, Period, Programme, SpentReturns
-from services.yaml_files import FileModel, InvalidFileError, Notes, Problem, validated
+from services.yaml_files.model import FileModel, Notes, validated
 from services.yaml_files.scalars import choice, day, duration, in_iso, number, points, scalar, text
+from services.yaml_files.tree import InvalidFileError, Problem
 
 ROUNDING = {
     "half-up": ROUND_HALF_UP,
@@ -63,7 +64,7 @@ class ProgrammeError(ValueError):
         self.problems = tuple(problems)
 
 
-def parse(file: str) -> Programme:
+def parse_programme(file: str) -> Programme:
     """The rules that a programme file states, as version 0; raises ProgrammeError with all that is wrong."""
     try:
         return validated(file, _ProgrammeFile).rules()

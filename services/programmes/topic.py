@@ -14,7 +14,7 @@ from services.messaging import clients, headers
 from services.messaging.avro import Record, UndecodableError, decoder, encoder
 from services.messaging.publishing import BROKER_TIMEOUT, DELIVERY_TIMEOUT, PublishError, find_topic
 from services.messaging.schema_ids import SchemaIds, UnknownSchemaIdError, schema_ids
-from services.programmes.file import ProgrammeError, parse
+from services.programmes.file import ProgrammeError, parse_programme
 from services.settings import Settings
 
 CLIENT_ID = "loyalty-programmes"
@@ -45,26 +45,26 @@ class Version:
     def of(cls, record: Record) -> "Version":
         """The version in a record ProgrammeVersion; raises ProgrammeError for a programme that cannot be."""
         number, effective_time, text = record["Version"], record["EffectiveTime"], record["Programme"]
-        rules = replace(parse(text), version=number, effective_time=effective_time)
+        rules = replace(parse_programme(text), version=number, effective_time=effective_time)
         return cls(number, effective_time, record["PublishedTime"], text, rules)
 
 
-def version_0(settings: Settings) -> Programme:
+def default_programme(settings: Settings) -> Programme:
     """The rules before anything is published: the factor of the settings, everything else as in the Java originals."""
     return Programme(loyalty_factor=settings.loyalty_factor)
 
 
-def load(settings: Settings) -> Programmes:
+def load_programmes(settings: Settings) -> Programmes:
     """Every version that there is now, version 0 among them.
 
     Raises ProgrammeError where one of them cannot be read: skipping it would decide by the wrong rules. Raises
     PublishError if there is no broker or no such topic.
     """
-    return Programmes.of([version_0(settings), *(version.rules for version in versions(settings))])
+    return Programmes.of([default_programme(settings), *(version.rules for version in published_versions(settings))])
 
 
-def versions(settings: Settings) -> list[Version]:
-    """The published versions by number, 1 first; raises as ``load`` does."""
+def published_versions(settings: Settings) -> list[Version]:
+    """The published versions by number, 1 first; raises as ``load_programmes`` does."""
     ids = schema_ids(settings)
     consumer = clients.consumer(settings, CLIENT_ID, log_level=0)
     try:
@@ -110,7 +110,7 @@ def _read(consumer: Consumer, topic: str, ids: SchemaIds) -> Iterator[Version]:
         yield version
 
 
-def publish(file: str, settings: Settings, effective_time: int | None = None) -> Version:
+def publish_programme(file: str, settings: Settings, effective_time: int | None = None) -> Version:
     """Publish a programme file as the next version; returns it once the broker has it.
 
     Two publishers never make the same version: each is a transaction of one id, and the broker shuts out the older.
@@ -122,7 +122,7 @@ def publish(file: str, settings: Settings, effective_time: int | None = None) ->
     broker's clock; until the first invoice or command any time will do), and if another publisher was faster; raises
     PublishError if there is no broker or no such topic.
     """
-    rules = parse(file)
+    rules = parse_programme(file)
     identity = f"{settings.name_of(topics.LOYALTY_PROGRAMMES)}-publisher"
     producer = clients.producer(
         settings, CLIENT_ID, **{"transactional.id": identity, "linger.ms": "0", "log_level": "0"}
@@ -131,7 +131,7 @@ def publish(file: str, settings: Settings, effective_time: int | None = None) ->
     try:
         # From here on whoever was publishing before is shut out, and what is read next stays the latest version.
         producer.init_transactions(DELIVERY_TIMEOUT)
-        before = versions(settings)
+        before = published_versions(settings)
         notice = 0 if _nothing_to_decide(settings) else int(settings.programme_notice.total_seconds() * _SECOND)
         version = _next(file, rules, before, effective_time, notice)
         producer.begin_transaction()

@@ -13,8 +13,9 @@ import httpx
 from pydantic import Field, ValidationInfo, field_validator
 
 from services.domain.entries import Kind
-from services.yaml_files import FileModel, InvalidFileError, Notes, validated
+from services.yaml_files.model import FileModel, Notes, validated
 from services.yaml_files.scalars import choice, duration, scalar, text, whole
+from services.yaml_files.tree import InvalidFileError
 
 USUAL_KINDS = (Kind.EARNED, Kind.REDEEMED, Kind.EXPIRES_SOON, Kind.TIER)
 

@@ -14,6 +14,7 @@ import orjson
 from standardwebhooks import Webhook
 
 from services.domain.entries import Kind
+from services.domain.formats import time_text
 from services.messaging.avro import Record
 
 _TIMES = ("UpdatedTime", "OpenedTime", "ExpiresTime")
@@ -39,7 +40,7 @@ class Message:
         entry = "{CustomerCardNo}@{OpenedTime}.{Sequence}".format(**notification)
         body = {
             "type": f"loyalty.{notification['Kind']}",
-            "timestamp": _iso(notification["UpdatedTime"]),
+            "timestamp": time_text(notification["UpdatedTime"]),
             "data": {name: _json(name, value) for name, value in notification.items()},
         }
         digest = hashlib.sha256(entry.encode()).hexdigest()[:_ID_DIGITS]
@@ -60,10 +61,5 @@ def signed(message: Message, secrets: Iterable[bytes], now: datetime) -> dict[st
 
 def _json(name: str, value: Any) -> Any:
     if name in _TIMES:
-        return _iso(value) if value else None
+        return time_text(value) if value else None
     return str(value) if isinstance(value, Decimal) else value
-
-
-def _iso(milliseconds: int) -> str:
-    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

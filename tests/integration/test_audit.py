@@ -15,13 +15,13 @@ from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation.audit import audit
 from pipelines.reconciliation.context import Context
 from schemas import topics
-from services import codecs, programmes
-from services.codecs import entry_of
+from services.codecs.records import balance_record, entry_from_notification, notification_record
 from services.domain.entries import Kind
 from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
 from services.ledger.database import writing_engine
 from services.ledger.tables import AccountRow, EntryRow
 from services.messaging.avro import encoder
+from services.programmes.topic import load_programmes
 from services.pseudonyms import pseudonyms
 from tests.support.builders import IDS, invoice
 from tests.support.kafka import publish, publish_commands, publish_invoices, records_of
@@ -39,7 +39,7 @@ def settings(settings, tmp_path):
 
 
 def context_of(spark, settings):
-    return Context(spark, settings, IDS, programmes.load(settings), pseudonyms(settings.pseudonym_key_file))
+    return Context(spark, settings, IDS, load_programmes(settings), pseudonyms(settings.pseudonym_key_file))
 
 
 @pytest.mark.usefixtures("topics_created")
@@ -118,9 +118,9 @@ def falsify(settings):
     publish(
         settings,
         topics.LOYALTY,
-        [(B.encode(), encoder(topics.LOYALTY, IDS)(codecs.notification(B, forged)))],
+        [(B.encode(), encoder(topics.LOYALTY, IDS)(notification_record(B, forged)))],
     )
-    balance = codecs.balance(A, replace(last, sequence=9, total=1_000_000))
+    balance = balance_record(A, replace(last, sequence=9, total=1_000_000))
     publish(settings, topics.LOYALTY_BALANCES, [(A.encode(), encoder(topics.LOYALTY_BALANCES, IDS)(balance))])
     with engine.connect() as connection:
         is_in = select(func.count()).select_from(EntryRow).where(EntryRow.event_id == forged.event_id)
@@ -130,4 +130,4 @@ def falsify(settings):
 
 
 def entry_of_b(record):
-    return entry_of(record) if record["CustomerCardNo"] == B else None
+    return entry_from_notification(record) if record["CustomerCardNo"] == B else None

@@ -16,10 +16,12 @@ from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.queries.archive import ARCHIVE
 from pipelines.queries.loyalty import LOYALTY, Seed, seeded
 from schemas import topics
-from services import codecs, programmes
+from services.codecs.events import command_record, decode_event
+from services.codecs.state import decode_account, encode_account
 from services.domain.events import Adjust, Capture, Erase, Purchase, Reserve, Transfer
 from services.messaging.administration import is_empty
 from services.messaging.avro import decoder, encoder
+from services.programmes.topic import publish_programme
 from services.pseudonyms import pseudonyms
 from tests.support.builders import IDS, invoice
 from tests.support.kafka import headers_of, publish, publish_invoices, read_all
@@ -54,7 +56,7 @@ def wait_for_leaders(settings, seconds=60):
 
 def send(settings, card, *commands):
     encode = encoder(topics.LOYALTY_COMMANDS, IDS)
-    values = [encode(codecs.command(card, command)) for command in commands]
+    values = [encode(command_record(card, command)) for command in commands]
     publish(settings, topics.LOYALTY_COMMANDS, [(card.encode(), value) for value in values])
 
 
@@ -149,7 +151,7 @@ def accounts_of(spark, settings):
     """Card and account of all that is in Spark's state."""
     state = spark.read.format("statestore").option("stateVarName", ACCOUNTS).load(LOYALTY.checkpoint(settings))
     found = state.selectExpr("user_map_key.card", "user_map_value.account").collect()
-    return [(row.card, codecs.load(bytes(row.account))) for row in found]
+    return [(row.card, decode_account(bytes(row.account))) for row in found]
 
 
 @pytest.mark.usefixtures("topics_created")
@@ -158,7 +160,7 @@ def test_malformed_commands_become_dead_letters_and_stop_nobody(spark, settings)
     encode = encoder(topics.LOYALTY_COMMANDS, IDS)
 
     def changed(**changes):
-        good = codecs.command(A, Reserve(append_time=0, command_id=f"bad-{len(bad)}", points=100))
+        good = command_record(A, Reserve(append_time=0, command_id=f"bad-{len(bad)}", points=100))
         return encode(good | changes)
 
     lots = [{"Points": 2**62, "ExpiresTime": 0}, {"Points": 2**62, "ExpiresTime": 0}]
@@ -201,7 +203,7 @@ def test_malformed_commands_become_dead_letters_and_stop_nobody(spark, settings)
 def test_what_time_does_needs_no_traffic(spark, settings):
     """Points are released though nothing comes in; the same batches once more give the same bytes."""
     settings = settings.model_copy(update={"timer_interval": timedelta(seconds=1)})
-    programmes.publish("loyalty-factor: 0.02\npending: PT2S\n", settings)
+    publish_programme("loyalty-factor: 0.02\npending: PT2S\n", settings)
     publish_invoices(settings, invoice("I0", B, 1.0))
     run(spark, settings)  # the first batch, which is never done again
     query = LOYALTY.start(spark, IDS, settings, available_now=False)
@@ -234,7 +236,7 @@ def test_a_new_version_of_the_programme_decides_without_a_restart_of_the_pipelin
         running = start_pipeline(settings, log, "--query", "loyalty", LOYALTY_LOG_FORMAT="json")
         try:
             wait_until(lambda: 1 == len(entries(settings, A)), running, log)
-            version = programmes.publish("loyalty-factor: 0.05\n", settings)
+            version = publish_programme("loyalty-factor: 0.05\n", settings)
             wait_until(lambda: 2 == Path(log.name).read_text("utf-8").count('"event": "query started"'), running, log)
             assert version.effective_time < time.time() * 1000
             publish_invoices(settings, invoice("I2", A, 1000.0))
@@ -263,13 +265,13 @@ def test_a_checkpoint_of_an_older_release_is_refused(spark, settings):
 @pytest.mark.usefixtures("topics_created")
 def test_a_new_checkpoint_goes_on_with_the_accounts_it_is_handed(spark, settings):
     """Accounts of a lost checkpoint, handed to a new one, count on from their sequence and from the given offsets."""
-    programmes.publish("loyalty-factor: 0.02\npending: P1D\n", settings)
+    publish_programme("loyalty-factor: 0.02\npending: P1D\n", settings)
     publish_invoices(settings, invoice("I1", A, 1000.0))
     run(spark, settings)
     kept = accounts_of(spark, settings)
     elsewhere = settings.model_copy(update={"checkpoint_dir": f"{settings.checkpoint_dir}-anew"})
     accounts = spark.createDataFrame(
-        [(card, codecs.dump(account)) for card, account in kept], "CustomerCardNo string, account binary"
+        [(card, encode_account(account)) for card, account in kept], "CustomerCardNo string, account binary"
     )
     ends = {topic: next_offsets(settings, topic) for topic in LOYALTY.sources}
 
@@ -308,7 +310,7 @@ def test_the_archive_has_every_event_once_and_no_card(spark, settings, tmp_path)
 
     rows = pyarrow.dataset.dataset(settings.archive_dir, format="parquet", partitioning="hive").to_table().to_pylist()
     of = pseudonyms(settings.pseudonym_key_file).of
-    events = {(row["pseudonym"], codecs.event_of(row["append_time"], row["event"])) for row in rows}
+    events = {(row["pseudonym"], decode_event(row["append_time"], row["event"])) for row in rows}
     assert 4 == len(rows)
     assert {(of(A), "I1"), (of(B), "I2"), (of(B), "I3"), (of(A), "t1")} == {(who, e.event_id) for who, e in events}
     assert {of(B)} == {event.counterparty for _, event in events if isinstance(event, Transfer)}

@@ -16,11 +16,11 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
 from typer.testing import CliRunner, Result
 
 from schemas import topics
-from services import programmes
 from services.cli import app
 from services.messaging.avro import encoder
 from services.messaging.clients import consumer
-from services.programmes import ProgrammeError, load, publish, versions
+from services.programmes.file import ProgrammeError, parse_programme
+from services.programmes.topic import default_programme, load_programmes, publish_programme, published_versions
 from services.settings import Settings
 from tests.support.builders import IDS
 from tests.support.kafka import KAFKA_TIMEOUT_SECONDS, unique_records_of
@@ -57,16 +57,16 @@ def in_use(own: Settings) -> Settings:
 
 def test_an_empty_topic_is_version_0(own: Settings) -> None:
     """Before anything is published the factor of the settings decides, at any time."""
-    assert (0, FACTOR) == (load(own).at(0).version, load(own).at(now()).loyalty_factor)
+    assert (0, FACTOR) == (load_programmes(own).at(0).version, load_programmes(own).at(now()).loyalty_factor)
 
 
 def test_versions_decide_from_their_time_on(in_use: Settings) -> None:
     """Each version is known to every process, and decides what comes in its time; version 0 what came before."""
     first, second = now() + HOUR, now() + 2 * HOUR
-    publish(file("0.05"), in_use, first)
-    publish(file("0.07"), in_use, second)
+    publish_programme(file("0.05"), in_use, first)
+    publish_programme(file("0.07"), in_use, second)
 
-    found = load(in_use)
+    found = load_programmes(in_use)
 
     assert [FACTOR, Decimal("0.05"), Decimal("0.05"), Decimal("0.07")] == [
         found.at(when).loyalty_factor for when in (first - 1, first, second - 1, second)
@@ -79,47 +79,47 @@ def test_a_version_needs_notice(in_use: Settings) -> None:
     """A time that not every process would hear of before it comes is refused, and nothing is published."""
     for soon in (now() - HOUR, now() + 50_000):
         with pytest.raises(ProgrammeError, match=r"too soon: .* 60 s before"):
-            publish(file("0.05"), in_use, soon)
+            publish_programme(file("0.05"), in_use, soon)
 
-    assert [] == versions(in_use)
-    assert 1 == publish(file("0.05"), in_use, now() + 80_000).number
+    assert [] == published_versions(in_use)
+    assert 1 == publish_programme(file("0.05"), in_use, now() + 80_000).number
 
 
 def test_without_a_time_it_is_as_soon_as_the_notice_allows(in_use: Settings) -> None:
     """The version takes effect a notice after its publication, or a little later."""
-    version = publish(file("0.05"), in_use)
+    version = publish_programme(file("0.05"), in_use)
 
     assert 60_000 <= version.effective_time - version.published_time <= 70_000
 
 
 def test_nobody_needs_notice_before_the_first_invoice(own: Settings) -> None:
     """Where nothing was ever to be decided, a version may take effect at once, and from the past on."""
-    assert 1 == publish(file("0.05"), own, 1_000).number
-    assert 2 == publish(file("0.06"), own).number
+    assert 1 == publish_programme(file("0.05"), own, 1_000).number
+    assert 2 == publish_programme(file("0.06"), own).number
     publish_records(own, topics.LOYALTY_COMMANDS, [(b"1", b"x")])
     with pytest.raises(ProgrammeError, match="too soon"):
-        publish(file("0.07"), own, now() + 5_000)
+        publish_programme(file("0.07"), own, now() + 5_000)
 
 
 def test_versions_take_effect_in_their_order(in_use: Settings) -> None:
     """A version from before the latest one's time is refused; one of the same time takes its place."""
     when = now() + HOUR
-    publish(file("0.05"), in_use, when)
+    publish_programme(file("0.05"), in_use, when)
 
     with pytest.raises(ProgrammeError, match="version 1 takes effect later than that: nothing was published"):
-        publish(file("0.06"), in_use, when - 1)
-    publish(file("0.07"), in_use, when)
+        publish_programme(file("0.06"), in_use, when - 1)
+    publish_programme(file("0.07"), in_use, when)
 
-    assert Decimal("0.07") == load(in_use).at(when).loyalty_factor
+    assert Decimal("0.07") == load_programmes(in_use).at(when).loyalty_factor
 
 
 def test_a_bad_file_is_not_published(own: Settings) -> None:
     """Its problems are those of parse, and the topic stays as it is."""
     with pytest.raises(ProgrammeError, match="line 1: loyalty-factor: 7000 is not between") as caught:
-        publish(file("7000"), own)
+        publish_programme(file("7000"), own)
 
     assert 1 == len(caught.value.problems)
-    assert [] == versions(own)
+    assert [] == published_versions(own)
 
 
 def test_publishers_at_once_never_share_a_version(in_use: Settings) -> None:
@@ -129,7 +129,7 @@ def test_publishers_at_once_never_share_a_version(in_use: Settings) -> None:
     def one(number: int) -> str:
         together.wait()
         try:
-            return str(publish(file(f"0.{number}"), in_use, now() + HOUR).number)
+            return str(publish_programme(file(f"0.{number}"), in_use, now() + HOUR).number)
         except ProgrammeError as error:
             return str(error)
 
@@ -141,7 +141,7 @@ def test_publishers_at_once_never_share_a_version(in_use: Settings) -> None:
     assert [str(number) for number in range(1, len(won) + 1)] == won
     assert won
     assert all("another publisher" in outcome or "takes effect later" in outcome for outcome in lost), lost
-    texts = {version.text for version in versions(in_use)}
+    texts = {version.text for version in published_versions(in_use)}
     assert texts == {file(f"0.{number}") for number, outcome in enumerate(outcomes, start=1) if outcome.isdecimal()}
 
 
@@ -160,7 +160,7 @@ def test_a_record_that_cannot_be_read_is_an_error(own: Settings, key: bytes, val
     publish_records(own, topics.LOYALTY_PROGRAMMES, [(key, value)])
 
     with pytest.raises(ProgrammeError, match=r"loyalty-programmes[:,] ") as caught:
-        load(own)
+        load_programmes(own)
     assert says in str(caught.value)
 
 
@@ -193,7 +193,7 @@ def test_the_command_publishes_and_shows(in_use: Settings, loyalty: Command, tmp
 
     assert (0, f"version 1 takes effect at {when:%Y-%m-%dT%H:%M:%SZ}\n") == (published.exit_code, published.stdout)
     assert text == loyalty("show", "--version", "1").stdout
-    assert programmes.parse(loyalty("show", "--version", "0").stdout) == programmes.version_0(in_use)
+    assert parse_programme(loyalty("show", "--version", "0").stdout) == default_programme(in_use)
     shown = json.loads(loyalty("show", "--json").stdout)["versions"]
     assert [(0, None), (1, text)] == [
         (each["version"], each["programme"] if each["version"] else None) for each in shown
@@ -215,30 +215,29 @@ def test_the_command_says_why_it_did_not_publish(in_use: Settings, loyalty: Comm
     assert 1 == result.exit_code
     assert 1 == result.stderr.count("\n")
     assert "too soon" in result.stderr
-    assert [] == versions(in_use)
+    assert [] == published_versions(in_use)
 
 
 def test_a_publisher_that_dies_half_way_publishes_nothing(in_use: Settings) -> None:
     """One that is killed before its commit leaves no version, and the next one has its number."""
     killed = """
 import os, sys
-from services import programmes
 from services.programmes import topic
 from services.settings import Settings
 def die(*_): os._exit(9)
 topic._refuse_too_soon = die
-programmes.publish("loyalty-factor: 0.9", Settings(kafka_bootstrap_servers=sys.argv[1], topic_prefix=sys.argv[2]))
+topic.publish_programme("loyalty-factor: 0.9", Settings(kafka_bootstrap_servers=sys.argv[1], topic_prefix=sys.argv[2]))
 """
     arguments = [in_use.kafka_bootstrap_servers, in_use.topic_prefix]
     assert 9 == subprocess.run([sys.executable, "-c", killed, *arguments], check=False).returncode
 
-    assert 1 == publish(file("0.05"), in_use).number
-    assert [file("0.05")] == [version.text for version in versions(in_use)]
+    assert 1 == publish_programme(file("0.05"), in_use).number
+    assert [file("0.05")] == [version.text for version in published_versions(in_use)]
 
 
 def test_readers_reach_the_end_behind_a_transaction(in_use: Settings) -> None:
     """A commit takes an offset that no record has; at the end a reader is told the offset behind it."""
-    publish(file("0.05"), in_use)
+    publish_programme(file("0.05"), in_use)
     client = consumer(in_use, "test")
     try:
         place = TopicPartition(in_use.name_of(topics.LOYALTY_PROGRAMMES), 0, OFFSET_BEGINNING)

@@ -16,10 +16,10 @@ from pipelines.reconciliation.audit import audit
 from pipelines.reconciliation.context import Context
 from pipelines.reconciliation.rebuild import RebuildError, rebuild
 from schemas import topics
-from services import programmes
 from services.audit.facts import Source
 from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
 from services.messaging.clients import admin
+from services.programmes.topic import load_programmes
 from services.pseudonyms import pseudonyms
 from tests.support.builders import IDS, invoice
 from tests.support.kafka import last_balances_of, publish_commands, publish_invoices, unique_records_of
@@ -37,7 +37,7 @@ def settings(settings, tmp_path):
 
 
 def context_of(spark, settings):
-    return Context(spark, settings, IDS, programmes.load(settings), pseudonyms(settings.pseudonym_key_file))
+    return Context(spark, settings, IDS, load_programmes(settings), pseudonyms(settings.pseudonym_key_file))
 
 
 def delete_records(settings, *of):

@@ -13,10 +13,10 @@ from pipelines.columns import avro, validation
 from pipelines.queries.branches import BRANCHES
 from pipelines.sources.invoices import check_invoices
 from schemas import topics
-from services.domain.masking import flatten
 from services.domain.validation import RULES, first_violation
 from services.messaging.avro import encoder
 from services.messaging.schema_ids import FolderSchemaIds
+from tests.support.oracles import flatten
 from tests.support.strategies import ANY_INVOICES, FLAWS, VALID_INVOICES, flawed
 
 IDS = FolderSchemaIds()

@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Message, Producer, TopicPartition
 
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS, POS_INVOICES, Topic
-from services import codecs
+from services.codecs.events import command_record
 from services.domain.events import Command
 from services.messaging import clients
 from services.messaging.avro import Record, decoder, encoder
@@ -37,7 +37,7 @@ def publish_invoices(settings: Settings, *invoices: dict[str, Any]) -> None:
 def publish_commands(settings: Settings, *commands: tuple[str, Command]) -> None:
     """Publish commands, each with its card."""
     encode = encoder(LOYALTY_COMMANDS, IDS)
-    records = ((card.encode(), encode(codecs.command(card, command))) for card, command in commands)
+    records = ((card.encode(), encode(command_record(card, command))) for card, command in commands)
     publish(settings, LOYALTY_COMMANDS, records)
 
 

@@ -11,7 +11,8 @@ import httpx
 from confluent_kafka import Message
 
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS, LOYALTY_DECISIONS, Topic
-from services import codecs
+from services.codecs.events import credit_record, decode_event
+from services.codecs.records import balance_record, decision_record
 from services.domain.account.processor import Account, Outcome, process
 from services.domain.entries import Kind
 from services.domain.events import Event, Purchase
@@ -39,10 +40,10 @@ class Accounts:
         outcome = process(self.by_card.get(card), [event], Programmes(), card)
         self.by_card[card] = outcome.account
         changes: list[Change] = [
-            (LOYALTY_BALANCES, card, None if entry.kind is Kind.ERASED else codecs.balance(card, entry))
+            (LOYALTY_BALANCES, card, None if entry.kind is Kind.ERASED else balance_record(card, entry))
             for entry in outcome.entries
         ]
-        decided = [codecs.decision(card, each) for each in outcome.decisions]
+        decided = [decision_record(card, each) for each in outcome.decisions]
         changes += [(LOYALTY_DECISIONS, each["CommandID"], each) for each in decided]
         changes += [(LOYALTY_DECISIONS, command_id, None) for command_id in outcome.forgotten]
         return outcome, changes
@@ -85,7 +86,7 @@ class KafkaLoyaltyQuery:
         key, value, (_, append_time) = message.key(), message.value(), message.timestamp()
         assert isinstance(key, bytes)
         assert isinstance(value, bytes)
-        self.process(key.decode(), codecs.event_of(append_time, value))
+        self.process(key.decode(), decode_event(append_time, value))
 
 
 class Scene:
@@ -130,11 +131,11 @@ class Scene:
         outcome, changes = self.accounts.process(card, event)
         self.group.write(changes)
         for credit in outcome.credits:
-            self._process_command(codecs.credit_command(card, credit))
+            self._process_command(credit_record(card, credit))
 
     def _process_command(self, command: Record) -> None:
         value = encoder(LOYALTY_COMMANDS, IDS)(command)
-        self.happen(command["CustomerCardNo"], codecs.event_of(self.now, value))
+        self.happen(command["CustomerCardNo"], decode_event(self.now, value))
 
     def earn(self, points: str, card: str = CARD) -> None:
         """Process one invoice that earns these points."""

@@ -3,8 +3,8 @@
 from services.domain.account.lots import Terms, soonest_first
 from services.domain.account.model import Account, Outcome, Posting
 from services.domain.entries import Kind
+from services.domain.formats import to_points
 from services.domain.local_time import period_of
-from services.domain.points import to_points
 from services.domain.programme import Programmes
 from services.domain.tiers import tier_for
 

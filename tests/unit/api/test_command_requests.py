@@ -12,7 +12,8 @@ from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error, positive_data_acceptance
 
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS, LOYALTY_DECISIONS
-from services import codecs
+from services.codecs.events import decode_event
+from services.codecs.records import balance_record, decision_record
 from services.domain.account.processor import Account, process
 from services.domain.entries import Kind
 from services.domain.programme import Programmes
@@ -107,14 +108,14 @@ def test_answers_keep_to_the_openapi_document(path: str, method: str, mode: Gene
 
     def decide(command: Record) -> None:
         card, now = command["CustomerCardNo"], time.time_ns() // 1_000_000
-        event = codecs.event_of(now, encoder(LOYALTY_COMMANDS, IDS)(command))
+        event = decode_event(now, encoder(LOYALTY_COMMANDS, IDS)(command))
         outcome = process(account.get(card), [event], Programmes(), card)
         account[card] = outcome.account
         for entry in outcome.entries:
-            balance = None if entry.kind is Kind.ERASED else codecs.balance(card, entry)
+            balance = None if entry.kind is Kind.ERASED else balance_record(card, entry)
             instance.write(LOYALTY_BALANCES, card, balance)
         for each in outcome.decisions:
-            instance.write(LOYALTY_DECISIONS, each.command_id, codecs.decision(card, each))
+            instance.write(LOYALTY_DECISIONS, each.command_id, decision_record(card, each))
 
     instance.command_log.on_mark = lambda mark: instance.write(LOYALTY_DECISIONS, mark["CommandID"], mark)
     instance.command_log.on_send = decide

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.demo.comparison import Balance, Nature
-from services import codecs
+from services.codecs.events import command_record
+from services.codecs.records import decision_record, notification_record
 from services.domain.account.processor import process
 from services.domain.events import Adjust, Capture, Purchase, Receive, Reserve, Transfer, Void
 from services.domain.programme import Programmes
@@ -56,11 +57,11 @@ def played(*steps):
         if isinstance(event, Purchase):
             story.earned[card][event.invoice_number] = event.total_amount / 50
         else:
-            story.commands.append(codecs.command(card, event))
+            story.commands.append(command_record(card, event))
         outcome = process(accounts.get(card), [replace(event, append_time=len(taken))], Programmes(), card)
         accounts[card] = outcome.account
-        story.entries += [codecs.notification(card, each) for each in outcome.entries]
-        story.decisions += [codecs.decision(card, each) for each in outcome.decisions]
+        story.entries += [notification_record(card, each) for each in outcome.entries]
+        story.decisions += [decision_record(card, each) for each in outcome.decisions]
         waiting += [
             (each.to_card, Receive(append_time=0, command_id=each.command_id, counterparty=card, lots=each.lots))
             for each in outcome.credits

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import schemas
-from services import codecs
+from services.codecs.events import command_record, credit_record, decode_event
+from services.codecs.records import balance_record, decision_record, notification_record
+from services.codecs.state import decode_account, encode_account
 from services.domain.account.lots import Terms
 from services.domain.account.processor import Account, Reservation, process
 from services.domain.account.returns import PastPurchase
@@ -54,7 +56,7 @@ def purchase_record(purchase):
 
 
 def asked(**changes):
-    return codecs.command("card", Reserve(append_time=0, command_id="1", points=1)) | changes
+    return command_record("card", Reserve(append_time=0, command_id="1", points=1)) | changes
 
 
 @settings(max_examples=60)
@@ -63,8 +65,8 @@ def test_account_survives_the_state_store(events, programmes):
     """What is written to Spark's state is what is read from it, now and by an older version that wrote Avro."""
     account = process(None, events, programmes, "card").account
     if account:
-        assert account == codecs.load(codecs.dump(account))
-        assert account == codecs.load(written("LoyaltyAccount", avro_record(account)))
+        assert account == decode_account(encode_account(account))
+        assert account == decode_account(written("LoyaltyAccount", avro_record(account)))
 
 
 def avro_record(account):
@@ -130,8 +132,8 @@ KEPT_BYTES = bytes.fromhex(
 
 def test_stored_accounts_stay_readable():
     """These bytes are in checkpoints: what they mean does not change with the names and places in the domain."""
-    assert KEPT == codecs.load(KEPT_BYTES)
-    assert KEPT_BYTES == codecs.dump(KEPT)
+    assert KEPT == decode_account(KEPT_BYTES)
+    assert KEPT_BYTES == encode_account(KEPT)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +148,7 @@ def test_stored_accounts_stay_readable():
 )
 def test_damaged_state_is_refused(damaged):
     with pytest.raises(UndecodableError):
-        codecs.load(damaged)
+        decode_account(damaged)
 
 
 @settings(max_examples=40)
@@ -155,7 +157,7 @@ def test_account_goes_on_from_the_state_store(events, programmes, cut):
     """Stored and loaded between two batches, it makes the same entries; the order of what it remembers is kept."""
     ordered = sorted(events, key=lambda event: event.append_time)
     account = process(None, ordered[:cut], programmes, "card").account
-    stored = account and codecs.load(codecs.dump(account))
+    stored = account and decode_account(encode_account(account))
 
     assert process(account, ordered[cut:], programmes, "card") == process(stored, ordered[cut:], programmes, "card")
     if account:
@@ -168,7 +170,7 @@ def test_account_of_the_first_version_goes_on(total, lots, debt):
     """It had a total alone: points that never expire. Its sequence goes on."""
     schema_id = next(number for number, path in schemas.ids().items() if path == "history/LoyaltyAccount-1.avsc")
     state = schema_id_header(schema_id) + body("history/LoyaltyAccount-1.avsc", total)
-    account = codecs.load(state)
+    account = decode_account(state)
 
     assert Account(0, 7, 1000, debt, lots) == account
     entry = process(account, [Purchase(2000, "1", Decimal(100))], Programmes(), "card").entries[0]
@@ -190,15 +192,15 @@ def body(path, total):
 def test_what_is_no_event_is_refused(value):
     """Bytes that are neither purchase nor command raise an error that says so."""
     with pytest.raises(UndecodableError):
-        codecs.event_of(1, value)
+        decode_event(1, value)
     with pytest.raises((UndecodableError, LookupError)):
-        codecs.load(value)
+        decode_account(value)
 
 
 @given(PURCHASES | RETURNS)
 def test_purchase_arrives_as_it_was(purchase):
     """Amounts are the decimals that doubles show; lines without an item or a value say nothing."""
-    event = codecs.event_of(purchase.append_time, written("Purchase", purchase_record(purchase)))
+    event = decode_event(purchase.append_time, written("Purchase", purchase_record(purchase)))
 
     assert replace(purchase, lines=tuple(line for line in purchase.lines if line.value)) == event
 
@@ -207,7 +209,7 @@ def test_purchase_arrives_as_it_was(purchase):
 def test_command_arrives_as_it_was_given(command, text):
     """Every kind of command, there and back."""
     command = replace(command, reason=text, actor=text, request_hash=text)
-    event = codecs.event_of(command.append_time, written("LoyaltyCommand", codecs.command("card", command)))
+    event = decode_event(command.append_time, written("LoyaltyCommand", command_record("card", command)))
 
     assert command == event
 
@@ -233,7 +235,7 @@ def test_command_arrives_as_it_was_given(command, text):
 def test_malformed_command_is_named(record, reason):
     """What an account could not decide never reaches it; the error says what is wrong."""
     with pytest.raises(UndecodableError, match=reason):
-        codecs.event_of(1, written("LoyaltyCommand", record))
+        decode_event(1, written("LoyaltyCommand", record))
 
 
 @pytest.mark.parametrize("amount", [float("nan"), float("inf")])
@@ -241,7 +243,7 @@ def test_amount_must_be_finite(amount):
     """Validation upstream lets none through; here it would be no decimal."""
     record = purchase_record(Purchase(1, "1", Decimal(1))) | {"TotalAmount": amount}
     with pytest.raises(UndecodableError, match="not a finite amount"):
-        codecs.event_of(1, written("Purchase", record))
+        decode_event(1, written("Purchase", record))
 
 
 @settings(max_examples=40)
@@ -250,10 +252,10 @@ def test_records_are_the_contracts(events, programmes):
     """Entries, balances, decisions and credits have all fields of their schemas and come back unchanged."""
     outcome = process(None, events, programmes, "card")
     records = [
-        *(("Notification", codecs.notification("card", entry)) for entry in outcome.entries),
-        *(("Balance", codecs.balance("card", entry)) for entry in outcome.entries),
-        *(("Decision", codecs.decision("card", made)) for made in outcome.decisions),
-        *(("LoyaltyCommand", codecs.credit_command("card", credit)) for credit in outcome.credits),
+        *(("Notification", notification_record("card", entry)) for entry in outcome.entries),
+        *(("Balance", balance_record("card", entry)) for entry in outcome.entries),
+        *(("Decision", decision_record("card", made)) for made in outcome.decisions),
+        *(("LoyaltyCommand", credit_record("card", credit)) for credit in outcome.credits),
     ]
     for name, record in records:
         assert schemas.field_names(name) == list(record)
@@ -265,9 +267,9 @@ def test_entry_has_the_fields_of_its_notification():
     purchase = Purchase(1, "invoice", Decimal("100.10"))
     command = Adjust(append_time=2, command_id="command", points=5, reason="why", actor="who")
     first, second = process(None, [purchase, command], Programmes((Programme(3),)), "card").entries
-    record = codecs.notification("card", second)
+    record = notification_record("card", second)
 
-    assert ("invoice", 100.1) == tuple(codecs.notification("card", first)[n] for n in ("EventID", "TotalAmount"))
+    assert ("invoice", 100.1) == tuple(notification_record("card", first)[n] for n in ("EventID", "TotalAmount"))
     assert ("adjusted", "command", "why", "who", 3) == tuple(
         record[name] for name in ("Kind", "EventID", "Reason", "Actor", "ProgrammeVersion")
     )
@@ -278,19 +280,19 @@ def test_credit_becomes_the_other_end_of_the_transfer():
     """Under the transfer's id, so that it counts once however often it is sent."""
     transfer = Transfer(append_time=2, command_id="transfer", points=50, counterparty="other", reason="gift")
     outcome = process(None, [Purchase(1, "1", Decimal(100)), transfer], Programmes(), "card")
-    record = codecs.credit_command("card", outcome.credits[0])
+    record = credit_record("card", outcome.credits[0])
 
     assert "other" == record["CustomerCardNo"]
     assert Receive(
         append_time=3, command_id="transfer/in", reason="gift", counterparty="card", lots=(SentLot(50, 0),)
-    ) == codecs.event_of(3, written("LoyaltyCommand", record))
+    ) == decode_event(3, written("LoyaltyCommand", record))
 
 
 def test_decision_of_an_erasure_names_nobody():
     """It outlives the customer it was about."""
     outcome = process(None, [Erase(append_time=1, command_id="erase")], Programmes(), "card")
 
-    assert "card" not in codecs.decision("card", outcome.decisions[0]).values()
+    assert "card" not in decision_record("card", outcome.decisions[0]).values()
     assert Kind.ERASED == outcome.entries[0].kind
 
 
@@ -301,7 +303,7 @@ def test_state_stays_small():
     purchases = [Purchase(start + n, f"5140{n:04}", Decimal("11114.5"), "STR7188", lines=lines) for n in range(11)]
 
     def size(count, programme):
-        return len(codecs.dump(process(None, purchases[:count], Programmes((programme,)), "card").account))
+        return len(encode_account(process(None, purchases[:count], Programmes((programme,)), "card").account))
 
     campaign = Campaign("one item", items=frozenset({"item-1"}))
     assert size(11, Programme()) - size(1, Programme()) <= 40 * 10

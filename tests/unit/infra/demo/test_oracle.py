@@ -7,13 +7,12 @@ import pytest
 from infra.demo.oracle import Sent, expect, row
 from services.domain.account.processor import process
 from services.domain.events import Purchase
-from services.domain.invoice import is_home_delivery, is_prime
-from services.domain.masking import flatten
 from services.domain.programme import Programmes
 from services.domain.validation import first_violation
 from services.messaging.schema_ids import FolderSchemaIds
 from services.pos_simulator import Kind, Options, Simulation
 from tests.support.builders import CARD, HOME_DELIVERY, invoice
+from tests.support.oracles import flatten, is_home_delivery, is_prime
 
 FACTOR = Decimal("0.02")
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from services import codecs
 from services.audit.comparison import Extent, verdict
 from services.audit.facts import Facts, Source
+from services.codecs.records import balance_record
 from services.domain.entries import Kind
 from services.domain.events import Purchase, Transfer
 from services.domain.programme import DAY, Programme, Programmes
@@ -24,7 +24,7 @@ PROGRAMMES = Programmes()
 
 
 def balance(entry):
-    return orjson.loads(balance_body(codecs.balance(CARD, entry)))
+    return orjson.loads(balance_body(balance_record(CARD, entry)))
 
 
 def facts_of(history):

@@ -6,9 +6,10 @@ import orjson
 from hypothesis import given
 
 from schemas.topics import LOYALTY, LOYALTY_BALANCES
-from services import codecs
 from services.audit.facts import FactsReader, Source
-from services.codecs import entry_of
+from services.codecs.events import command_record
+from services.codecs.records import balance_record, entry_from_notification, notification_record
+from services.codecs.state import encode_account
 from services.domain.events import Transfer
 from services.messaging.avro import encoder, record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
@@ -24,7 +25,7 @@ OWN = "the customer's pseudonym"
 @given(HISTORIES)
 def test_entries_are_read_as_they_were_written(history):
     """A Notification says all of an entry."""
-    assert history.entries == [entry_of(codecs.notification(CARD, entry)) for entry in history.entries]
+    assert history.entries == [entry_from_notification(notification_record(CARD, entry)) for entry in history.entries]
 
 
 def test_an_entry_of_before_there_were_kinds():
@@ -40,7 +41,9 @@ def test_an_entry_of_before_there_were_kinds():
     texts = dict.fromkeys(("Reason", "Actor", "Counterparty"), "")
     none = dict.fromkeys(("AvailableLoyaltyPoints", "PendingLoyaltyPoints", "ReservedLoyaltyPoints"))
 
-    entry = entry_of({**old, **defaults, **texts, **none, "TotalLoyaltyPoints": 7 * ONE, "UpdatedTime": START})
+    entry = entry_from_notification(
+        {**old, **defaults, **texts, **none, "TotalLoyaltyPoints": 7 * ONE, "UpdatedTime": START}
+    )
 
     assert ("I1", 700, 700, 0) == (entry.event_id, entry.total, entry.available, entry.reserved)
 
@@ -51,9 +54,9 @@ def test_the_state_is_read_as_spark_keeps_it(history):
     if history.account is None:
         return
     last = history.entries[-1]
-    balance = codecs.balance(CARD, last)
+    balance = balance_record(CARD, last)
     reader = FactsReader(IDS)
-    state = (Source.STATE, 0, codecs.dump(history.account))
+    state = (Source.STATE, 0, encode_account(history.account))
 
     from_changelog = reader.read([state, (Source.BALANCE, 0, encoder(LOYALTY_BALANCES, IDS)(balance))], CARD, OWN)
     from_api = reader.read([(Source.BALANCE, 0, balance_body(balance))], CARD, OWN)
@@ -65,7 +68,7 @@ def test_the_state_is_read_as_spark_keeps_it(history):
 def test_a_transfer_to_oneself_is_one_in_the_archive_too():
     """The archive has the customer's pseudonym in the place of the card, on both sides."""
     transfer = Transfer(append_time=START, command_id="C1", points=1, counterparty=OWN)
-    event = record_encoder("LoyaltyCommand", IDS.id_of("LoyaltyCommand"))(codecs.command(OWN, transfer))
+    event = record_encoder("LoyaltyCommand", IDS.id_of("LoyaltyCommand"))(command_record(OWN, transfer))
 
     facts = FactsReader(IDS).read([(Source.EVENT, START, event)], CARD, OWN)
 
@@ -76,8 +79,8 @@ def test_the_record_is_the_topic_and_what_it_has_forgotten():
     """Of an entry in both places that of the topic counts; the ledger adds what retention took from the topic."""
     encode = encoder(LOYALTY, IDS)
     first, second = entry(1), entry(2)
-    rows = [(Source.LEDGER, 0, encode(codecs.notification(CARD, each))) for each in (first, entry(2, reason="hidden"))]
+    rows = [(Source.LEDGER, 0, encode(notification_record(CARD, each))) for each in (first, entry(2, reason="hidden"))]
 
-    facts = FactsReader(IDS).read([*rows, (Source.LOYALTY, 0, encode(codecs.notification(CARD, second)))], CARD, OWN)
+    facts = FactsReader(IDS).read([*rows, (Source.LOYALTY, 0, encode(notification_record(CARD, second)))], CARD, OWN)
 
     assert [second, first] == facts.record

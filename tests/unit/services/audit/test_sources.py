@@ -12,7 +12,7 @@ import pytest
 from schemas.topics import LOYALTY
 from services.audit import sources
 from services.audit.sources import UnreadableError, ledger_entries, served_balances
-from services.codecs import entry_of
+from services.codecs.records import entry_from_notification
 from services.domain.entries import Kind
 from services.messaging.avro import decoder
 from services.messaging.schema_ids import FolderSchemaIds
@@ -95,7 +95,7 @@ def test_entries_of_the_ledger_are_those_that_were_appended(database_url):
 
     decode = decoder(LOYALTY, IDS)
     assert {("A", PSEUDONYMS.of("A"), kept), (None, PSEUDONYMS.of("B"), erased)} == {
-        (fact.card, fact.pseudonym, entry_of(decode(fact.value))) for fact in found
+        (fact.card, fact.pseudonym, entry_from_notification(decode(fact.value))) for fact in found
     }
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from services.domain.account.processor import Account, Outcome, advance, process
 from services.domain.entries import Kind
 from services.domain.events import Purchase, Receive, Transfer
-from services.domain.points import earned_points
 from services.domain.programme import DAY, Programmes
+from tests.support.oracles import earned_points
 from tests.support.strategies import (
     ACCOUNT_EVENTS,
     ACCOUNT_EVENTS_WITH_ERASURES,

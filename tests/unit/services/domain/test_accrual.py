@@ -8,8 +8,8 @@ from hypothesis import given, settings
 
 from services.domain.accrual import accrual
 from services.domain.events import Line, Purchase
-from services.domain.points import earned_points
 from services.domain.programme import Campaign, Combining, Period, Programme, Tier
+from tests.support.oracles import earned_points
 from tests.support.strategies import ACCOUNT_PROGRAMMES, AMOUNTS, PURCHASES
 
 MONDAY_NOON = int(datetime(2026, 11, 16, 12, tzinfo=UTC).timestamp()) * 1000

@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import topics
-from services.domain.invoice import PosInvoice, is_home_delivery, is_prime
+from services.domain.invoice import PosInvoice
 from services.domain.validation import first_violation
 from services.messaging import avro
 from services.messaging.schema_ids import FolderSchemaIds, UnknownSchemaIdError
 from services.pos_simulator import Breakage, Fault, Kind, Message, Options, Simulation, rhythm
 from services.pos_simulator.encoding import encoder
+from tests.support.oracles import is_home_delivery, is_prime
 
 IDS = FolderSchemaIds()
 DECODE = avro.decoder(topics.POS_INVOICES, IDS)

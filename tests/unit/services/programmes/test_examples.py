@@ -9,7 +9,7 @@ import pytest
 
 from services.domain.accrual import accrual
 from services.domain.events import Line, Purchase
-from services.programmes import parse
+from services.programmes.file import parse_programme
 
 DOCS = Path(__file__).resolve().parents[4] / "docs"
 FRESH = [
@@ -23,7 +23,7 @@ FRESH = [
 
 def bought(text: str, tier: str = "", store: str = "", lines: tuple[Line, ...] = ()) -> int:
     """What an invoice of 1,000.00 on 2026-11-03 at 8:30 by the programme's clock earns, in hundredths."""
-    rules = parse(text)
+    rules = parse_programme(text)
     hour = 3 if "Asia/Kolkata" in text else 8
     created = int(datetime(2026, 11, 3, hour, 30 if hour == 8 else 0, tzinfo=UTC).timestamp() * 1000)
     invoice = Purchase(created, "1", Decimal("1000.00"), store, created_time=created, lines=lines)

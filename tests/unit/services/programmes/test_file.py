@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.domain.programme import DAY, MINUTE, Campaign, Combining, Period, Programme, SpentReturns, Tier
-from services.programmes import ProgrammeError, parse
-from services.programmes.file import ROUNDING, WEEKDAYS
-from services.yaml_files import Problem
+from services.programmes.file import ROUNDING, WEEKDAYS, ProgrammeError, parse_programme
+from services.yaml_files.tree import Problem
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "docs" / "programme-example.yaml"
 LEAST = "loyalty-factor: 0.02\n"
@@ -22,14 +21,14 @@ CAMPAIGN = "campaigns:\n  - {name: a, multiplier: 2}\n"
 
 def problems(text: str) -> list[str]:
     with pytest.raises(ProgrammeError) as caught:
-        parse(text)
+        parse_programme(text)
     assert str(caught.value).splitlines() == [str(problem) for problem in caught.value.problems]
     return str(caught.value).splitlines()
 
 
 def problems_or_none(text: str) -> list[Problem] | None:
     try:
-        parse(text)
+        parse_programme(text)
     except ProgrammeError as error:
         return list(error.problems)
     return None
@@ -37,7 +36,7 @@ def problems_or_none(text: str) -> list[Problem] | None:
 
 def test_the_least_file_is_the_java_originals() -> None:
     """With a factor alone, every other rule is the usual one."""
-    assert Programme() == parse(LEAST)
+    assert Programme() == parse_programme(LEAST)
 
 
 def test_every_key_becomes_its_rule() -> None:
@@ -68,7 +67,7 @@ def test_every_key_becomes_its_rule() -> None:
             Campaign("new oven", items=frozenset({"2002"}), bonus=500),
         ),
     )
-    assert expected == parse(EXAMPLE.read_text(encoding="utf-8"))
+    assert expected == parse_programme(EXAMPLE.read_text(encoding="utf-8"))
 
 
 def test_what_the_example_leaves_usual_can_be_said_too() -> None:
@@ -87,7 +86,7 @@ def test_what_the_example_leaves_usual_can_be_said_too() -> None:
         return_window=0,
         pending=7 * DAY,
     )
-    assert expected == parse(text)
+    assert expected == parse_programme(text)
 
 
 def test_every_rule_of_the_domain_has_its_key() -> None:
@@ -101,14 +100,14 @@ def test_every_rule_of_the_domain_has_its_key() -> None:
 @given(st.decimals("0", "100", places=6, allow_nan=False))
 def test_numbers_are_exact(factor: Decimal) -> None:
     """The factor is the decimal that is written, never a binary fraction near it."""
-    assert factor == parse(f"loyalty-factor: {factor:f}").loyalty_factor
-    assert factor == parse(f"loyalty-factor: '{factor:f}'").loyalty_factor
+    assert factor == parse_programme(f"loyalty-factor: {factor:f}").loyalty_factor
+    assert factor == parse_programme(f"loyalty-factor: '{factor:f}'").loyalty_factor
 
 
 @pytest.mark.parametrize("name", ROUNDING)
 def test_rounding_modes_are_those_of_decimal(name: str) -> None:
     """Each name gives a mode that decimal knows."""
-    assert Decimal(1) == Decimal("1.4").quantize(Decimal(1), parse(f"{LEAST}rounding: {name}").rounding) - (
+    assert Decimal(1) == Decimal("1.4").quantize(Decimal(1), parse_programme(f"{LEAST}rounding: {name}").rounding) - (
         name in ("up", "ceiling")
     )
 
@@ -117,7 +116,9 @@ def test_rounding_modes_are_those_of_decimal(name: str) -> None:
 def test_weekdays_count_as_dates_do(name: str, number: int) -> None:
     """2026-11-23 is a Monday; a weekday's number is that of datetime."""
     assert name == date(2026, 11, 23 + number).strftime("%A").lower()
-    assert {number} == parse(f"{LEAST}campaigns: [{{name: a, bonus: 1, weekdays: [{name}]}}]").campaigns[0].weekdays
+    assert {number} == parse_programme(f"{LEAST}campaigns: [{{name: a, bonus: 1, weekdays: [{name}]}}]").campaigns[
+        0
+    ].weekdays
 
 
 def test_all_problems_come_at_once() -> None:

@@ -7,8 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.domain.entries import Kind
-from services.programmes import parse
-from services.programmes.file import ROUNDING, _ProgrammeFile
+from services.programmes.file import ROUNDING, _ProgrammeFile, parse_programme
 from services.webhooks.endpoints import _Endpoint, load
 from services.webhooks.metrics import Metrics
 from services.yaml_files.model import _key
@@ -57,7 +56,7 @@ def test_programme_keys_are_documented() -> None:
 @pytest.mark.parametrize("example", examples(PROGRAMME))
 def test_programme_examples_are_valid(example: str) -> None:
     """Each example can be published as it is, or behind the one key that is never left out."""
-    assert parse(example if "loyalty-factor" in example else f"loyalty-factor: 0.02\n{example}")
+    assert parse_programme(example if "loyalty-factor" in example else f"loyalty-factor: 0.02\n{example}")
 
 
 @pytest.mark.parametrize("example", examples(WEBHOOKS))

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.domain.points import earned_points, to_hundredths, to_points
+from services.domain.formats import (
+    clamped_time_text,
+    points_text,
+    time_text,
+    to_datetime,
+    to_hundredths,
+    to_milliseconds,
+    to_points,
+)
+from tests.support.oracles import earned_points
 from tests.support.strategies import AMOUNTS
 
 
@@ -47,3 +56,38 @@ def test_hundredths_and_points_are_the_same_number(hundredths):
     """Conversion there and back changes nothing."""
     assert hundredths == to_hundredths(to_points(hundredths))
     assert Decimal(hundredths) / 100 == to_points(hundredths)
+
+
+@pytest.mark.parametrize(
+    ("hundredths", "text"), [(0, "0.00"), (-5, "-0.05"), (1_234_50, "1234.50"), (-(10**18), "-10000000000000000.00")]
+)
+def test_points_are_written_with_two_places(hundredths, text):
+    """The text is exact and never in scientific notation."""
+    assert text == points_text(hundredths)
+
+
+@given(st.integers(-62_135_596_800_000, 253_402_300_799_999))
+def test_milliseconds_and_datetimes_are_the_same_time(milliseconds):
+    """Conversion there and back changes nothing, also for times before 1970."""
+    assert milliseconds == to_milliseconds(to_datetime(milliseconds))
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [
+        (0, "1970-01-01T00:00:00.000Z"),
+        (-1, "1969-12-31T23:59:59.999Z"),
+        (2**63 - 1, "9999-12-31T23:59:59.999Z"),
+        (-(2**63), "0001-01-01T00:00:00.000Z"),
+    ],
+)
+def test_times_are_written_in_utc(milliseconds, text):
+    """A time that no calendar has becomes the nearest time that has a text."""
+    assert text == clamped_time_text(milliseconds)
+
+
+def test_a_time_that_no_calendar_has_is_an_error():
+    """``time_text`` does not invent a time."""
+    assert "9999-12-31T23:59:59.999Z" == time_text(253_402_300_799_999)
+    with pytest.raises(OverflowError):
+        time_text(253_402_300_800_000)

@@ -1,0 +1,41 @@
+"""Computes in plain Python what the production code must compute. Tests compare the two results."""
+
+from decimal import Decimal
+from typing import Any
+
+from services.domain.formats import to_hundredths
+from services.domain.invoice import HOME_DELIVERY, PRIME, PosInvoice
+from services.domain.programme import LOYALTY_FACTOR
+
+_INVOICE_FIELDS = ("InvoiceNumber", "CreatedTime", "StoreID", "PosID", "CustomerType", "PaymentMethod", "DeliveryType")
+_ADDRESS_FIELDS = ("City", "State", "PinCode")
+_ITEM_FIELDS = ("ItemCode", "ItemDescription", "ItemPrice", "ItemQty", "TotalValue")
+
+
+def is_prime(invoice: PosInvoice) -> bool:
+    """Whether the customer earns points. Upper and lower case are equal, as in the Java originals."""
+    return (invoice.get("CustomerType") or "").upper() == PRIME
+
+
+def is_home_delivery(invoice: PosInvoice) -> bool:
+    """Whether the invoice must be shipped. Upper and lower case are equal, as in the Java originals."""
+    return (invoice.get("DeliveryType") or "").upper() == HOME_DELIVERY
+
+
+def earned_points(total_amount: float, loyalty_factor: Decimal = LOYALTY_FACTOR) -> int:
+    """Returns the hundredths of a point that an invoice earns without tiers and campaigns.
+
+    The amount is the decimal that ``repr`` shows. The points are rounded once, half away from zero.
+    """
+    return to_hundredths(Decimal(repr(total_amount)) * loyalty_factor)
+
+
+def flatten(invoice: PosInvoice) -> list[dict[str, Any]]:
+    """Returns one HadoopRecord for each line item, in the order of the invoice."""
+    invoice_values = {field: invoice.get(field) for field in _INVOICE_FIELDS}
+    address = invoice.get("DeliveryAddress") or {}
+    address_values = {field: address.get(field) for field in _ADDRESS_FIELDS}
+    return [
+        {**invoice_values, **address_values, **{field: item.get(field) for field in _ITEM_FIELDS}}
+        for item in invoice.get("InvoiceLineItems") or []
+    ]
