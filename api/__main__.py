@@ -14,11 +14,11 @@ from fastapi import FastAPI
 from api.app import create_app
 from api.http.metrics import Metrics
 from services.commands.log import KafkaCommandLog
-from services.interactive_queries.cluster import Cluster
+from services.interactive_queries.assignment import GroupAssignment
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.membership import GroupMembership
+from services.interactive_queries.metadata import Cluster
 from services.interactive_queries.reports import PeerReports
-from services.interactive_queries.sharing import GroupAssignment
 from services.ledger.database import LedgerError
 from services.ledger.queries import LedgerQueries
 from services.logging import configure_logging
@@ -26,11 +26,10 @@ from services.messaging.schema_ids import schema_ids
 from services.programmes.topic import default_programme
 from services.settings import Settings, SettingsError, read_settings
 from services.state_stores import catalogue
-from services.state_stores.directory import StateDirectory, StateDirectoryInUseError, open_memory
-from services.state_stores.local import LocalStores
 from services.state_stores.materialiser import Materialiser
-from services.state_stores.rocksdb import RocksDbTuning
-from services.state_stores.store import state_stores
+from services.state_stores.memory import open_memory
+from services.state_stores.rocksdb import RocksDbTuning, StateDirectory, StateDirectoryInUseError
+from services.state_stores.store import LocalStores, state_stores
 from services.state_stores.waiters import SequenceWaiters
 
 # Requests in flight get this long after SIGTERM; longer long polls are cut off.
@@ -56,7 +55,7 @@ def build_app(settings: Settings, directory: StateDirectory, membership: GroupMe
     )
     local = LocalInstance(LocalStores(stores, materialiser, waiters), membership, settings)
     return create_app(
-        Cluster.around(local, reports),
+        Cluster.of(local, reports),
         metrics,
         KafkaCommandLog(settings),
         default_programme(settings),

@@ -26,7 +26,7 @@ from api.routing.scatter_gather import StoreQueries
 from api.schemas import documentation
 from services.commands.log import CommandLog
 from services.domain.programme import Programme
-from services.interactive_queries.cluster import Cluster
+from services.interactive_queries.metadata import Cluster
 from services.ledger.queries import LedgerQueries
 from services.state_stores import catalogue
 
@@ -78,11 +78,11 @@ def create_app(
 
         membership.on_change(on_change)
         stores.waiters.bind(loop)
-        stores.feed.start()
+        stores.materialiser.start()
         collecting = asyncio.create_task(collector.run())
         yield
         await commands.close()
-        await asyncio.to_thread(stores.feed.stop)
+        await asyncio.to_thread(stores.materialiser.stop)
         collecting.cancel()
         await forwarder.close()
         if ledger:

@@ -11,7 +11,7 @@ from services.domain.formats import to_milliseconds
 from services.domain.programme import Programme, Programmes
 from services.programmes.file import ProgrammeError, parse_programme
 from services.state_stores.contract import StoreClosedError
-from services.state_stores.entry import Entry
+from services.state_stores.definition import VersionedValue
 from services.state_stores.store import NotServingError, StateStore
 from services.state_stores.task import StoreTask
 
@@ -48,7 +48,7 @@ class CurrentProgramme:
 
     def _rules(self, stored: bytes) -> Programme:
         if stored not in self._parsed:
-            published = orjson.loads(Entry.unpack(stored).body)
+            published = orjson.loads(VersionedValue.unpack(stored).body)
             effective_time = to_milliseconds(datetime.fromisoformat(published["EffectiveTime"]))
             try:
                 rules = parse_programme(published["Programme"])

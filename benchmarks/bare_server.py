@@ -1,4 +1,4 @@
-"""The least that this server can do: one Starlette route with a constant answer, served exactly as the API is."""
+"""The fastest possible server: one Starlette route with a constant response, with the server options of the API."""
 
 import sys
 

@@ -1,8 +1,8 @@
-"""Builds, sizes, start and memory of the containers: ``make bench-containers``. Writes var/reports/containers.json.
+"""Measure build time, size, start time and memory of the containers (``make bench-containers``).
 
-Builds come from a copy of the checkout, so that a line of code can be changed for one of them. Memory is what the
-engine counts for a container (page cache that could be freed left out), the largest of a look every two seconds while
-a day goes through.
+Builds use a copy of the checkout, so that one build can have a changed line of code. Memory is the largest of the
+engine's figures, read every two seconds while the stack processes a day. It excludes page cache that can be freed.
+Writes var/reports/containers.json.
 """
 
 import argparse
@@ -39,7 +39,7 @@ CHANGED = "services/settings.py"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cold", action="store_true", help="also build everything anew, without the builder's cache")
+    parser.add_argument("--cold", action="store_true", help="also build without the builder's cache")
     parser.add_argument("--invoices", type=int, default=1_000)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
@@ -48,7 +48,7 @@ def main() -> None:
             "options": vars(options),
             "build_seconds": builds(Path(directory, "checkout"), cold=options.cold),
             "image_megabytes": {image: megabytes(image) for image in IMAGES},
-            **a_life(Path(directory, "stack"), options.invoices),
+            **process_a_day(Path(directory, "stack"), options.invoices),
         }
     REPORT.parent.mkdir(parents=True, exist_ok=True)
     REPORT.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def builds(checkout: Path, *, cold: bool) -> dict[str, float]:
-    """Seconds to build all images: anew if asked for, with nothing changed, and with one line of code changed."""
+    """Seconds to build all images: without cache if wanted, without changes, and with one changed line of code."""
     files = subprocess.run(["git", "ls-files", "-z"], cwd=jars.ROOT, capture_output=True, text=True, check=True).stdout
     certificates = [str(path.relative_to(jars.ROOT)) for path in (jars.ROOT / "infra/docker/ca").glob("*.crt")]
     for name in [*files.rstrip("\0").split("\0"), *certificates]:
@@ -84,8 +84,8 @@ def megabytes(image: str) -> int:
     return round(int(engine("inspect", "--format", "{{.Size}}", image)) / 1e6)
 
 
-def a_life(directory: Path, count: int) -> dict[str, Any]:
-    """From nothing to the first balance over HTTP, and to the last one of a day; with the memory of each container."""
+def process_a_day(directory: Path, count: int) -> dict[str, Any]:
+    """Seconds from the start to the first and the last balance of a day, and the memory of each container."""
     settings = private_settings(directory, export_interval=timedelta(seconds=10), stop_timeout=timedelta(seconds=1))
     stack = ContainerStack(directory, settings)
     stack.project.build()
@@ -114,7 +114,7 @@ def a_life(directory: Path, count: int) -> dict[str, Any]:
 
 
 def wait_for_balance(stack: ContainerStack, card: str, sequence: int) -> None:
-    """Ask until the balance of a customer has come so far."""
+    """Poll until the balance of a customer has this sequence number."""
     with httpx.Client(timeout=60, trust_env=False) as http:
         while True:
             stack.check()
@@ -127,7 +127,7 @@ def wait_for_balance(stack: ContainerStack, card: str, sequence: int) -> None:
 
 
 class Memory:
-    """Megabytes of each service, the largest of what the engine said."""
+    """The largest memory of each service, in megabytes."""
 
     def __init__(self, stack: ContainerStack) -> None:
         self._stack = stack
@@ -145,10 +145,10 @@ class Memory:
 
     def _watch(self) -> None:
         while not self._ended.wait(2):
-            with suppress(ContainersError):  # one that has just ended
-                self._look()
+            with suppress(ContainersError):  # a container that has just ended
+                self._sample()
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         services = {
             container.id: container.service for container in self._stack.project.containers() if container.is_up
         }
@@ -162,7 +162,7 @@ class Memory:
 
 
 def in_megabytes(text: str) -> int:
-    """The engine's own way to write memory: 74.09MiB, 1.2GiB."""
+    """Parse memory as the engine prints it: 74.09MiB, 1.2GiB."""
     factors = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "B": 1}
     unit = next(unit for unit in factors if text.endswith(unit))
     return round(float(text.removesuffix(unit)) * factors[unit] / 1e6)

@@ -1,7 +1,7 @@
-"""The ledger, measured: entries a second, into SQLite and into PostgreSQL (``make bench-ledger``).
+"""Measure the ledger: entries a second into SQLite and PostgreSQL (``make bench-ledger``).
 
-What the process does but for Kafka: values are decoded, and appended in transactions of 5,000, to the disk.
-Both databases take turns, a new one each round. Writes var/reports/ledger.json.
+The benchmark does the work of the process without Kafka: it decodes values and appends them in transactions of 5,000.
+The databases alternate, with a new one each round. Writes var/reports/ledger.json.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from benchmarks.machine import machine
 from schemas.topics import LOYALTY
 from services.ledger.appender import Batch
 from services.ledger.positions import Span
-from services.ledger.queries import LedgerQueries, Selection
+from services.ledger.queries import EntryFilter, LedgerQueries
 from services.ledger.records import entry_of
 from services.messaging.avro import decoder, encoder
 from services.messaging.schema_ids import FolderSchemaIds
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def values(entries: int, customers: int) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of the topic: the customers in turn, each with its entries in order."""
+    """Keys and values of the topic, for all customers in turn."""
     encode = encoder(LOYALTY, FolderSchemaIds())
     for number in range(entries):
         card = f"{9_200_000_000 + number % customers}"
@@ -74,7 +74,7 @@ def measured(url: str, records: Sequence[tuple[bytes, bytes]]) -> dict[str, floa
     queries, cards = LedgerQueries(url), [key.decode() for key, _ in records[:PAGES]]
     with timed() as reading:
         for card in cards:
-            queries.page(card, Selection(), 100)
+            queries.page(card, EntryFilter(), 100)
     queries.close()
     ledger.close()
     return {
@@ -95,7 +95,7 @@ def follow(ledger: Ledger, records: Sequence[tuple[bytes, bytes]]) -> None:
 
 @contextmanager
 def timed() -> Iterator[dict[str, Any]]:
-    """Seconds on the clock, and of processor time of this process; the database's server is not in the latter."""
+    """Measure wall time and processor time of this process in seconds, without the database server."""
     found: dict[str, Any] = {}
     started, cpu = time.perf_counter(), sum(psutil.Process().cpu_times()[:2])
     yield found

@@ -1,4 +1,4 @@
-"""An HTTP load without coordinated omission: each request is timed from when it was due, whatever delayed it."""
+"""An open-loop HTTP load: the latency of each request counts from its scheduled time (no coordinated omission)."""
 
 import asyncio
 import itertools
@@ -14,7 +14,12 @@ import uvloop
 
 @dataclass
 class Measured:
-    """Latencies in milliseconds, from when a request was due to the last byte of its answer; answers by status."""
+    """The measurements of a load.
+
+    Attributes:
+        latencies: milliseconds from the scheduled time of a request to the last byte of its response.
+        statuses: number of responses by status.
+    """
 
     seconds: float = 0.0
     latencies: list[float] = field(default_factory=list)
@@ -29,7 +34,7 @@ class Measured:
 
 
 def run(url: str, paths: Sequence[str], *, rate: float | None, seconds: float, connections: int = 32) -> Measured:
-    """GET the paths in turn, so many a second for so long; with no rate, as fast as the connections allow."""
+    """GET the paths in turn, with ``rate`` requests a second. Without a rate, as fast as the connections allow."""
     return uvloop.run(_run(url, paths, rate, seconds, connections))
 
 
@@ -44,7 +49,7 @@ async def _run(url: str, paths: Sequence[str], rate: float | None, seconds: floa
 
 
 def _schedule(start: float, rate: float | None, seconds: float) -> Iterator[float]:
-    """When each request is due; without a rate at once, again and again."""
+    """The scheduled time of each request. Without a rate endless zeros."""
     if rate is None:
         return itertools.repeat(0.0)
     return iter([start + number / rate for number in range(int(rate * seconds))])

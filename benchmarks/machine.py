@@ -1,4 +1,4 @@
-"""The machine that a figure was measured on."""
+"""Describe the machine of a measurement."""
 
 import os
 import platform
@@ -8,7 +8,7 @@ import psutil
 
 
 def machine() -> dict[str, str | int]:
-    """Processor, cores, memory and Python, as a benchmark's report names them."""
+    """Processor, cores, memory and Python version, for the report of a benchmark."""
     return {
         "cpu": cpu_model(),
         "cores": os.cpu_count() or 1,
@@ -19,7 +19,7 @@ def machine() -> dict[str, str | int]:
 
 
 def cpu_model() -> str:
-    """The processor as Linux names it, or what Python knows elsewhere."""
+    """The processor as Linux names it, or as Python names it on other systems."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())

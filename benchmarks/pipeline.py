@@ -1,11 +1,11 @@
-"""Throughput, cost, latency and memory of the fan-out and of the loyalty query: ``make bench``.
+"""Measure throughput, cost, latency and memory of the fan-out and the loyalty query (``make bench``).
 
-Throughput: a topic is loaded first, then one query at a time reads it to its end, as a process of its own; the first
-micro-batch is warm-up. Latency: both queries run, invoices come at a fixed rate, and the broker's own append times of
-input and output are compared, so that no clock but one takes part. Writes var/reports/pipeline.json.
+Throughput: the benchmark loads a topic, and then each query reads it to its end in a process. The first micro-batch is
+warm-up. Latency: both queries run while invoices arrive at a fixed rate. The latency is the difference of the broker's
+append times of output and input, so only one clock is involved. Writes var/reports/pipeline.json.
 
-``--before CHECKOUT`` measures the loyalty query of another checkout of this project too (``git worktree add``), in
-alternation with this one. Both read what the older simulator writes: old invoices are read for ever.
+``--before CHECKOUT`` also measures the loyalty query of another checkout (``git worktree add``), alternating with this
+one. Both read invoices of the older simulator, which every later version can read.
 """
 
 import argparse
@@ -70,18 +70,18 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Variant:
-    """A query, as a checkout of this project has it."""
+    """A query of a checkout of this project."""
 
     query: str
     checkout: Path
 
     def environment(self, settings: Settings) -> dict[str, str]:
-        # Spark's Python workers are started elsewhere and find the modules by this path alone.
+        # Spark's Python workers start in another folder and find the modules only by this path.
         return environment_of(settings) | {"PYTHONPATH": str(self.checkout)}
 
 
 def throughput(directory: Path, options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Each query alone, over the whole of a topic loaded with the same invoices, in alternation."""
+    """Run each query alone over a topic with the same invoices. The queries alternate."""
     settings = private_settings(
         directory,
         max_offsets_per_trigger=options.batch,
@@ -135,8 +135,8 @@ def load_with(variant: Variant, settings: Settings, options: Options) -> None:
     subprocess.run(command, env=variant.environment(settings), cwd=variant.checkout, check=True)
 
 
-class Seen(NamedTuple):
-    """What a process and its descendants had used by a moment."""
+class ResourceSample(NamedTuple):
+    """The resources that a process and its descendants have used up to a moment."""
 
     time: float
     cpu_seconds: float
@@ -144,26 +144,26 @@ class Seen(NamedTuple):
 
 
 def resident_bytes(process: psutil.Process) -> int:
-    """What the process alone would take: a page that others share counts in full for each."""
+    """Memory of all processes. A shared page counts for each process (RSS)."""
     size: int = process.memory_info().rss
     return size
 
 
 def proportional_bytes(process: psutil.Process) -> int:
-    """The same where what is shared counts once for all who share it, as the kernel reckons (PSS; Linux only)."""
+    """Memory of all processes. A shared page counts once (PSS, Linux only)."""
     size: int = process.memory_full_info().pss
     return size
 
 
 @dataclass
 class Watch:
-    """Processor time and memory of a process and all its descendants, seen every so many seconds."""
+    """Samples processor time and memory of a process and all its descendants."""
 
     process: psutil.Process
     memory: Callable[[psutil.Process], int] = resident_bytes
     every: float = 0.5
     cpu_seconds: dict[int, float] = field(default_factory=dict)
-    history: list[Seen] = field(default_factory=list)
+    history: list[ResourceSample] = field(default_factory=list)
 
     @property
     def peak_bytes(self) -> int:
@@ -178,10 +178,10 @@ class Watch:
             except psutil.Error:
                 continue
             self.cpu_seconds[member.pid] = times.user + times.system
-        self.history.append(Seen(time.time(), sum(self.cpu_seconds.values()), size))
+        self.history.append(ResourceSample(time.time(), sum(self.cpu_seconds.values()), size))
 
     def cpu_seconds_at(self, moment: float) -> float:
-        """Processor time used until then, evenly spread between two looks."""
+        """Processor time used up to a moment, interpolated linearly between two samples."""
         times, used, _ = zip(*self.history, strict=True)
         return float(np.interp(moment, times, used))
 
@@ -198,9 +198,9 @@ def _descendants(process: psutil.Process) -> list[psutil.Process]:
 
 
 def run_to_the_end(variant: Variant, settings: Settings, log_file: Path, warm_up: int = 1) -> dict[str, float]:
-    """One query over all there is; figures over its micro-batches without the first so many, memory and start over all.
+    """Run one query to the end of its input. Rates exclude the micro-batches of the warm-up.
 
-    Raises RuntimeError if it fails, or has no more micro-batches than those.
+    Raises RuntimeError if the query fails, or has only micro-batches of the warm-up.
     """
     command = [sys.executable, "-m", "pipelines", "--query", variant.query, "--available-now"]
     with log_file.open("wb") as log:
@@ -214,19 +214,19 @@ def run_to_the_end(variant: Variant, settings: Settings, log_file: Path, warm_up
         ended.set()
         watcher.join()
     if status:
-        # Of a line that holds Spark's whole plan, the cause is at its beginning.
+        # A log line can contain Spark's whole plan. The cause is at its beginning.
         end = "\n".join(line[:1000] for line in log_file.read_text(encoding="utf-8").splitlines()[-5:])
         raise RuntimeError(f"{variant.query} ended with status {status}: {end}")
     return figures(list(_batches(log_file)), watch, warm_up)
 
 
 def figures(batches: Sequence[dict[str, Any]], watch: Watch, warm_up: int) -> dict[str, float]:
-    """Of a query's micro-batches as it logs them; raises RuntimeError if they are warm-up alone."""
+    """Figures from the logged micro-batches of a query. Raises RuntimeError if all are warm-up."""
     measured = batches[warm_up:]
     if not measured:
         raise RuntimeError(f"{len(batches)} micro-batches are warm-up alone: give more invoices")
     rows, everything = sum(batch["rows"] for batch in measured), sum(batch["rows"] for batch in batches)
-    # A line is logged when its batch has ended.
+    # The query logs a line at the end of a batch.
     ends = [datetime.fromisoformat(batch["timestamp"]).timestamp() for batch in batches]
     begin, end = ends[warm_up - 1], ends[-1]
     steady = watch.cpu_seconds_at(end) - watch.cpu_seconds_at(begin)
@@ -246,7 +246,7 @@ def _batches(log_file: Path) -> Iterator[dict[str, Any]]:
 
 
 def latency(directory: Path, options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """From an invoice's append to the append of what each query makes of it, at a steady rate, in milliseconds."""
+    """Milliseconds from the append of an invoice to the append of its output, at a steady rate."""
     settings = private_settings(directory, spark_master="local[2]")
     count = options.rate * options.seconds
     warm_up, measured = (
@@ -275,7 +275,7 @@ def _wait_for(settings: Settings, topic: Topic, records: int) -> None:
 
 
 def _append_times(settings: Settings, topic: Topic, numbers: set[str]) -> dict[str, int]:
-    """Invoice number to the broker's append time of its first record on the topic, milliseconds."""
+    """Invoice number to the broker's append time of its first record on the topic, in milliseconds."""
     decode = decoder(topic, FolderSchemaIds())
     times: dict[str, int] = {}
     for message in read_all(settings, topic):

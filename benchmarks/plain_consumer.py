@@ -1,7 +1,7 @@
-"""The least that a restore can do: a plain confluent-kafka consumer that reads a topic into nothing.
+"""The fastest possible restore: a plain confluent-kafka consumer that reads a topic and stores nothing.
 
-``python -m benchmarks.plain_consumer SERVERS TOPIC`` prints what it took from the first records to the end, as JSON:
-at least 100,000 records, or most of them are there before the clock starts.
+``python -m benchmarks.plain_consumer SERVERS TOPIC`` prints the figures from the first record to the end as JSON. The
+topic needs at least 100,000 records. With fewer, most of them arrive before the clock starts.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Interactive queries, measured: restore, reads, and an owner's death under load (``make bench-queries``).
+"""Measure interactive queries: restore, reads, and the death of an owner under load (``make bench-queries``).
 
-Everything is real: a broker, the API as processes, HTTP. The server's own processor time gives requests per core, so
-that a load generator on the same cores does not count. A bare server and a plain consumer are measured in the same run,
-in alternation; ratios are medians of the pairs. Writes var/reports/queries.json.
+The benchmark uses a real broker, API processes and HTTP. Requests per core use the processor time of the server only,
+so the load generator does not count. A bare server and a plain consumer alternate with the API in the same run, and
+ratios are medians of the pairs. Writes var/reports/queries.json.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def death_of_an_owner(settings: Settings, directory: Path) -> dict[str, Any]:
-    """Three instances with one standby each, readers that check every answer; then SIGKILL to one that owns."""
+    """Kill an owner of three instances with one standby each, while readers check every response."""
     create_topics(settings)
     writer = Writer(BalanceWriter(settings), STANDBY_CARDS)
     with ExitStack() as stack:
@@ -128,7 +128,7 @@ def _restore_and_leave(
 def _restore(
     stack: ExitStack, settings: Settings, directory: Path, balances: int
 ) -> tuple[dict[str, float], ApiProcess]:
-    """Records a second from the first to readiness, and memory of each key over that of an empty instance."""
+    """Records a second from the first record to readiness, and memory of each key above an empty instance."""
     empty = settings.model_copy(update={"topic_prefix": "empty-"})
     create_topics(empty)
     with _instance(empty, directory, "empty") as instance:
@@ -136,11 +136,11 @@ def _restore(
         resident_empty = _process(instance).memory_info().rss
     first = stack.enter_context(_instance(settings, directory, "first"))
     begun = None
-    while begun is None:  # its first record, so that the start of Python and of the web server is not counted
+    while begun is None:  # start at the first record, to exclude the start of Python and of the web server
         report = first.wait_until(lambda report: any(each["applied"] for each in report["partitions"]))
         begun, before = time.monotonic(), sum(each["applied"] for each in _balances(report))
         cpu_before = sum(_process(first).cpu_times()[:2])
-    while not _is_ready(first):  # asked now and then: to answer takes the processor that restores
+    while not _is_ready(first):  # poll rarely, because a response takes processor time from the restore
         time.sleep(_LOOK_SECONDS)
     seconds = time.monotonic() - begun
     process = _process(first)
@@ -186,7 +186,7 @@ def _against_bare_server(instance: ApiProcess, paths: list[str], options: argpar
 def _per_core(
     process: psutil.Process, url: str, paths: list[str], seconds: float, rates: list[float] | None = None
 ) -> float:
-    """Requests for each second of the server's own processor time, while it is kept busy."""
+    """Requests for each second of the server's processor time, under full load."""
     load.run(url, paths, rate=None, seconds=0.3)
     before = sum(process.cpu_times()[:2])
     measured = load.run(url, paths, rate=None, seconds=seconds)

@@ -1,4 +1,4 @@
-"""What restores are measured with: the balances to restore, and the consumer that they are compared with."""
+"""Balances for restores, and the plain consumer that restores are compared with."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ def card(number: int) -> str:
 
 
 def write_balances(settings: Settings, count: int) -> None:
-    """One record a customer, with every field set, as the pipeline sets them."""
+    """Write one record for each customer, with all fields that the pipeline sets."""
     changelog, encode = BalanceWriter(settings), encoder(LOYALTY_BALANCES, schema_ids(settings))
     for number in range(count):
         points = Decimal(number % 50_000) / 100
@@ -38,7 +38,7 @@ def write_balances(settings: Settings, count: int) -> None:
 
 
 def read_into_nothing(settings: Settings) -> dict[str, float]:
-    """What a plain consumer makes of the same topic, in a process of its own."""
+    """Read the same topic with a plain consumer in a process."""
     command = ["benchmarks.plain_consumer", settings.kafka_bootstrap_servers, settings.name_of(LOYALTY_BALANCES)]
     run = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=True)
     found: dict[str, float] = json.loads(run.stdout)
@@ -46,7 +46,7 @@ def read_into_nothing(settings: Settings) -> dict[str, float]:
 
 
 def compared(restores: list[tuple[dict[str, float], dict[str, float]]]) -> dict[str, Any]:
-    """Restores beside what a plain consumer did right after each."""
+    """Compare each restore with the plain consumer that ran right after it."""
     ours, plain = [each for each, _ in restores], [each for _, each in restores]
     return {
         **{name: round(median(each[name] for each in ours), 1) for name in ours[0]},

@@ -1,21 +1,19 @@
-"""How fast the POS simulator is: ``python -m benchmarks.simulator [--count N]`` (a broker as LOYALTY_… settings say).
+"""Measure the POS simulator: ``python -m benchmarks.simulator [--count N]``. The LOYALTY_… settings name the broker.
 
-Prints one JSON object: invoices per second for each stage (median of the rounds), CPU seconds per 1,000 invoices on the
-way to the broker, and two ratios that hold on any machine: to the plain encoder, and to one constant invoice encoded
-by it and published, which is as fast as a simulator without simulation could be with the library alone.
+Prints one JSON object with medians of the rounds: invoices per second for each stage, CPU seconds per 1,000 published
+invoices, and two ratios. One is to the plain encoder. The other is to a constant invoice that is encoded and published
+again and again, which is the fastest possible simulator with this library.
 """
 
 import argparse
 import json
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.machine import machine
 from schemas import topics
 from services.messaging import avro
 from services.messaging.administration import create_topics
@@ -27,13 +25,6 @@ from services.pos_simulator.invoicing import Invoicing
 from services.settings import Settings
 
 PREFIX = "benchmark-simulator-"
-
-
-def cpu_model() -> str:
-    """The processor as Linux names it, or what Python knows elsewhere."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
 
 
 def invoicing(options: Options) -> Invoicing:
@@ -53,17 +44,17 @@ def generate_and_encode(options: Options) -> None:
 
 
 def generate_and_encode_plainly(options: Options) -> None:
-    """What the simulator would be without its encoder of shared parts."""
+    """Simulate with the plain encoder instead of the encoder that reuses shared parts."""
     write, encode = invoicing(options), avro.encoder(topics.POS_INVOICES, FolderSchemaIds())
     for number in range(options.count):
         encode(write.next_invoice(number / options.count))
 
 
 def constant(options: Options) -> Iterator[Message]:
-    """The first invoice of the day again and again, encoded by the library each time."""
+    """The first invoice of the day repeatedly, encoded by the library each time."""
     encode = avro.encoder(topics.POS_INVOICES, FolderSchemaIds())
     first = next(Simulation(options).messages())
-    assert first.invoice is not None  # noqa: S101 - narrows the type; repeats and broken ones are off
+    assert first.invoice is not None  # noqa: S101 - narrows the type, because duplicates and broken invoices are off
     for _ in range(options.count):
         yield Message(first.key, encode(first.invoice), Kind.INVOICE, first.invoice)
 
@@ -113,7 +104,7 @@ def main() -> None:
         "ratio_to_constant_invoice": round(published / floor, 2),
         "count": arguments.count,
         "rounds": arguments.rounds,
-        "machine": f"{cpu_model()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "machine": machine(),
     }
     sys.stdout.write(json.dumps(figures, indent=2) + "\n")
 

@@ -27,7 +27,7 @@ from pipelines.runtime.query_metrics import READY, ProgressMetrics
 from pipelines.runtime.query_table import CONTINUOUS, QUERIES
 from pipelines.runtime.session import spark_session
 from services.logging import configure_logging
-from services.messaging.administration import TillTimeError
+from services.messaging.administration import TimestampTypeError
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import schema_ids
 from services.programmes.file import ProgrammeError
@@ -43,7 +43,7 @@ _REFUSALS = (
     PublishError,
     RecordsLostError,
     RepeatHorizonError,
-    TillTimeError,
+    TimestampTypeError,
 )
 
 WORKER_TIMEOUT = "Python worker failed to connect back"

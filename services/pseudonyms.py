@@ -1,7 +1,7 @@
-"""Pseudonyms of customers: a keyed hash, so that nobody without the key finds a card by trying all that there can be.
+"""Pseudonyms of customers: keyed hashes of card numbers.
 
-A plain or salted hash of a card number is undone by a list of all card numbers; EDPB Guidelines 01/2025 ask for a
-secret of high entropy that is kept apart from the data. The data stay personal data for whoever has the key.
+Anybody can undo a plain or salted hash with a list of all card numbers. EDPB Guidelines 01/2025 require a secret of
+high entropy that is stored apart from the data. For an owner of the key the data are still personal data.
 """
 
 import base64
@@ -14,35 +14,35 @@ from pathlib import Path
 
 KEY_BYTES = 32
 _VERSION = "p1"
-"""Goes in front, so that another way of making pseudonyms can be told from this one."""
+"""The prefix of all pseudonyms. Another algorithm will get another prefix."""
 
 
 class PseudonymKeyError(RuntimeError):
-    """The key file holds no key; the message names it."""
+    """The key file does not contain a key. The message names the file."""
 
 
 class Pseudonyms:
-    """Makes the pseudonyms of one key.
+    """Computes pseudonyms with one key.
 
     Attributes:
-        key_id: names the key without telling it, so that data can say which one they were written with.
+        key_id: identifies the key without revealing it. Data name the key with which they were written.
     """
 
     def __init__(self, key: bytes) -> None:
         self._key = key
-        # Longer than any card that a till may send, so it is no customer's pseudonym.
+        # This text is longer than any valid card, so the id is not the pseudonym of a customer.
         self.key_id = self.of("the id of this key " + "-" * 128)
 
     def of(self, card: str) -> str:
-        """The pseudonym of a card: HMAC-SHA256 in base 32, 55 characters; always the same for the same card and key."""
+        """Returns the HMAC-SHA256 of a card in base 32: 55 characters, always the same for a card and a key."""
         digest = hmac.digest(self._key, card.encode(), hashlib.sha256)
         return f"{_VERSION}-{base64.b32encode(digest).decode().rstrip('=').lower()}"
 
 
 def pseudonyms(key_file: Path) -> Pseudonyms:
-    """Pseudonyms under the key of a file, which is made if it is missing: 32 random bytes, for its owner alone.
+    """Reads the key from a file, and creates the file if it is missing: 32 random bytes that only the owner can read.
 
-    Of several processes that make it at once, all get the same one. Raises PseudonymKeyError, OSError.
+    Several processes that create it at the same time get the same key. Raises PseudonymKeyError and OSError.
     """
     try:
         key = key_file.read_bytes()
@@ -50,13 +50,15 @@ def pseudonyms(key_file: Path) -> Pseudonyms:
         _create(key_file)
         key = key_file.read_bytes()
     if len(key) != KEY_BYTES:
-        raise PseudonymKeyError(f"{key_file} is no key: it has {len(key)} bytes, not {KEY_BYTES}")
+        raise PseudonymKeyError(
+            f"{key_file} is not a key: it has {len(key)} bytes, not {KEY_BYTES}. Restore it from a backup."
+        )
     return Pseudonyms(key)
 
 
 def _create(key_file: Path) -> None:
     key_file.parent.mkdir(parents=True, exist_ok=True)
-    # mkstemp's files are for their owner alone; a link appears with all of its content, and only if nothing is there.
+    # Only the owner can read a file of mkstemp. The link appears with its content, or fails if the file exists.
     handle, name = tempfile.mkstemp(dir=key_file.parent, prefix=f".{key_file.name}-")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -1,4 +1,4 @@
-"""What all tests share: one broker and one Spark session for the whole run; topics are each test's own."""
+"""Fixtures for all tests: one broker and one Spark session for the run, and separate topics for each test."""
 
 import os
 import uuid
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from infra.local.broker import LocalBroker
     from tests.support.containers import KafkaInContainer
 
-# A starved machine is slow at random: that fails no property. In CI the examples are the same in every run.
+SHUFFLE_PARTITIONS = 2
+"""One task a core: a third of the tasks fewer than by default, and accounts are still spread over partitions."""
+
+# A busy machine is slow at random, so no property has a deadline. In CI the examples are the same in every run.
 hypothesis_settings.register_profile(
     "retail-loyalty", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
 )
@@ -29,53 +32,59 @@ hypothesis_settings.load_profile("retail-loyalty")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("retail-loyalty")
-    group.addoption("--kafka-bootstrap-servers", help="Test against this Kafka instead of a broker of the run's own.")
-    group.addoption(
-        "--containers", action="store_true", help="Test on the project's images, and the images themselves."
-    )
+    group.addoption("--kafka-bootstrap-servers", help="Use this Kafka instead of starting a broker.")
+    group.addoption("--containers", action="store_true", help="Run integration tests on the project's images.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A developer's own LOYALTY_… settings change no test.
+    # The LOYALTY_… settings of a developer must not change a test.
     for name in [name for name in os.environ if name.startswith("LOYALTY_")]:
         del os.environ[name]
-    if config.getoption("numprocesses", default=None) and not config.getoption("--kafka-bootstrap-servers"):
+    is_parallel = config.getoption("numprocesses", default=None)
+    if is_parallel and not config.getoption("--kafka-bootstrap-servers") and not _only_unit_tests(config):
         config.pluginmanager.register(SharedBroker(config))
 
 
+def _only_unit_tests(config: pytest.Config) -> bool:
+    """Whether the run needs no broker, because all its arguments are below tests/unit."""
+    unit_tests = Path(__file__).parent / "unit"
+    paths = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+    return all(path.is_relative_to(unit_tests) for path in paths)
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """All that needs the Spark session runs in one process, so that a run has one (pytest-xdist, ``loadgroup``)."""
+    """Run all tests with the Spark session in one process of pytest-xdist, so that a run starts one session."""
     if "spark" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On containers, an integration test that has no part in one would only repeat what it shows in `make test`."""
+    """With ``--containers``, deselect integration tests that use no container. `make test` runs them."""
     if not config.getoption("--containers"):
         return
-    in_containers = {"kafka", "own_broker"}
-    repeated = [
+    container_fixtures = {"kafka", "own_broker"}
+    without_containers = [
         item
         for item in items
-        if item.path.parent.name == "integration" and in_containers.isdisjoint(getattr(item, "fixturenames", ()))
+        if item.path.parent.name == "integration" and container_fixtures.isdisjoint(getattr(item, "fixturenames", ()))
     ]
-    config.hook.pytest_deselected(items=repeated)
-    items[:] = [item for item in items if item not in repeated]
+    config.hook.pytest_deselected(items=without_containers)
+    items[:] = [item for item in items if item not in without_containers]
 
 
 @pytest.fixture(scope="session")
 def kafka(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Bootstrap servers of a real broker: the given one, or the one of this run."""
-    if given := pytestconfig.getoption("--kafka-bootstrap-servers") or SharedBroker.given_to(pytestconfig):
+    """Bootstrap servers of the given broker, or of a broker that this run starts."""
+    if given := pytestconfig.getoption("--kafka-bootstrap-servers") or SharedBroker.servers_for(pytestconfig):
         yield given
     else:
-        with broker_of_a_run(pytestconfig, tmp_path_factory.mktemp("broker")) as bootstrap_servers:
+        with running_broker(pytestconfig, tmp_path_factory.mktemp("broker")) as bootstrap_servers:
             yield bootstrap_servers
 
 
 @contextmanager
-def broker_of_a_run(config: pytest.Config, directory: Path) -> Iterator[str]:
-    """A broker for all tests of a run: a container of the project's image, or a process. Gives its servers."""
+def running_broker(config: pytest.Config, directory: Path) -> Iterator[str]:
+    """Run a broker for all tests, in a container or as a process. Yields its bootstrap servers."""
     if config.getoption("--containers"):
         from tests.support.containers import KafkaInContainer
 
@@ -95,31 +104,31 @@ def broker_of_a_run(config: pytest.Config, directory: Path) -> Iterator[str]:
 
 
 class SharedBroker:
-    """Held by the process that controls a run of several (pytest-xdist), so that these have one broker."""
+    """Starts one broker for all processes of a run with pytest-xdist. The controlling process owns it."""
 
     _INPUT = "kafka"
 
     def __init__(self, config: pytest.Config) -> None:
-        self._held = ExitStack()
-        directory = self._held.enter_context(TemporaryDirectory(prefix="broker-"))
-        self._bootstrap_servers = self._held.enter_context(broker_of_a_run(config, Path(directory)))
+        self._resources = ExitStack()
+        directory = self._resources.enter_context(TemporaryDirectory(prefix="broker-"))
+        self._bootstrap_servers = self._resources.enter_context(running_broker(config, Path(directory)))
 
     def pytest_configure_node(self, node: Any) -> None:
         node.workerinput[self._INPUT] = self._bootstrap_servers
 
     def pytest_unconfigure(self) -> None:
-        self._held.close()
+        self._resources.close()
 
     @classmethod
-    def given_to(cls, config: pytest.Config) -> str | None:
-        """What the controlling process gave to this one; nothing in a run of one process."""
+    def servers_for(cls, config: pytest.Config) -> str | None:
+        """The servers that the controlling process passed to this one. None in a run of one process."""
         servers: str | None = getattr(config, "workerinput", {}).get(cls._INPUT)
         return servers
 
 
 @pytest.fixture
 def own_broker(pytestconfig: pytest.Config, tmp_path: Path) -> "Iterator[LocalBroker | KafkaInContainer]":
-    """A broker that this test alone has, to start and to stop: a process, or a container. It is not started yet."""
+    """A broker for this test only, as a process or a container. The test starts and stops it."""
     if pytestconfig.getoption("--containers"):
         from tests.support.containers import KafkaInContainer
 
@@ -136,7 +145,7 @@ def own_broker(pytestconfig: pytest.Config, tmp_path: Path) -> "Iterator[LocalBr
 
 @pytest.fixture
 def settings(kafka: str, tmp_path: Path) -> Settings:
-    """Settings of this test alone: topics under a prefix of its own, folders in its temporary directory."""
+    """Settings with a topic prefix and folders that only this test uses."""
     return Settings(
         kafka_bootstrap_servers=kafka,
         topic_prefix=f"test-{uuid.uuid4().hex[:12]}-",
@@ -145,25 +154,26 @@ def settings(kafka: str, tmp_path: Path) -> Settings:
         state_dir=tmp_path / "state",
         ledger_url=f"sqlite:///{tmp_path / 'ledger.sqlite'}",
         pseudonym_key_file=tmp_path / "pseudonym.key",
+        shuffle_partitions=SHUFFLE_PARTITIONS,
     )
 
 
 @pytest.fixture
 def topics_created(settings: Settings) -> Iterator[list[str]]:
-    """The topics of the catalogue, on the broker under this test's prefix; gone after the test."""
+    """Create the topics of the catalogue with the prefix of this test, and delete them after it."""
     from services.messaging.administration import create_topics
     from services.messaging.clients import admin
 
     names = create_topics(settings)
     yield names
-    client = admin(settings)  # held by a name: its futures fail when it is collected before they are done
+    client = admin(settings)  # the futures fail if the client is garbage-collected first
     for future in client.delete_topics(names).values():
         future.result()
 
 
 @pytest.fixture(scope="session")
 def postgresql(pytestconfig: pytest.Config) -> Iterator[str]:
-    """The URL of the superuser of a PostgreSQL server of this run: the system's packages, or the project's image."""
+    """The superuser's URL of a PostgreSQL server for this run, from system packages or the project's image."""
     if pytestconfig.getoption("--containers"):
         from tests.support.containers import PostgresInContainer
 
@@ -173,14 +183,14 @@ def postgresql(pytestconfig: pytest.Config) -> Iterator[str]:
     from tests.support.postgresql import programs, server
 
     if not (folder := programs()):
-        pytest.skip("PostgreSQL is not installed: neither /usr/lib/postgresql/*/bin nor the path has initdb")
+        pytest.skip("PostgreSQL is not installed: found no initdb in /usr/lib/postgresql/*/bin or on the path")
     with server(folder) as url:
         yield url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """An empty database of this test alone, in both kinds."""
+    """An empty database for this test, in SQLite and in PostgreSQL."""
     from tests.support.postgresql import database
 
     if request.param == "sqlite":
@@ -192,7 +202,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
-    """The one Spark session of the run, on two local cores, with the connectors on its class path."""
+    """The Spark session of the run, on two local cores, with the connectors on the class path."""
     from infra.local import jars
     from infra.local.java import find_java_home
     from pipelines.runtime.session import spark_session
@@ -202,6 +212,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     session = spark_session(
         Settings(
             spark_master="local[2]",
+            shuffle_partitions=SHUFFLE_PARTITIONS,
             spark_jars_dir=jars.folder("spark"),
             spark_java_options=f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dderby.system.home={warehouse}",
             checkpoint_dir=str(warehouse / "checkpoints"),

@@ -11,7 +11,7 @@ from api.http import headers, problems
 from api.http.parameters import LONGEST_TIMEOUT_SECONDS
 from api.http.problems import Problem
 from api.schemas.commands import Command
-from services.commands.identity import LONGEST_KEY, command_id, request_hash
+from services.commands.identity import MAX_KEY_LENGTH, command_id, request_hash
 from services.domain import events
 
 CUSTOMARY_TIMEOUT_SECONDS = 10.0
@@ -35,7 +35,7 @@ async def identity(
         str | None,
         Header(
             min_length=1,
-            max_length=LONGEST_KEY,
+            max_length=MAX_KEY_LENGTH,
             pattern=r"^[ -~]+$",
             description="New for each command, the same when it is repeated. It belongs to method and path.",
             examples=["5c1d5bd8-55b4-4d2c-a9a8-0e1c8f6f7e52"],

@@ -26,17 +26,15 @@ from api.routing.key_reads import KeyReads
 from api.routing.lookup import problem_of
 from api.routing.owner_only import OwnerRequests
 from services.codecs.events import command_record
-from services.commands.log import ASKED, DECIDED, DONE, ERASE, PENDING, CommandLog, mark_of
-from services.domain.account.model import command_kind
+from services.commands.log import DECISION_SEQUENCE, DONE, ERASE, MARK_SEQUENCE, PENDING, CommandLog, mark_of
 from services.domain.events import Command
 from services.domain.formats import to_milliseconds
 from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
 from services.state_stores import catalogue
 from services.state_stores.contract import StoreClosedError
-from services.state_stores.entry import Entry, ReadConsistency
-from services.state_stores.local import LocalStores
-from services.state_stores.store import NotServingError
+from services.state_stores.definition import ReadConsistency, VersionedValue
+from services.state_stores.store import LocalStores, NotServingError
 
 log = structlog.get_logger(__name__)
 
@@ -100,7 +98,9 @@ class Commands:
         """
         found = await self._reads.ask(catalogue.DECISIONS, command_id)
         if found.status_code == HTTPStatus.OK and seconds and _value_of(found)["Status"] == PENDING:
-            decided = await self._reads.ask(catalogue.DECISIONS, command_id, ReadConsistency(DECIDED), seconds)
+            decided = await self._reads.ask(
+                catalogue.DECISIONS, command_id, ReadConsistency(DECISION_SEQUENCE), seconds
+            )
             found = found if problem_of(decided) == problems.SequenceNotReached.code else decided
         if found.status_code == HTTPStatus.NOT_FOUND:
             return None
@@ -148,7 +148,7 @@ class Commands:
             card, command = await asked.make()
             # Asking about the redemption may have taken a while.
             self._owners.require_ownership(self._decisions, self._decisions.partition_of(command_id.encode()))
-            mark = mark_of(command_id, command_kind(command), asked.request_hash)
+            mark = mark_of(command_id, command.kind, asked.request_hash)
             if not is_marked:
                 await self._mark(mark)
                 is_marked = True
@@ -173,9 +173,9 @@ class Commands:
             raise problems.KafkaUnavailable(SEND_AGAIN_SECONDS) from error
 
     async def _outcome(self, asked: Asked, mark: Record, until: float) -> Response:
-        entry = await self._wait(asked.command_id, DECIDED, until)
+        entry = await self._wait(asked.command_id, DECISION_SEQUENCE, until)
         # Who is sent to ask elsewhere must find it there.
-        entry = entry or await self._wait(asked.command_id, ASKED, time.monotonic() + _MARK_SECONDS)
+        entry = entry or await self._wait(asked.command_id, MARK_SEQUENCE, time.monotonic() + _MARK_SECONDS)
         decision: Decision = orjson.loads(entry.body if entry else catalogue.decision_body(mark))
         return accepted(decision) if decision["Status"] == PENDING else await self._decided(asked, decision, until)
 
@@ -190,7 +190,7 @@ class Commands:
             response.headers[headers.SEQUENCE] = str(decision["AccountSequence"])
         return response
 
-    def _read(self, command_id: str) -> Entry | None:
+    def _read(self, command_id: str) -> VersionedValue | None:
         try:
             return self._decisions.get(command_id.encode())
         except NotServingError as error:
@@ -198,7 +198,7 @@ class Commands:
         except StoreClosedError as error:
             raise problems.Stopping from error
 
-    async def _wait(self, command_id: str, sequence: int, until: float) -> Entry | None:
+    async def _wait(self, command_id: str, sequence: int, until: float) -> VersionedValue | None:
         """The record once it has that sequence; what is there when the time is over, or the partition leaves."""
         key, seconds = command_id.encode(), max(0.0, until - time.monotonic())
         with suppress(NotServingError, StoreClosedError):
@@ -215,7 +215,7 @@ class Commands:
             return
 
         async def once_seen() -> None:
-            await self._wait(command_id, ASKED, time.monotonic() + SEND_AGAIN_SECONDS)
+            await self._wait(command_id, MARK_SEQUENCE, time.monotonic() + SEND_AGAIN_SECONDS)
             del self._in_flight[command_id]
 
         release = asyncio.create_task(once_seen())
@@ -245,7 +245,7 @@ def _value_of(response: Response) -> Decision:
     return value
 
 
-def _age(entry: Entry) -> float:
+def _age(entry: VersionedValue) -> float:
     """Seconds since the broker appended the record, by this machine's clock."""
     return time.time() - entry.append_time / 1000
 

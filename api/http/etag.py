@@ -5,7 +5,7 @@ from collections.abc import Callable
 from fastapi import Response
 
 from api.http.headers import RawHeaders
-from services.state_stores.entry import Entry
+from services.state_stores.definition import VersionedValue
 
 _CACHING = (b"cache-control", b"private, no-cache")
 _JSON = (b"content-type", b"application/json")
@@ -21,7 +21,7 @@ class _ReadyResponse(Response):
         self.background = None
 
 
-def answer(entry: Entry, body: Callable[[Entry], bytes], if_none_match: str | None) -> Response:
+def answer(entry: VersionedValue, body: Callable[[VersionedValue], bytes], if_none_match: str | None) -> Response:
     """The JSON body that is made of an entry, with its entity tag; 304 where the caller's copy is the current one."""
     etag = etag_of(entry)
     if if_none_match is not None and matches(if_none_match, etag):
@@ -31,7 +31,7 @@ def answer(entry: Entry, body: Callable[[Entry], bytes], if_none_match: str | No
     return _ReadyResponse(200, [(b"etag", etag.encode()), _CACHING, length, _JSON], content)
 
 
-def etag_of(entry: Entry) -> str:
+def etag_of(entry: VersionedValue) -> str:
     """The sequence, after the account's opened time where there is one: a new account counts from 1 again."""
     return f'"{entry.opened_time}.{entry.sequence}"' if entry.opened_time else f'"{entry.sequence}"'
 

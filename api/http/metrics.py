@@ -14,7 +14,7 @@ from prometheus_client.utils import floatToGoString
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.state_stores.contract import StoreClosedError
-from services.state_stores.local import LocalStores
+from services.state_stores.store import LocalStores
 from services.state_stores.task import StoreTask
 
 # A local read takes well under a millisecond, a long poll up to 30 s.
@@ -136,7 +136,7 @@ class _StoresCollector(Collector):
                     families[key].add_metric([name, str(partition)], value)
         yield from families.values()
         alive = GaugeMetricFamily("loyalty_materialiser_alive", "1 while the thread lives and turns.")
-        alive.add_metric([], float(self._stores.feed.alive))
+        alive.add_metric([], float(self._stores.materialiser.alive))
         yield alive
 
 

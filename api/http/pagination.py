@@ -13,9 +13,9 @@ from pydantic.alias_generators import to_camel
 
 from api.http import etag, problems
 from services.domain.formats import to_milliseconds
-from services.interactive_queries.queries import KeyRange
+from services.interactive_queries.local_queries import KeyRange
 from services.state_stores.assignment import Role
-from services.state_stores.entry import Entry
+from services.state_stores.definition import VersionedValue
 from services.state_stores.store import StateStore
 
 LONGEST_PAGE = 1_000
@@ -134,7 +134,7 @@ class Count(Answer):
     count: int = Field(ge=0, description="Keys in the partitions that were read.")
 
 
-def entry_body(key: bytes, partition: int, entry: Entry) -> dict[str, Any]:
+def entry_body(key: bytes, partition: int, entry: VersionedValue) -> dict[str, Any]:
     """A StoreEntry; the value's JSON goes in as it is stored."""
     return {
         "key": key.decode(),
@@ -149,15 +149,15 @@ def json_response(body: dict[str, Any], **headers: str) -> Response:
     return Response(orjson.dumps(body), media_type="application/json", headers={**CACHING, **headers})
 
 
-def renderer(store: StateStore, key: bytes, if_none_match: str | None) -> Callable[[Entry | None], Response]:
+def renderer(store: StateStore, key: bytes, if_none_match: str | None) -> Callable[[VersionedValue | None], Response]:
     """Makes the answer about one key out of its entry; 304 where the caller's copy is the current one."""
 
-    def render(entry: Entry | None) -> Response:
+    def render(entry: VersionedValue | None) -> Response:
         if entry is None:
             raise problems.UnknownKey
         return etag.answer(entry, body, if_none_match)
 
-    def body(entry: Entry) -> bytes:
+    def body(entry: VersionedValue) -> bytes:
         return orjson.dumps(entry_body(key, store.partition_of(key), entry))
 
     return render

@@ -9,7 +9,7 @@ from api.http.parameters import Card, IfNoneMatch, MaxLag, MinSequence, OpenedTi
 from api.routing.lookup import KeyQueries, KeyQuery
 from api.schemas.documentation import FRESHNESS_HEADERS, Balance
 from services.state_stores.catalogue import BALANCES
-from services.state_stores.entry import Entry, ReadConsistency
+from services.state_stores.definition import ReadConsistency, VersionedValue
 
 router = APIRouter(prefix="/v1/customers", tags=["customers"])
 
@@ -64,7 +64,7 @@ async def balance(  # noqa: PLR0913, PLR0917 - one parameter a parameter of the 
     return await key_queries.answer(request, query)
 
 
-def _answer(entry: Entry | None, if_none_match: str | None) -> Response:
+def _answer(entry: VersionedValue | None, if_none_match: str | None) -> Response:
     if entry is None:
         raise problems.UnknownCustomer
     return etag.answer(entry, _BODY, if_none_match)

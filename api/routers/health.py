@@ -9,7 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from api.http import problems
 from api.schemas.documentation import Liveness, Readiness
 from services.state_stores.contract import StoreClosedError
-from services.state_stores.local import LocalStores
+from services.state_stores.store import LocalStores
 from services.state_stores.task import StoreTask
 
 router = APIRouter(tags=["operations"])
@@ -19,7 +19,7 @@ router = APIRouter(tags=["operations"])
 async def livez(request: Request) -> Response:
     """200 as long as the thread that follows the changelogs lives and turns; Kafka being away is no reason."""
     stores: LocalStores = request.app.state.stores
-    if not stores.feed.alive:
+    if not stores.materialiser.alive:
         raise problems.NotAlive
     return _json({"alive": True})
 
@@ -36,8 +36,8 @@ async def readyz(request: Request) -> Response:
     It stays 200 while Kafka is away: balances go on being served, `kafkaError` says so, and lag is the last known.
     """
     stores: LocalStores = request.app.state.stores
-    ready = stores.feed.alive and stores.feed.restored
-    report = {"ready": ready, "kafkaError": stores.feed.kafka_error, "partitions": partition_reports(stores)}
+    ready = stores.materialiser.alive and stores.materialiser.restored
+    report = {"ready": ready, "kafkaError": stores.materialiser.kafka_error, "partitions": partition_reports(stores)}
     if not ready:
         raise problems.NotReady(report)
     return _json(report)

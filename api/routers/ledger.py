@@ -13,14 +13,13 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, BeforeValidator, Field
 
 from api.http import problems
-from services.domain.entries import Entry, Kind
+from services.domain.entries import AccountVersion, Entry, Kind
 from services.domain.formats import clamped_time_text, points_text
 from services.ledger.queries import (
-    Cursor,
+    EntryFilter,
     LedgerQueries,
     LedgerUnavailableError,
     Page,
-    Selection,
     UnknownCustomerError,
 )
 from services.ledger.statement import csv_lines
@@ -87,21 +86,21 @@ async def ledger_of(request: Request) -> LedgerQueries:
     return ledger
 
 
-async def between(first: FirstDay = None, last: LastDay = None) -> Selection:
+async def between(first: FirstDay = None, last: LastDay = None) -> EntryFilter:
     """The days of the request."""
     if first and last and first > last:
         raise problems.InvalidParameters.in_query("from", "should not be after to")
-    return Selection((), first, last)
+    return EntryFilter((), first, last)
 
 
 async def cursor_of(
     cursor: Annotated[str | None, Query(max_length=100, description="`next` of the page before.")] = None,
-) -> Cursor | None:
+) -> AccountVersion | None:
     if cursor is None:
         return None
     try:
         found = _CURSOR.fullmatch(urlsafe_b64decode(cursor.encode("ascii")).decode("ascii"))
-        place = Cursor(*map(int, found.groups())) if found else None
+        place = AccountVersion(*map(int, found.groups())) if found else None
     except ValueError:
         place = None
     if place is None or max(place) >= 2**63:
@@ -110,7 +109,7 @@ async def cursor_of(
 
 
 Ledger = Annotated[LedgerQueries, Depends(ledger_of)]
-Days = Annotated[Selection, Depends(between)]
+Days = Annotated[EntryFilter, Depends(between)]
 _PROBLEMS = problems.responses(problems.NoLedgerEntries, problems.InvalidParameters, problems.LedgerUnavailable)
 
 
@@ -129,7 +128,7 @@ def entries(  # noqa: PLR0913, PLR0917 - one parameter a parameter of the reques
     card: Card,
     ledger: Ledger,
     days: Days,
-    before: Annotated[Cursor | None, Depends(cursor_of)],
+    before: Annotated[AccountVersion | None, Depends(cursor_of)],
     kind: Annotated[list[Kind] | None, Query(max_length=len(Kind), description="Only these kinds.")] = None,
     limit: Annotated[int, Query(ge=1, le=LONGEST_PAGE, description="Entries a page.")] = 100,
 ) -> Response:
@@ -137,9 +136,9 @@ def entries(  # noqa: PLR0913, PLR0917 - one parameter a parameter of the reques
 
     Pages stay what they are while entries are added. Nothing is found of an account that has been erased.
     """
-    selection = Selection(frozenset(kind or ()), days.first_day, days.last_day)
+    entry_filter = EntryFilter(frozenset(kind or ()), days.first_day, days.last_day)
     try:
-        page = ledger.page(card, selection, limit, before)
+        page = ledger.page(card, entry_filter, limit, before)
     except UnknownCustomerError as error:
         raise problems.NoLedgerEntries from error
     except LedgerUnavailableError as error:

@@ -14,12 +14,11 @@ from api.http.pagination import Text
 from api.http.parameters import LONGEST_CARD
 from api.routing.key_reads import KeyReads
 from api.schemas.documentation import EXACT, PointsText
-from services.domain.accrual import accrual, eligible
+from services.domain.accrual import accrual
 from services.domain.events import Line, Purchase
 from services.domain.formats import points_text
 from services.domain.invoice import PRIME
 from services.domain.programme import Programme
-from services.domain.tiers import tier_for
 from services.domain.validation import LARGEST_AMOUNT, LONGEST_TEXT, MOST_LINE_ITEMS
 from services.state_stores import catalogue
 
@@ -123,7 +122,7 @@ async def simulate(request: Request, basket: Basket) -> Response:
         {
             "EarnedLoyaltyPoints": points_text(earned.points),
             "Parts": [{"Name": part.name, "LoyaltyPoints": points_text(part.points)} for part in earned.parts],
-            "Eligible": eligible(purchase, rules),
+            "Eligible": rules.is_eligible(purchase.customer_type),
             "Tier": tier or None,
             "ProgrammeVersion": rules.version,
         }
@@ -138,7 +137,7 @@ async def _tier_of(reads: KeyReads, card: str | None, rules: Programme) -> str:
             return orjson.loads(found.body)["value"]["Tier"] or ""
         if found.status_code != HTTPStatus.NOT_FOUND:
             raise problems.OtherProblem.from_response(found)
-    return tier_for(0, rules)
+    return rules.tier_for(0)
 
 
 def _money(amount: float) -> Decimal:

@@ -15,8 +15,8 @@ from api.routing.lookup import KeyQueries, KeyQuery
 from api.routing.scatter_gather import StoreQueries
 from api.routing.store_queries import StoreQuery, the_store
 from api.schemas.documentation import FRESHNESS_HEADERS
-from services.state_stores.entry import ReadConsistency
-from services.state_stores.local import LocalStores
+from services.state_stores.definition import ReadConsistency
+from services.state_stores.store import LocalStores
 
 router = APIRouter(prefix="/v1/stores/{store}", tags=["stores"])
 look_ups = APIRouter(prefix="/v1/stores/{store}", tags=["stores"])
@@ -96,7 +96,7 @@ async def one_key_here(request: Request, store: StoreName, key: Key, if_none_mat
     found = await the_store(request, store)
     stores: LocalStores = request.app.state.stores
     partition = found.partition_of(key.encode())
-    if stores.feed.restored and partition not in found.tasks:
+    if stores.materialiser.restored and partition not in found.tasks:
         raise problems.NotHere(partition)
     key_queries: KeyQueries = request.app.state.key_queries
     render = pagination.renderer(found, key.encode(), if_none_match)

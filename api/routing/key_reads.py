@@ -8,7 +8,7 @@ from api.http import pagination
 from api.http.parameters import LONGEST_TIMEOUT_SECONDS
 from api.http.problems import Problem
 from api.routing.lookup import KeyQueries, KeyQuery
-from services.state_stores.entry import ANY_VERSION, ReadConsistency
+from services.state_stores.definition import ANY_VERSION, ReadConsistency
 
 
 class KeyReads:

@@ -17,12 +17,11 @@ from fastapi import Request, Response
 from api.http import headers, problems
 from api.http.metrics import Metrics
 from api.routing.peer_client import Forwarder, PeerError, PeerTimeoutError
-from services.interactive_queries.cluster import Cluster
 from services.interactive_queries.local import ReplicaStatus
-from services.interactive_queries.metadata import Target
+from services.interactive_queries.metadata import Cluster, Target
 from services.state_stores.assignment import Role
 from services.state_stores.contract import StoreClosedError
-from services.state_stores.entry import ANY_VERSION, Entry, ReadConsistency
+from services.state_stores.definition import ANY_VERSION, ReadConsistency, VersionedValue
 from services.state_stores.store import NotServingError, StateStore
 
 # Beyond what the caller itself wants to wait: for an owner that hangs, one standby, and the way between them.
@@ -49,7 +48,7 @@ class KeyQuery:
 
     store: StateStore
     key: bytes
-    render: Callable[[Entry | None], Response]
+    render: Callable[[VersionedValue | None], Response]
     awaited: ReadConsistency = ANY_VERSION
     wait_seconds: float = 0.0
     max_lag: int | None = None
@@ -77,7 +76,7 @@ class _Clock:
         return max(0.0, self._started + seconds - time.monotonic())
 
 
-_Found = tuple[ReplicaStatus, Entry | None]
+_Found = tuple[ReplicaStatus, VersionedValue | None]
 """How a copy stood, and what was then read."""
 
 
@@ -124,7 +123,7 @@ class KeyQueries:
         """Answer from the local copy; as the owner only for as long as this instance is that."""
         found: list[_Found] = []
 
-        def read() -> Entry | None:
+        def read() -> VersionedValue | None:
             if as_owner and not self._local.owns(query.store, query.partition):
                 raise problems.NotTheOwner(query.partition)
             found[:] = [self._read(query)]
@@ -138,20 +137,20 @@ class KeyQueries:
         """Read the copy that is here, whoever owns the partition."""
         try:
             task = query.store.serving(query.partition)
-            return self._local.standing_of(query.store, task), task.get(query.key)
+            return self._local.status_of(query.store, task), task.get(query.key)
         except NotServingError as error:
             raise problems.not_serving(error) from error
         except StoreClosedError as error:
             raise problems.Stopping from error
 
-    def _respond(self, query: KeyQuery, before: ReplicaStatus, entry: Entry | None) -> Response:
-        standing = self._local.after_read(query.store, before)
+    def _respond(self, query: KeyQuery, before: ReplicaStatus, entry: VersionedValue | None) -> Response:
+        standing = self._local.confirm(query.store, before)
         sequence = entry.sequence if entry else 0
         own_headers = headers.freshness(self._local.url, standing, sequence)
         try:
             if not standing.is_within(query.max_lag):
                 raise problems.TooStale(query.max_lag or 0, standing.lag if standing.lag_known else None)
-            if not query.awaited.is_seen_in(entry):
+            if not query.awaited.is_satisfied_by(entry):
                 raise problems.SequenceNotReached(query.awaited.sequence, sequence)
             response = query.render(entry)
         except problems.Problem as problem:

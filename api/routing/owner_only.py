@@ -13,8 +13,7 @@ from fastapi import Request, Response
 from api.http import headers, problems
 from api.routing.lookup import deadline_of, problem_of
 from api.routing.peer_client import Forwarder, PeerError, PeerTimeoutError
-from services.interactive_queries.cluster import Cluster
-from services.interactive_queries.metadata import MetadataNotAvailableError, Target
+from services.interactive_queries.metadata import Cluster, MetadataNotAvailableError, Target
 from services.state_stores.assignment import Role
 from services.state_stores.store import NotServingError, StateStore
 
@@ -58,7 +57,7 @@ class OwnerRequests:
         if not self._local.owns(store, partition):
             raise problems.NotTheOwner(partition)
         try:
-            standing = self._local.standing(store, partition)
+            standing = self._local.status(store, partition)
         except NotServingError as error:
             raise problems.not_serving(error) from error
         if standing.stale:

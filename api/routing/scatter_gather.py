@@ -21,9 +21,8 @@ from api.http import pagination, problems
 from api.routing.lookup import deadline_of
 from api.routing.peer_client import Forwarder, PeerError, PeerTimeoutError
 from api.routing.store_queries import Members, StoreQuery
-from services.interactive_queries.cluster import Cluster
-from services.interactive_queries.metadata import Target
-from services.interactive_queries.queries import Share, share_of
+from services.interactive_queries.local_queries import ServingPartitions, serving_partitions
+from services.interactive_queries.metadata import Cluster, Target
 from services.state_stores.assignment import Role
 from services.state_stores.contract import StoreClosedError
 from services.state_stores.store import StateStore
@@ -61,7 +60,7 @@ class StoreQueries:
         Raises Problem where it has nothing to read, if that will change by itself.
         """
         wanted = [number for number in query.wanted if partitions is None or number in partitions]
-        share = share_of(self._local, query.store, wanted, max_lag)
+        share = serving_partitions(self._local, query.store, wanted, max_lag)
         if share.missing and not share.tasks:
             self._raise_if_early(query.store, share.missing)
         try:
@@ -121,7 +120,7 @@ class StoreQueries:
         """What an instance has of these partitions; None where it answers, and has nothing."""
         try:
             if target.url == self._local.url:
-                return await self._read(query, share_of(self._local, query.store, numbers, max_lag), max_lag)
+                return await self._read(query, serving_partitions(self._local, query.store, numbers, max_lag), max_lag)
             path = _local_path(request, numbers)
             answer = await self._forwarder.forward(request, target, patience, patience, path=path)
         except (StoreClosedError, problems.Problem):
@@ -137,10 +136,10 @@ class StoreQueries:
             return None
         return _Part(found, found["partitions"])
 
-    async def _read(self, query: StoreQuery, share: Share, max_lag: int | None) -> _Part:
+    async def _read(self, query: StoreQuery, share: ServingPartitions, max_lag: int | None) -> _Part:
         # Beside the event loop: a long scan keeps nobody else waiting.
         members = await asyncio.to_thread(query.read, share)
-        standings = [self._local.after_read(query.store, standing) for standing in share.standings]
+        standings = [self._local.confirm(query.store, standing) for standing in share.statuses]
         if late := next((each for each in standings if not each.is_within(max_lag)), None):
             raise problems.TooStale(max_lag or 0, late.lag if late.lag_known else None)
         partitions = [
@@ -161,7 +160,7 @@ class StoreQueries:
         for number in missing:
             if task := held.get(number):
                 raise problems.Restoring(number, task.progress.restored_share)
-        if not self._local.stores.feed.restored:
+        if not self._local.stores.materialiser.restored:
             raise problems.Starting(min(missing))
 
 

@@ -12,9 +12,16 @@ from fastapi import Body, Depends, Request
 
 from api.http import pagination, problems
 from api.http.pagination import Cursor, From, FromTime, Key, Keys, Limit, Prefix, StoreName, To, ToTime
-from services.interactive_queries.queries import KeyRange, Row, Share, count, look_up, scan, window_keys
-from services.state_stores.local import LocalStores
-from services.state_stores.store import StateStore
+from services.interactive_queries.local_queries import (
+    KeyRange,
+    Row,
+    ServingPartitions,
+    count,
+    look_up,
+    scan,
+    window_keys,
+)
+from services.state_stores.store import LocalStores, StateStore
 
 Members = dict[str, Any]
 """What an answer has beside ``queries.Answer``."""
@@ -32,7 +39,7 @@ class StoreQuery:
 
     store: StateStore
     wanted: Collection[int]
-    read: Callable[[Share], Members]
+    read: Callable[[ServingPartitions], Members]
     merge: Callable[[Sequence[Members]], Members]
 
 
@@ -51,7 +58,7 @@ async def several_keys(store: Store, asked: Annotated[Keys, Body()]) -> StoreQue
     """The entries of those keys that exist."""
     keys = sorted({key.encode() for key in asked.keys})
 
-    def read(share: Share) -> Members:
+    def read(share: ServingPartitions) -> Members:
         rows = look_up(store, share, keys)
         found = {row.key for row in rows}
         here = [key for key in keys if store.partition_of(key) in share.tasks]
@@ -110,7 +117,7 @@ def _page(store: StateStore, keys: KeyRange, limit: int, cursor: str | None) -> 
         following = pagination.cursor_after(entries[-1]["key"].encode(), name, keys) if more and entries else None
         return {"entries": entries, "next": following}
 
-    def read(share: Share) -> Members:
+    def read(share: ServingPartitions) -> Members:
         found = scan(share, left, limit)
         return page(_entries(found.rows), more=found.more)
 

@@ -1,7 +1,7 @@
-"""This pipeline and API against what a user would pick instead: ``make bench-peers``.
+"""Compare this pipeline and API with the alternatives that a user could choose (``make bench-peers``).
 
-Everybody reads the same preloaded invoices from the same broker, in alternation, and what comes out is compared with
-the oracle of the demo before a figure counts. Without ``--only`` all parts but the soak run, one after the other.
+All contenders read the same preloaded invoices from the same broker, in alternation. A figure counts only if the output
+agrees with the oracle of the demo. Without ``--only`` all parts except the soak run.
 """
 
 import argparse
@@ -41,25 +41,28 @@ def main() -> None:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", action="append", choices=list(PARTS), help="measure this part; can be repeated")
-    parser.add_argument("--rounds", type=int, default=3, help="of alternation")
-    parser.add_argument("--invoices", type=int, default=400_000, help="that everybody reads; the soak catches up first")
+    parser.add_argument("--only", action="append", choices=list(PARTS), help="measure only this part (can be repeated)")
+    parser.add_argument("--rounds", type=int, default=3, help="number of alternating rounds")
+    parser.add_argument("--invoices", type=int, default=400_000, help="number of preloaded invoices")
     parser.add_argument("--customers", type=int, default=20_000)
-    parser.add_argument("--batch", type=int, default=100_000, help="invoices a micro-batch of ours")
-    parser.add_argument("--broken", type=float, default=0.005, help="share of dead letters")
+    parser.add_argument("--batch", type=int, default=100_000, help="invoices in a micro-batch of this project")
+    parser.add_argument("--broken", type=float, default=0.005, help="share of broken invoices")
     parser.add_argument(
-        "--repeats", type=float, default=0.0, help="share of repeats; Kafka Streams then drops them too, others sit out"
+        "--repeats",
+        type=float,
+        default=0.0,
+        help="share of duplicates, which only Kafka Streams drops too",
     )
-    parser.add_argument("--branch", choices=["fan-out", "loyalty"], help="of throughput, measure one alone")
-    parser.add_argument("--peer", action="append", metavar="NAME", help="only peers with that in their name")
-    parser.add_argument("--seconds", type=float, default=10, help="of each measurement of reads")
-    parser.add_argument("--rate", type=int, default=200, help="invoices a second of latency and soak")
-    parser.add_argument("--duration", type=float, default=120, help="seconds of latency, and of the soak")
-    parser.add_argument("--warm-up", type=float, default=60, help="seconds at that rate before latency is measured")
+    parser.add_argument("--branch", choices=["fan-out", "loyalty"], help="measure the throughput of this branch only")
+    parser.add_argument("--peer", action="append", metavar="NAME", help="only peers whose name contains this text")
+    parser.add_argument("--seconds", type=float, default=10, help="duration of each measurement of reads")
+    parser.add_argument("--rate", type=int, default=200, help="invoices a second for latency and soak")
+    parser.add_argument("--duration", type=float, default=120, help="seconds of latency and soak")
+    parser.add_argument("--warm-up", type=float, default=60, help="seconds of warm-up before the latency measurement")
     parser.add_argument(
-        "--shuffle-partitions", type=int, default=2, help="LOYALTY_SHUFFLE_PARTITIONS; a task for each core by default"
+        "--shuffle-partitions", type=int, default=2, help="LOYALTY_SHUFFLE_PARTITIONS (default: one task for each core)"
     )
-    parser.add_argument("--base", type=int, default=20_000, help="invoices of growth's first size")
+    parser.add_argument("--base", type=int, default=20_000, help="invoices of the first size of growth")
     return parser.parse_args()
 
 

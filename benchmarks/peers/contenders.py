@@ -1,4 +1,4 @@
-"""The peers, each as the commands that start it."""
+"""The peers and the commands that start them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,20 +14,20 @@ from services.settings import Settings
 SCHEMAS = jars.ROOT / "schemas"
 _PYTHON_APPS = setup.HERE / "python_apps"
 _QUIX_INSTANCES = 2
-"""As many as there are cores: one process has one interpreter lock."""
+"""One instance for each core, because each process has one interpreter lock."""
 
 _FAUST_INSTANCES = 1
-"""A second one joins a moment later, and what the first had read by then is counted again: no figure would stand."""
+"""A second instance would join later and count the first records again, so its figures would be wrong."""
 
 _GUARANTEES = {"at-least-once": "at_least_once", "exactly-once v2": "exactly_once_v2"}
 
 Commands = Callable[[Settings, Path, str], list[Command]]
-"""Takes the broker's settings, the run's own folder and its name; gives the processes."""
+"""Takes the broker's settings, the folder and the name of the run. Returns the processes."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """Another way to do the work of a branch."""
+    """An alternative implementation of a branch."""
 
     name: str
     branch: str
@@ -45,7 +45,7 @@ def kafka_streams(branch: str, guarantee: str, *, drop_repeats: bool = False, po
             "prefix": settings.topic_prefix,
             branch: "true",
             "drop-repeats": str(drop_repeats).lower(),
-            # As recommended for answers of a few bytes: the server waits for more otherwise.
+            # Recommended for small responses. Otherwise the server waits for more data.
             "sun.net.httpserver.nodelay": "true",
             "org.slf4j.simpleLogger.defaultLogLevel": "warn",
             **({"http.port": str(port)} if port else {}),
@@ -93,7 +93,7 @@ def _python_environment() -> dict[str, str]:
 
 
 def peers(*, drop_repeats: bool) -> Sequence[Peer]:
-    """Whoever is compared with; with ``drop_repeats`` those that have a documented way to drop repeated invoices."""
+    """All peers. With ``drop_repeats`` only those with a documented way to drop duplicates."""
     streams = [
         Peer(f"Kafka Streams {name}", branch, kafka_streams(branch, guarantee, drop_repeats=drop_repeats))
         for branch in (FAN_OUT, LOYALTY)

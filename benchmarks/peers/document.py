@@ -1,4 +1,4 @@
-"""Writes what was measured against the peers into docs/benchmarks.md: ``python -m benchmarks.peers.document``."""
+"""Write the comparison with peers into docs/benchmarks.md: ``python -m benchmarks.peers.document``."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
@@ -25,7 +25,7 @@ _COLUMNS = {
 
 
 class NoPlaceError(ValueError):
-    """The document has no place for what is to be written."""
+    """The document lacks the marks between which the section belongs."""
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def replaced(document: str, text: str) -> str:
-    """The document with a new text between its marks; raises NoPlaceError."""
+    """The document with a new text between its marks. Raises NoPlaceError."""
     before, begin, rest = document.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -42,7 +42,7 @@ def replaced(document: str, text: str) -> str:
 
 
 def section(entries: Sequence[Entry]) -> str:
-    """What the report says, as Markdown."""
+    """The report as Markdown."""
     return "\n".join([*_circumstances(entries), *_comparisons(entries), *_chart(entries), *_all_runs(entries)])
 
 
@@ -68,7 +68,7 @@ def _comparisons(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def _chart(entries: Sequence[Entry]) -> Iterator[str]:
-    """Bars of the rates, the longest of each work being the fastest."""
+    """Bars of the rates. The fastest contender of each work has the longest bar."""
     rates: dict[str, dict[str, float]] = {}
     for entry in entries:
         if entry["work"].partition(" ")[0] in ("fan-out,", "loyalty,", "local"):
@@ -86,7 +86,7 @@ def _chart(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def _all_runs(entries: Sequence[Entry]) -> Iterator[str]:
-    """Medians with their spread, of every contender once."""
+    """Medians and ranges of all contenders."""
     seen: set[tuple[str, str]] = set()
     for head, parts in _tables(entries):
         rows = []
@@ -104,7 +104,7 @@ def _all_runs(entries: Sequence[Entry]) -> Iterator[str]:
 def _tables(
     entries: Sequence[Entry],
 ) -> Iterable[tuple[tuple[str, ...], list[tuple[str, str, list[dict[str, float]]]]]]:
-    """Columns, and work, contender and runs for the rows, of all runs that have the same figures."""
+    """Columns, and the rows (work, contender, runs) of all runs that have these columns."""
     tables: dict[tuple[str, ...], list[tuple[str, str, list[dict[str, float]]]]] = {}
     for entry in entries:
         for name, found in entry["runs"].items():

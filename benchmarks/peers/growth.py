@@ -1,4 +1,4 @@
-"""Whether an invoice costs more the more customers there are: the same queries on 1, 4 and 16 times the workload."""
+"""Measure the cost of an invoice with 1, 4 and 16 times the workload and customers."""
 
 import argparse
 from pathlib import Path
@@ -12,13 +12,13 @@ from services.pos_simulator import Options
 SIZES = (1, 4, 16)
 _INVOICES_A_CUSTOMER = 4
 _BATCHES = 4
-"""Micro-batches of the first size, and of everybody's warm-up."""
+"""Micro-batches of the first size, and of each warm-up."""
 
 
 def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Entries of the report: seconds and processor seconds of 1,000 invoices of each size against those of the first.
+    """Compare seconds and processor seconds of 1,000 invoices of each size with those of the first size.
 
-    Every run has as many invoices of warm-up in front of it as the first size has in all.
+    The warm-up of every run has as many invoices as the first size. Returns the entries of the report.
     """
     runs: dict[tuple[str, int], Figures] = {}
     with broker(

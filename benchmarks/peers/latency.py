@@ -1,7 +1,7 @@
-"""From publishing an invoice to its balance over HTTP, at a steady rate, and the parts of that path.
+"""Measure the latency from an invoice to its balance over HTTP, at a steady rate, and its parts.
 
-The broker stamps what it appends, on the same machine's clock, so that the path can be taken apart:
-till to broker, broker to the append of the new balance (the pipeline), from there to an answer (the API).
+The append times of the broker split the path: till to broker, broker to the append of the new balance (pipeline), and
+from there to the response (API). All use the clock of the same machine.
 """
 
 import argparse
@@ -43,7 +43,7 @@ PARTS = ("publish to append", "append to balance appended", "balance appended to
 
 @dataclass(frozen=True)
 class Watched:
-    """An invoice that is followed; it is in the customer's balance from that sequence on."""
+    """A sampled invoice. The balance contains it from this sequence number on."""
 
     number: str
     card: str
@@ -53,7 +53,7 @@ class Watched:
 
 
 def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Entries of the report, one for each way to run the queries; milliseconds."""
+    """Entries of the report in milliseconds, one for each way to run the queries."""
     entries = []
     with broker(directory, shuffle_partitions=options.shuffle_partitions) as settings:
         for place, (name, queries) in enumerate(_VARIANTS.items()):
@@ -98,7 +98,7 @@ def _latencies(
 
 
 def _publish(stack: Rig, sent: list[Sent], options: argparse.Namespace, resources: ExitStack) -> list[Watched]:
-    """Publish at the rate, and ask for the balances of some of the invoices from the moment they are sent."""
+    """Publish at this rate, and poll the balances of sampled invoices from the moment of publication."""
     readings = expect(sent, FACTOR).readings
     topic = stack.settings.name_of(topics.POS_INVOICES)
     producer = connected_producer(stack.settings, "benchmark", [topic])
@@ -115,7 +115,7 @@ def _publish(stack: Rig, sent: list[Sent], options: argparse.Namespace, resource
         for number, message in enumerate(sent[first:], first):
             due = (number - first) / options.rate
             while (left := started + due - time.monotonic()) > 0:
-                publisher.serve(min(left, 0.05))
+                publisher.poll(min(left, 0.05))
             publisher.publish(topic, message.key, message.value)
             if due >= next_watch and number in readings:
                 card, sequence = readings[number]
@@ -134,14 +134,14 @@ def _first_batch(
     client: httpx.Client,
     options: argparse.Namespace,
 ) -> int:
-    """Publish a second's worth and wait until it can be read; returns how many that were.
+    """Publish the invoices of one second, and wait until their balances are served. Returns their number.
 
-    Spark's first micro-batch takes as long as it takes: what piles up behind it would be all there is to see.
+    Spark's first micro-batch is slow, and its backlog would dominate the figures.
     """
     count: int = min(options.rate, len(sent))
     for message in sent[:count]:
         publisher.publish(topic, message.key, message.value)
-    publisher.serve(1.0)
+    publisher.poll(1.0)
     for number in range(count):
         if number in readings:
             _answered(client, *readings[number])
@@ -149,7 +149,7 @@ def _first_batch(
 
 
 def _answered(client: httpx.Client, card: str, sequence: int) -> float:
-    """When the API answers with that sequence; raises HTTPStatusError if it does not in time."""
+    """The time of the first response with this sequence number. Raises HTTPStatusError if there is none in time."""
     parameters = {"minSequence": sequence, "timeout": LONGEST_TIMEOUT_SECONDS}
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
@@ -163,7 +163,7 @@ def _answered(client: httpx.Client, card: str, sequence: int) -> float:
 def _append_times(
     settings: Settings, numbers: set[str]
 ) -> tuple[Mapping[str, float], Mapping[str, list[tuple[int, float]]]]:
-    """Of these invoices, and of all balances by customer with their sequences; seconds."""
+    """Append times of these invoices, and of all balances by customer and sequence number, in seconds."""
     ids = FolderSchemaIds()
     invoice_of, balance_of = decoder(topics.POS_INVOICES, ids), decoder(topics.LOYALTY_BALANCES, ids)
     appended: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Reads of one customer's balance over HTTP: requests for each second of the server's own processor time."""
+"""Measure reads of balances over HTTP: requests for each second of the server's processor time."""
 
 import argparse
 import sys
@@ -39,7 +39,7 @@ class Server:
 
 
 def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Entries of the report. All servers have the same balances, and each must answer them before it is measured."""
+    """Entries of the report. All servers have the same balances and must serve them before the measurement."""
     day = Options(2 * options.customers, customers=options.customers, repeats=0, broken=0)
     with broker(directory) as settings, ExitStack() as stack:
         workload = Workload(settings, day)
@@ -52,7 +52,7 @@ def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]
         asked = [_path(card) for card in list(points)[:_ASKED]]
         runs: dict[str, list[dict[str, float]]] = {name: [] for name in servers}
         for server in servers.values():
-            # Long enough for a JVM to compile what it does all the time.
+            # Long enough for a JVM to compile its hot code.
             load.run(server.url, asked, rate=None, seconds=options.seconds)
         for _ in range(options.rounds):
             for name, server in servers.items():
@@ -81,7 +81,7 @@ def _start(stack: ExitStack, workload: Workload, directory: Path) -> dict[str, S
 
 
 def _our_server(stack: ExitStack, workload: Workload, settings: Settings, directory: Path) -> Server:
-    """The API on the balances that the pipeline would have written."""
+    """The API with the balances that the pipeline would write."""
     changelog = BalanceWriter(settings)
     for card, earned in workload.expected.earned.items():
         changelog.balance(card, str(sum(earned.values())), len(earned))
@@ -93,7 +93,7 @@ def _our_server(stack: ExitStack, workload: Workload, settings: Settings, direct
 
 
 def _wait_for_balances(url: str, points: Mapping[str, str]) -> None:
-    """Ask for every customer until each has what the oracle says; raises TimeoutError with one who has not."""
+    """Poll every customer until all balances agree with the oracle. Raises TimeoutError."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     left = dict(points)
     with httpx.Client(base_url=url, trust_env=False, timeout=30) as client:

@@ -1,4 +1,4 @@
-"""var/reports/peers.json: a list of comparisons, each with what it was measured on."""
+"""The report var/reports/peers.json: a list of comparisons, each with its circumstances."""
 
 import json
 import subprocess
@@ -12,8 +12,8 @@ from infra.local import jars
 REPORT = Path("var/reports/peers.json")
 
 Entry = dict[str, Any]
-"""work, ours, peer, peer_name, ratio (ours / peer), ratio_per_cpu_second, runs, goal; and where it was measured:
-command, options, machine, versions. Of ratio_per_cpu_second more is better, whatever the unit of the work."""
+"""Fields: work, ours, peer, peer_name, ratio (ours / peer), ratio_per_cpu_second, runs, goal, command, options,
+machine, versions. A higher ratio_per_cpu_second is better for every unit of work."""
 
 
 def read() -> list[Entry]:
@@ -22,7 +22,7 @@ def read() -> list[Entry]:
 
 
 def keep(entries: list[Entry], command: str, options: dict[str, Any]) -> None:
-    """Put comparisons in the place of older ones of the same work and peer."""
+    """Replace older comparisons of the same work and peer."""
     measured = {"command": command, "options": options, "machine": machine(), "versions": _versions()}
     new = {(entry["work"], entry["peer_name"]): entry | measured for entry in entries}
     kept = {(entry["work"], entry["peer_name"]): entry for entry in read()}

@@ -1,4 +1,4 @@
-"""A pipeline and an API on a broker of their own, fed at a steady rate by the simulator."""
+"""A pipeline and an API with their own broker, and invoices at a steady rate."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -29,10 +29,10 @@ class Rig:
 
 @contextmanager
 def rig(settings: Settings, directory: Path, queries: Sequence[str]) -> Iterator[Rig]:
-    """Both started and ready.
+    """Start pipeline and API, and wait until they are ready.
 
     Args:
-        queries: those of the pipeline; none for all that it runs by default.
+        queries: names of the queries. Empty for the default of the pipeline.
     """
     settings = settings.model_copy(
         update={"checkpoint_dir": str(directory / "checkpoints"), "export_dir": str(directory / "parquet")}

@@ -1,4 +1,4 @@
-"""One run of one contender over the whole of the workload, measured and checked."""
+"""Run one contender over the whole workload, measure it, and check its output."""
 
 import os
 import subprocess
@@ -16,13 +16,13 @@ from benchmarks.pipeline import Variant, Watch, run_to_the_end
 from infra.local import jars
 
 WARM_UP = 0.25
-"""Share of the invoices that is left out, at the beginning of a run."""
+"""Share of the invoices at the start of a run that figures exclude."""
 
 _QUIET_SECONDS = 5.0
-"""Nobody who has work left writes nothing for that long."""
+"""A contender that writes nothing for this time has finished."""
 
 _LOOK_SECONDS = 2.0
-"""Seldom, as asking costs the broker and the cores; the end of a run is told by the broker's stamps."""
+"""Poll rarely, because polls cost processor time. The broker's append times give the end of a run."""
 
 _PATIENCE_SECONDS = 240.0
 _STOP_SECONDS = 60.0
@@ -32,7 +32,7 @@ Figures = dict[str, float]
 
 
 class PeerFailedError(RuntimeError):
-    """A peer has ended or stands still; the message has the end of its log."""
+    """A peer has ended or makes no progress. The message has the end of its log."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Command:
 
 @contextmanager
 def running(commands: Sequence[Command], directory: Path) -> Iterator[list[Watch]]:
-    """Start these processes in a directory, watch them, and end them by SIGTERM; their logs are there."""
+    """Start these processes in a directory with their logs, watch them, and end them with SIGTERM."""
     directory.mkdir(parents=True)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("LOYALTY_")}
     ended = Event()
@@ -81,7 +81,7 @@ def _stop(process: psutil.Popen) -> None:
 
 
 def run_peer(commands: Sequence[Command], workload: Workload, branch: str, directory: Path) -> Figures:
-    """Let a peer read everything; raises PeerFailedError, WrongOutputError."""
+    """Let a peer read all input. Raises PeerFailedError, WrongOutputError."""
     started = time.time()
     with running(commands, directory) as watches:
         _wait_for_outputs(workload, branch, watches, directory)
@@ -100,7 +100,7 @@ def run_peer(commands: Sequence[Command], workload: Workload, branch: str, direc
 
 
 def _wait_for_outputs(workload: Workload, branch: str, watches: Sequence[Watch], directory: Path) -> None:
-    """Until all is out; transactions leave marks among the records, so that only silence tells."""
+    """Wait until all output is written. Transactions add markers to the offsets, so only silence shows the end."""
     due, there, moved = workload.records(branch), 0, time.monotonic()
     while there < due or time.monotonic() - moved < _QUIET_SECONDS:
         time.sleep(_LOOK_SECONDS)
@@ -120,11 +120,11 @@ def _last_lines(directory: Path) -> str:
 def run_ours(
     workload: Workload, branch: str, directory: Path, warm_up: int | None = None, **changes: object
 ) -> Figures:
-    """Let the query of this checkout read everything; raises WrongOutputError, RuntimeError.
+    """Let the query of this checkout read all input. Raises WrongOutputError, RuntimeError.
 
     Args:
-        warm_up: micro-batches that are left out; None: those of WARM_UP.
-        changes: to the settings.
+        warm_up: number of micro-batches that figures exclude. None for the share WARM_UP.
+        changes: changed settings.
     """
     settings = workload.settings.model_copy(update={"checkpoint_dir": str(directory), **changes})
     batches = warm_up or max(1, round(WARM_UP * workload.options.count / settings.max_offsets_per_trigger))

@@ -1,4 +1,4 @@
-"""The loyalty query on a Spark standalone cluster of this machine: one worker, then two, each with one core."""
+"""Measure the loyalty query on a local Spark standalone cluster with one worker and with two, one core each."""
 
 import argparse
 import os
@@ -27,11 +27,11 @@ _DAEMON_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 class NotAllThereError(RuntimeError):
-    """Workers have not registered with their master yet."""
+    """The workers have not registered with the master in time."""
 
 
 def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One entry of the report: invoices/s of two workers against those of one. Raises WrongOutputError."""
+    """Entry of the report: invoices/s with two workers and with one. Raises WrongOutputError."""
     day = Options(options.invoices, customers=options.customers, repeats=0.01, broken=options.broken)
     runs: dict[int, list[Figures]] = {size: [] for size in SIZES}
     with broker(
@@ -59,7 +59,7 @@ def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]
 
 
 def _run(workload: Workload, directory: Path, workers: int) -> Figures:
-    """Rate and time alone: the processor time that is watched is that of the driver, and the work is elsewhere."""
+    """Keep only rate and time. The processor time is that of the driver, but workers do the work."""
     workload.clear()
     with cluster(directory / "cluster", workers) as master:
         figures = run_ours(workload, LOYALTY, directory / "checkpoints", spark_master=master)
@@ -68,7 +68,7 @@ def _run(workload: Workload, directory: Path, workers: int) -> Figures:
 
 @contextmanager
 def cluster(directory: Path, workers: int) -> Iterator[str]:
-    """A master and so many workers, as processes; the master's URL."""
+    """Run a master and this number of workers as processes. Yields the master's URL."""
     port, pages = free_port(), free_port()
     master = f"spark://{HOST}:{port}"
     environment = {
@@ -77,7 +77,7 @@ def cluster(directory: Path, workers: int) -> Iterator[str]:
         "SPARK_DAEMON_MEMORY": "192m",
         "SPARK_DAEMON_JAVA_OPTS": _DAEMON_OPTIONS,
         "SPARK_WORKER_DIR": str(directory / "work"),
-        # Executors start Python workers in a folder of their own.
+        # Executors start Python workers in another folder.
         "PYTHONPATH": os.pathsep.join([str(jars.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
 

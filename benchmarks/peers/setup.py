@@ -1,6 +1,6 @@
-"""What the peers need, in var/peers: jars and classes of Kafka Streams, an environment for the Python ones.
+"""Set up the peers in var/peers: jars and classes of Kafka Streams, and an environment for the Python peers.
 
-``python -m benchmarks.peers.setup lock-jars`` accepts today's jars as the right ones (``make lock``).
+``python -m benchmarks.peers.setup lock-jars`` records the checksums of the current jars (``make lock``).
 """
 
 import hashlib
@@ -26,11 +26,11 @@ _OLDEST_JDK = 17
 
 
 class PeersSetupError(RuntimeError):
-    """A peer cannot be set up; the message is one line that says what to do."""
+    """A peer cannot be set up. The message is one line with the next step."""
 
 
 def java_class_path() -> str:
-    """Of the Kafka Streams peer, compiled if need be. Raises PeersSetupError, JarsError, JavaNotFoundError."""
+    """The class path of the compiled Kafka Streams peer. Raises PeersSetupError, JarsError, JavaNotFoundError."""
     compiler = find_compiler()
     jars.ensure(java(), ivy_jar(), _JARS, _LOCK, _CONFIGURATIONS)
     jar_path = f"{_JARS}/streams/*"
@@ -42,17 +42,17 @@ def java_class_path() -> str:
         release = ["--release", str(_OLDEST_JDK)]
         _run([str(compiler), *release, "-d", str(_CLASSES), "-cp", jar_path, *map(str, sources)])
 
-    _once("classes", content, compile_all)
+    _run_unless_done("classes", content, compile_all)
     return f"{_CLASSES}:{jar_path}"
 
 
 def java() -> Path:
-    """The Java that runs Spark runs the peer too."""
+    """The Java that also runs Spark."""
     return find_java_home() / "bin" / "java"
 
 
 def find_compiler() -> Path:
-    """A javac of 17 or newer; raises PeersSetupError."""
+    """A javac of version 17 or newer. Raises PeersSetupError."""
     beside, on_path = java().with_name("javac"), shutil.which("javac")
     for compiler in (beside, Path(on_path) if on_path else beside):
         if compiler.exists():
@@ -64,7 +64,7 @@ def find_compiler() -> Path:
 
 
 def python() -> Path:
-    """The interpreter of the Python peers, its packages installed if need be; raises PeersSetupError."""
+    """The interpreter of the Python peers, with its packages installed if needed. Raises PeersSetupError."""
     interpreter = _VENV / "bin" / "python"
 
     def install() -> None:
@@ -72,12 +72,12 @@ def python() -> Path:
         pip = [str(interpreter), "-m", "pip", "--disable-pip-version-check", "install", "-q"]
         _run([*pip, "--require-hashes", "-r", str(REQUIREMENTS)])
 
-    _once("packages", REQUIREMENTS.read_bytes(), install)
+    _run_unless_done("packages", REQUIREMENTS.read_bytes(), install)
     return interpreter
 
 
 def versions() -> dict[str, str]:
-    """What is compared, by name."""
+    """The versions of all contenders, by name."""
     packages = dict(re.findall(r"^([a-z-]+)(?:\[.*\])?==(\S+)", REQUIREMENTS.read_text(encoding="utf-8"), re.MULTILINE))
     named = {"Kafka Streams": "kafka-streams", "RocksDB (Java)": "rocksdbjni", "Avro (Java)": "avro"}
     files = " ".join(jars.read_lock(_LOCK))
@@ -90,8 +90,8 @@ def versions() -> dict[str, str]:
     }
 
 
-def _once(name: str, content: bytes, action: Callable[[], None]) -> None:
-    """Do it unless it was done to its end for the same content."""
+def _run_unless_done(name: str, content: bytes, action: Callable[[], None]) -> None:
+    """Run an action unless it has succeeded for the same content."""
     WORK.mkdir(parents=True, exist_ok=True)
     stamp, fingerprint = WORK / f".{name}", hashlib.sha256(content).hexdigest()
     if stamp.exists() and stamp.read_text(encoding="utf-8") == fingerprint:

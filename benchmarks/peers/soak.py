@@ -1,6 +1,6 @@
-"""Whether the memory of the pipeline and of the API stays what it is, at a steady rate of invoices.
+"""Measure whether the memory of the pipeline and the API grows at a steady rate of invoices.
 
-What is there before, the pipeline catches up with first: so it has as many customers as that has brought.
+The pipeline first processes the preloaded invoices, which create its customers.
 """
 
 import argparse
@@ -27,10 +27,10 @@ from services.settings import Settings
 from services.state_stores.changelog import watermarks
 
 _LOOKS = 12
-"""Of a series that is kept."""
+"""The longest series of samples in the report."""
 
 _LOOK_SECONDS = 5.0
-"""Seldom: for the share of each page the kernel walks through all of them."""
+"""Sample rarely, because the kernel walks through all pages to compute shared memory."""
 
 _QUARTERS = 4
 _CATCH_UP_SECONDS = 3600.0
@@ -39,7 +39,7 @@ _MIB = 2**20
 
 
 def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Entries of the report: memory in the last quarter against that in the second one, MiB."""
+    """Entries of the report: memory in the last quarter and in the second quarter, in MiB."""
     if options.duration < _QUARTERS * _LOOK_SECONDS:
         raise ValueError(f"a soak takes {_QUARTERS * _LOOK_SECONDS:.0f} seconds at least")
     day = Options(int(options.rate * options.duration), customers=options.customers, broken=options.broken)
@@ -67,7 +67,7 @@ def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]
 
 
 def _wait_until_read(settings: Settings) -> None:
-    """Until every query has read what its topics hold, by the pipeline's own word. Raises TimeoutError."""
+    """Wait until every query reports that it has read its topics. Raises TimeoutError."""
     progress = PipelineProgress(f"http://{HOST}:{settings.metrics_port}/metrics")
     client = admin(settings, "benchmark")
     deadline = time.monotonic() + _CATCH_UP_SECONDS

@@ -1,4 +1,4 @@
-"""Invoices a second of each query, against the peers of its branch, all on the same topic, in alternation."""
+"""Measure invoices a second of each query and of its peers, on the same topic, in alternation."""
 
 import argparse
 from collections import defaultdict
@@ -28,7 +28,7 @@ GOALS = {
 
 
 def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Entries of the report: each query against each of its peers; figures are medians of the runs."""
+    """Entries of the report: medians of each query and of each of its peers."""
     day = Options(options.invoices, customers=options.customers, repeats=options.repeats, broken=options.broken)
     contenders = [peer for peer in peers(drop_repeats=options.repeats > 0) if _is_wanted(peer, options)]
     with broker(
@@ -48,7 +48,7 @@ def _is_wanted(peer: Peer, options: argparse.Namespace) -> bool:
 
 @contextmanager
 def broker(directory: Path, **changes: object) -> Iterator[Settings]:
-    """A broker of its own; the settings of clients and of the pipeline on it."""
+    """Run a broker. Yields settings for clients and pipeline."""
     settings = private_settings(
         directory, spark_master="local[2]", spark_jars_dir=jars.folder("spark"), log_format="json", **changes
     )

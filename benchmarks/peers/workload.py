@@ -1,4 +1,4 @@
-"""The invoices that everybody reads, and what must come of them."""
+"""The invoices of all contenders, and the output that they must write."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ OUTPUTS: dict[str, tuple[Topic, ...]] = {
     FAN_OUT: (topics.SHIPMENT, topics.HADOOP, topics.DEAD_LETTERS),
     LOYALTY: (topics.LOYALTY,),
 }
-"""The topics that a branch must fill, whoever runs it."""
+"""The output topics of each branch."""
 
 FACTOR = Decimal("0.02")
 _IDS = FolderSchemaIds()
@@ -38,12 +38,12 @@ _SHOWN = 5
 
 
 class WrongOutputError(RuntimeError):
-    """What came out is not what the oracle says; the message names the first differences."""
+    """The output does not agree with the oracle. The message names the first differences."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Invoices on the broker of these settings, read by one run after the other."""
+    """Invoices on a broker, which all runs read in turn."""
 
     settings: Settings
     options: Options
@@ -58,7 +58,7 @@ class Workload:
 
     @cached_property
     def _values(self) -> dict[Topic, Counter[bytes]]:
-        """Every record's value; Avro leaves a writer no choice, so equal records are equal bytes."""
+        """The value of every record. Equal Avro records have equal bytes."""
         shipment, hadoop = (encoder(topic, _IDS) for topic in (topics.SHIPMENT, topics.HADOOP))
         rows: Counter[bytes] = Counter()
         for row, count in self.expected.hadoop.items():
@@ -70,20 +70,20 @@ class Workload:
         return {topics.SHIPMENT: whole, topics.HADOOP: rows, topics.DEAD_LETTERS: letters}
 
     def records(self, branch: str) -> int:
-        """How many must come out of a branch."""
+        """The number of output records of a branch."""
         return sum(
             self.expected.notifications if topic is topics.LOYALTY else self._values[topic].total()
             for topic in OUTPUTS[branch]
         )
 
     def load(self) -> None:
-        """Publish all of it, once for all runs."""
+        """Publish all invoices, once for all runs."""
         create_topics(self.settings)
         name = self.settings.name_of(topics.POS_INVOICES)
         publish(self.sent, connected_producer(self.settings, "benchmark", [name]), name)
 
     def clear(self) -> None:
-        """Away with what a run has left: every topic but the invoices, made anew."""
+        """Delete and create all topics except the invoices, to remove the output of a run."""
         client = admin(self.settings)
         kept = self.settings.name_of(topics.POS_INVOICES)
         left = [name for name in _names(client) if name != kept]
@@ -91,10 +91,10 @@ class Workload:
             future.result()
         create_topics(self.settings)
 
-    # A topic that was just made has no leader yet.
+    # A new topic may have no leader yet.
     @stamina.retry(on=KafkaException, attempts=20)
     def ends(self, branch: str) -> int:
-        """Offsets of all outputs of a branch; with transactions, their marks count too."""
+        """The sum of the end offsets of the outputs of a branch, including transaction markers."""
         with closing(consumer(self.settings, "benchmark")) as client:
             partitions = (
                 TopicPartition(self.settings.name_of(topic), number)
@@ -104,10 +104,12 @@ class Workload:
             return sum(client.get_watermark_offsets(partition, timeout=30)[1] for partition in partitions)
 
     def compare(self, branch: str, *, balances: bool) -> list[int]:
-        """Append times of all records of a branch, ascending, milliseconds; raises WrongOutputError.
+        """Compare the output of a branch with the oracle. Raises WrongOutputError.
+
+        Returns the append times of all records in ascending order, in milliseconds.
 
         Args:
-            balances: loyalty-balances must say the same.
+            balances: whether to compare loyalty-balances too.
         """
         found = {topic: read_all(self.settings, topic) for topic in OUTPUTS[branch]}
         wrong = [*self._differences(found)]

@@ -139,7 +139,7 @@ class Demo:
         with Publisher(producer) as publisher:
             for number, message in enumerate(sent):
                 while rate and (left := started + number / rate - time.monotonic()) > 0:
-                    publisher.serve(0)
+                    publisher.poll(0)
                     self._step(min(left, _STEP_SECONDS))
                 publisher.publish(topic, message.key, message.value)
                 if number in self._watched:

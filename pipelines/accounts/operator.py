@@ -25,7 +25,7 @@ from schemas.topics import Topic
 from services.codecs.events import decode_event
 from services.codecs.state import decode_account, encode_account
 from services.domain.account import processor as accounts
-from services.domain.account.processor import Account
+from services.domain.account.model import Account
 from services.domain.events import Event
 from services.domain.programme import Programmes
 from services.messaging.schema_ids import SchemaIds

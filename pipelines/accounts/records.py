@@ -11,7 +11,7 @@ from pipelines.columns import avro
 from schemas.topics import LOYALTY, LOYALTY_BALANCES, LOYALTY_COMMANDS, LOYALTY_DECISIONS, Topic
 from services.codecs.events import credit_record
 from services.codecs.records import balance_record, decision_record, notification_record
-from services.domain.account.processor import Outcome
+from services.domain.account.model import Outcome
 from services.domain.entries import Entry, Kind
 from services.messaging.avro import Record, record_encoder
 from services.messaging.schema_ids import SchemaIds

@@ -22,7 +22,7 @@ from pipelines.reconciliation import facts
 from pipelines.reconciliation.context import Context, open_context
 from pipelines.reconciliation.facts import FactRow, by_customer, pseudonymize
 from pipelines.reconciliation.snapshot import Progress, Read, Snapshot, take_snapshot
-from services.audit.comparison import Extent, verdict
+from services.audit.comparison import Coverage, compare
 from services.audit.facts import COMPARED, FactsReader, Source
 from services.audit.sources import ledger_entries, served_balances
 from services.cli.audit import PARTS, SHOWN, ApiOption, From, FromOption, ShowOption, WithoutOption
@@ -49,7 +49,7 @@ _VERDICT = T.StructType(
         T.StructField("card", T.StringType()),
         T.StructField("entries", T.LongType()),
         T.StructField("recomputed", T.BooleanType()),
-        T.StructField("place", T.StringType()),
+        T.StructField("version", T.StringType()),
         *(T.StructField(source.name, T.LongType()) for source in COMPARED),
         T.StructField("differences", T.ArrayType(_DIFFERENCE)),
     ]
@@ -138,7 +138,7 @@ def _round(
     snapshot = _snapshot(context, api, left_out, archive=archive)
     report.unreadable += [each for each in snapshot.unreadable if each not in report.unreadable]
     selected = snapshot.facts if only is None else snapshot.facts.where(F.col("pseudonym").isin(list(only)))
-    verdicts = by_customer(selected, _examination(context, snapshot.extent), _VERDICT).persist()
+    verdicts = by_customer(selected, _examination(context, snapshot.coverage), _VERDICT).persist()
     try:
         if only is None:
             _summarize(report, snapshot, verdicts)
@@ -149,7 +149,7 @@ def _round(
     for row in rows:
         found = [Found(row.card or row.pseudonym, each["where"], each["what"]) for each in row.differences]
         if any(each["settles"] for each in row.differences):
-            waiting[row.pseudonym] = row.place, found
+            waiting[row.pseudonym] = row.version, found
         else:
             report.differences += found
     return waiting
@@ -172,7 +172,7 @@ def _snapshot(context: Context, api: str, left_out: Collection[Source], *, archi
     return take_snapshot(context, reads, progress, archive=archive)
 
 
-def _examination(context: Context, extent: Extent) -> Callable[[], facts.Decide]:
+def _examination(context: Context, coverage: Coverage) -> Callable[[], facts.Decide]:
     """Returns a function for ``by_customer`` that gives rows of _VERDICT."""
     settings, programmes, pseudonyms = context.settings, context.programmes, context.pseudonyms
 
@@ -182,10 +182,10 @@ def _examination(context: Context, extent: Extent) -> Callable[[], facts.Decide]
 
         def decide(pseudonym: str, card: str | None, rows: Iterable[FactRow]) -> Iterator[tuple[object, ...]]:
             of_customer = read(rows, card, pseudonym)
-            result = verdict(card or pseudonym, of_customer, programmes, extent, pseudonym_of)
+            result, _ = compare(card or pseudonym, of_customer, programmes, coverage, pseudonym_of)
             differences = [each._asdict() for each in result.differences]
             counts = (of_customer.count(source) for source in COMPARED)
-            yield pseudonym, card, result.entries, result.recomputed, str(result.place), *counts, differences
+            yield pseudonym, card, result.entries, result.recomputed, str(result.version), *counts, differences
 
         return decide
 
@@ -201,7 +201,7 @@ def _summarize(report: Report, snapshot: Snapshot, verdicts: DataFrame) -> None:
         *sums,
     ).collect()
     report.accounts, report.entries, report.not_recomputed = row.accounts, row.entries, row.not_recomputed
-    report.compared = {str(each): row[each.name] for each in COMPARED if each in snapshot.extent.compared}
+    report.compared = {str(each): row[each.name] for each in COMPARED if each in snapshot.coverage.compared}
     report.notes += snapshot.notes
     report.differences += [Found(*anomaly) for anomaly in snapshot.anomalies.collect()]
 

@@ -32,16 +32,16 @@ from pipelines.runtime.query import RepeatHorizonError
 from pipelines.sinks.kafka import write_batch
 from schemas import topics
 from schemas.topics import Topic
-from services.audit.comparison import Extent, compare, latest
+from services.audit.comparison import Coverage, compare, latest_version
 from services.audit.extent import extent_of
 from services.audit.facts import Facts, FactsReader, Source
 from services.audit.sources import ledger_entries
 from services.cli.audit import SHOWN, From, FromOption
 from services.cli.output import MISUSED, AsJson, console, print_json, stop
 from services.codecs.state import encode_account
-from services.domain.account.processor import REMEMBERED, Account, Outcome
-from services.domain.recomputation import Recomputed, is_times
-from services.messaging.administration import TillTimeError
+from services.domain.account.model import EVENT_MEMORY, Account, Outcome
+from services.domain.recomputation import Recomputed, is_from_timer
+from services.messaging.administration import TimestampTypeError
 from services.messaging.schema_ids import schema_ids
 from services.settings import Settings
 
@@ -105,7 +105,7 @@ def _rebuild(context: Context, checkpoint: str, *, archive: bool) -> Rebuilt:
     _check_nothing_writes(reader, context.settings)
     snapshot = _snapshot(context, archive=archive)
     # Stores the result on the executors' disks: it is used several times, and the loyalty topic grows meanwhile.
-    accounts = by_customer(snapshot.facts, _reconstruction(context, snapshot.extent), _REBUILT).localCheckpoint()
+    accounts = by_customer(snapshot.facts, _reconstruction(context, snapshot.coverage), _REBUILT).localCheckpoint()
     _check_complete(accounts, snapshot)
     _write(context, accounts, snapshot)
     aside = None
@@ -182,7 +182,7 @@ def _write(context: Context, accounts: DataFrame, snapshot: Snapshot) -> None:
         write_batch(kafka_records(rows.select(*RECORD_TYPE.names), context.settings), context.settings)
 
 
-def _reconstruction(context: Context, extent: Extent) -> Callable[[], facts.Decide]:
+def _reconstruction(context: Context, coverage: Coverage) -> Callable[[], facts.Decide]:
     """Returns a function for ``by_customer`` that gives rows of _REBUILT."""
     settings, programmes, pseudonyms = context.settings, context.programmes, context.pseudonyms
     ids = writer_ids(context.ids)
@@ -193,12 +193,12 @@ def _reconstruction(context: Context, extent: Extent) -> Callable[[], facts.Deci
 
         def decide(pseudonym: str, card: str | None, rows: Iterable[FactRow]) -> Iterator[tuple[object, ...]]:
             of_customer = read(rows, card, pseudonym)
-            verdict, recomputed = compare(card or pseudonym, of_customer, programmes, extent, pseudonym_of)
+            verdict, recomputed = compare(card or pseudonym, of_customer, programmes, coverage, pseudonym_of)
             account = _with_newest_version(recomputed.late.account, of_customer)
             problem = _problem(card, recomputed, is_complete=verdict.recomputed)
-            records = [] if problem or not card else [*_records(card, recomputed, extent.now, ids)]
+            records = [] if problem or not card else [*_records(card, recomputed, coverage.now, ids)]
             differences = [{"where": str(each.where), "what": each.what} for each in verdict.differences]
-            late = len({entry.event_id for entry in recomputed.late.entries if not is_times(entry)})
+            late = len({entry.event_id for entry in recomputed.late.entries if not is_from_timer(entry)})
             state = encode_account(account) if account and card else None
             yield card or pseudonym, card, state, late, problem, differences, records
 
@@ -219,7 +219,7 @@ def _problem(card: str | None, recomputed: Recomputed, *, is_complete: bool) -> 
 
 def _with_newest_version(account: Account | None, of_customer: Facts) -> Account | None:
     """Keep the version at least as high as every recorded or served one, even if its events are missing."""
-    last = latest(of_customer)
+    last = latest_version(of_customer)
     if account is None or last is None or last <= (account.opened_time, account.sequence):
         return account
     return replace(account, opened_time=last[0], sequence=last[1])
@@ -230,7 +230,7 @@ def _records(card: str, recomputed: Recomputed, now: int, ids: Mapping[Topic, in
     settled, late = recomputed.settled, recomputed.late
     forgotten = {*settled.forgotten, *late.forgotten}
     decisions = [
-        each for each in settled.decisions if each.command_id not in forgotten and each.time + REMEMBERED > now
+        each for each in settled.decisions if each.command_id not in forgotten and each.time + EVENT_MEMORY > now
     ]
     earlier = Outcome(settled.account, settled.entries[-1:], decisions, settled.credits, settled.forgotten)
     left_out = {topics.LOYALTY.name} | ({topics.LOYALTY_BALANCES.name} if late.entries else set())
@@ -249,7 +249,7 @@ def main(*, source: FromOption = From.TOPICS, as_json: AsJson = False) -> None:
     with open_context("loyalty-rebuild") as context:
         try:
             rebuilt = rebuild(context, archive=source is From.PARQUET)
-        except (RebuildError, CheckpointMismatchError, RepeatHorizonError, TillTimeError) as error:
+        except (RebuildError, CheckpointMismatchError, RepeatHorizonError, TimestampTypeError) as error:
             stop(str(error), MISUSED)
     if as_json:
         print_json(dataclasses.asdict(rebuilt))

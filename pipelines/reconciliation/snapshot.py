@@ -20,7 +20,7 @@ from pipelines.reconciliation.events import (
     read_events,
 )
 from schemas import topics
-from services.audit.comparison import Extent
+from services.audit.comparison import Coverage
 from services.audit.extent import extent_of
 from services.audit.facts import Source
 from services.audit.sources import UnreadableError
@@ -34,7 +34,7 @@ class Snapshot:
 
     Attributes:
         facts: rows of FACT_TYPE, of all customers.
-        extent: how complete the facts are.
+        coverage: how complete the facts are.
         events: the events from which accounts are recomputed.
         anomalies: errors that do not belong to one customer: whose (or which record's), where, and what.
         unreadable: the sources that could not be read, and why.
@@ -42,7 +42,7 @@ class Snapshot:
     """
 
     facts: DataFrame
-    extent: Extent
+    coverage: Coverage
     events: Events
     anomalies: DataFrame
     unreadable: list[str]
@@ -94,20 +94,20 @@ def take_snapshot(
     all_facts = facts.of_events(processed).union(entries.where("is_readable").select(*facts.FACT_TYPE.names))
     for rows in found.values():
         all_facts = all_facts.union(rows)
-    extent = Extent(
+    coverage = Coverage(
         compared=frozenset({Source.LOYALTY, *found} | ({Source.EVENT} if progress else set())),
         events_from=events.complete_from,
         record_from=0 if Source.LEDGER in found else loyalty.complete_from,
         topic_from=loyalty.complete_from,
         now=now,
-        awake=progress.timers_until if progress else 0,
+        timers_until=progress.timers_until if progress else 0,
     )
     notes = list(events.notes)
     if loyalty.complete_from:
         effect = "are compared in the ledger alone" if Source.LEDGER in found else "are gone, and so is their order"
         before = format_time(loyalty.complete_from)
         notes.append(f"{settings.name_of(topics.LOYALTY)}: entries of before {before} {effect}")
-    return Snapshot(all_facts, extent, events, _anomalies(context, entries, effective), unreadable, notes)
+    return Snapshot(all_facts, coverage, events, _anomalies(context, entries, effective), unreadable, notes)
 
 
 def _anomalies(context: Context, entries: DataFrame, events: DataFrame) -> DataFrame:

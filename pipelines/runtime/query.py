@@ -11,7 +11,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pipelines.checkpoints import manifest, retention
 from pipelines.sources.kafka import Offsets, read_stream
 from schemas.topics import Topic
-from services.messaging.administration import longest_stay
+from services.messaging.administration import max_record_age
 from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
 
@@ -78,7 +78,7 @@ class Query:
 
         Raises:
             CheckpointMismatchError: the settings do not fit the checkpoint.
-            RepeatHorizonError, TillTimeError: the query would drop records as late.
+            RepeatHorizonError, TimestampTypeError: the query would drop records as late.
             RecordsLostError: retention has deleted records that the query had not read.
         """
         for source in self.sources:
@@ -106,10 +106,10 @@ class Query:
 
 def _check_repeat_horizon(topic: Topic, settings: Settings) -> None:
     """Check that no record in the topic can be older than Spark's watermark, which drops such records."""
-    stay = longest_stay(topic, settings)
-    if stay is None or stay > settings.repeat_horizon:
+    age = max_record_age(topic, settings)
+    if age is None or age > settings.repeat_horizon:
         raise RepeatHorizonError(
-            f"records stay in {settings.name_of(topic)} for {stay or 'ever'}, but LOYALTY_REPEAT_HORIZON is "
+            f"records stay in {settings.name_of(topic)} for {age or 'ever'}, but LOYALTY_REPEAT_HORIZON is "
             f"{settings.repeat_horizon}: the query would drop old invoices as late and count their duplicates. "
             "Set a longer LOYALTY_REPEAT_HORIZON or a shorter retention of the topic"
         )

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pipelines.checkpoints.reader import CheckpointReader
 from pipelines.sources.clock import TIMER_DELAY
 from schemas.topics import Topic
-from services.audit.extent import append_time
+from services.audit.extent import first_append_time
 from services.messaging.clients import consumer
 from services.messaging.publishing import BROKER_TIMEOUT, find_topic
 from services.settings import Settings
@@ -50,19 +50,15 @@ def read_until(spark: SparkSession, checkpoint: str, topics: tuple[Topic, ...], 
     positions = CheckpointReader(spark, checkpoint).positions()
     client = consumer(settings, "loyalty-pipeline")
     try:
-        unread = (
-            _unread_times(client, settings.name_of(topic), positions.get(settings.name_of(topic), {}))
-            for topic in topics
-        )
+        names = (settings.name_of(topic) for topic in topics)
+        unread = (_unread_times(client, name, positions.get(name, {}), now) for name in names)
         return min([now, *(append_time for times in unread for append_time in times)])
     finally:
         client.close()
 
 
-def _unread_times(client: Consumer, topic: str, positions: Mapping[int, int]) -> Iterator[int]:
-    """The append time of the first unread record of each partition that has one."""
+def _unread_times(client: Consumer, topic: str, positions: Mapping[int, int], now: int) -> Iterator[int]:
+    """The append time of the first unread record of each partition, ``now`` for a partition without one."""
     for partition in find_topic(client, topic).partitions:
         begin, end = client.get_watermark_offsets(TopicPartition(topic, partition), timeout=BROKER_TIMEOUT)
-        found = append_time(client, topic, partition, max(begin, positions.get(partition, 0)), end)
-        if found is not None:
-            yield found
+        yield first_append_time(client, topic, partition, max(begin, positions.get(partition, 0)), end, now)

@@ -1,4 +1,4 @@
-"""What the events of an account make of it, against what is recorded, served and stored."""
+"""Recomputes the account of a customer from its events, and compares it with what is recorded, served and stored."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
@@ -10,26 +10,26 @@ import orjson
 
 from services.audit.facts import Facts, Source
 from services.codecs.records import balance_record
-from services.domain.account.processor import Account, advance
+from services.domain.account.model import Account
+from services.domain.account.processor import advance
 from services.domain.account.purchases import forget
-from services.domain.entries import Entry, Kind
+from services.domain.entries import AccountVersion, Entry, Kind
 from services.domain.formats import to_datetime, to_milliseconds, to_points
 from services.domain.programme import Programmes
 from services.domain.recomputation import Recomputed, in_order, recompute
 from services.state_stores.catalogue import balance_body
-
-Place = tuple[int, int]
-"""Opened time of the account and sequence of the entry."""
 
 _TEXTS = ("event_id", "invoice_number", "tier", "reason", "actor", "counterparty")
 _POINTS = {"points", "total", "available", "pending", "reserved", "debt", "earned_in_period", "earned_before"}
 
 
 class Difference(NamedTuple):
-    """Something is not as the events make it.
+    """A fact differs from the recomputed account.
 
     Attributes:
-        settles: whether it may only be that one side has not come as far as the other yet.
+        where: the source of the fact.
+        what: the difference, in words.
+        settles: whether the difference may disappear, because one side has not yet processed the latest records.
     """
 
     where: Source
@@ -38,16 +38,16 @@ class Difference(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
-    """How much of everything there is. Times are milliseconds since the epoch.
+class Coverage:
+    """Which facts the sources still have. Times are milliseconds since the epoch.
 
     Attributes:
-        compared: the sources that could be read; with the events, those must have been processed.
-        events_from: events of before may be gone from the inputs; 0: all are there.
-        record_from: entries of before may be gone from all that is recorded; 0: all are there.
-        topic_from: the same of the loyalty topic alone.
-        now: later than everything that has been read.
-        awake: time must have done all that was due by then; 0: nobody knows.
+        compared: the sources that could be read. With the events among them, each event must have been processed.
+        events_from: the inputs may lack events before this time; 0 if they have all events.
+        record_from: loyalty topic and ledger together may lack entries before this time; 0 if they have all entries.
+        topic_from: the same for the loyalty topic alone.
+        now: a time later than everything that was read.
+        timers_until: all timers up to this time must have run; 0 if that is not known.
     """
 
     compared: frozenset[Source]
@@ -55,216 +55,205 @@ class Extent:
     record_from: int
     topic_from: int
     now: int
-    awake: int = 0
+    timers_until: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the audit finds of one customer.
+    """The result of the audit of one customer.
 
     Attributes:
-        entries: how many were recomputed.
-        recomputed: whether all its events were there; if not, the sources are compared with each other alone.
-        place: that of the last entry in the record.
+        entries: the number of entries that the account should have.
+        recomputed: whether all events were available. If not, the audit compares the sources with each other only.
+        version: the highest version that is recorded or served.
     """
 
     entries: int
     recomputed: bool
-    place: Place
+    version: AccountVersion
     differences: list[Difference]
 
 
-def verdict(
-    card: str, facts: Facts, programmes: Programmes, extent: Extent, pseudonym: Callable[[str], str]
-) -> Verdict:
-    """Recompute the account of a customer and compare it with whatever there is of it.
+def compare(
+    card: str, facts: Facts, programmes: Programmes, coverage: Coverage, pseudonym: Callable[[str], str]
+) -> tuple[Verdict, Recomputed]:
+    """Recompute the account of a customer and compare it with all facts. Returns the recomputed account too.
 
     Args:
-        pseudonym: of a card; of a pseudonym that one.
+        pseudonym: a function from a card to its pseudonym. It returns a pseudonym unchanged.
     """
-    return compare(card, facts, programmes, extent, pseudonym)[0]
-
-
-def compare(
-    card: str, facts: Facts, programmes: Programmes, extent: Extent, pseudonym: Callable[[str], str]
-) -> tuple[Verdict, Recomputed]:
-    """The same, and what was recomputed."""
-    recomputed = recompute(card, facts.events, facts.record, programmes, extent.record_from)
+    recomputed = recompute(card, facts.events, facts.record, programmes, coverage.record_from)
     record = in_order(facts.record)
-    whole = _is_whole(recomputed, record, extent)
-    expected = recomputed.settled.entries if whole else record
-    found = [*_events(recomputed, programmes, extent)] if whole else [*_chain(record)]
-    for source, since in ((Source.LOYALTY, extent.topic_from), (Source.LEDGER, 0)):
-        if source in extent.compared:
-            found += _entries(source, expected, facts.recorded.get(source, []), since, pseudonym)
+    complete = _is_complete(recomputed, record, coverage)
+    expected = recomputed.settled.entries if complete else record
+    differences = [*_compare_events(recomputed, programmes, coverage)] if complete else [*_compare_totals(record)]
+    for source, since in ((Source.LOYALTY, coverage.topic_from), (Source.LEDGER, 0)):
+        if source in coverage.compared:
+            differences += _compare_entries(source, expected, facts.recorded.get(source, []), since, pseudonym)
     last = expected[-1] if expected else None
-    if Source.BALANCE in extent.compared:
-        found += _balance(card, facts.balance, expected, last)
-    if Source.STATE in extent.compared:
-        account = recomputed.settled.account if whole else None
-        found += _state(facts.state, last, account, programmes, extent.now)
-    place = latest(facts) or (0, 0)
-    return Verdict(len(expected), whole, place, found), recomputed
+    if Source.BALANCE in coverage.compared:
+        differences += _compare_balance(card, facts.balance, expected, last)
+    if Source.STATE in coverage.compared:
+        account = recomputed.settled.account if complete else None
+        differences += _compare_state(facts.state, last, account, programmes, coverage.now)
+    version = latest_version(facts) or AccountVersion(0, 0)
+    return Verdict(len(expected), complete, version, differences), recomputed
 
 
-def latest(facts: Facts) -> Place | None:
-    """The highest place that is recorded or served."""
-    places = [_place(entry) for entry in facts.record]
+def latest_version(facts: Facts) -> AccountVersion | None:
+    """The highest version that is recorded or served."""
+    versions = [entry.version for entry in facts.record]
     if facts.balance:
         opened = facts.balance.get("OpenedTime")
         opened_time = to_milliseconds(datetime.fromisoformat(opened)) if opened else 0
-        places.append((opened_time, facts.balance["Sequence"]))
-    return max(places, default=None)
+        versions.append(AccountVersion(opened_time, facts.balance["Sequence"]))
+    return max(versions, default=None)
 
 
-def _is_whole(recomputed: Recomputed, record: list[Entry], extent: Extent) -> bool:
-    """Whether no event is missing that retention can have deleted."""
-    if any(entry.time < extent.events_from for entry in recomputed.without_event):
+def _is_complete(recomputed: Recomputed, record: list[Entry], coverage: Coverage) -> bool:
+    """Whether the events are complete: retention has deleted none that the account depends on."""
+    if any(entry.time < coverage.events_from for entry in recomputed.without_event):
         return False
-    if not record or not extent.events_from or record[0].sequence == 1:
+    if not record or not coverage.events_from or record[0].sequence == 1:
         return True
-    return any(_place(entry) == _place(record[0]) for entry in recomputed.settled.entries)
+    return any(entry.version == record[0].version for entry in recomputed.settled.entries)
 
 
-def _events(recomputed: Recomputed, programmes: Programmes, extent: Extent) -> Iterator[Difference]:
+def _compare_events(recomputed: Recomputed, programmes: Programmes, coverage: Coverage) -> Iterator[Difference]:
     for entry in recomputed.without_event:
         yield Difference(Source.EVENT, f"no such event: {entry.event_id}, of the recorded entry {entry.sequence}")
-    if Source.EVENT in extent.compared:
+    if Source.EVENT in coverage.compared:
         for event_id in recomputed.not_processed:
             yield Difference(Source.EVENT, f"not processed: {event_id}")
-    account = recomputed.settled.account
+    account, until = recomputed.settled.account, coverage.timers_until
     due = account.next_due() if account else None
-    if account and due is not None and due <= extent.awake and advance(account, extent.awake, programmes).entries:
+    if account and due is not None and due <= until and advance(account, until, programmes).entries:
         when = to_datetime(due).isoformat(timespec="seconds")
-        yield Difference(Source.EVENT, f"time has not done what was due at {when}", settles=True)
+        yield Difference(Source.EVENT, f"a timer that was due at {when} has not run", settles=True)
 
 
-def _chain(record: list[Entry]) -> Iterator[Difference]:
-    """What a record can get wrong by itself."""
+def _compare_totals(record: list[Entry]) -> Iterator[Difference]:
+    """Compare the total of each entry with the total and points of the entry before it."""
     for before, entry in pairwise(record):
         if entry.opened_time == before.opened_time and entry.total != before.total + entry.points:
-            wrong = f"entry {entry.sequence} has the total {to_points(entry.total)}, {to_points(entry.points)} more "
-            yield Difference(Source.LOYALTY, f"{wrong}than {to_points(before.total)} of the entry before")
+            what = (
+                f"entry {entry.sequence} has the total {to_points(entry.total)}, but the entry before it has "
+                f"{to_points(before.total)} and this one adds {to_points(entry.points)}"
+            )
+            yield Difference(Source.LOYALTY, what)
 
 
-def _entries(
+def _compare_entries(
     where: Source,
     expected: Iterable[Entry],
     recorded: Iterable[Entry],
     since: int,
     pseudonym: Callable[[str], str],
 ) -> list[Difference]:
-    """Entries that are missing, too many or not as they should be; those of before ``since`` may be missing."""
-    right = {_place(entry): entry for entry in expected}
+    """Compare entries by version. The source may lack entries before the time ``since``."""
+    expected_by_version = {entry.version: entry for entry in expected}
     differences = []
-    there: dict[Place, Entry] = {}
+    found: dict[AccountVersion, Entry] = {}
     for entry in in_order(recorded):
-        if _place(entry) in there:
+        if entry.version in found:
             differences.append(Difference(where, f"entry {entry.sequence} is there twice, and not the same"))
-        elif _place(entry) not in right:
+        elif entry.version not in expected_by_version:
             what = f"entry {entry.sequence} ({entry.kind} {to_points(entry.points)}) is one too many"
             differences.append(Difference(where, what))
-        elif wrong := _fields(*_veiled(where, right[_place(entry)], entry, pseudonym)):
+        elif wrong := _wrong_fields(*_comparable(where, expected_by_version[entry.version], entry, pseudonym)):
             differences.append(Difference(where, f"entry {entry.sequence}: {wrong}"))
-        there.setdefault(_place(entry), entry)
-    last = max(there, default=(0, 0))
-    for place, entry in right.items():
-        if place not in there and entry.time >= since:
+        found.setdefault(entry.version, entry)
+    last = max(found, default=AccountVersion(0, 0))
+    for version, entry in expected_by_version.items():
+        if version not in found and entry.time >= since:
             what = f"entry {entry.sequence} ({entry.kind} {to_points(entry.points)}) is missing"
-            differences.append(Difference(where, what, settles=place > last))
+            differences.append(Difference(where, what, settles=version > last))
     return differences
 
 
-def _veiled(where: Source, right: Entry, found: Entry, pseudonym: Callable[[str], str]) -> tuple[Entry, Entry]:
-    """Both as they can be compared: an archive and the ledger of an erased customer have pseudonyms in place of cards.
+def _comparable(where: Source, expected: Entry, found: Entry, pseudonym: Callable[[str], str]) -> tuple[Entry, Entry]:
+    """Both entries in a form in which they must be equal.
 
-    Nor does that ledger have what people wrote, and no ledger has zero bytes.
+    An archive and the ledger of an erased customer have pseudonyms in place of cards. The ledger has no free texts of
+    an erased customer, and no zero characters.
     """
-    if right.counterparty or found.counterparty:
-        right, found = (
+    if expected.counterparty or found.counterparty:
+        expected, found = (
             replace(entry, counterparty=entry.counterparty and pseudonym(entry.counterparty))
-            for entry in (right, found)
+            for entry in (expected, found)
         )
-    if where is Source.LEDGER and right != found:
-        right = replace(right, **{name: getattr(right, name).replace("\0", "\ufffd") for name in _TEXTS})
-        if not found.reason and right.kind not in (Kind.REFUSED, Kind.TIER):
-            right = replace(right, reason="")
-        if found.actor == pseudonym(right.actor):
-            right = replace(right, actor=found.actor)
-    return right, found
+    if where is Source.LEDGER and expected != found:
+        expected = replace(expected, **{name: getattr(expected, name).replace("\0", "\ufffd") for name in _TEXTS})
+        if not found.reason and expected.kind not in (Kind.REFUSED, Kind.TIER):
+            expected = replace(expected, reason="")
+        if found.actor == pseudonym(expected.actor):
+            expected = replace(expected, actor=found.actor)
+    return expected, found
 
 
-def _balance(
+def _compare_balance(
     card: str, served: dict[str, Any] | None, expected: list[Entry], last: Entry | None
 ) -> Iterator[Difference]:
-    """A served balance must be one that was true, and the last one."""
-    bodies = (_body(card, entry) for entry in reversed(expected))
+    """Compare the served balance with the entry of its version. ``last`` is the last expected entry."""
     if served is None:
         if last and last.kind is not Kind.ERASED:
             yield Difference(Source.BALANCE, f"there is none, but entry {last.sequence}", settles=True)
         return
-    own = next((body for body in bodies if _version(body) == _version(served)), None)
-    if own is None:
+    bodies = (orjson.loads(balance_body(balance_record(card, entry))) for entry in reversed(expected))
+    served_version = served.get("OpenedTime"), served.get("Sequence")
+    body = next((each for each in bodies if (each.get("OpenedTime"), each.get("Sequence")) == served_version), None)
+    if body is None:
         yield Difference(Source.BALANCE, f"no entry has its sequence {served.get('Sequence')}", settles=True)
         return
-    wrong = [f"{name} {served.get(name)} for {value}" for name, value in own.items() if served.get(name) != value]
+    wrong = [
+        f"{name} is {served.get(name)} and should be {value}"
+        for name, value in body.items()
+        if served.get(name) != value
+    ]
     if wrong:
         yield Difference(Source.BALANCE, f"of sequence {served['Sequence']}: {', '.join(wrong)}")
     elif last and (last.kind is Kind.ERASED or served["Sequence"] != last.sequence):
         yield Difference(Source.BALANCE, f"is that of sequence {served['Sequence']}, not {last.sequence}", settles=True)
 
 
-def _version(body: dict[str, Any]) -> tuple[Any, Any]:
-    return body.get("OpenedTime"), body.get("Sequence")
-
-
-def _body(card: str, entry: Entry) -> dict[str, Any]:
-    body: dict[str, Any] = orjson.loads(balance_body(balance_record(card, entry)))
-    return body
-
-
-def _state(
+def _compare_state(
     state: Account | None, last: Entry | None, account: Account | None, programmes: Programmes, now: int
 ) -> Iterator[Difference]:
-    """Spark's account after the last entry; ``account``: the recomputed one, if it could be."""
+    """Compare Spark's account with the recomputed one, or with the last entry if ``account`` is None."""
     ended = last is None or last.kind is Kind.ERASED
     if state is None or last is None or ended:
         if state is not None or not ended:
             what = "there is no account" if state is None else f"there is an account, of sequence {state.sequence}"
             yield Difference(Source.STATE, what, settles=True)
         return
-    if (state.opened_time, state.sequence) != _place(last):
+    if (state.opened_time, state.sequence) != last.version:
         yield Difference(Source.STATE, f"has sequence {state.sequence}, not {last.sequence}", settles=True)
         return
     if account is not None:
-        wrong = _fields(_at(account, now, programmes), _at(state, now, programmes))
+        wrong = _wrong_fields(_advanced(account, now, programmes), _advanced(state, now, programmes))
     else:
         names = ("total", "available", "pending", "reserved", "tier")
         pairs = ((name, getattr(last, name), getattr(state, name)) for name in names)
-        wrong = ", ".join(_wrong(*pair) for pair in pairs if pair[1] != pair[2])
+        wrong = ", ".join(_wrong_field(*pair) for pair in pairs if pair[1] != pair[2])
     if wrong:
         yield Difference(Source.STATE, f"at sequence {state.sequence}: {wrong}")
 
 
-def _at(account: Account, now: int, programmes: Programmes) -> Account:
-    """The account of a later time: what makes no entry, as forgetting what is long past, is done at different times."""
+def _advanced(account: Account, now: int, programmes: Programmes) -> Account:
+    """The account at this time. Changes without an entry, such as forgetting old purchases, have no fixed time."""
     later = advance(account, now, programmes).account
-    assert later is not None  # noqa: S101  # time ends no account
+    assert later is not None  # noqa: S101  # a timer ends no account
     forget(later, now, programmes.at(now))
     return later
 
 
-def _fields(right: Entry | Account, found: Entry | Account) -> str:
+def _wrong_fields(expected: Entry | Account, found: Entry | Account) -> str:
     """The fields that differ, in words."""
-    pairs = ((each.name, getattr(right, each.name), getattr(found, each.name)) for each in fields(right))
-    return ", ".join(_wrong(*pair) for pair in pairs if pair[1] != pair[2])
+    pairs = ((each.name, getattr(expected, each.name), getattr(found, each.name)) for each in fields(expected))
+    return ", ".join(_wrong_field(*pair) for pair in pairs if pair[1] != pair[2])
 
 
-def _wrong(name: str, right: Any, found: Any) -> str:
+def _wrong_field(name: str, expected: Any, found: Any) -> str:
     if name in _POINTS:
-        right, found = to_points(right), to_points(found)
-    return f"{name} {found} for {right}"
-
-
-def _place(entry: Entry) -> Place:
-    return entry.opened_time, entry.sequence
+        expected, found = to_points(expected), to_points(found)
+    return f"{name} is {found} and should be {expected}"

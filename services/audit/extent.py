@@ -1,4 +1,4 @@
-"""How much of a topic there is: what retention has taken, and where its end is now."""
+"""Finds which part of a topic exists now: the first offsets after retention, and the end offsets."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,23 +12,23 @@ from services.messaging.publishing import BROKER_TIMEOUT, find_topic
 from services.settings import Settings
 
 Offsets = Mapping[int, int]
-"""By partition."""
+"""Partition to offset."""
 
 
 class NoTopicError(RuntimeError):
-    """A topic cannot be read; the message says why."""
+    """A topic cannot be read. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicExtent:
-    """A topic as it is now.
+    """The part of a topic that exists now.
 
     Attributes:
-        begins: by partition the first offset that is still there.
-        ends: by partition the offset behind the last record.
-        complete_from: when the oldest record of those partitions was appended that have lost some, the latest of these
-            times (milliseconds since the epoch); 0 where none has lost any. A partition that has lost all of its
-            records is as complete as nothing: then the time is that of now.
+        begins: the first offset that still exists, by partition.
+        ends: the end offset, by partition.
+        complete_from: the topic has all records from this time on, in milliseconds since the epoch. 0 if no partition
+            has lost records. Otherwise each partition that has lost some has a first record, and this is the latest of
+            their append times. For a partition that has lost all records, the time is now.
     """
 
     topic: Topic
@@ -38,36 +38,39 @@ class TopicExtent:
 
 
 def extent_of(topic: Topic, settings: Settings, now: int) -> TopicExtent:
-    """Raises NoTopicError."""
+    """Find the extent of a topic. ``now`` is the current time in milliseconds. Raises NoTopicError."""
     name = settings.name_of(topic)
     with _consumer(settings, name) as consumer:
-        places = [TopicPartition(name, partition) for partition in find_topic(consumer, name).partitions]
-        spans = {each.partition: consumer.get_watermark_offsets(each, timeout=BROKER_TIMEOUT) for each in places}
+        partitions = [TopicPartition(name, partition) for partition in find_topic(consumer, name).partitions]
+        spans = {each.partition: consumer.get_watermark_offsets(each, timeout=BROKER_TIMEOUT) for each in partitions}
         lost = {partition: low for partition, (low, _) in spans.items() if low > 0}
-        times = [append_time(consumer, name, partition, low, spans[partition][1]) for partition, low in lost.items()]
+        times = [
+            first_append_time(consumer, name, partition, low, spans[partition][1], now)
+            for partition, low in lost.items()
+        ]
         return TopicExtent(
             topic,
             {partition: low for partition, (low, _) in spans.items()},
             {partition: high for partition, (_, high) in spans.items()},
-            max((now if time is None else time for time in times), default=0),
+            max(times, default=0),
         )
 
 
-def append_time(consumer: Consumer, topic: str, partition: int, low: int, high: int) -> int | None:
-    """When the first record between two offsets was appended, milliseconds since the epoch. None: there is none.
+def first_append_time(consumer: Consumer, topic: str, partition: int, low: int, high: int, now: int) -> int:
+    """The append time of the first record from ``low`` on, or ``now`` if there is none before ``high``.
 
     Raises NoTopicError, KafkaException.
     """
     if low >= high:
-        return None
+        return now
     consumer.assign([TopicPartition(topic, partition, low)])
     while message := consumer.poll(BROKER_TIMEOUT):
         if (error := message.error()) is None:
             return message.timestamp()[1]
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its only name
-            return None  # nothing but markers of transactions is left
+            return now  # the partition has transaction markers only
         raise KafkaException(error)
-    raise NoTopicError(f"the broker gave no record of {topic} for {BROKER_TIMEOUT:.0f} s")
+    raise NoTopicError(f"the broker sent no record of {topic} for {BROKER_TIMEOUT:.0f} s; try again")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What the audit knows of one customer: each fact as bytes with its source, as Spark brings them together."""
+"""The facts of one customer, and how to decode them from the bytes that Spark collects."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from schemas.topics import LOYALTY, LOYALTY_BALANCES
 from services.codecs.events import decode_event
 from services.codecs.records import entry_from_notification
 from services.codecs.state import decode_account
-from services.domain.account.processor import Account
+from services.domain.account.model import Account
 from services.domain.entries import Entry
 from services.domain.events import Event, Transfer
 from services.messaging.avro import decoder
@@ -20,7 +20,7 @@ from services.state_stores.catalogue import balance_body
 
 
 class Source(StrEnum):
-    """Where a fact is from."""
+    """The source of a fact."""
 
     EVENT = "events"
     LOYALTY = "loyalty topic"
@@ -30,16 +30,17 @@ class Source(StrEnum):
 
 
 COMPARED = (Source.LOYALTY, Source.LEDGER, Source.BALANCE, Source.STATE)
-"""What the audit compares with what it has recomputed."""
+"""The sources that the audit compares with the recomputed account."""
 
 
 @dataclass(slots=True)
 class Facts:
-    """All there is to know of one customer.
+    """All facts of one customer.
 
     Attributes:
-        recorded: entries by source: as the loyalty topic has them, and the ledger.
-        balance: the JSON that the API answers with; None where it answers that there is none.
+        recorded: the entries of the loyalty topic and of the ledger, by source.
+        balance: the body of the balance that the API serves; None if it serves none.
+        state: the account in Spark's state store; None if it has none.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -49,14 +50,14 @@ class Facts:
 
     @property
     def record(self) -> list[Entry]:
-        """The entries that there are: those of the topic, and of the ledger what the topic does not have any more."""
+        """The entries of the topic, and those of the ledger that the topic has deleted."""
         in_topic = self.recorded.get(Source.LOYALTY, [])
-        places = {(entry.opened_time, entry.sequence) for entry in in_topic}
+        in_topic_versions = {entry.version for entry in in_topic}
         in_ledger = self.recorded.get(Source.LEDGER, [])
-        return in_topic + [entry for entry in in_ledger if (entry.opened_time, entry.sequence) not in places]
+        return in_topic + [entry for entry in in_ledger if entry.version not in in_topic_versions]
 
     def count(self, source: Source) -> int:
-        """How many facts there are of what is compared."""
+        """The number of facts of a compared source."""
         if source is Source.BALANCE:
             return int(self.balance is not None)
         if source is Source.STATE:
@@ -65,17 +66,17 @@ class Facts:
 
 
 class FactsReader:
-    """Reads the bytes of facts; values of topics by these schema ids."""
+    """Decodes facts. The values of topics have these schema ids."""
 
     def __init__(self, ids: SchemaIds) -> None:
         self._notification = decoder(LOYALTY, ids)
         self._balance = decoder(LOYALTY_BALANCES, ids)
 
     def read(self, rows: Iterable[tuple[str, int, bytes]], card: str | None, pseudonym: str) -> Facts:
-        """Facts of (source, append time of an event, bytes); raises what the decoders of these bytes raise.
+        """Decode rows of (source, append time of an event, bytes). Raises the errors of the decoders.
 
-        A balance is the JSON that was served, or a Balance as the changelog has it. Events of an archive have
-        pseudonyms for cards; the customer's own becomes the card again, so that a transfer to oneself stays one.
+        A balance is the served JSON or the Balance of the changelog. In an archive the cards are pseudonyms. The
+        customer's own pseudonym becomes the card again, so that a transfer to the same card stays one.
         """
         facts = Facts()
         for source, append_time, value in rows:

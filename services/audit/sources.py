@@ -1,4 +1,4 @@
-"""What is served and what the ledger has, read for the audit without Spark."""
+"""Reads the served balances and the ledger for the audit, without Spark."""
 
 import json
 import time
@@ -19,13 +19,13 @@ from services.settings import Settings
 from services.state_stores.catalogue import BALANCES
 
 _PAGE = 1_000
-_SECONDS = 40.0
-"""For one page: an instance waits for the others before it says that its answer is partial."""
-_ASK_AGAIN = 0.5
+_PAGE_SECONDS = 40.0
+"""The time for one page. An instance waits for its peers before it returns a partial page."""
+_RETRY_SECONDS = 0.5
 
 
 class UnreadableError(RuntimeError):
-    """A source could not be read; the message says why."""
+    """A source cannot be read. The message says why."""
 
     def __init__(self, source: Source, reason: str) -> None:
         super().__init__(f"{source}: {' '.join(reason.split())}")
@@ -33,7 +33,7 @@ class UnreadableError(RuntimeError):
 
 
 class Fact(NamedTuple):
-    """A fact with whose it is: the card, or where that is not known any more, its pseudonym."""
+    """A fact of a customer. ``card`` is None if the ledger has erased it; then the pseudonym names the customer."""
 
     card: str | None
     pseudonym: str | None
@@ -41,8 +41,8 @@ class Fact(NamedTuple):
 
 
 def served_balances(url: str) -> Iterator[Fact]:
-    """Every balance that the API at this URL serves, page by page; raises UnreadableError."""
-    # A proxy of the environment is for other machines' addresses; the API is where the settings say.
+    """All balances that the API at this URL serves. Raises UnreadableError."""
+    # The API is in the same network, so the proxy of the environment is not used.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     cursor = None
     while True:
@@ -55,27 +55,27 @@ def served_balances(url: str) -> Iterator[Fact]:
 
 
 def _page(opener: urllib.request.OpenerDirector, url: str) -> dict[str, Any]:
-    deadline = time.monotonic() + _SECONDS
+    deadline = time.monotonic() + _PAGE_SECONDS
     while True:
         try:
-            with opener.open(url, timeout=_SECONDS) as answer:
-                page: dict[str, Any] = json.load(answer)
+            with opener.open(url, timeout=_PAGE_SECONDS) as response:
+                page: dict[str, Any] = json.load(response)
             if not page["partial"]:
                 return page
             reason = f"partitions {page['missingPartitions']} are missing"
         except (OSError, ValueError, KeyError) as error:
             reason = str(error)
-            if isinstance(error, urllib.error.HTTPError) and error.code < 500:  # noqa: PLR2004 - asking again is no use
+            if isinstance(error, urllib.error.HTTPError) and error.code < 500:  # noqa: PLR2004 - another attempt would fail too
                 raise UnreadableError(Source.BALANCE, f"{url}: {reason}") from error
         if time.monotonic() > deadline:
             raise UnreadableError(Source.BALANCE, f"{url}: {reason}")
-        time.sleep(_ASK_AGAIN)
+        time.sleep(_RETRY_SECONDS)
 
 
 def ledger_entries(settings: Settings, ids: SchemaIds) -> Iterator[Fact]:
-    """Every entry of the ledger as a Notification, in one snapshot; raises UnreadableError."""
+    """All entries of the ledger as encoded Notifications, from one transaction. Raises UnreadableError."""
     try:
-        from sqlalchemy import select, text  # noqa: PLC0415 - where there is no ledger, its library need not be
+        from sqlalchemy import select, text  # noqa: PLC0415 - the extra `ledger` is optional
         from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
 
         from services.ledger.database import LedgerError, reading_engine  # noqa: PLC0415
@@ -89,7 +89,7 @@ def ledger_entries(settings: Settings, ids: SchemaIds) -> Iterator[Fact]:
         engine = reading_engine(settings.ledger_url)
         try:
             with engine.connect() as connection:
-                if engine.dialect.name == "postgresql":  # whoever answers a request must give up soon; not this
+                if engine.dialect.name == "postgresql":  # the short timeouts are for requests
                     connection.execute(text("SET statement_timeout = 0"))
                     connection.execute(text("SET idle_in_transaction_session_timeout = 0"))
                 rows = connection.execution_options(yield_per=_PAGE).execute(statement)
@@ -99,7 +99,7 @@ def ledger_entries(settings: Settings, ids: SchemaIds) -> Iterator[Fact]:
         finally:
             engine.dispose()
     except (SQLAlchemyError, LedgerError) as error:
-        # SQLAlchemy's own words name its documentation; the database's name the cause.
+        # The message of the database names the cause; the one of SQLAlchemy adds a link to its documentation.
         raise UnreadableError(Source.LEDGER, str(getattr(error, "orig", None) or error)) from error
 
 

@@ -13,7 +13,8 @@ from rich.table import Table
 from services.cli.output import MISUSED, AsJson, clear_errors, console, print_json, read_settings, stop
 from services.domain.formats import to_datetime
 from services.messaging import dead_letters
-from services.messaging.dead_letters import DeadLetter, Place, Selection
+from services.messaging.dead_letters import DeadLetter, DeadLetterFilter
+from services.messaging.record_position import RecordPosition
 
 app = typer.Typer(no_args_is_help=True, help="Messages that could not be read or are not valid.")
 
@@ -31,8 +32,8 @@ def list_letters(
     reasons: Counter[str] = Counter()
     settings = read_settings()
     with clear_errors():
-        letters = _counted(dead_letters.read(settings, Selection(reason)), reasons)
-        latest = heapq.nlargest(limit, letters, key=lambda letter: (letter.time, letter.place))[::-1]
+        letters = _counted(dead_letters.read(settings, DeadLetterFilter(reason)), reasons)
+        latest = heapq.nlargest(limit, letters, key=lambda letter: (letter.time, letter.position))[::-1]
     if as_json:
         print_json(
             {
@@ -44,8 +45,8 @@ def list_letters(
         return
     table = Table("place", "set aside", "from", "bytes", "reason", title=f"{len(latest)} of {reasons.total()}")
     for letter in latest:
-        origin = f"{letter.topic or '?'} {_text(letter.origin)}"
-        table.add_row(_text(letter.place), _time(letter), origin, str(len(letter.value or b"")), escape(letter.reason))
+        origin = f"{letter.topic or '?'} {letter.origin or '?'}"
+        table.add_row(str(letter.position), _time(letter), origin, str(len(letter.value or b"")), escape(letter.reason))
     console().print(table)
 
 
@@ -66,16 +67,16 @@ def replay(
 
     They stay in the list as well. An invoice that was counted meanwhile is not counted again.
     """
-    places = [_place(text) for text in offset or ()]
-    if all_of_them == bool(reason is not None or places):
+    positions = [_position(text) for text in offset or ()]
+    if all_of_them == bool(reason is not None or positions):
         stop("say which: --reason and --offset, or --all", MISUSED)
     settings = read_settings()
-    selection = Selection(reason, frozenset(places))
+    letter_filter = DeadLetterFilter(reason, frozenset(positions))
     with clear_errors():
-        # The whole selection is read first: what the replay itself sets aside again must not be replayed once more.
-        letters = list(dead_letters.read(settings, selection))
-        if missing := sorted(set(places) - {letter.place for letter in letters}):
-            stop(f"no such dead letter: {', '.join(map(_text, missing))}; nothing was published")
+        # Reads the whole selection first: the replay can cause new dead letters, which it must not replay again.
+        letters = list(dead_letters.read(settings, letter_filter))
+        if missing := sorted(set(positions) - {letter.position for letter in letters}):
+            stop(f"no such dead letter: {', '.join(map(str, missing))}; nothing was published")
         published = 0 if dry_run else dead_letters.replay(settings, letters)
     found = Counter(letter.topic or "?" for letter in letters)
     if as_json:
@@ -92,15 +93,11 @@ def _counted(letters: Iterable[DeadLetter], reasons: Counter[str]) -> Iterable[D
         yield letter
 
 
-def _place(text: str) -> Place:
+def _position(text: str) -> RecordPosition:
     partition, _, offset = text.partition(":")
     if not (partition.isdecimal() and offset.isdecimal()):
         stop(f"--offset is PARTITION:OFFSET, for example 0:42, not {text!r}", MISUSED)
-    return int(partition), int(offset)
-
-
-def _text(place: Place | None) -> str:
-    return f"{place[0]}:{place[1]}" if place else "?"
+    return RecordPosition(int(partition), int(offset))
 
 
 def _time(letter: DeadLetter) -> str:
@@ -109,10 +106,10 @@ def _time(letter: DeadLetter) -> str:
 
 def _json(letter: DeadLetter) -> dict[str, Any]:
     return {
-        "place": _text(letter.place),
+        "place": str(letter.position),
         "time": _time(letter),
         "topic": letter.topic,
-        "origin": _text(letter.origin) if letter.origin else None,
+        "origin": str(letter.origin) if letter.origin else None,
         "reason": letter.reason,
         "key": None if letter.key is None else letter.key.decode("utf-8", "replace"),
         "value_base64": None if letter.value is None else base64.b64encode(letter.value).decode(),

@@ -1,4 +1,4 @@
-"""What happens to an account as records and bytes: purchases and commands, there and back."""
+"""Converts events of an account (purchases and commands) from and to records."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -6,8 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 import schemas
-from services.domain.account.model import command_kind
-from services.domain.accrual import MOST
+from services.domain.accrual import MOST_EARNED
 from services.domain.entries import Credit
 from services.domain.events import (
     Adjust,
@@ -27,9 +26,6 @@ from services.domain.formats import to_points
 from services.messaging.avro import Record, UndecodableError, header, record_decoder
 from services.messaging.schema_ids import FolderSchemaIds, UnknownSchemaIdError
 
-LARGEST_POINTS = MOST
-"""Hundredths; a command can move less than that, as an invoice can."""
-
 _IDS = FolderSchemaIds()
 _PURCHASE_HEADERS = {
     header(schema_id) for schema_id, path in schemas.ids().items() if schemas.record_name(path) == "Purchase"
@@ -39,7 +35,7 @@ _decode_command = record_decoder("LoyaltyCommand", _IDS.writer_schema)
 
 
 def decode_event(append_time: int, value: bytes) -> Event:
-    """A framed Purchase or LoyaltyCommand as an event; raises UndecodableError, which says what is wrong."""
+    """Decodes a framed Purchase or LoyaltyCommand. Raises UndecodableError, which says what is wrong."""
     try:
         if value[:5] in _PURCHASE_HEADERS:
             return _purchase(append_time, _decode_purchase(value))
@@ -48,42 +44,42 @@ def decode_event(append_time: int, value: bytes) -> Event:
         raise UndecodableError(str(error)) from error
 
 
-def command_record(card: str, asked: Command, issued_time: int = 0) -> Record:
-    """The record LoyaltyCommand; ``decode_event`` reads it. The broker gives it its append time.
+def command_record(card: str, command: Command, issued_time: int = 0) -> Record:
+    """Returns the record LoyaltyCommand, which ``decode_event`` reads.
 
     Args:
-        issued_time: the sender's clock, milliseconds since the epoch.
+        issued_time: the clock of the sender, in milliseconds since the epoch. The broker adds the append time.
     """
     record: Record = {
-        "CommandID": asked.command_id,
-        "Kind": command_kind(asked),
+        "CommandID": command.command_id,
+        "Kind": command.kind,
         "CustomerCardNo": card,
-        "RequestHash": asked.request_hash,
+        "RequestHash": command.request_hash,
         "IssuedTime": issued_time,
         "Points": Decimal(0),
         "RedemptionID": "",
-        "Reason": asked.reason,
-        "Actor": asked.actor,
+        "Reason": command.reason,
+        "Actor": command.actor,
         "Counterparty": "",
         "AllowNegative": False,
         "Lots": [],
     }
-    if isinstance(asked, Reserve | Adjust | Transfer):
-        record["Points"] = to_points(asked.points)
-    if isinstance(asked, Capture | Void):
-        record["RedemptionID"] = asked.redemption_id
-    if isinstance(asked, Transfer | Receive):
-        record["Counterparty"] = asked.counterparty
-    if isinstance(asked, Adjust):
-        record["AllowNegative"] = asked.allow_negative
-    if isinstance(asked, Receive):
-        record["Points"] = to_points(sum(lot.points for lot in asked.lots))
-        record["Lots"] = [{"Points": lot.points, "ExpiresTime": lot.expires_time} for lot in asked.lots]
+    if isinstance(command, Reserve | Adjust | Transfer):
+        record["Points"] = to_points(command.points)
+    if isinstance(command, Capture | Void):
+        record["RedemptionID"] = command.redemption_id
+    if isinstance(command, Transfer | Receive):
+        record["Counterparty"] = command.counterparty
+    if isinstance(command, Adjust):
+        record["AllowNegative"] = command.allow_negative
+    if isinstance(command, Receive):
+        record["Points"] = to_points(sum(lot.points for lot in command.lots))
+        record["Lots"] = [{"Points": lot.points, "ExpiresTime": lot.expires_time} for lot in command.lots]
     return record
 
 
 def credit_record(card: str, credit: Credit, issued_time: int = 0) -> Record:
-    """The command for the other card (``credit.to_card``, its key) that a transfer from this card leads to."""
+    """Returns the record of the command that adds the points of a transfer from ``card`` to ``credit.to_card``."""
     received = Receive(
         append_time=0,
         command_id=credit.command_id,
@@ -113,7 +109,7 @@ def _purchase(append_time: int, record: Record) -> Purchase:
 
 
 def _money(amount: float) -> Decimal:
-    """The decimal that the amount's shortest notation shows, not the binary fraction behind it."""
+    """Returns the decimal with the shortest notation of the double, not the binary fraction."""
     if not math.isfinite(amount):
         raise UndecodableError(f"not a finite amount: {amount}")
     return Decimal(repr(amount))
@@ -132,8 +128,8 @@ def _command(append_time: int, record: Record) -> Event:
         "reason": record["Reason"],
         "actor": record["Actor"],
     }
-    made: Event = _COMMANDS[kind](**common, **_details(kind, record))
-    return made
+    command: Event = _COMMANDS[kind](**common, **_details(kind, record))
+    return command
 
 
 def _details(kind: str, record: Record) -> Mapping[str, Any]:
@@ -147,7 +143,7 @@ def _details(kind: str, record: Record) -> Mapping[str, Any]:
         case "transfer":
             return {"points": _points(record), "counterparty": _text(record, "Counterparty")}
         case "receive":
-            return {"counterparty": _text(record, "Counterparty"), "lots": tuple(_sent(record["Lots"]))}
+            return {"counterparty": _text(record, "Counterparty"), "lots": tuple(_sent_lots(record["Lots"]))}
     return {}
 
 
@@ -171,15 +167,15 @@ def _text(record: Record, name: str) -> str:
 
 def _points(record: Record, *, negative: bool = False) -> int:
     hundredths = int(record["Points"].scaleb(2))
-    if not 0 < (abs(hundredths) if negative else hundredths) < LARGEST_POINTS:
+    if not 0 < (abs(hundredths) if negative else hundredths) < MOST_EARNED:
         raise UndecodableError(f"Points out of range: {record['Points']}")
     return hundredths
 
 
-def _sent(records: list[Record]) -> Iterable[SentLot]:
+def _sent_lots(records: list[Record]) -> Iterable[SentLot]:
     if not records:
         raise UndecodableError("Lots are missing")
     for lot in records:
-        if not (0 < lot["Points"] < LARGEST_POINTS and lot["ExpiresTime"] >= 0):
+        if not (0 < lot["Points"] < MOST_EARNED and lot["ExpiresTime"] >= 0):
             raise UndecodableError(f"a lot out of range: {lot}")
         yield SentLot(lot["Points"], lot["ExpiresTime"])

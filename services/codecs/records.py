@@ -1,4 +1,4 @@
-"""What comes of an account as records, under the names they have on the wire."""
+"""Converts entries and decisions of an account to records, and notifications back to entries."""
 
 from decimal import Decimal
 
@@ -8,7 +8,7 @@ from services.messaging.avro import Record
 
 
 def notification_record(card: str, entry: Entry) -> Record:
-    """The record Notification of an entry."""
+    """Returns the record Notification of an entry."""
     return {
         "InvoiceNumber": entry.invoice_number,
         "CustomerCardNo": card,
@@ -33,9 +33,9 @@ def notification_record(card: str, entry: Entry) -> Record:
 
 
 def entry_from_notification(notification: Record) -> Entry:
-    """The entry that a Notification tells of.
+    """Returns the entry of a Notification.
 
-    One of before 2026-11 knew purchases only: its invoice is the event, and all the total could be spent.
+    Notifications from before November 2026 have purchases only. Their event is the invoice, and no points are pending.
     """
     total = to_hundredths(notification["TotalLoyaltyPoints"])
     available = notification["AvailableLoyaltyPoints"]
@@ -62,7 +62,7 @@ def entry_from_notification(notification: Record) -> Entry:
 
 
 def balance_record(card: str, entry: Entry) -> Record:
-    """The record Balance after an entry; one of kind ``erased`` has none, its value is null."""
+    """Returns the record Balance after an entry. An erased account has no such record: its value is null."""
     return {
         "CustomerCardNo": card,
         "TotalLoyaltyPoints": to_points(entry.total),
@@ -76,22 +76,22 @@ def balance_record(card: str, entry: Entry) -> Record:
     }
 
 
-def decision_record(card: str, decided: Decision) -> Record:
-    """The record Decision; of an erasure it does not say whose."""
+def decision_record(card: str, decision: Decision) -> Record:
+    """Returns the record Decision. The decision on an erasure does not contain the card."""
     return {
-        "CommandID": decided.command_id,
+        "CommandID": decision.command_id,
         "Sequence": 2,
-        "Status": "refused" if decided.refusal else "done",
-        "Kind": decided.kind,
-        "CustomerCardNo": "" if decided.kind == "erase" else card,
-        "RequestHash": decided.request_hash,
-        "Points": to_points(decided.points),
-        "RedemptionID": decided.redemption_id,
-        "Reason": str(decided.refusal or ""),
-        "AccountSequence": decided.account_sequence,
-        "OpenedTime": decided.opened_time,
-        "TotalLoyaltyPoints": to_points(decided.total),
-        "AvailableLoyaltyPoints": to_points(decided.available),
-        "ExpiresTime": decided.expires_time,
-        "UpdatedTime": decided.time,
+        "Status": "refused" if decision.refusal else "done",
+        "Kind": decision.kind,
+        "CustomerCardNo": "" if decision.kind == "erase" else card,
+        "RequestHash": decision.request_hash,
+        "Points": to_points(decision.points),
+        "RedemptionID": decision.redemption_id,
+        "Reason": str(decision.refusal or ""),
+        "AccountSequence": decision.account_sequence,
+        "OpenedTime": decision.opened_time,
+        "TotalLoyaltyPoints": to_points(decision.total),
+        "AvailableLoyaltyPoints": to_points(decision.available),
+        "ExpiresTime": decision.expires_time,
+        "UpdatedTime": decision.time,
     }

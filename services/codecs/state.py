@@ -1,8 +1,7 @@
-"""An account as bytes: what the loyalty query keeps in Spark's state store.
+"""Encodes accounts for Spark's state store.
 
-The domain's own tuples in MessagePack, behind a byte that says so. Accounts of before are Avro (``LoyaltyAccount``) in
-the framing of every value on the wire, which begins with 0; they are read as long as a checkpoint may have some
-(docs/decisions/0016).
+The first byte names the format. 1 is MessagePack of the tuples of the domain. 0 is the framing of Avro: older
+checkpoints contain accounts as framed records LoyaltyAccount, which can still be read (docs/decisions/0016).
 """
 
 from collections.abc import Iterable
@@ -11,8 +10,7 @@ from decimal import Decimal
 import msgspec
 
 from services.domain.account.lots import Lots, Terms
-from services.domain.account.processor import Account, Reservation
-from services.domain.account.returns import PastPurchase
+from services.domain.account.model import Account, PastPurchase, Reservation
 from services.domain.events import Line
 from services.messaging.avro import MAGIC_BYTE, Record, UndecodableError, record_decoder
 from services.messaging.schema_ids import FolderSchemaIds
@@ -21,9 +19,9 @@ _AVRO, _MESSAGE_PACK = bytes([MAGIC_BYTE]), b"\1"
 
 
 class _State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """The fields of an account by their places, which never change; a new one comes last, with a default.
+    """The fields of an account by position. A position never changes; a new field is added at the end with a default.
 
-    Where it can no longer be so, or the tuples within it cannot, the first byte has to be another.
+    Any other change, also one of the tuples inside, needs another first byte.
     """
 
     opened_time: int
@@ -46,7 +44,7 @@ _decode_avro = record_decoder("LoyaltyAccount", FolderSchemaIds().writer_schema)
 
 
 def encode_account(account: Account) -> bytes:
-    """The account as Spark's state store keeps it."""
+    """Returns the bytes for the state store."""
     return _MESSAGE_PACK + _encode(
         _State(
             account.opened_time,
@@ -66,32 +64,32 @@ def encode_account(account: Account) -> bytes:
 
 
 def decode_account(state: bytes) -> Account:
-    """Raises UndecodableError or UnknownSchemaIdError where the bytes are no account this version can read."""
+    """Raises UndecodableError or UnknownSchemaIdError if this version cannot read the bytes."""
     if state[:1] == _AVRO:
-        return _of_avro(_decode_avro(state))
+        return _from_avro(_decode_avro(state))
     if state[:1] != _MESSAGE_PACK:
-        raise UndecodableError(f"no account of a known format: it begins with {state[:1]!r}")
+        raise UndecodableError(f"The format {state[:1]!r} is not known. Use the release that wrote the checkpoint.")
     try:
-        kept = _decode(memoryview(state)[1:])
+        stored = _decode(memoryview(state)[1:])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UndecodableError(f"not an account: {error}") from error
+        raise UndecodableError(f"The account cannot be decoded: {error}") from error
     return Account(
-        kept.opened_time,
-        kept.sequence,
-        kept.updated_time,
-        kept.debt,
-        kept.lots,
-        {name: Reservation(lapses_time, lots) for name, (lapses_time, lots) in kept.reservations.items()},
-        kept.purchases,
-        kept.commands,
-        kept.tier,
-        kept.period_start,
-        kept.period_end,
-        kept.earned_in_period,
+        stored.opened_time,
+        stored.sequence,
+        stored.updated_time,
+        stored.debt,
+        stored.lots,
+        {name: Reservation(lapses_time, lots) for name, (lapses_time, lots) in stored.reservations.items()},
+        stored.purchases,
+        stored.commands,
+        stored.tier,
+        stored.period_start,
+        stored.period_end,
+        stored.earned_in_period,
     )
 
 
-def _of_avro(record: Record) -> Account:
+def _from_avro(record: Record) -> Account:
     account = Account(
         opened_time=record["OpenedTime"],
         sequence=record["Sequence"],
@@ -102,19 +100,19 @@ def _of_avro(record: Record) -> Account:
             reservation["RedemptionID"]: Reservation(reservation["LapsesTime"], _lots(reservation["Lots"]))
             for reservation in record["Reservations"]
         },
-        purchases={purchase["InvoiceNumber"]: _past(purchase) for purchase in record["Purchases"]},
+        purchases={purchase["InvoiceNumber"]: _past_purchase(purchase) for purchase in record["Purchases"]},
         commands={command["CommandID"]: command["AppendTime"] for command in record["Commands"]},
         tier=record["Tier"],
         period_start=record["PeriodStart"],
         period_end=record["PeriodEnd"],
         earned_in_period=record["EarnedInPeriod"],
     )
-    # Accounts from before there were lots have a total alone: points that never expire, or, below 0, a debt.
-    unaccounted = record["TotalLoyaltyPoints"] - account.total
-    if unaccounted > 0:
-        account.lots[Terms()] = unaccounted
-    elif unaccounted < 0:
-        account.debt = -unaccounted
+    # The oldest accounts have no lots but a total only. It becomes points that never expire, or a debt.
+    difference = record["TotalLoyaltyPoints"] - account.total
+    if difference > 0:
+        account.lots[Terms()] = difference
+    elif difference < 0:
+        account.debt = -difference
     return account
 
 
@@ -122,7 +120,7 @@ def _lots(records: Iterable[Record]) -> Lots:
     return {Terms(lot["ExpiresTime"], lot["AvailableTime"], lot["NoticeTime"]): lot["Points"] for lot in records}
 
 
-def _past(record: Record) -> PastPurchase:
+def _past_purchase(record: Record) -> PastPurchase:
     return PastPurchase(
         record["AppendTime"],
         Decimal(record["Amount"]),

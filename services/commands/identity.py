@@ -1,4 +1,4 @@
-"""What makes two requests the same command: every instance, asked at any time, comes to the same answer."""
+"""Derives the identity of a command from its request. Every instance derives the same one at any time."""
 
 import hashlib
 from collections.abc import Mapping
@@ -6,25 +6,28 @@ from uuid import NAMESPACE_URL, uuid5
 
 import orjson
 
-LONGEST_KEY = 255
-"""Characters of an Idempotency-Key, as at Stripe and Talon.One."""
+MAX_KEY_LENGTH = 255
+"""The maximum number of characters of an Idempotency-Key, as at Stripe and Talon.One."""
 
 _NAMESPACE = uuid5(NAMESPACE_URL, "urn:retail-loyalty:command")
 _HASH_DIGITS = 32
 
 
 def command_id(method: str, path: str, idempotency_key: str) -> str:
-    """The id of the command that a request is: a key belongs to the method and the path, percent-decoded.
+    """The id of the command of a request. The path is percent-decoded.
 
-    Under another path the same key is another command, so that keys of different tills and customers may be equal.
+    The id depends on method, path and key. So requests with different paths may have equal keys.
     """
     return str(uuid5(_NAMESPACE, f"{method} {path}\n{idempotency_key}"))
 
 
-def request_hash(command_id: str, asked: Mapping[str, object]) -> str:
-    """Tells the requests of one id apart by what they ask for (names to values that JSON knows).
+def request_hash(command_id: str, request: Mapping[str, object]) -> str:
+    """A hash that differs between different requests with the same command id.
 
-    The id is part of it, so that the hash says nothing of a card to whoever does not know the key.
+    The hash includes the id. So nobody can find the card in the hash without the Idempotency-Key.
+
+    Args:
+        request: names and JSON values of the request.
     """
-    text = command_id.encode() + orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)
+    text = command_id.encode() + orjson.dumps(request, option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(text).hexdigest()[:_HASH_DIGITS]

@@ -1,4 +1,4 @@
-"""Commands on their way to the loyalty query: a mark that one was asked for, then the command itself."""
+"""Publishes commands for the loyalty query: first a mark that the command was requested, then the command."""
 
 import asyncio
 import threading
@@ -21,21 +21,21 @@ from services.settings import Settings
 log = structlog.get_logger(__name__)
 
 DELIVERY_SECONDS = 5.0
-"""Until a record that no broker has acknowledged counts as not published; the caller is there, waiting."""
+"""After this number of seconds a record without an acknowledgement counts as not published."""
 
 PENDING, DONE = "pending", "done"
 ERASE = "erase"
-ASKED, DECIDED = 1, 2
-"""Sequences of a command's records on loyalty-decisions."""
+MARK_SEQUENCE, DECISION_SEQUENCE = 1, 2
+"""The sequence numbers of the two records of a command on loyalty-decisions."""
 
 _POLL_SECONDS = 0.1
 
 
 def mark_of(command_id: str, kind: str, request_hash: str) -> Record:
-    """The record that a command has been asked for. It names no customer: one that is erased leaves none behind."""
+    """The record that a command was requested. It names no customer, so an erasure need not delete it."""
     return {
         "CommandID": command_id,
-        "Sequence": ASKED,
+        "Sequence": MARK_SEQUENCE,
         "Status": PENDING,
         "Kind": kind,
         "CustomerCardNo": "",
@@ -53,23 +53,23 @@ def mark_of(command_id: str, kind: str, request_hash: str) -> Record:
 
 
 class CommandLog(Protocol):
-    """Where commands go. Both calls return once the record cannot be lost, and raise PublishError otherwise."""
+    """Publishes marks and commands. Both methods return when the record cannot be lost, or raise PublishError."""
 
     async def mark(self, mark: Record) -> None:
-        """Write down that a command was asked for."""
+        """Publish a mark."""
 
     async def send(self, command: Record) -> None:
-        """Give a command to whoever decides. One that was given before is not decided twice."""
+        """Publish a command. The loyalty query decides a command once, even if it is published twice."""
 
     def close(self) -> None:
-        """Send what is under way, and end."""
+        """Send the queued records and stop."""
 
 
 class KafkaCommandLog:
-    """The topics loyalty-decisions and loyalty-commands.
+    """Publishes marks to the topic loyalty-decisions and commands to the topic loyalty-commands.
 
-    confluent_kafka.aio's producer has no headers and keeps a lone record for up to a second; so this is the plain one,
-    with a thread that takes in its acknowledgements.
+    It uses the synchronous producer, with a thread that polls for acknowledgements. The producer of
+    confluent_kafka.aio has no headers and delays a single record for up to a second.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -97,8 +97,8 @@ class KafkaCommandLog:
         loop = asyncio.get_running_loop()
         acknowledged: asyncio.Future[None] = loop.create_future()
 
-        def settle(error: KafkaError | None) -> None:
-            if acknowledged.done():  # the request was given up meanwhile
+        def complete(error: KafkaError | None) -> None:
+            if acknowledged.done():  # the request was cancelled
                 return
             if error is None:
                 acknowledged.set_result(None)
@@ -106,18 +106,18 @@ class KafkaCommandLog:
                 acknowledged.set_exception(PublishError(f"topic {topic.name}: {error.str()}"))
 
         def on_delivery(error: KafkaError | None, _: Message) -> None:
-            with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
-                loop.call_soon_threadsafe(settle, error)
+            with suppress(RuntimeError):  # the loop has ended, so nobody waits for the result
+                loop.call_soon_threadsafe(complete, error)
 
-        # The first record of all asks the Schema Registry, where there is one.
-        await asyncio.to_thread(self._hand_over, topic, key, identity, record, on_delivery)
+        # The first record sends a request to the Schema Registry.
+        await asyncio.to_thread(self._produce, topic, key, identity, record, on_delivery)
         try:
             async with asyncio.timeout(2 * DELIVERY_SECONDS):
                 await acknowledged
         except TimeoutError as error:
-            raise PublishError(f"topic {topic.name}: no word of a record") from error
+            raise PublishError(f"topic {topic.name}: no broker acknowledged the record in time") from error
 
-    def _hand_over(
+    def _produce(
         self,
         topic: Topic,
         key: str,
@@ -138,28 +138,30 @@ class KafkaCommandLog:
         if topic not in self._encoders:
             try:
                 self._encoders[topic] = encoder(topic, schema_ids(self._settings))
-            # Whatever the registry's client, or its HTTP library, raises.
+            # The errors of the registry's client, and of its HTTP library, have no common class.
             except Exception as error:
                 raise PublishError(f"the Schema Registry gave no id for {topic.value}: {error}") from error
         return self._encoders[topic]
 
     def _ready_producer(self) -> Producer:
-        """The producer; a new one after an error that ends its predecessor."""
+        """The producer. A fatal error replaces it."""
         with self._lock:
             if self._producer is None:
                 options: dict[str, clients.Option] = {
                     "message.timeout.ms": int(DELIVERY_SECONDS * 1000),
-                    "linger.ms": 0,  # somebody waits for this one record
-                    "error_cb": self._note,
+                    "linger.ms": 0,  # a client waits for this record
+                    "error_cb": self._on_error,
                 }
                 self._producer = clients.producer(self._settings, "loyalty-api-commands", **options)
                 if not self._poller.is_alive():
                     self._poller.start()
             return self._producer
 
-    def _note(self, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError) -> None:
         if error.fatal():
-            log.error("the producer of commands has to be replaced", error=error.str())
+            log.error(
+                "a fatal error ends the producer of commands; the next command creates another", error=error.str()
+            )
             with self._lock:
                 self._producer = None
 

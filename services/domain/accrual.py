@@ -1,12 +1,12 @@
-"""What a purchase earns: base points, the tier's share, campaigns; rounded once.
+"""Computes what a purchase earns: base points, the share of the tier, campaigns. It rounds once.
 
     base       total amount x loyalty factor
     tier       base x (multiplier - 1)
-    campaigns  (multiplier - 1) x (base + tier) of what they concern, and their bonus
+    campaigns  (multiplier - 1) x (base + tier) of the invoice or of the lines, and the bonus
 
-Several campaigns combine as ``Combining`` says. Best: each line earns by the highest multiplier of those that fit it,
-what is no line of an item campaign by the highest of the others, and the invoice gets the largest bonus.
-All: everything above adds up.
+``Combining`` says how several campaigns combine. Best: a line of an item campaign earns with the highest multiplier of
+its campaigns, the rest of the invoice with the highest multiplier of the other campaigns, and the invoice gets the
+largest bonus. All: all shares add up.
 """
 
 from collections.abc import Iterable
@@ -16,20 +16,19 @@ from decimal import Decimal
 
 from services.domain.events import Line, Purchase
 from services.domain.formats import to_hundredths
-from services.domain.local_time import local
+from services.domain.local_time import local_time
 from services.domain.programme import Campaign, Combining, Programme
-from services.domain.tiers import multiplier
 
 BASE = "base"
-MOST = 10**13
-"""Hundredths that one invoice can earn, whatever it claims and the programme promises: totals must fit the records."""
+MOST_EARNED = 10**13
+"""The hundredths that one invoice earns at most, whatever the programme says. Totals must fit into the records."""
 
 _ONE = Decimal(1)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A share of what a purchase earns, in hundredths: of ``base``, of a tier or of a campaign by its name."""
+    """A share of the points, in hundredths. The name is ``base``, the name of a tier or the name of a campaign."""
 
     name: str
     points: int
@@ -37,125 +36,121 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Accrual:
-    """What a purchase earns, in hundredths; the parts add up to it."""
+    """The points that a purchase earns, in hundredths. They are the sum of the parts."""
 
     points: int
     parts: tuple[Part, ...] = ()
 
 
-def eligible(purchase: Purchase, programme: Programme) -> bool:
-    """Whether the customer's type takes part. Case does not matter, as in the Java originals."""
-    return purchase.customer_type.upper() in programme.customer_types
-
-
 def accrual(purchase: Purchase, programme: Programme, tier: str = "") -> Accrual:
-    """What a purchase (no return) of a customer of that tier earns, and why."""
-    return earnings(purchase, programme, tier) if eligible(purchase, programme) else Accrual(0)
+    """Computes what a purchase (not a return) earns for a customer of that tier."""
+    return earnings(purchase, programme, tier) if programme.is_eligible(purchase.customer_type) else Accrual(0)
 
 
 def base_points(amount: Decimal, programme: Programme) -> int:
-    """Hundredths for so much money without tier and campaigns."""
+    """Returns the hundredths for that much money, without tier and campaigns."""
     return to_hundredths(amount * programme.loyalty_factor, programme.rounding)
 
 
 def earnings(purchase: Purchase, programme: Programme, tier: str) -> Accrual:
-    """As ``accrual``, of a customer who takes part. What costs nothing earns nothing, whatever its bonus."""
+    """Computes the same for an eligible customer. An invoice of 0 earns nothing, not even a bonus."""
     if purchase.total_amount <= 0:
         return Accrual(0)
     if not programme.campaigns and not programme.tiers:
-        points = min(MOST, base_points(purchase.total_amount, programme))
+        points = min(MOST_EARNED, base_points(purchase.total_amount, programme))
         return Accrual(points, (Part(BASE, points),))
     base = purchase.total_amount * programme.loyalty_factor
-    worth = multiplier(tier, programme)
+    multiplier = programme.tier_multiplier(tier)
     shares = [(BASE, base)]
-    if worth != 1:
-        shares.append((tier, base * (worth - 1)))
+    if multiplier != 1:
+        shares.append((tier, base * (multiplier - 1)))
     if programme.campaigns:
-        shares += _campaigns(purchase, programme, programme.loyalty_factor * worth)
+        shares += _campaign_shares(purchase, programme, programme.loyalty_factor * multiplier)
     return _rounded(shares, programme)
 
 
 def _rounded(shares: Iterable[tuple[str, Decimal]], programme: Programme) -> Accrual:
-    """Rounds the sum once; each part is what it adds to the rounded sum of those before it."""
+    """Rounds the sum once. Each part is what it adds to the rounded sum of the parts before it."""
     parts: dict[str, int] = {}
     exact, points = Decimal(0), 0
     for name, share in shares:
         exact += share
-        before, points = points, min(MOST, max(0, to_hundredths(exact, programme.rounding)))
+        before, points = points, min(MOST_EARNED, max(0, to_hundredths(exact, programme.rounding)))
         parts[name] = parts.get(name, 0) + points - before
     return Accrual(points, tuple(Part(name, share) for name, share in parts.items() if share or name == BASE))
 
 
-def _campaigns(purchase: Purchase, programme: Programme, rate: Decimal) -> list[tuple[str, Decimal]]:
-    """What each campaign gives, in points; ``rate``: points for a unit of money without campaigns."""
-    moment = _moment(purchase, programme)
-    fitting = [campaign for campaign in programme.campaigns if _fits(campaign, purchase.store_id, moment)]
-    of_invoice = [campaign for campaign in fitting if not campaign.items]
-    of_items = [campaign for campaign in fitting if campaign.items]
-    concerned = [
-        (line, [campaign for campaign in of_items if line.item_code in campaign.items]) for line in purchase.lines
-    ]
-    bonuses = of_invoice + [
+def _campaign_shares(purchase: Purchase, programme: Programme, rate: Decimal) -> list[tuple[str, Decimal]]:
+    """Returns the points of each campaign. ``rate`` is the points for a unit of money without campaigns."""
+    time = _purchase_time(purchase, programme)
+    active = [campaign for campaign in programme.campaigns if _applies(campaign, purchase.store_id, time)]
+    invoice_campaigns = [campaign for campaign in active if not campaign.items]
+    item_campaigns = [campaign for campaign in active if campaign.items]
+    lines = [(line, [each for each in item_campaigns if line.item_code in each.items]) for line in purchase.lines]
+    with_bonus = [
         campaign
-        for campaign in of_items
-        if any(line.value > 0 and campaign in campaigns for line, campaigns in concerned)
+        for campaign in (
+            *invoice_campaigns,
+            *(each for each in item_campaigns if any(line.value > 0 and each in found for line, found in lines)),
+        )
+        if campaign.bonus
     ]
-    shares = _best if programme.combining is Combining.BEST else _all
+    if programme.combining is Combining.BEST:
+        money = _best_multipliers(purchase.total_amount, invoice_campaigns, lines)
+        with_bonus = [max(with_bonus, key=lambda campaign: campaign.bonus)] if with_bonus else []
+    else:
+        money = _all_multipliers(purchase.total_amount, invoice_campaigns, lines)
     return [
-        *((name, money * rate) for name, money in shares(purchase.total_amount, of_invoice, concerned)),
-        *((campaign.name, Decimal(campaign.bonus).scaleb(-2)) for campaign in _bonuses(bonuses, programme.combining)),
+        *((name, amount * rate) for name, amount in money),
+        *((campaign.name, Decimal(campaign.bonus).scaleb(-2)) for campaign in with_bonus),
     ]
 
 
-_Concerned = list[tuple[Line, list[Campaign]]]
+_Lines = list[tuple[Line, list[Campaign]]]
+"""Lines with the item campaigns that apply to them."""
 
 
-def _best(amount: Decimal, of_invoice: list[Campaign], concerned: _Concerned) -> Iterable[tuple[str, Decimal]]:
-    usual = _ONE
-    if of_invoice:
-        best = max(of_invoice, key=_multiplier)
-        usual = best.multiplier
-        yield best.name, amount * (usual - 1)
-    for line, campaigns in concerned:
-        if campaigns:
-            best = max(campaigns, key=_multiplier)
-            if best.multiplier > usual or not of_invoice:
-                yield best.name, line.value * (best.multiplier - usual)
+def _best_multipliers(amount: Decimal, campaigns: list[Campaign], lines: _Lines) -> Iterable[tuple[str, Decimal]]:
+    multiplier = _ONE
+    if campaigns:
+        best = max(campaigns, key=_multiplier)
+        multiplier = best.multiplier
+        yield best.name, amount * (multiplier - 1)
+    for line, item_campaigns in lines:
+        if item_campaigns:
+            best = max(item_campaigns, key=_multiplier)
+            if best.multiplier > multiplier or not campaigns:
+                yield best.name, line.value * (best.multiplier - multiplier)
 
 
-def _all(amount: Decimal, of_invoice: list[Campaign], concerned: _Concerned) -> Iterable[tuple[str, Decimal]]:
-    for campaign in of_invoice:
+def _all_multipliers(amount: Decimal, campaigns: list[Campaign], lines: _Lines) -> Iterable[tuple[str, Decimal]]:
+    for campaign in campaigns:
         yield campaign.name, amount * (campaign.multiplier - 1)
-    for line, campaigns in concerned:
-        for campaign in campaigns:
+    for line, item_campaigns in lines:
+        for campaign in item_campaigns:
             yield campaign.name, line.value * (campaign.multiplier - 1)
-
-
-def _bonuses(campaigns: list[Campaign], combining: Combining) -> list[Campaign]:
-    given = [campaign for campaign in campaigns if campaign.bonus]
-    return [max(given, key=lambda campaign: campaign.bonus)] if given and combining is Combining.BEST else given
 
 
 def _multiplier(campaign: Campaign) -> Decimal:
     return campaign.multiplier
 
 
-def _moment(purchase: Purchase, programme: Programme) -> datetime:
-    """By the till's clock, unless that shows no year of the calendar."""
+def _purchase_time(purchase: Purchase, programme: Programme) -> datetime:
+    """Returns the local time of the till, or of the broker if the calendar does not have the time of the till."""
     if purchase.created_time is not None:
         try:
-            return local(purchase.created_time, programme.time_zone)
+            return local_time(purchase.created_time, programme.time_zone)
         except OverflowError:
             pass
-    return local(purchase.append_time, programme.time_zone)
+    return local_time(purchase.append_time, programme.time_zone)
 
 
-def _fits(campaign: Campaign, store_id: str, moment: datetime) -> bool:
-    day = moment.date()
+def _applies(campaign: Campaign, store_id: str, time: datetime) -> bool:
+    day = time.date()
     return (
         (campaign.first_day is None or campaign.first_day <= day)
         and (campaign.last_day is None or day <= campaign.last_day)
         and (not campaign.weekdays or day.weekday() in campaign.weekdays)
-        and (campaign.hours is None or campaign.hours[0] <= moment.hour < campaign.hours[1])
+        and (campaign.hours is None or campaign.hours[0] <= time.hour < campaign.hours[1])
         and (not campaign.stores or store_id in campaign.stores)
     )

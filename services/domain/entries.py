@@ -1,14 +1,15 @@
-"""What an account makes of events: entries for the ledger, decisions for who commanded, credits for other accounts."""
+"""What an account produces: entries for the ledger, decisions on commands, credits for other accounts."""
 
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
+from typing import NamedTuple
 
 from services.domain.events import SentLot
 
 
 class Kind(StrEnum):
-    """What an entry is about."""
+    """The kind of an entry."""
 
     EARNED = "earned"
     RETURNED = "returned"
@@ -28,23 +29,38 @@ class Kind(StrEnum):
 
 
 class Refusal(StrEnum):
-    """Why a command is refused."""
+    """The reason of a refusal."""
 
     INSUFFICIENT_POINTS = "insufficient-points"
     UNKNOWN_REDEMPTION = "unknown-redemption"
     SAME_CUSTOMER = "same-customer"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A line of an account. Points are hundredths, times milliseconds since the epoch; the fields of Notification.
+class AccountVersion(NamedTuple):
+    """One state of one card. Versions are ordered, also across an erasure: the next account is opened later.
 
     Attributes:
-        points: how the entry changes the total; the total is the sum of all entries since the account was opened.
+        opened_time: when the account was opened, milliseconds since the epoch.
+        sequence: the sequence number of the account's last entry.
+    """
+
+    opened_time: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One change of an account, with the fields of Notification. Points are hundredths.
+
+    Times are milliseconds since the epoch.
+
+    Attributes:
+        points: the change of the total. The total is the sum of all entries since the account was opened.
         sequence: counts the entries of the account from 1.
-        time: when the broker appended the event, or when the time came for what time does.
-        event_id: empty where time was at work; of kind lapsed the redemption's.
-        reason: of a command its own; refused: the refusal; tier: the tier before; expires-soon: how many points will.
+        time: the append time of the event, or the due time of a change without an event.
+        event_id: empty without an event. For kind lapsed it is the id of the redemption.
+        reason: the reason of the command. For kind refused it is the refusal, for kind tier the previous tier, and for
+            kind expires-soon the points that will expire.
     """
 
     sequence: int
@@ -66,15 +82,20 @@ class Entry:
     actor: str = ""
     counterparty: str = ""
 
+    @property
+    def version(self) -> AccountVersion:
+        """The version of the account after this entry."""
+        return AccountVersion(self.opened_time, self.sequence)
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What became of a command; the fields of the record Decision. Points are hundredths.
+    """The result of a command, with the fields of the record Decision. Points are hundredths.
 
     Attributes:
-        kind: of the command, in the words of LoyaltyCommand.
-        refusal: None where it was done.
-        points: how the total changed; reserve: how many were set aside.
+        kind: the kind of the command, as in LoyaltyCommand.
+        refusal: None if the command was accepted.
+        points: the change of the total; for a reserve the points that are set aside.
     """
 
     command_id: str
@@ -93,7 +114,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """What a transfer sends: becomes a Receive of the other account. ``command_id`` follows from the transfer's."""
+    """The points that a transfer sends. They become a Receive of the other account, with an id of its own."""
 
     command_id: str
     to_card: str

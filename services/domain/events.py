@@ -1,4 +1,4 @@
-"""What happens to an account: purchases from tills, commands from everybody else. Times are ms since the epoch."""
+"""Events that change an account: purchases from tills, and commands. Times are milliseconds since the epoch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,11 +7,7 @@ from decimal import Decimal
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line item, as far as points depend on it.
-
-    Attributes:
-        value: of the whole line, in units of money.
-    """
+    """The part of a line item that points depend on. ``value`` is the money of the whole line."""
 
     item_code: str
     value: Decimal
@@ -19,12 +15,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Purchase:
-    """An invoice, as far as points depend on it; negative or with ``original_invoice_number``: a return.
+    """The part of an invoice that points depend on.
+
+    An invoice is a return if its amount is negative or if it names an original invoice.
 
     Attributes:
-        append_time: when the broker appended it.
-        created_time: the till's clock; None where the till sent none.
-        total_amount: in units of money, the decimal that the double's shortest notation shows.
+        append_time: the time at which the broker appended the record.
+        created_time: the clock of the till; None if the till did not send it.
+        total_amount: in units of money. It is the decimal with the shortest notation of the double on the wire.
     """
 
     append_time: int
@@ -47,12 +45,12 @@ class Purchase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What every command has.
+    """The fields of all commands.
 
     Attributes:
-        append_time: when the broker appended it.
-        command_id: known by it; a command of an id that has been decided is not decided again.
-        request_hash: of the request behind it; handed on to the decision.
+        append_time: the time at which the broker appended the record.
+        command_id: an account decides only one command of an id.
+        request_hash: identifies the content of the request. The decision repeats it.
     """
 
     append_time: int
@@ -65,31 +63,36 @@ class Command:
     def event_id(self) -> str:
         return self.command_id
 
+    @property
+    def kind(self) -> str:
+        """The kind in the record LoyaltyCommand."""
+        return type(self).__name__.lower()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserve(Command):
-    """Set points (hundredths, above 0) aside for a redemption, which is known by this command's id."""
+    """Sets points (hundredths, above 0) aside for a redemption. The id of the redemption is the id of this command."""
 
     points: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capture(Command):
-    """Spend what is reserved."""
+    """Spends the reserved points."""
 
     redemption_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Void(Command):
-    """Free what is reserved."""
+    """Frees the reserved points."""
 
     redemption_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adjust(Command):
-    """Correct the points by hand: hundredths, not 0; ``allow_negative``: also below what is available."""
+    """Corrects the points by hand: hundredths, not 0. ``allow_negative`` permits more than the available points."""
 
     points: int
     allow_negative: bool = False
@@ -97,7 +100,7 @@ class Adjust(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer(Command):
-    """Send points (hundredths, above 0) to another card."""
+    """Sends points (hundredths, above 0) to another card."""
 
     points: int
     counterparty: str
@@ -105,7 +108,7 @@ class Transfer(Command):
 
 @dataclass(frozen=True, slots=True)
 class SentLot:
-    """Points on their way: hundredths, and when they expire (0: never)."""
+    """Points of a transfer: hundredths, and the time at which they expire (0: never)."""
 
     points: int
     expires_time: int
@@ -113,7 +116,7 @@ class SentLot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receive(Command):
-    """The other end of a transfer. It is never refused: the points have left the other account."""
+    """Adds the points of a transfer. It is never refused, because the points have left the other account."""
 
     counterparty: str
     lots: tuple[SentLot, ...]
@@ -121,7 +124,7 @@ class Receive(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erase(Command):
-    """Forget the customer."""
+    """Ends the account and removes the personal data."""
 
 
 Event = Purchase | Reserve | Capture | Void | Adjust | Transfer | Receive | Erase

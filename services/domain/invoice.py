@@ -1,4 +1,4 @@
-"""The records, under the names they have on the wire: a record is a dict, before and after Avro or JSON."""
+"""The invoice with the field names of the wire. A record is a dict, before and after Avro or JSON."""
 
 from typing import TypedDict
 
@@ -20,7 +20,7 @@ class DeliveryAddress(TypedDict, total=False):
 
 
 class PosInvoice(TypedDict, total=False):
-    """What a till publishes. Any field can be missing until ``validation.first_violation`` finds nothing."""
+    """The record that a till publishes. Any field can be missing until ``validation.first_violation`` returns None."""
 
     InvoiceNumber: str | None
     CreatedTime: int | None

@@ -1,7 +1,7 @@
-"""The rules of the loyalty programme, as data; a version decides every event that the broker appended in its time.
+"""The rules of the loyalty programme as data. A version decides all events whose append times lie in its time.
 
-Points are hundredths, durations and times milliseconds (since the epoch). How real programmes shape each rule: Square's
-accrual rules, Talon.One's pending and expiry, Voucherify's tiers by points in a period.
+Points are hundredths; durations and times are milliseconds (since the epoch). The rules follow real programmes: accrual
+rules as at Square, pending points and expiry as at Talon.One, tiers by points in a period as at Voucherify.
 """
 
 from collections.abc import Iterable
@@ -20,17 +20,17 @@ DAY = 24 * 60 * MINUTE
 
 
 class SpentReturns(StrEnum):
-    """What a return takes back where the points are spent already."""
+    """What a return takes back if the points are spent: only points that are left, or all points with a debt."""
 
     WITHIN_BALANCE = "within-balance"
     NEGATIVE_ALLOWED = "negative-allowed"
 
 
 class Combining(StrEnum):
-    """What several campaigns give that fit one invoice: the ones worth most to the customer, or all of them.
+    """How several campaigns combine that apply to one invoice.
 
-    Best: each line earns by the highest multiplier of those that fit it, and the invoice gets the largest bonus.
-    All: bonuses add up, and so does what multipliers give beyond 1 (1.5 and 2 make 2.5).
+    Best: each line earns with the highest multiplier of its campaigns, and the invoice gets the largest bonus.
+    All: bonuses add up, and so do the parts of the multipliers above 1 (1.5 and 2 make 2.5).
     """
 
     BEST = "best"
@@ -38,7 +38,7 @@ class Combining(StrEnum):
 
 
 class Period(StrEnum):
-    """How long points earned count towards a tier, by the calendar of the programme's time zone."""
+    """The calendar period, in the time zone of the programme, in which points count towards a tier."""
 
     MONTH = "month"
     QUARTER = "quarter"
@@ -48,7 +48,7 @@ class Period(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """Reached with so many points earned in a period; kept until the end of the next one."""
+    """A customer reaches a tier with that many points in a period, and keeps it until the end of the next period."""
 
     name: str
     points: int
@@ -57,16 +57,16 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """Points beyond the usual ones. An empty set or None means: any.
+    """Additional points. An empty set or None means no restriction.
 
     Attributes:
-        first_day, last_day: inclusive, in the programme's time zone, by the till's clock (else the broker's).
+        first_day, last_day: both inclusive, in the time zone of the programme, by the clock of the till.
         weekdays: 0 is Monday.
-        hours: from the first hour (0 to 23) until before the second (1 to 24).
+        hours: from the first hour (0 to 23) until before the second hour (1 to 24).
         stores: StoreIDs.
-        items: ItemCodes; with them the campaign concerns those lines alone, else the whole invoice.
-        multiplier: of the points that what it concerns earns.
-        bonus: hundredths an invoice, once.
+        items: ItemCodes. The campaign applies to lines with these items only. Without items it applies to the invoice.
+        multiplier: multiplies the points of the invoice or of the lines.
+        bonus: hundredths, once for each invoice.
     """
 
     name: str
@@ -82,17 +82,18 @@ class Campaign:
 
 @dataclass(frozen=True, slots=True)
 class Programme:
-    """One version of the rules; with nothing said, those of the Java originals: 0.02 points for PRIME, for ever.
+    """One version of the rules. The defaults are the rules of the Java originals: 0.02 points for PRIME, for ever.
 
     Attributes:
-        effective_time: from then on it decides.
-        rounding: a rounding mode of ``decimal``, applied once per invoice to hundredths.
-        pending: after an invoice, until its points can be spent.
-        valid_for: after the invoice, until its points expire at the end of that day; None: never.
-        expiry_notice: so long before they expire, their expiry is announced; 0: not at all.
-        reserve_for: after a reserve, until it lapses.
-        return_window: after an invoice, until its items can no longer be returned.
-        tiers: by points, ascending.
+        effective_time: the version decides from this time on.
+        rounding: a rounding mode of ``decimal``. Points are rounded to hundredths once for each invoice.
+        customer_types: in upper case.
+        pending: from an invoice until its points can be spent.
+        valid_for: from an invoice until its points expire, at the end of that day; None: never.
+        expiry_notice: from the notice of expiry until the expiry; 0: no notice.
+        reserve_for: from a reserve until it lapses.
+        return_window: from an invoice until its items can no longer be returned.
+        tiers: in ascending order of points.
     """
 
     version: int = 0
@@ -112,26 +113,42 @@ class Programme:
     combining: Combining = Combining.BEST
     campaigns: tuple[Campaign, ...] = ()
 
+    def is_eligible(self, customer_type: str) -> bool:
+        """Whether customers of this type earn points. Upper and lower case are equal, as in the Java originals."""
+        return customer_type.upper() in self.customer_types
+
+    def tier_for(self, points: int) -> str:
+        """Returns the highest tier that this many points in a period reach, or an empty text."""
+        return next((tier.name for tier in reversed(self.tiers) if tier.points <= points), "")
+
+    def tier_rank(self, name: str) -> int:
+        """Returns 0 for the lowest tier, and -1 for no tier and for a tier that this version does not have."""
+        return next((number for number, tier in enumerate(self.tiers) if tier.name == name), -1)
+
+    def tier_multiplier(self, name: str) -> Decimal:
+        """Returns the multiplier of base points; 1 for no tier and for a tier that this version does not have."""
+        return next((tier.multiplier for tier in self.tiers if tier.name == name), Decimal(1))
+
 
 @dataclass(frozen=True)
 class Programmes:
-    """All versions; never empty."""
+    """All versions of the programme, at least one."""
 
     versions: tuple[Programme, ...] = field(default=(Programme(),))
 
     @classmethod
     def of(cls, versions: Iterable[Programme]) -> "Programmes":
-        """Programmes in the order in which they take effect."""
+        """Sorts the versions by the time from which they decide."""
         return cls(tuple(sorted(versions, key=lambda programme: (programme.effective_time, programme.version))))
 
     def at(self, time: int) -> Programme:
-        """The version that decides an event appended at that time; before the first one takes effect, the first."""
+        """Returns the version that decides events appended at that time; the first one before it takes effect."""
         in_force = (programme for programme in reversed(self.versions) if programme.effective_time <= time)
         return next(in_force, self.versions[0])
 
     def version(self, number: int) -> Programme:
-        """The version of that number; raises LookupError."""
+        """Returns the version with that number. Raises LookupError if there is none."""
         for programme in self.versions:
             if programme.version == number:
                 return programme
-        raise LookupError(f"no version {number} of the programme")
+        raise LookupError(f"The programme has no version {number}")

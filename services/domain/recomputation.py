@@ -1,16 +1,16 @@
-"""An account decided anew from its events, in the order of the record. No clock, no I/O.
+"""Recomputes an account from its events, in the order of its recorded entries. No clock, no input or output.
 
-One thing is taken from the record: the order in which the processor took events, and when time did something. Two
-topics and several partitions have no order of their own. Everything else (points, totals, lots, refusals, sequences) is
-decided again, by the domain code that decided it the first time, and must come out as recorded.
+The order of the entries says in which order the processor took the events, and when timers ran. The topics and their
+partitions have no common order. The same code decides all other values (points, totals, lots, refusals, sequence
+numbers) again, and they must be equal to the recorded ones.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from services.domain.account.processor import Account, Outcome, advance, process
-from services.domain.accrual import eligible
+from services.domain.account.model import Account, Outcome
+from services.domain.account.processor import advance, process
 from services.domain.entries import Credit, Decision, Entry, Kind
 from services.domain.events import Event, Purchase
 from services.domain.programme import Programmes
@@ -18,7 +18,7 @@ from services.domain.programme import Programmes
 
 @dataclass(slots=True)
 class History:
-    """What became of an account, step by step; the fields of Outcome."""
+    """The account after some steps, and all that the steps produced. The fields are those of Outcome."""
 
     account: Account | None = None
     entries: list[Entry] = field(default_factory=list)
@@ -36,14 +36,14 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Recomputed:
-    """What the events of one customer make.
+    """The result of a recomputation.
 
     Attributes:
-        settled: what the events that the record knows have made, and what time did between them.
-        late: what those without a record make, taken last in the order of their append times; its account is the
-            customer's in the end.
-        without_event: entries of the record that name an event which is not there.
-        not_processed: ids of events that must have an effect and have no record.
+        settled: the result of the events with recorded entries, and of the timers between them.
+        late: the result of the events without recorded entries. They are applied last, in the order of their append
+            times. Its account is the final account of the customer.
+        without_event: recorded entries whose event is missing.
+        not_processed: ids of events that must change the account and have no recorded entry.
     """
 
     settled: History
@@ -55,24 +55,24 @@ class Recomputed:
 def recompute(
     card: str, events: Iterable[Event], recorded: Iterable[Entry], programmes: Programmes, complete_from: int = 0
 ) -> Recomputed:
-    """Decide a customer's events again.
+    """Decides the events of a customer again.
 
     Args:
-        events: all that the account was given, in any order; the same one may come several times.
-        recorded: the entries that the processor wrote, in any order; the same one may come several times.
-        complete_from: entries of before may be missing from the record (milliseconds since the epoch). Events of before
-            that have no entry are then taken first, in the order of their append times.
+        events: all events of the account, in any order, with duplicates.
+        recorded: the entries that the processor wrote, in any order, with duplicates.
+        complete_from: older entries may be missing (milliseconds since the epoch). Older events without an entry are
+            applied first, in the order of their append times.
     """
     record = in_order(recorded)
     copies = _Copies(events)
-    unknown = copies.without({entry.event_id for entry in record if not is_times(entry)})
+    unknown = copies.without({entry.event_id for entry in record if not is_from_timer(entry)})
     history, without_event, taken = History(), [], set()
     if old := [event for event in unknown if event.append_time < complete_from]:
         history.add(process(None, old, programmes, card))
     for entry in record:
-        if is_times(entry):
+        if is_from_timer(entry):
             _apply_due_changes(history, entry, programmes)
-        elif (entry.event_id, entry.time) not in taken:  # else a further entry of an event that has been taken
+        elif (entry.event_id, entry.time) not in taken:  # an event can have several entries
             taken.add((entry.event_id, entry.time))
             if event := copies.take(entry):
                 outcome = process(history.account, [event], programmes, card)
@@ -81,30 +81,30 @@ def recompute(
                 without_event.append(entry)
     new = [event for event in unknown if event.append_time >= complete_from]
     late = process(history.account, new, programmes, card)
-    effective = {entry.event_id for entry in late.entries if not is_times(entry)}
+    effective = {entry.event_id for entry in late.entries if not is_from_timer(entry)}
     not_processed = [each.event_id for each in new if each.event_id in effective and _must_count(each, programmes)]
     return Recomputed(history, late, without_event, not_processed)
 
 
-def _must_count(event: Event, programmes: Programmes) -> bool:
-    """Other types of customers return only what was known when the return was taken: theirs may have had no effect."""
-    return not isinstance(event, Purchase) or eligible(event, programmes.at(event.append_time))
-
-
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
-    """Entries as the account wrote them, without those that came again unchanged."""
-    return sorted(dict.fromkeys(entries), key=lambda entry: (entry.opened_time, entry.sequence))
+    """Returns the entries in the order in which the account wrote them, without duplicates."""
+    return sorted(dict.fromkeys(entries), key=lambda entry: entry.version)
 
 
-def is_times(entry: Entry) -> bool:
-    """Whether time made the entry; the lapse of a reservation names the reserve that it ends."""
+def is_from_timer(entry: Entry) -> bool:
+    """Whether a timer made the entry. The entry of a lapse has an event id, the id of the reserve."""
     return not entry.event_id or entry.kind is Kind.LAPSED
 
 
-def _apply_due_changes(history: History, entry: Entry, programmes: Programmes) -> None:
-    """What time did up to this entry, one due time after the other.
+def _must_count(event: Event, programmes: Programmes) -> bool:
+    """Whether the event must change an account. The return of an ineligible customer may have found no purchase."""
+    return not isinstance(event, Purchase) or programmes.at(event.append_time).is_eligible(event.customer_type)
 
-    Not all that is due by the entry's time at once: an event that came late may have been taken in between.
+
+def _apply_due_changes(history: History, entry: Entry, programmes: Programmes) -> None:
+    """Applies due changes up to this entry, one due time after the other.
+
+    It stops at this entry, because the processor may have taken a late event between two changes.
     """
     while (account := history.account) is not None and account.sequence < entry.sequence:
         due = account.next_due()
@@ -114,9 +114,10 @@ def _apply_due_changes(history: History, entry: Entry, programmes: Programmes) -
 
 
 def _opened_as(first: Entry, outcome: Outcome, before: Sequence[Entry]) -> Outcome:
-    """An account opens with its first event, but later than another of the card that was erased in the same batch.
+    """Gives the account the opened time of its first entry, if the first event alone does not determine it.
 
-    Before 2026-11 nobody wrote down when; such accounts go on with 0.
+    An account that opens in the batch that erased another account of the card opens later than its first event.
+    Accounts from before November 2026 have the opened time 0.
     """
     opened_time = first.opened_time
     after_erasure = max(before[-1].time, before[-1].opened_time) + 1 if before else 0
@@ -133,7 +134,7 @@ def _opened_as(first: Entry, outcome: Outcome, before: Sequence[Entry]) -> Outco
 
 
 class _Copies:
-    """Events by their ids: a till or a caller may send one again."""
+    """Events by id. A till or a caller may send an event several times."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         self._waiting: defaultdict[str, list[Event]] = defaultdict(list)
@@ -141,12 +142,12 @@ class _Copies:
             self._waiting[event.event_id].append(event)
 
     def without(self, known: set[str]) -> Sequence[Event]:
-        """The first of each id that is not among the known ones."""
+        """Returns the first event of each id that is not known."""
         unknown = (copies for event_id, copies in self._waiting.items() if event_id not in known)
         return [min(copies, key=lambda event: event.append_time) for copies in unknown]
 
     def take(self, entry: Entry) -> Event | None:
-        """The event that the entry is about: of those with its id that of its time, else the first."""
+        """Removes and returns the event of the entry: the copy with the time of the entry, or else the first copy."""
         copies = self._waiting.get(entry.event_id)
         if not copies:
             return None

@@ -1,4 +1,4 @@
-"""What makes an invoice valid, as data: applied to a record here, compiled to columns by the pipeline."""
+"""The rules of a valid invoice as data. This module applies them to a record; the pipeline compiles them to columns."""
 
 import math
 from dataclasses import dataclass
@@ -8,23 +8,22 @@ from typing import Any
 from services.domain.invoice import HOME_DELIVERY, PRIME, PosInvoice
 
 BLANKS = " \t\r\n\f\v"
-"""A text of these alone counts as missing."""
+"""A text with no other characters counts as missing."""
 
 LARGEST_AMOUNT = 1e11
-"""Amounts must stay below this. No till sells for more; a double tells cents apart far beyond (2**53 cents are 9.0e13);
-and a hundred thousand such invoices still fit into the 18 digits of a customer's points.
+"""Amounts must be smaller. No till sells for more. A double is exact to the cent far beyond (2**53 cents are 9.0e13).
+A hundred thousand such invoices fit into the 18 digits of a customer's points.
 """
 
-
 LONGEST_TEXT = 128
-"""Characters of a text that is copied to every line item's record, or is a key."""
+"""Characters of a text that is a key, or that is copied into the record of each line item."""
 
 MOST_LINE_ITEMS = 10_000
-"""With texts that long, an invoice makes at most some ten megabytes of records, and none fills a worker's memory."""
+"""With texts of that length, the records of one invoice have about ten megabytes, which fit into a worker."""
 
 
 class Requirement(Enum):
-    """What a rule asks of a field."""
+    """What a rule requires of a field."""
 
     PRESENT = auto()
     SHORT = auto()
@@ -44,11 +43,11 @@ _BROKEN = {
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A field that must pass a requirement, either always or only when another field has a value.
+    """A requirement of a field, always or only if another field has a certain value.
 
     Attributes:
-        field: its name; ``Parent.Child`` for a nested record, ``Parent[].Child`` for every element of an array.
-        when: (field, value in capitals), compared without case.
+        field: its name, ``Parent.Child`` in a nested record, or ``Parent[].Child`` in each element of an array.
+        when: (field, value in upper case). Upper and lower case are equal.
     """
 
     field: str
@@ -57,7 +56,7 @@ class Rule:
 
     @property
     def reason(self) -> str:
-        """What a dead letter says when this rule is broken."""
+        """The reason in the dead letter of an invoice that breaks the rule."""
         condition = f" though {self.when[0]} is {self.when[1]}" if self.when else ""
         return f"{self.field} {_BROKEN[self.requirement]}{condition}"
 
@@ -82,7 +81,7 @@ RULES = (
 
 
 def first_violation(invoice: PosInvoice) -> str | None:
-    """The reason of the first broken rule, or None for a valid invoice."""
+    """Returns the reason of the first broken rule, or None for a valid invoice."""
     return next((rule.reason for rule in RULES if not _holds(rule, invoice)), None)
 
 

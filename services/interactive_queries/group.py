@@ -1,6 +1,6 @@
-"""The consumer group as every instance sees it: who is in it, who owns what, who keeps the copies. No I/O here.
+"""The consumer group as each instance sees it: its members, owners and standbys. This module does no I/O.
 
-A member's client id is the URL under which it serves: the group's own coordinator is the only directory there is.
+The client id of a member is the URL under which it serves. So the group coordinator is the only directory of instances.
 """
 
 import hashlib
@@ -13,24 +13,24 @@ from functools import cached_property
 from confluent_kafka import ConsumerGroupState
 from confluent_kafka.admin._group import ConsumerGroupDescription
 
-from services.state_stores.assignment import Place
+from services.state_stores.assignment import ChangelogPartition
 
-_ADDRESS = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?")
+_URL = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?")
 
 
 @dataclass(frozen=True)
 class Member:
-    """One instance, as the coordinator knows it.
+    """One instance as the coordinator knows it.
 
     Attributes:
-        member_id: given by the coordinator; a process that comes back gets a new one.
-        url: where it serves.
-        places: what it owns.
+        member_id: assigned by the coordinator. A process that restarts gets a new one.
+        url: where the instance serves.
+        partitions: the partitions that it owns.
     """
 
     member_id: str
     url: str
-    places: frozenset[Place]
+    partitions: frozenset[ChangelogPartition]
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class GroupView:
     """The group at one moment.
 
     Attributes:
-        members: in the order of their ids. Whoever is in the group without a URL for a client id is no instance.
-        stable: False during a rebalance; members then have what they had before it.
-        asked_at: when the coordinator was asked, by ``boot_seconds``. What it says was true then or later.
+        members: ordered by their ids. A member whose client id is not a URL is not an instance.
+        stable: False during a rebalance. The members then have the partitions that they had before it.
+        asked_at: when the coordinator was asked, by ``boot_seconds``. The view was true then or later.
     """
 
     members: tuple[Member, ...]
@@ -48,8 +48,8 @@ class GroupView:
     asked_at: float
 
     @cached_property
-    def owners(self) -> dict[Place, Member]:
-        return {place: member for member in self.members for place in member.places}
+    def owners(self) -> dict[ChangelogPartition, Member]:
+        return {partition: member for member in self.members for partition in member.partitions}
 
     @cached_property
     def urls(self) -> frozenset[str]:
@@ -58,15 +58,19 @@ class GroupView:
     def has(self, member_id: str) -> bool:
         return any(member.member_id == member_id for member in self.members)
 
+    def covers(self, partitions: Iterable[ChangelogPartition]) -> bool:
+        """Whether each partition has an owner. Between the two steps of a cooperative rebalance some have none."""
+        return self.stable and all(partition in self.owners for partition in partitions)
+
 
 def view_of(description: ConsumerGroupDescription, asked_at: float, previous: GroupView | None) -> GroupView:
-    """What a description of the group says.
+    """The view that a description of the group gives.
 
-    During a rebalance the coordinator names the members without their partitions: whoever stays keeps, as far as
-    anybody can know, what the previous view gave it.
+    During a rebalance the coordinator lists the members without their partitions. A member that was in the previous
+    view then keeps its partitions from there.
     """
     stable = description.state == ConsumerGroupState.STABLE
-    before = {member.member_id: member.places for member in previous.members} if previous else {}
+    before = {member.member_id: member.partitions for member in previous.members} if previous else {}
     members = []
     for found in description.members:
         if not is_url(found.client_id):
@@ -77,55 +81,53 @@ def view_of(description: ConsumerGroupDescription, asked_at: float, previous: Gr
 
 
 def is_url(client_id: str) -> bool:
-    """Whether a client id is the address of an instance: scheme, host and port, nothing else."""
-    found = _ADDRESS.fullmatch(client_id)
+    """Whether a client id is the URL of an instance: scheme, host and port, and nothing else."""
+    found = _URL.fullmatch(client_id)
     return found is not None and 0 < int(found["port"] or 80) < 2**16
 
 
-def standbys_of(view: GroupView, place: Place, count: int) -> tuple[str, ...]:
-    """The URLs that keep a copy of a partition, the same by every instance's reckoning.
+def standbys_of(view: GroupView, partition: ChangelogPartition, count: int) -> tuple[str, ...]:
+    """The URLs of the instances that keep a standby of a partition. Each instance computes the same result.
 
-    The first is the one to which the group would give the partition if its owner died: it then takes over what it has.
-    The others come by rendezvous hashing, which moves few copies when members come and go.
+    The first is the member that would get the partition if its owner died, so that it already has the data. The others
+    follow by rendezvous hashing, which moves few copies when members join or leave.
     """
-    owner = view.owners.get(place)
+    owner = view.owners.get(partition)
     if owner is None or count < 1:
         return ()
     others = {url for url in view.urls if url != owner.url}
-    heir = heirs(view, owner).get(place)
-    ranked = sorted(others, key=lambda url: (url != heir, _weight(place, url)))
+    successor = successors(view, owner).get(partition)
+    ranked = sorted(others, key=lambda url: (url != successor, _weight(partition, url)))
     return tuple(ranked[:count])
 
 
-def heirs(view: GroupView, gone: Member) -> dict[Place, str]:
-    """Where the sticky assignor puts what a dead member leaves: one by one with whoever has least, by id if equal."""
-    heap = [(len(member.places), member.member_id, member.url) for member in view.members if member is not gone]
+def successors(view: GroupView, departed: Member) -> dict[ChangelogPartition, str]:
+    """The URLs that get the partitions of a departed member from Kafka's sticky assignor.
+
+    It gives one partition after the other to the member that has the fewest; of equal ones, to the lowest member id.
+    """
+    heap = [(len(each.partitions), each.member_id, each.url) for each in view.members if each is not departed]
     heapq.heapify(heap)
-    found: dict[Place, str] = {}
+    found: dict[ChangelogPartition, str] = {}
     if heap:
-        for place in sorted(gone.places):
+        for partition in sorted(departed.partitions):
             load, member_id, url = heap[0]
-            found[place] = url
+            found[partition] = url
             heapq.heapreplace(heap, (load + 1, member_id, url))
     return found
 
 
-def leaders(topics: Mapping[str, int]) -> dict[str, str]:
-    """Topic to the topic that is shared in its place: the first with as many partitions (name to their number).
+def representative_topics(topics: Mapping[str, int]) -> dict[str, str]:
+    """The representative of each topic (name to number of partitions): the first topic with as many partitions.
 
-    The group shares the leaders' partitions only, and whoever owns a partition of a leader owns those of the same
-    number of the topics that it leads. So every topic is spread evenly (the sticky assignor evens out only the sum),
-    and what was partitioned alike stays together.
+    The group distributes only the partitions of representatives. The owner of such a partition also owns the partitions
+    with the same number of the topics that it represents. So each topic is distributed evenly (the sticky assignor
+    balances only the total), and copartitioned topics stay together.
     """
     first: dict[int, str] = {}
     return {topic: first.setdefault(count, topic) for topic, count in topics.items()}
 
 
-def covers(view: GroupView, places: Iterable[Place]) -> bool:
-    """Whether every partition has an owner: between the two steps of a cooperative rebalance some have none."""
-    return view.stable and all(place in view.owners for place in places)
-
-
-def _weight(place: Place, url: str) -> bytes:
-    topic, partition = place
-    return hashlib.blake2b(f"{topic}-{partition}@{url}".encode(), digest_size=8).digest()
+def _weight(partition: ChangelogPartition, url: str) -> bytes:
+    topic, number = partition
+    return hashlib.blake2b(f"{topic}-{number}@{url}".encode(), digest_size=8).digest()

@@ -1,20 +1,19 @@
-"""This instance's own copies, and what may be claimed of an answer from them."""
+"""The copies of this instance, and the status of each of them at a read."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from services.boot_clock import boot_seconds
-from services.interactive_queries.group import GroupView, leaders
+from services.interactive_queries.group import GroupView, representative_topics
 from services.interactive_queries.reports import HeldPartition, InstanceReport
 from services.settings import Settings
-from services.state_stores.assignment import Place, Role
-from services.state_stores.local import LocalStores
-from services.state_stores.store import StateStore
+from services.state_stores.assignment import ChangelogPartition, Role
+from services.state_stores.store import LocalStores, StateStore
 from services.state_stores.task import StoreTask
 
 
 class Membership(Protocol):
-    """What reads ask of the group (see ``GroupMembership``)."""
+    """What reads use of the group membership (see ``GroupMembership``)."""
 
     url: str
     group: str
@@ -22,7 +21,7 @@ class Membership(Protocol):
     view: GroupView | None
 
     @property
-    def owned(self) -> frozenset[Place]: ...
+    def owned(self) -> frozenset[ChangelogPartition]: ...
 
     @property
     def lease_holds(self) -> bool: ...
@@ -33,13 +32,14 @@ class Membership(Protocol):
 
 
 class ReplicaStatus(NamedTuple):
-    """How a copy stood at the moment of a read.
+    """The status of a copy at the moment of a read.
 
     Attributes:
-        role: active only under a lease that holds, and with all that the changelog had when the partition was taken.
-        position: the next changelog offset to apply: all below it is in the answer.
-        lag: records between position and the end of the changelog, as far as it is known.
-        lag_known: whether the broker has said so within the length of a lease.
+        role: active only if the lease is valid, and the copy has all records that existed when it became active.
+        partition: the number of the partition.
+        position: the next changelog offset to apply. The response contains all records below it.
+        lag: the number of records between the position and the last known end offset.
+        lag_known: whether the broker has reported that end offset within the length of a lease.
     """
 
     role: Role
@@ -50,79 +50,90 @@ class ReplicaStatus(NamedTuple):
 
     @property
     def stale(self) -> bool:
-        """Whether somebody else may know better."""
+        """Whether another instance may have newer data."""
         return self.role is not Role.ACTIVE
 
     def is_within(self, max_lag: int | None) -> bool:
-        """Whether a caller who bears this lag may have the answer; an active copy always, an unknown lag never."""
+        """Whether the copy may serve a caller that accepts this lag. An active copy always may."""
         return max_lag is None or not self.stale or (self.lag_known and self.lag <= max_lag)
 
 
 class LocalInstance:
-    """The copies of this process, seen together with the group."""
+    """The copies of this process and its membership of the group."""
 
     def __init__(self, stores: LocalStores, membership: Membership, settings: Settings) -> None:
         self.stores = stores
         self.membership = membership
         definitions = [store.definition for store in stores.by_name.values()]
         topics = {each.name: settings.name_of(each.changelog) for each in definitions}
-        shared = leaders({topics[each.name]: each.changelog.partitions for each in definitions if not each.is_global})
-        self._leader_of = {name: shared.get(topic, topic) for name, topic in topics.items()}
+        representatives = representative_topics(
+            {topics[each.name]: each.changelog.partitions for each in definitions if not each.is_global}
+        )
+        self._representative_of = {name: representatives.get(topic, topic) for name, topic in topics.items()}
 
     @property
     def url(self) -> str:
         return self.membership.url
 
-    def place(self, store: StateStore, partition: int) -> Place:
-        """The partition of the group's that stands for it (see ``leaders``)."""
-        return self._leader_of[store.definition.name], partition
+    def group_partition(self, store: StateStore, partition: int) -> ChangelogPartition:
+        """The partition that the group distributes for a store partition (see ``representative_topics``)."""
+        return self._representative_of[store.definition.name], partition
 
     def owns(self, store: StateStore, partition: int) -> bool:
-        """Whether the group gave it to this instance, as far as that has heard; always so for a global store."""
+        """Whether the group gave the partition to this instance, as far as it knows; always true for a global store."""
         definition = store.definition
-        return definition.is_global or (self._leader_of[definition.name], partition) in self.membership.owned
+        return definition.is_global or (self._representative_of[definition.name], partition) in self.membership.owned
 
-    def may_claim(self, store: StateStore, partition: int) -> bool:
-        """Whether nobody else can own it now."""
-        return store.definition.is_global or (self.owns(store, partition) and self.membership.lease_holds)
+    def holds_lease(self, store: StateStore, partition: int) -> bool:
+        """Whether no other instance can have newer data.
 
-    def standing(self, store: StateStore, partition: int) -> ReplicaStatus:
-        """How the copy stands. Ask before the read, or it may claim more than was read; see ``after_read``.
-
-        Raises NotServingError for a partition that is not here, or not restored.
+        A partition of a keyed store has one owner. A copy of a global store has no owner: it must have had all records
+        when the broker last reported the end offset, and that must be within the length of a lease.
         """
-        return self.standing_of(store, store.serving(partition))
+        if store.definition.is_global:
+            task = store.tasks.get(partition)
+            return task is not None and task.progress.lag == 0 and self._end_is_known(task)
+        return self.owns(store, partition) and self.membership.lease_holds
 
-    def standing_of(self, store: StateStore, task: StoreTask) -> ReplicaStatus:
-        """How the copy of a partition that is here stands."""
+    def status(self, store: StateStore, partition: int) -> ReplicaStatus:
+        """The status of a copy. Get it before the read, so that it does not promise more than was read.
+
+        Raises NotServingError for a partition that is restoring or not on this instance.
+        """
+        return self.status_of(store, store.serving(partition))
+
+    def status_of(self, store: StateStore, task: StoreTask) -> ReplicaStatus:
+        """The status of the copy of a task."""
         progress, partition = task.progress, task.partition
-        role = Role.ACTIVE if progress.caught_up and self.may_claim(store, partition) else Role.STANDBY
-        lag_known = boot_seconds() - progress.end_asked_at < self.membership.lease_seconds
-        return ReplicaStatus(role, partition, progress.position, progress.lag, lag_known)
+        role = Role.ACTIVE if progress.caught_up and self.holds_lease(store, partition) else Role.STANDBY
+        return ReplicaStatus(role, partition, progress.position, progress.lag, self._end_is_known(task))
 
-    def after_read(self, store: StateStore, standing: ReplicaStatus) -> ReplicaStatus:
-        """The same, with the lease checked once more: the process may have been stopped during the read."""
-        if standing.stale or self.may_claim(store, standing.partition):
-            return standing
-        return standing._replace(role=Role.STANDBY)
+    def _end_is_known(self, task: StoreTask) -> bool:
+        return boot_seconds() - task.progress.end_asked_at < self.membership.lease_seconds
+
+    def confirm(self, store: StateStore, status: ReplicaStatus) -> ReplicaStatus:
+        """The status after the read. The lease is checked again, because the process may have paused meanwhile."""
+        if status.stale or self.holds_lease(store, status.partition):
+            return status
+        return status._replace(role=Role.STANDBY)
 
     def report(self) -> InstanceReport:
-        """What the other instances are told."""
-        held = [
-            _held(name, task, self.standing_of(store, task).role)
+        """The report for the other instances."""
+        copies = [
+            _held_partition(name, task, self.status_of(store, task).role)
             for name, store in self.stores.by_name.items()
             for _, task in sorted(store.tasks.items())
         ]
-        return InstanceReport(url=self.url, group=self.membership.group, partitions=tuple(held))
+        return InstanceReport(url=self.url, group=self.membership.group, partitions=tuple(copies))
 
 
-def _held(store: str, task: StoreTask, role: Role) -> HeldPartition:
+def _held_partition(store: str, task: StoreTask, role: Role) -> HeldPartition:
     progress = task.progress
     return HeldPartition(
         store=store,
         partition=task.partition,
         role=role,
-        restored=progress.restored,
+        restored=task.serving,
         position=progress.position,
         end_offset=progress.end_offset,
         lag=progress.lag,

@@ -1,4 +1,4 @@
-"""Which instance holds which store and key, as this instance knows it: the group's word, and its members' reports."""
+"""Which instance holds which store partition and key, from the group's view and the reports of its members."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,16 +10,18 @@ from services.state_stores.store import StateStore
 
 
 class MetadataNotAvailableError(LookupError):
-    """Nobody is known to own the partition: this instance has just started, or the group is rebalancing."""
+    """The owner of the partition is unknown: this instance has just started, or the group is rebalancing."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyQueryMetadata:
-    """Where a key is (the name and the shape are those of Kafka Streams, KIP-535).
+    """Where a key is. Kafka Streams (KIP-535) uses the same name and shape.
 
     Attributes:
-        active: URL of the owner.
-        standbys: URLs of the instances with a copy that they serve reads from, the nearest to the end first.
+        store: the name of the store.
+        partition: the partition of the key.
+        active: the URL of the owner.
+        standbys: the URLs of the instances with a restored copy, the highest position first.
     """
 
     store: str
@@ -29,14 +31,14 @@ class KeyQueryMetadata:
 
 
 class Target(NamedTuple):
-    """An instance to ask, and as what."""
+    """An instance that can be asked, and the expected role of its copy."""
 
     url: str
     role: Role
 
 
 class ClusterMetadata:
-    """Answers from memory. The membership and the reports are kept fresh by others."""
+    """Answers from memory. The membership and the reports are updated elsewhere."""
 
     def __init__(self, local: LocalInstance, reports: PeerReports) -> None:
         self._local = local
@@ -44,12 +46,12 @@ class ClusterMetadata:
 
     @property
     def peers(self) -> frozenset[str]:
-        """The URLs of the other instances in the group: the only addresses that a request is ever sent to."""
+        """The URLs of the other instances in the group. Requests are sent to no other address."""
         view = self._local.membership.view
         return view.urls - {self._local.url} if view else frozenset()
 
     def instances(self) -> list[tuple[str, InstanceReport | None]]:
-        """Every instance of the group with its newest report, this one included, in the order of their URLs."""
+        """All instances of the group, this one included, with their newest reports, in the order of their URLs."""
         own = self._local.url
         others = [(url, self._reports.of(url)) for url in self.peers]
         return sorted([(own, self._local.report()), *others], key=lambda each: each[0])
@@ -58,47 +60,58 @@ class ClusterMetadata:
         return self._reports.why_suspect(url)
 
     def of_key(self, store: StateStore, key: bytes) -> KeyQueryMetadata:
-        """Where a key is, whether or not there is such a key. Raises MetadataNotAvailableError.
+        """Where a key is, whether or not it exists. Raises MetadataNotAvailableError.
 
-        Every instance has the whole of a global store, so of that each names itself.
+        Each instance holds all of a global store, so it names itself.
         """
         name, partition = store.definition.name, store.partition_of(key)
         if store.definition.is_global:
             return KeyQueryMetadata(name, partition, self._local.url, ())
         active = self._active(store, partition)
         if active is None:
-            raise MetadataNotAvailableError(f"nobody is known to own partition {partition} of {name}")
+            raise MetadataNotAvailableError(f"the owner of partition {partition} of {name} is not known")
         return KeyQueryMetadata(name, partition, active, tuple(self._copies(store, partition, active)))
 
     def targets(self, store: StateStore, partition: int) -> list[Target]:
-        """Whom to ask, best first: the owner, then copies by how far they are; whoever did not answer lately, last."""
+        """The instances to ask, in this order: the owner, then copies by position; suspects come last."""
         if store.definition.is_global:
             return [Target(self._local.url, Role.ACTIVE)]
         active = self._active(store, partition)
-        copies = [Target(url, Role.STANDBY) for url in self._copies(store, partition, active)]
-        targets = copies if active is None else [self._as_owner(active), *copies]
+        targets = [Target(url, Role.STANDBY) for url in self._copies(store, partition, active)]
+        if active is not None:
+            # Only the membership proves that this instance is the owner. A view of the group may be old.
+            targets.insert(0, Target(active, Role.STANDBY if active == self._local.url else Role.ACTIVE))
         return sorted(targets, key=lambda target: self._reports.why_suspect(target.url) is not None)
-
-    def _as_owner(self, url: str) -> Target:
-        # That this instance is the owner it knows by itself; what the group said of it before is worth a copy.
-        return Target(url, Role.STANDBY if url == self._local.url else Role.ACTIVE)
 
     def _active(self, store: StateStore, partition: int) -> str | None:
         if self._local.owns(store, partition):
             return self._local.url
         view = self._local.membership.view
-        owner = view.owners.get(self._local.place(store, partition)) if view else None
+        owner = view.owners.get(self._local.group_partition(store, partition)) if view else None
         return owner.url if owner else None
 
     def _copies(self, store: StateStore, partition: int, active: str | None) -> list[str]:
-        """Positions are compared, not lags: each instance's idea of the end is of another moment."""
+        """Restored copies by position. Their lags cannot be compared: the end offsets are from different moments."""
         found = []
         for url in self.peers:
             report = self._reports.of(url)
-            held = report.copies.get((store.definition.name, partition)) if report else None
-            if held and held.restored:
-                found.append((-held.position, url))
+            copy = report.copies.get((store.definition.name, partition)) if report else None
+            if copy and copy.restored:
+                found.append((-copy.position, url))
         own = store.tasks.get(partition)
-        if own and own.progress.restored:
+        if own and own.serving:
             found.append((-own.progress.position, self._local.url))
         return [url for _, url in sorted(found) if url != active]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """This instance and its peers."""
+
+    local: LocalInstance
+    reports: PeerReports
+    metadata: ClusterMetadata
+
+    @classmethod
+    def of(cls, local: LocalInstance, reports: PeerReports) -> "Cluster":
+        return cls(local, reports, ClusterMetadata(local, reports))

@@ -1,4 +1,4 @@
-"""What instances tell each other of the copies they hold: the group says who owns, only a holder how far it is."""
+"""What instances report to each other about their copies. The group knows only the owners."""
 
 import threading
 from collections.abc import Iterable, Mapping
@@ -14,36 +14,38 @@ _CAMEL_CASE = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen
 
 
 class HeldPartition(BaseModel):
-    """A copy of one store partition. Offsets are those of the changelog."""
+    """A copy of one store partition. Offsets are offsets of the changelog."""
 
     model_config = _CAMEL_CASE
 
     store: str = Field(examples=["customer-balances"])
     partition: Annotated[int, Field(ge=0)]
-    role: Role = Field(description="active: owned, and all that the changelog had when it was taken is here.")
-    restored: bool = Field(description="Whether reads are served from it.")
+    role: Role = Field(
+        description="active: this instance owns the partition, and the copy has all records from before that."
+    )
+    restored: bool = Field(description="Whether the copy serves reads.")
     position: int = Field(description="The next offset to apply.")
-    end_offset: int = Field(description="One past the newest record known.")
+    end_offset: int = Field(description="The last known end offset of the changelog.")
     lag: Annotated[int, Field(ge=0, description="endOffset - position.")]
 
 
 class InstanceReport(BaseModel):
-    """An instance, by its own account."""
+    """What an instance reports about itself."""
 
     model_config = _CAMEL_CASE
 
     url: str = Field(examples=["http://127.0.0.1:8080"])
-    group: str = Field(description="The consumer group through which partitions are shared.", examples=["loyalty-api"])
+    group: str = Field(description="The consumer group that distributes the partitions.", examples=["loyalty-api"])
     partitions: tuple[HeldPartition, ...]
 
     @cached_property
     def copies(self) -> dict[tuple[str, int], HeldPartition]:
-        """By store and partition."""
+        """The copies by store and partition."""
         return {(each.store, each.partition): each for each in self.partitions}
 
 
 class PeerReports:
-    """The newest report of each other instance, and which of them do not answer. Any thread may ask and tell."""
+    """The newest report of each peer, and the peers that did not answer. Any thread may read and write."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -54,22 +56,22 @@ class PeerReports:
         return self._reports.get(url)
 
     def why_suspect(self, url: str) -> str | None:
-        """What went wrong when the instance was last asked for anything; None if it answered."""
+        """The error of the last request to this peer; None if it has answered."""
         return self._suspects.get(url)
 
     def note(self, report: InstanceReport) -> None:
-        """It answers: take it for well again."""
+        """Store a report. Its sender is no longer a suspect."""
         with self._lock:
             self._reports = {**self._reports, report.url: report}
             self._suspects = {url: why for url, why in self._suspects.items() if url != report.url}
 
     def suspect(self, url: str, reason: str) -> None:
-        """Ask others before this one until its next report. What it holds stays noted: it may be only slow."""
+        """Ask this peer last until its next report. Its last report is kept, because it may only be slow."""
         with self._lock:
             self._suspects = {**self._suspects, url: reason}
 
     def keep_only(self, urls: Iterable[str]) -> None:
-        """Forget whoever has left the group."""
+        """Forget the instances that have left the group."""
         kept = frozenset(urls)
         with self._lock:
             self._reports = {url: report for url, report in self._reports.items() if url in kept}

@@ -1,1 +1,1 @@
-"""The ledger: every entry of every account, once, in SQL. It follows the topic loyalty; nobody else writes to it."""
+"""The ledger stores every entry of every account once, in SQL. Only the ledger process writes to it."""

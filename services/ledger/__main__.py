@@ -1,4 +1,4 @@
-"""``python -m services.ledger``, or ``loyalty ledger run``: the ledger process. The only place where its parts meet."""
+"""The ledger process: ``python -m services.ledger`` or ``loyalty ledger run``. This module connects its parts."""
 
 import signal
 import sys
@@ -10,9 +10,9 @@ import structlog
 
 from schemas.topics import LOYALTY
 from services.ledger.appender import Appender
+from services.ledger.consumer import LedgerConsumer
 from services.ledger.database import AWAY, LedgerError, migrate, writing_engine
-from services.ledger.follower import Follower
-from services.ledger.health import serving
+from services.ledger.health import serve_health
 from services.ledger.metrics import Metrics
 from services.logging import configure_logging
 from services.messaging.avro import decoder
@@ -22,15 +22,16 @@ from services.settings import Settings, SettingsError, read_settings
 
 log = structlog.get_logger("services.ledger")
 
-_STARTING_AGAIN_DOES_NOT_HELP = 2
+_EXIT_DO_NOT_RESTART = 2
+"""The exit status of errors that a restart does not solve."""
 
 
 class _StopError(Exception):
-    """SIGTERM before there is anything to stop."""
+    """A signal came before the consumer ran."""
 
 
 def run(settings: Settings) -> None:
-    """Follow until SIGTERM or SIGINT. Raises LedgerError, PseudonymKeyError, OSError."""
+    """Run the ledger until SIGTERM or SIGINT. Raises LedgerError, PseudonymKeyError, OSError."""
 
     def stop_at_once(_: int, __: FrameType | None) -> None:
         raise _StopError
@@ -39,15 +40,18 @@ def run(settings: Settings) -> None:
     metrics = Metrics()
     engine = writing_engine(settings.ledger_url)
     appender = Appender(engine, pseudonyms(settings.pseudonym_key_file), settings.name_of(LOYALTY))
-    follower = Follower(settings, appender, decoder(LOYALTY, schema_ids(settings)), metrics)
+    consumer = LedgerConsumer(settings, appender, decoder(LOYALTY, schema_ids(settings)), metrics)
+    health = serve_health(
+        settings.metrics_host, settings.ledger_metrics_port, metrics.registry, lambda: consumer.problem
+    )
     try:
-        with serving(settings.metrics_host, settings.ledger_metrics_port, metrics.registry, lambda: follower.trouble):
+        with health:
             for attempt in stamina.retry_context(on=AWAY, attempts=None, timeout=None):
                 with attempt:
                     migrate(engine)
                     appender.bind()
-            _on_signals(lambda _, __: follower.stop())
-            follower.run()
+            _on_signals(lambda _, __: consumer.stop())
+            consumer.run()
     finally:
         engine.dispose()
 
@@ -66,7 +70,7 @@ def main() -> int:
         return 0
     except (SettingsError, LedgerError, PseudonymKeyError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
-        return _STARTING_AGAIN_DOES_NOT_HELP
+        return _EXIT_DO_NOT_RESTART
     log.info("stopped")
     return 0
 

@@ -1,23 +1,29 @@
-"""The accounts that a batch is about, as the transaction has them so far."""
+"""The accounts of a batch, as the current transaction sees them, and the gaps in their sequence numbers."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
-from services.ledger.gaps import Gap
 from services.ledger.tables import AccountRow, GapRow
 
-# Below the number of parameters that either database allows a statement.
+# Below the number of parameters that SQLite and PostgreSQL allow in one statement.
 _CHUNK = 10_000
 
 _Item = TypeVar("_Item")
 
 
+class Gap(NamedTuple):
+    """A range of missing sequence numbers. Both ends are missing too."""
+
+    first: int
+    last: int
+
+
 class AccountKey(NamedTuple):
-    """What an account is known by, erased or not."""
+    """Identifies an account before and after its erasure."""
 
     pseudonym: str
     opened_time: int
@@ -25,7 +31,7 @@ class AccountKey(NamedTuple):
 
 @dataclass(slots=True)
 class Account:
-    """An account; ``erased_time`` is null as long as it is open."""
+    """An account. ``erased_time`` is None while it is open."""
 
     id: int
     last_sequence: int
@@ -34,34 +40,31 @@ class Account:
 
 
 class Accounts:
-    """Accounts by their keys: those of all cards that a batch names, as owners or as the other end of a transfer."""
+    """All accounts of the given pseudonyms, by key."""
 
     def __init__(self, connection: Connection, pseudonyms: Collection[str]) -> None:
         self._connection = connection
         self._by_key: dict[AccountKey, Account] = {}
-        self._by_pseudonym: defaultdict[str, list[Account]] = defaultdict(list)
+        self._by_pseudonym: defaultdict[str, list[tuple[int, Account]]] = defaultdict(list)
         for chunk in _chunks(pseudonyms):
             rows = connection.execute(select(AccountRow.__table__).where(AccountRow.pseudonym.in_(chunk)))
             for row in rows:
                 key = AccountKey(row.pseudonym, row.opened_time)
                 self._add(key, Account(row.id, row.last_sequence, row.erased_time))
-        self._load_gaps()
+        by_id = {account.id: account for account in self._by_key.values()}
+        for ids in _chunks(by_id):
+            for row in connection.execute(select(GapRow.__table__).where(GapRow.account_id.in_(ids))):
+                by_id[row.account_id].gaps.append(Gap(row.first_sequence, row.last_sequence))
 
     def _add(self, key: AccountKey, account: Account) -> None:
         self._by_key[key] = account
-        self._by_pseudonym[key.pseudonym].append(account)
-
-    def _load_gaps(self) -> None:
-        by_id = {account.id: account for account in self._by_key.values()}
-        for chunk in _chunks(by_id):
-            for row in self._connection.execute(select(GapRow.__table__).where(GapRow.account_id.in_(chunk))):
-                by_id[row.account_id].gaps.append(Gap(row.first_sequence, row.last_sequence))
+        self._by_pseudonym[key.pseudonym].append((key.opened_time, account))
 
     def __getitem__(self, key: AccountKey) -> Account:
         return self._by_key[key]
 
     def open(self, cards: Mapping[AccountKey, str | None]) -> None:
-        """Make those of these accounts that are not there, with their cards."""
+        """Insert those of these accounts that do not exist, with their cards."""
         new = {key: card for key, card in cards.items() if key not in self._by_key}
         if not new:
             return
@@ -70,24 +73,31 @@ class Accounts:
         for row in self._connection.execute(insert(AccountRow).returning(*columns), values):
             self._add(AccountKey(row.pseudonym, row.opened_time), Account(row.id, 0, None))
 
-    def erase(self, key: AccountKey, time: int) -> bool:
-        """Take the card from an account; returns False if that has been done before."""
-        account = self._by_key[key]
-        if account.erased_time is not None:
-            return False
-        account.erased_time = time
-        statement = update(AccountRow).where(AccountRow.id == account.id)
-        self._connection.execute(statement.values(card=None, erased_time=time))
-        return True
+    def erase(self, key: AccountKey, time: int) -> list[Account]:
+        """Delete the card of an account, and of older accounts of the customer whose erasure the ledger has missed.
 
-    def is_forgotten(self, pseudonym: str, time: int) -> bool:
-        """Whether an entry of that time may not name this customer: erased since, or erased and not there again."""
-        states = [account.erased_time for account in self._by_pseudonym.get(pseudonym, ())]
+        Returns the accounts whose card was not deleted before.
+        """
+        erased = []
+        for opened_time, account in self._by_pseudonym[key.pseudonym]:
+            if opened_time <= key.opened_time and account.erased_time is None:
+                account.erased_time = time
+                statement = update(AccountRow).where(AccountRow.id == account.id)
+                self._connection.execute(statement.values(card=None, erased_time=time))
+                erased.append(account)
+        return erased
+
+    def is_erased(self, pseudonym: str, time: int) -> bool:
+        """Whether an entry of this time must not name this customer.
+
+        It must not if the customer was erased later than this time, or was erased and has no open account.
+        """
+        states = [account.erased_time for _, account in self._by_pseudonym.get(pseudonym, ())]
         erased = [each for each in states if each is not None]
         return bool(erased) and (len(erased) == len(states) or time <= max(erased))
 
     def update_sequences(self, changed: Iterable[tuple[Account, int, list[Gap]]]) -> None:
-        """Note the highest sequence and the gaps of these accounts."""
+        """Store the highest sequence number and the gaps of these accounts."""
         sequences, closed, opened = [], [], []
         for account, last, gaps in changed:
             if last != account.last_sequence:
@@ -108,3 +118,32 @@ class Accounts:
 def _chunks(items: Collection[_Item]) -> Iterator[list[_Item]]:
     ordered = list(items)
     return (ordered[start : start + _CHUNK] for start in range(0, len(ordered), _CHUNK))
+
+
+def find_gaps(last: int, gaps: Sequence[Gap], appended: Iterable[int]) -> tuple[int, list[Gap]]:
+    """The highest sequence number and the gaps after these numbers were appended, in any order.
+
+    Args:
+        last: the highest number before.
+        gaps: the gaps before.
+        appended: the numbers; duplicates are allowed.
+    """
+    missing = list(gaps)
+    for sequence in sorted(set(appended)):
+        if sequence > last:
+            if sequence > last + 1:
+                missing.append(Gap(last + 1, sequence - 1))
+            last = sequence
+        elif missing:
+            missing = [rest for gap in missing for rest in _without(gap, sequence)]
+    return last, missing
+
+
+def _without(gap: Gap, sequence: int) -> Iterator[Gap]:
+    if not gap.first <= sequence <= gap.last:
+        yield gap
+        return
+    if gap.first < sequence:
+        yield Gap(gap.first, sequence - 1)
+    if sequence < gap.last:
+        yield Gap(sequence + 1, gap.last)

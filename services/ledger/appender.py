@@ -1,4 +1,4 @@
-"""Appends entries: each once, with the offsets they came from, in one transaction."""
+"""Appends entries to the ledger. One transaction stores the entries of a batch and the positions behind them."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from services.domain.entries import Kind
 from services.ledger import erasure, positions
-from services.ledger.accounts import AccountKey, Accounts
+from services.ledger.accounts import AccountKey, Accounts, find_gaps
 from services.ledger.database import BUSY_MILLISECONDS, lock
-from services.ledger.gaps import track
 from services.ledger.positions import Span, Watermarks
 from services.ledger.records import CardEntry, Undecodable, storable
 from services.ledger.tables import EntryRow, GapRow, UndecodableRow
@@ -22,10 +21,16 @@ from services.pseudonyms import Pseudonyms
 
 log = structlog.get_logger(__name__)
 
+_NUMBERS = (
+    *("sequence", "points", "total", "available", "pending", "reserved", "time", "programme_version"),
+    "expires_time",
+)
+_TEXTS = ("tier", "event_id", "invoice_number", "reason", "actor")
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What has been read: the entries, what is none, and the offsets that this covers, by partition."""
+    """Records of the topic: the entries, the undecodable records, and the offsets of both by partition."""
 
     entries: Sequence[CardEntry]
     undecodable: Sequence[Undecodable]
@@ -34,12 +39,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What became of a batch.
+    """The result of a batch.
 
     Attributes:
-        entries: rows that are new; the others were there already.
-        erased: accounts that lost their card.
-        gaps: how the number of gaps has changed.
+        entries: the number of new rows. The other entries were in the ledger already.
+        erased: the number of accounts whose card was deleted.
+        gaps: the change of the number of gaps.
     """
 
     entries: int = 0
@@ -48,7 +53,7 @@ class Appended:
 
 
 class Appender:
-    """The only writer of the ledger. Whatever it raises, the transaction has not happened."""
+    """The only writer of the ledger. If a method raises an error, its transaction is rolled back."""
 
     def __init__(self, engine: Engine, pseudonyms: Pseudonyms, topic: str) -> None:
         self._engine = engine
@@ -57,16 +62,17 @@ class Appender:
         self._topic_id = ""
         self._is_sqlite = engine.dialect.name == "sqlite"
         self._insert = sqlite.insert if self._is_sqlite else postgresql.insert
-        self._log_holds_erased = True  # for all that this process knows
+        # The process before this one can have left erased data there.
+        self._erased_data_in_log = True
 
     def bind(self) -> None:
-        """Make the ledger that of this topic and this key; raises LedgerError if it is another's."""
+        """Tie the ledger to this topic and this pseudonym key. Raises LedgerError if it is tied to others."""
         with self._engine.begin() as connection:
             lock(connection)
             positions.bind(connection, {"topic": self._topic, "pseudonym key": self._pseudonyms.key_id})
 
     def open(self, topic_id: str, partitions: Mapping[int, Watermarks]) -> dict[int, int]:
-        """Partition to the offset to go on from."""
+        """The offset to continue from, by partition."""
         with self._engine.begin() as connection:
             lock(connection)
             starts = positions.open_positions(connection, topic_id, partitions)
@@ -78,48 +84,48 @@ class Appender:
             return connection.execute(select(func.count()).select_from(GapRow)).scalar_one()
 
     def check(self, starts: Mapping[int, int]) -> None:
-        """Raises PositionMovedError if the ledger is not at these positions, and what a database does that is away."""
+        """Raise PositionMovedError if the ledger has other positions, or a database error if it is not available."""
         with self._engine.connect() as connection:
             positions.check(connection, self._topic_id, starts)
 
     def append(self, batch: Batch) -> Appended:
-        """Append a batch. Raises PositionMovedError if somebody else has."""
+        """Append a batch. Raises PositionMovedError if another process has appended these offsets."""
         with self._engine.begin() as connection:
             positions.claim(connection, self._topic_id, batch.spans)
-            self._note_undecodable(connection, batch.undecodable)
+            self._insert_undecodable(connection, batch.undecodable)
             appended = self._append(connection, batch.entries) if batch.entries else Appended()
-        self._log_holds_erased = self._log_holds_erased or appended.erased > 0
+        self._erased_data_in_log = self._erased_data_in_log or appended.erased > 0
         return appended
 
-    def tidy(self) -> None:
-        """Let SQLite's log forget what an erasure has overwritten; while somebody reads in it, another time."""
-        if not (self._is_sqlite and self._log_holds_erased):
+    def checkpoint_after_erasure(self) -> None:
+        """Truncate SQLite's write-ahead log if it can have erased data. A reader can delay this until the next call."""
+        if not (self._is_sqlite and self._erased_data_in_log):
             return
         with closing(self._engine.raw_connection()) as connection, closing(connection.cursor()) as cursor:
             cursor.execute("PRAGMA busy_timeout = 0")
             ((busy, *_),) = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             cursor.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
-        self._log_holds_erased = bool(busy)
+        self._erased_data_in_log = bool(busy)
 
     def _append(self, connection: Connection, entries: Sequence[CardEntry]) -> Appended:
-        cards = {each.card for each in entries} | {each.entry.counterparty for each in entries} - {""}
-        names = {card: self._pseudonyms.of(card) for card in cards}
-        keyed = [(AccountKey(names[each.card], each.entry.opened_time), each) for each in entries]
+        cards = {card for each in entries for card in (each.card, each.entry.counterparty, each.entry.actor) if card}
+        pseudonyms = {card: self._pseudonyms.of(card) for card in cards}
+        keyed = [(AccountKey(pseudonyms[each.card], each.entry.opened_time), each) for each in entries]
         erasures = {key: each for key, each in keyed if each.entry.kind is Kind.ERASED}
-        accounts = Accounts(connection, names.values())
-        # What is erased in this batch is not written down first.
+        accounts = Accounts(connection, pseudonyms.values())
+        # A card that this batch erases is never written.
         accounts.open({key: None if key in erasures else storable(each.card) for key, each in keyed})
         erased = 0
         for key, each in erasures.items():
-            if accounts.erase(key, each.entry.time):
-                erasure.hide_in_table(connection, accounts[key].id, each.card, key.pseudonym)
+            for account in accounts.erase(key, each.entry.time):
+                erasure.hide_in_table(connection, account.id, each.card, key.pseudonym)
                 erased += 1
-        rows = [_row(key, each, accounts, names) for key, each in keyed]
+        rows = [_row(key, each, accounts, pseudonyms) for key, each in keyed]
         insert = self._insert(EntryRow).on_conflict_do_nothing()
         new = connection.execute(insert.execution_options(preserve_rowcount=True), rows).rowcount
-        return Appended(new, erased, _note_sequences(accounts, keyed))
+        return Appended(new, erased, _update_sequences(accounts, keyed))
 
-    def _note_undecodable(self, connection: Connection, records: Sequence[Undecodable]) -> None:
+    def _insert_undecodable(self, connection: Connection, records: Sequence[Undecodable]) -> None:
         rows = [
             {
                 "topic_id": self._topic_id,
@@ -134,8 +140,8 @@ class Appender:
             connection.execute(self._insert(UndecodableRow).on_conflict_do_nothing(), rows)
 
 
-def _row(key: AccountKey, each: CardEntry, accounts: Accounts, names: Mapping[str, str]) -> dict[str, Any]:
-    """The columns of an entry, without whom they may not name."""
+def _row(key: AccountKey, each: CardEntry, accounts: Accounts, pseudonyms: Mapping[str, str]) -> dict[str, Any]:
+    """The columns of an entry, without the data of erased customers."""
     entry, account = each.entry, accounts[key]
     row = {
         "account_id": account.id,
@@ -147,30 +153,24 @@ def _row(key: AccountKey, each: CardEntry, accounts: Accounts, names: Mapping[st
     }
     if account.erased_time is not None:
         erasure.hide_in_row(row, each.card, key.pseudonym)
-    if entry.counterparty and accounts.is_forgotten(names[entry.counterparty], entry.time):
-        erasure.hide_in_row(row, entry.counterparty, names[entry.counterparty])
+    for named in {entry.counterparty, entry.actor} - {"", each.card}:
+        if accounts.is_erased(pseudonyms[named], entry.time):
+            erasure.hide_in_row(row, named, pseudonyms[named])
     return row
 
 
-def _note_sequences(accounts: Accounts, keyed: Sequence[tuple[AccountKey, CardEntry]]) -> int:
-    """Move the accounts' highest sequences, and find the gaps; returns how their number has changed."""
+def _update_sequences(accounts: Accounts, keyed: Sequence[tuple[AccountKey, CardEntry]]) -> int:
+    """Update the highest sequence numbers and the gaps. Returns the change of the number of gaps."""
     sequences: defaultdict[AccountKey, list[int]] = defaultdict(list)
     for key, each in keyed:
         sequences[key].append(each.entry.sequence)
     changed = [
-        (account, *track(account.last_sequence, account.gaps, found))
+        (account, *find_gaps(account.last_sequence, account.gaps, found))
         for account, found in ((accounts[key], found) for key, found in sequences.items())
     ]
     before = sum(len(account.gaps) for account, _, _ in changed)
     after = sum(len(gaps) for _, _, gaps in changed)
-    if differ := sum(account.gaps != gaps for account, _, gaps in changed):
-        log.warning("gaps have changed: loyalty ledger gaps shows them", accounts=differ, before=before, after=after)
+    if count := sum(account.gaps != gaps for account, _, gaps in changed):
+        log.warning("the gaps changed; `loyalty ledger gaps` lists them", accounts=count, before=before, after=after)
     accounts.update_sequences(changed)
     return after - before
-
-
-_NUMBERS = (
-    *("sequence", "points", "total", "available", "pending", "reserved", "time", "programme_version"),
-    "expires_time",
-)
-_TEXTS = ("tier", "event_id", "invoice_number", "reason", "actor")

@@ -1,4 +1,4 @@
-"""Connections to the ledger's database, and its schema."""
+"""Connects to the ledger's database and migrates its schema."""
 
 from pathlib import Path
 from typing import Any
@@ -12,36 +12,44 @@ from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 AWAY = (OperationalError, InterfaceError, PoolTimeoutError)
-"""Errors of a database that is away, busy or full: the same statement may work later."""
+"""Errors of a database that is unreachable, busy or full. The same statement can succeed later."""
 
 _CONNECT_SECONDS = 3
 _WRITE_SECONDS = 60
 BUSY_MILLISECONDS = _WRITE_SECONDS * 1000
-"""How long a writer of SQLite waits for another."""
+"""How long a writer waits for another writer in SQLite."""
 _READ_SECONDS = 5
 _LOCK = 0x10A17
-"""Any number, as long as nothing else in the database locks the same one."""
+"""The number of the advisory lock. Nothing else in the database uses it."""
 
 
 class LedgerError(RuntimeError):
-    """The ledger's database cannot be used as it is; trying again does not help, and the message says what would."""
+    """The ledger cannot use its database, and a second attempt would fail too. The message says what to change."""
 
 
 def parse_url(url: str) -> URL:
-    """The URL of a database that the ledger can use; raises LedgerError."""
+    """Parse the URL of the database. Raises LedgerError if the ledger cannot use such a database."""
     try:
         parsed = make_url(url)
     except ArgumentError:
-        raise LedgerError("LOYALTY_LEDGER_URL is no URL of a database, as sqlite:///var/ledger.sqlite") from None
+        raise LedgerError(
+            "LOYALTY_LEDGER_URL is not the URL of a database; an example is sqlite:///var/ledger.sqlite"
+        ) from None
     if parsed.drivername == "sqlite" and parsed.database not in (None, "", ":memory:"):
         return parsed
     if parsed.get_backend_name() == "postgresql":
         return parsed.set(drivername="postgresql+psycopg")
-    raise LedgerError(f"LOYALTY_LEDGER_URL: {parsed.drivername} is neither sqlite:///file nor postgresql://…")
+    raise LedgerError(
+        f"LOYALTY_LEDGER_URL names {parsed.drivername}, which is neither sqlite:///file nor postgresql://…; the ledger "
+        "supports these two"
+    )
 
 
 def writing_engine(url: str) -> Engine:
-    """For the ledger process. SQLite takes its lock as a transaction begins: nothing is read that others change."""
+    """The engine of the ledger process.
+
+    In SQLite each transaction starts with the lock of the writer, so that nobody changes what it reads.
+    """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
         return _postgresql(parsed, _WRITE_SECONDS, pool_size=1)
@@ -50,13 +58,13 @@ def writing_engine(url: str) -> Engine:
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _: object) -> None:
-        connection.isolation_level = None  # the driver begins nothing by itself
+        connection.isolation_level = None  # the driver starts no transaction by itself
         for pragma in (
             "journal_mode = WAL",
-            # A commit that a power cut undoes takes its offsets with it, and is read again.
+            # A power failure can undo the last commit. It undoes entries and positions together.
             "synchronous = NORMAL",
             "foreign_keys = ON",
-            # What an erasure overwrites must not stay on free pages.
+            # Erased data must not stay on free pages.
             "secure_delete = ON",
         ):
             connection.execute(f"PRAGMA {pragma}")
@@ -69,12 +77,12 @@ def writing_engine(url: str) -> Engine:
 
 
 def reading_engine(url: str) -> Engine:
-    """For whoever answers from the ledger: it writes nothing, makes no file, and gives up soon."""
+    """The engine of readers. It cannot write or create a file, and its timeouts are short."""
     parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
         return _postgresql(parsed, _READ_SECONDS, pool_size=5, pool_timeout=_READ_SECONDS)
     uri = parsed.set(database=f"file:{quote(str(parsed.database))}", query={"mode": "ro", "uri": "true"})
-    # A file that was made anew must be seen, and opening one costs little.
+    # A new connection sees a file that was created again. Opening one costs little.
     return _engine(uri, connect_args={"timeout": _READ_SECONDS}, poolclass=NullPool)
 
 
@@ -88,7 +96,7 @@ def _postgresql(url: URL, seconds: int, **options: Any) -> Engine:
 
 
 def _engine(url: URL, **options: Any) -> Engine:
-    # Parameters hold card numbers, and errors go to logs.
+    # Parameters contain card numbers, and errors appear in logs.
     return create_engine(url, hide_parameters=True, **options)
 
 
@@ -96,19 +104,19 @@ def _check_encoding(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":
         encoding = connection.scalar(text("SHOW server_encoding"))
         if encoding != "UTF8":
-            raise LedgerError(f"the ledger's database has the encoding {encoding}: UTF8 is needed")
+            raise LedgerError(f"the ledger's database has the encoding {encoding}; create one with the encoding UTF8")
 
 
 def lock(connection: Connection) -> None:
-    """Let no other process set up the ledger until the end of this transaction; SQLite's transactions do so anyway."""
+    """Keep other processes from setting up the ledger until this transaction ends. SQLite always does so."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
 
 
 def migrate(engine: Engine) -> None:
-    """Bring the schema to what this code expects, in one transaction; several processes may do so at once.
+    """Migrate the schema to the version of this code, in one transaction. Several processes may call this together.
 
-    Raises LedgerError where the schema is of a later version, or where texts of all languages cannot be stored.
+    Raises LedgerError if the schema has a later version, or if the database cannot store texts of all languages.
     """
     config = Config()
     config.set_main_option("script_location", "services.ledger:migrations")
@@ -119,4 +127,6 @@ def migrate(engine: Engine) -> None:
         try:
             command.upgrade(config, "head")
         except CommandError as error:
-            raise LedgerError(f"the ledger's schema is not one that this version knows: {error}") from error
+            raise LedgerError(
+                f"this version does not know the schema of the ledger; use the version that migrated it: {error}"
+            ) from error

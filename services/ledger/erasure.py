@@ -1,19 +1,19 @@
-"""What stays of an erased customer: amounts, times and codes, under a pseudonym; nothing that names or quotes them."""
+"""Removes erased customers from entries. Amounts, times, codes and pseudonyms stay; names and free texts go."""
 
 from typing import Any
 
-from sqlalchemy import Connection, case, or_, update
+from sqlalchemy import Connection, and_, case, literal, or_, update
 
 from services.domain.entries import Kind
 from services.ledger.records import storable
-from services.ledger.tables import EntryRow
+from services.ledger.tables import HAS_ACTOR, EntryRow, actor_prefix
 
 _CODED = (Kind.REFUSED.value, Kind.TIER.value)
-"""Kinds whose reason is a code of ours, and no words of somebody's."""
+"""The reason of these kinds is a code, not a free text."""
 
 
 def hide_in_row(row: dict[str, Any], card: str, pseudonym: str) -> None:
-    """Take a customer out of the columns of an entry: of theirs, or of one that names them as the other end."""
+    """Remove a customer from a new row: an entry of the customer, or one that names the customer."""
     card = storable(card)
     if row["kind"] not in _CODED:
         row["reason"] = ""
@@ -23,14 +23,16 @@ def hide_in_row(row: dict[str, Any], card: str, pseudonym: str) -> None:
 
 
 def hide_in_table(connection: Connection, account_id: int, card: str, pseudonym: str) -> None:
-    """The same for what has been written: the entries of an account, and those of others that name its card.
+    """Remove a customer from the entries of the account, and from entries that name the card.
 
-    The words of a transfer stand in both accounts, so they go from both.
+    Both accounts of a transfer have its reason, so it is removed from both. If the customer acted on another account,
+    the reason there is removed too, because the customer wrote it.
     """
     card = storable(card)
+    is_actor = and_(HAS_ACTOR, actor_prefix(EntryRow.actor) == actor_prefix(literal(card)), EntryRow.actor == card)
     connection.execute(
         update(EntryRow)
-        .where(or_(EntryRow.account_id == account_id, EntryRow.counterparty == card))
+        .where(or_(EntryRow.account_id == account_id, EntryRow.counterparty == card, is_actor))
         .values(
             reason=case((EntryRow.kind.in_(_CODED), EntryRow.reason), else_=""),
             actor=case((EntryRow.actor == card, pseudonym), else_=EntryRow.actor),

@@ -1,4 +1,4 @@
-"""Metrics and health of a process without an API: /metrics, /livez and /readyz on a port of its own."""
+"""Serves metrics and health of a process without an API: /metrics, /livez and /readyz on a port of its own."""
 
 import json
 import threading
@@ -11,27 +11,31 @@ from prometheus_client import CollectorRegistry, MetricsHandler
 
 
 @contextmanager
-def serving(host: str, port: int, registry: CollectorRegistry, trouble: Callable[[], str | None]) -> Iterator[int]:
-    """Serve while the block runs; gives the port. ``trouble`` says what keeps the process from its work, or None.
+def serve_health(
+    host: str, port: int, registry: CollectorRegistry, find_problem: Callable[[], str | None]
+) -> Iterator[int]:
+    """Serve while the block runs. Yields the port.
 
-    Alive it is as long as it answers: what it waits for does not come back because it is started again.
+    Args:
+        find_problem: returns why the process cannot work now; None if it can. It decides about /readyz. A problem does
+            not change /livez, because a restart would not solve it.
     """
 
     class Handler(MetricsHandler):
-        def do_GET(self) -> None:  # noqa: N802 - the library's name
+        def do_GET(self) -> None:  # noqa: N802 - the name in the library
             path = self.path.partition("?")[0]
             if path == "/metrics":
                 super().do_GET()
             elif path == "/livez":
-                self._answer(HTTPStatus.OK, {"alive": True})
+                self._respond(HTTPStatus.OK, {"alive": True})
             elif path == "/readyz":
-                found = trouble()
-                status = HTTPStatus.SERVICE_UNAVAILABLE if found else HTTPStatus.OK
-                self._answer(status, {"ready": found is None, "trouble": found})
+                problem = find_problem()
+                status = HTTPStatus.SERVICE_UNAVAILABLE if problem else HTTPStatus.OK
+                self._respond(status, {"ready": problem is None, "trouble": problem})
             else:
-                self._answer(HTTPStatus.NOT_FOUND, {"paths": ["/metrics", "/livez", "/readyz"]})
+                self._respond(HTTPStatus.NOT_FOUND, {"paths": ["/metrics", "/livez", "/readyz"]})
 
-        def _answer(self, status: HTTPStatus, body: object) -> None:
+        def _respond(self, status: HTTPStatus, body: object) -> None:
             content = json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")

@@ -1,4 +1,4 @@
-"""Questions to the ledger. Everything here blocks: it belongs into a thread."""
+"""Reads the ledger. All functions block, so call them in a thread."""
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ import structlog
 from sqlalchemy import ColumnElement, Connection, Row, func, select
 from sqlalchemy.exc import ProgrammingError
 
-from services.domain.entries import Entry, Kind
+from services.domain.entries import AccountVersion, Entry, Kind
 from services.domain.formats import to_milliseconds
 from services.domain.programme import DAY
 from services.ledger.database import AWAY, reading_engine
@@ -24,23 +24,21 @@ _PAGE = 1_000
 
 
 class LedgerUnavailableError(RuntimeError):
-    """The ledger's database does not answer, or has no ledger in it yet."""
+    """The database of the ledger does not answer, or has no tables yet."""
 
 
 class UnknownCustomerError(LookupError):
-    """No account of the ledger has this card."""
-
-
-class Cursor(NamedTuple):
-    """A place among a customer's entries."""
-
-    opened_time: int
-    sequence: int
+    """The ledger has no account with this card."""
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """Which entries: of these kinds (none: of all), on these days and between them (UTC; None: no limit)."""
+class EntryFilter:
+    """Selects entries by kind and day.
+
+    Attributes:
+        kinds: an empty collection selects all kinds.
+        first_day, last_day: days in UTC, both included; None for no limit.
+    """
 
     kinds: Collection[Kind] = ()
     first_day: date | None = None
@@ -48,12 +46,12 @@ class Selection:
 
     @property
     def start(self) -> int | None:
-        """Milliseconds since the epoch; entries from then on."""
+        """The first time that is selected, in milliseconds since the epoch."""
         return None if self.first_day is None else _start_of(self.first_day)
 
     @property
     def end(self) -> int | None:
-        """Milliseconds since the epoch; entries before then."""
+        """The first time that is no longer selected, in milliseconds since the epoch."""
         return None if self.last_day is None else _start_of(self.last_day) + DAY
 
     def conditions(self) -> Iterator[ColumnElement[bool]]:
@@ -67,17 +65,17 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Entries, the newest first; ``next``: None at the end."""
+    """A page of entries, the newest first. ``next`` is None on the last page."""
 
     entries: Sequence[Entry]
-    next: Cursor | None
+    next: AccountVersion | None
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A customer's entries of some time, the oldest first, with the totals around them in hundredths.
+    """A customer's entries of a period, the oldest first, and the totals before and after it in hundredths.
 
-    ``opening`` and the points of the entries make ``closing``, whatever the ledger lacks of the time before.
+    ``closing`` is ``opening`` plus the points of the entries, even if the ledger lacks older entries.
     """
 
     opening: int
@@ -87,7 +85,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class KnownAccount:
-    """An account; ``card`` is None once erased."""
+    """An account of the ledger. ``card`` is None after the erasure."""
 
     id: int
     card: str | None
@@ -98,7 +96,7 @@ class KnownAccount:
 
 
 class MissingEntries(NamedTuple):
-    """Sequences of an account that are missing, both ends included."""
+    """A range of missing sequence numbers of an account. Both ends are missing too."""
 
     account: KnownAccount
     first: int
@@ -106,7 +104,7 @@ class MissingEntries(NamedTuple):
 
 
 class LedgerQueries:
-    """Asks one ledger. Every method raises LedgerUnavailableError."""
+    """Reads one ledger. Every method raises LedgerUnavailableError if it does not answer."""
 
     def __init__(self, url: str) -> None:
         self._engine = reading_engine(url)
@@ -114,12 +112,12 @@ class LedgerQueries:
     def close(self) -> None:
         self._engine.dispose()
 
-    def page(self, card: str, selection: Selection, limit: int, before: Cursor | None = None) -> Page:
-        """A customer's entries, the newest first, from behind the cursor; raises UnknownCustomerError."""
+    def page(self, card: str, entry_filter: EntryFilter, limit: int, before: AccountVersion | None = None) -> Page:
+        """A page of a customer's entries below the version ``before``. Raises UnknownCustomerError."""
         found: list[Entry] = []
         with self._connected() as connection:
             for account in reversed(_accounts_of(connection, card)):
-                wanted = [EntryRow.account_id == account.id, *selection.conditions()]
+                wanted = [EntryRow.account_id == account.id, *entry_filter.conditions()]
                 if before:
                     if account.opened_time > before.opened_time:
                         continue
@@ -129,24 +127,23 @@ class LedgerQueries:
                 limited = rows.limit(limit + 1 - len(found))
                 found += [_entry(account, row) for row in connection.execute(limited)]
                 if len(found) > limit:
-                    last = found[limit - 1]
-                    return Page(found[:limit], Cursor(last.opened_time, last.sequence))
+                    return Page(found[:limit], found[limit - 1].version)
         return Page(found, None)
 
-    def statement(self, card: str, selection: Selection) -> Statement:
-        """A customer's statement; its entries are read as they are taken. Raises UnknownCustomerError."""
+    def statement(self, card: str, entry_filter: EntryFilter) -> Statement:
+        """A customer's statement. Its iterator reads the entries in pages. Raises UnknownCustomerError."""
         with self._connected() as connection:
             accounts = _accounts_of(connection, card)
             total = sum(_total(connection, account) for account in accounts)
-            since = sum(_points_since(connection, account, selection.start) for account in accounts)
+            since = sum(_points_since(connection, account, entry_filter.start) for account in accounts)
             after = 0
-            if selection.end is not None:
-                after = sum(_points_since(connection, account, selection.end) for account in accounts)
-        entries = (each for account in accounts for each in self._entries(account, selection))
+            if entry_filter.end is not None:
+                after = sum(_points_since(connection, account, entry_filter.end) for account in accounts)
+        entries = (each for account in accounts for each in self._entries(account, entry_filter))
         return Statement(total - since, total - after, entries)
 
     def accounts(self) -> Iterator[KnownAccount]:
-        """Every account, in no particular order."""
+        """All accounts, in the order of their ids."""
         last = -1
         while True:
             with self._connected() as connection:
@@ -158,11 +155,11 @@ class LedgerQueries:
             last = accounts[-1].id
 
     def entries_of(self, account: KnownAccount) -> Iterator[Entry]:
-        """Every entry of an account, the oldest first."""
-        return self._entries(account, Selection())
+        """All entries of an account, the oldest first."""
+        return self._entries(account, EntryFilter())
 
     def gaps(self) -> list[MissingEntries]:
-        """What is missing of which accounts."""
+        """The gaps of all accounts."""
         statement = (
             select(AccountRow.__table__, GapRow.first_sequence.label("first"), GapRow.last_sequence.label("last"))
             .join(GapRow, GapRow.account_id == AccountRow.id)
@@ -172,19 +169,19 @@ class LedgerQueries:
             return [MissingEntries(_account(row), row.first, row.last) for row in connection.execute(statement)]
 
     def undecodable(self) -> list[Undecodable]:
-        """Records of the topic that are no entry."""
+        """Records of the topic that are not entries."""
         table = UndecodableRow.__table__
         with self._connected() as connection:
             rows = connection.execute(select(table).order_by(UndecodableRow.partition, UndecodableRow.record_offset))
             return [Undecodable(row.partition, row.record_offset, row.append_time, row.reason) for row in rows]
 
-    def _entries(self, account: KnownAccount, selection: Selection) -> Iterator[Entry]:
-        """Page by page, and up to where the account was: nobody's reading holds a transaction open."""
+    def _entries(self, account: KnownAccount, entry_filter: EntryFilter) -> Iterator[Entry]:
+        """The entries up to the last sequence number of ``account``. Each page has a transaction of its own."""
         last = 0
         while True:
             with self._connected() as connection:
                 between = (EntryRow.sequence > last, EntryRow.sequence <= account.last_sequence)
-                wanted = (EntryRow.account_id == account.id, *between, *selection.conditions())
+                wanted = (EntryRow.account_id == account.id, *between, *entry_filter.conditions())
                 page = select(EntryRow.__table__).where(*wanted).order_by(EntryRow.sequence).limit(_PAGE)
                 entries = [_entry(account, row) for row in connection.execute(page)]
             yield from entries
@@ -197,14 +194,14 @@ class LedgerQueries:
         try:
             with self._engine.connect() as connection:
                 yield connection
-        # The tables may not be there yet: that too is over once the ledger process has started.
+        # A ProgrammingError means that the tables do not exist yet. The ledger process creates them.
         except (*AWAY, ProgrammingError) as error:
-            log.warning("the ledger does not answer", error=str(error).partition("\n")[0])
+            log.warning("the database of the ledger does not answer", error=str(error).partition("\n")[0])
             raise LedgerUnavailableError("the ledger does not answer") from error
 
 
 def _accounts_of(connection: Connection, card: str) -> list[KnownAccount]:
-    """The oldest first: more than one only while it is not known here that the others are erased."""
+    """The accounts of a card, the oldest first. There is more than one while an erasure has not been appended yet."""
     statement = select(AccountRow.__table__).where(AccountRow.card == storable(card)).order_by(AccountRow.opened_time)
     if not (accounts := [_account(row) for row in connection.execute(statement)]):
         raise UnknownCustomerError
@@ -212,7 +209,7 @@ def _accounts_of(connection: Connection, card: str) -> list[KnownAccount]:
 
 
 def _total(connection: Connection, account: KnownAccount) -> int:
-    """After the latest entry; not the sum of all: the ledger may have begun later than the account."""
+    """The total after the latest entry. A sum of all entries could lack entries before the start of the ledger."""
     latest = (EntryRow.account_id == account.id, EntryRow.sequence == account.last_sequence)
     return connection.execute(select(EntryRow.total).where(*latest)).scalar_one()
 

@@ -1,4 +1,4 @@
-"""Records of the topic loyalty as entries of accounts."""
+"""Converts records of the topic loyalty to entries."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _POINTS = (
 
 @dataclass(frozen=True, slots=True)
 class CardEntry:
-    """An entry, and whose it is."""
+    """An entry and the card of its account."""
 
     card: str
     entry: Entry
@@ -24,7 +24,7 @@ class CardEntry:
 
 @dataclass(frozen=True, slots=True)
 class Undecodable:
-    """A record that is no entry; ``append_time`` in milliseconds since the epoch."""
+    """A record that is not an entry. ``append_time`` is in milliseconds since the epoch."""
 
     partition: int
     offset: int
@@ -33,7 +33,7 @@ class Undecodable:
 
 
 def entry_of(notification: Record, key: bytes | None) -> CardEntry:
-    """The entry behind a Notification and its key. Raises UndecodableError for what cannot be one, or not be stored."""
+    """The entry of a Notification and its key. Raises UndecodableError if it is not valid or cannot be stored."""
     card = notification["CustomerCardNo"]
     if not card or key != card.encode():
         raise UndecodableError("the key is not the CustomerCardNo" if card else "CustomerCardNo is empty")
@@ -50,5 +50,5 @@ def entry_of(notification: Record, key: bytes | None) -> CardEntry:
 
 
 def storable(text: str) -> str:
-    """The text without what PostgreSQL stores in none: one such character must not stop everybody's entries."""
+    """The text without zero characters. PostgreSQL refuses them, and one would stop the whole ledger."""
     return text.replace("\0", "\ufffd")

@@ -1,4 +1,4 @@
-"""A statement as CSV (RFC 4180): what it opened with, what happened, what it closed with."""
+"""Writes a statement as CSV (RFC 4180): opening balance, entries, closing balance."""
 
 import csv
 import io
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from services.domain.entries import Entry
 from services.domain.formats import clamped_time_text, points_text
-from services.ledger.queries import Selection, Statement
+from services.ledger.queries import EntryFilter, Statement
 
 COLUMNS = (
     *("Time", "Kind", "Points", "TotalPoints", "InvoiceNumber", "TotalAmount", "EventID"),
@@ -14,16 +14,16 @@ COLUMNS = (
 )
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""Spreadsheets take a cell that begins with one of these for a formula (OWASP, CSV Injection); full-width ones too."""
+"""A spreadsheet takes a cell that starts with one of these characters for a formula (OWASP, CSV Injection)."""
 
 
-def csv_lines(statement: Statement, selection: Selection) -> Iterator[str]:
-    """The lines of the file. Raises LedgerUnavailableError in the middle: a file without its last line is none."""
+def csv_lines(statement: Statement, entry_filter: EntryFilter) -> Iterator[str]:
+    """The lines of the file. Can raise LedgerUnavailableError after some lines; then the last line is missing."""
     yield _line(COLUMNS)
-    yield _balance(selection.first_day, "opening-balance", statement.opening)
+    yield _balance(entry_filter.first_day, "opening-balance", statement.opening)
     for entry in statement.entries:
         yield _line(_cells(entry))
-    yield _balance(selection.last_day, "closing-balance", statement.closing)
+    yield _balance(entry_filter.last_day, "closing-balance", statement.closing)
 
 
 def _balance(day: object, name: str, points: int) -> str:
@@ -49,7 +49,7 @@ def _cells(entry: Entry) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """What somebody else wrote: shown as it is, and never calculated."""
+    """A text from outside, quoted so that no spreadsheet takes it for a formula."""
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 

@@ -1,16 +1,41 @@
-"""The tables. Points are hundredths, times milliseconds since the epoch. A change needs a migration beside it."""
+"""The tables of the ledger. Points are hundredths, times are milliseconds since the epoch.
+
+Each change of this module needs a migration.
+"""
 
 from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, Double, ForeignKey, Index, Integer, MetaData, Text, UniqueConstraint, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Text,
+    UniqueConstraint,
+    func,
+    literal_column,
+    text,
+)
+from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
 
-# SQLite counts up by itself only what is declared as INTEGER, which holds 64 bits there.
+# SQLite generates ids only for columns of the type INTEGER, which has 64 bits there.
 _ID = BigInteger().with_variant(Integer(), "sqlite")
 
 
+HAS_ACTOR = text("actor <> ''")
+"""The condition of the index of actors."""
+
+
+def actor_prefix(actor: ColumnElement[str] | InstrumentedAttribute[str]) -> ColumnElement[str]:
+    """The expression of the index of actors: their first 128 characters."""
+    return func.substr(actor, text("1"), text("128"))
+
+
 class Base(DeclarativeBase):
-    """Names of constraints are fixed, so that a migration can name them in either database."""
+    """The names of constraints are fixed, so that a migration can name them in both databases."""
 
     metadata = MetaData(
         naming_convention={
@@ -24,18 +49,18 @@ class Base(DeclarativeBase):
 
 
 class AccountRow(Base):
-    """An account, which is a card from one opening to its erasure.
+    """An account: a card from one opening to its erasure.
 
-    It is found by its pseudonym also before it is erased: a record that comes again afterwards meets the same row.
+    The pseudonym identifies the account before and after the erasure. So a record that is read again finds its row.
 
     Attributes:
-        card: null once erased.
-        last_sequence: the highest that has been appended.
-        erased_time: null as long as it is open.
+        card: null after the erasure.
+        last_sequence: the highest sequence number in the ledger.
+        erased_time: null while the account is open.
     """
 
     __tablename__ = "ledger_account"
-    # Hashes: a B-tree of PostgreSQL refuses texts of a few thousand bytes, and with one such card everything behind it.
+    # A B-tree index of PostgreSQL refuses texts of a few thousand bytes. One such card would stop the ledger.
     __table_args__ = (
         UniqueConstraint("pseudonym", "opened_time"),
         Index(None, "card", postgresql_using="hash"),
@@ -50,12 +75,19 @@ class AccountRow(Base):
 
 
 class EntryRow(Base):
-    """An entry, as ``services.domain.entries.Entry`` has it; ``total_amount`` is the till's double."""
+    """The fields of ``services.domain.entries.Entry``. ``total_amount`` is the binary fraction of the invoice."""
 
     __tablename__ = "ledger_entry"
     __table_args__ = (
         Index(None, "counterparty", postgresql_using="hash", sqlite_where=text("counterparty IS NOT NULL")),
-        # The primary key is how entries are read: in SQLite the table itself is in its order.
+        # Few actors have many entries, which a hash index would make slow. A B-tree index needs short texts.
+        Index(
+            "ix_ledger_entry_actor",
+            actor_prefix(literal_column("actor")),
+            postgresql_where=HAS_ACTOR,
+            sqlite_where=HAS_ACTOR,
+        ),
+        # SQLite then stores the rows in the order of the primary key, in which they are read.
         {"sqlite_with_rowid": False},
     )
 
@@ -80,7 +112,7 @@ class EntryRow(Base):
 
 
 class GapRow(Base):
-    """Sequences of an account that are missing, both ends included, though later ones are there."""
+    """A range of missing sequence numbers of an account. Both ends are missing too."""
 
     __tablename__ = "ledger_gap"
 
@@ -90,10 +122,10 @@ class GapRow(Base):
 
 
 class PositionRow(Base):
-    """Up to where a partition has been appended.
+    """The position up to which a partition was appended.
 
     Attributes:
-        topic_id: of this incarnation of the topic: offsets of another one mean nothing.
+        topic_id: the broker's id of the topic. A topic that is deleted and created again has another id.
     """
 
     __tablename__ = "ledger_position"
@@ -104,7 +136,7 @@ class PositionRow(Base):
 
 
 class UndecodableRow(Base):
-    """A record that is no entry: where it is, and why. What it says is left in the topic."""
+    """A record that is not an entry: its position and the reason. Its value stays in the topic."""
 
     __tablename__ = "ledger_undecodable"
 
@@ -116,7 +148,7 @@ class UndecodableRow(Base):
 
 
 class PropertyRow(Base):
-    """What this ledger was made with and cannot be changed: the topic, the key of the pseudonyms."""
+    """A property that must not change: the topic, or the id of the pseudonym key."""
 
     __tablename__ = "ledger_property"
 

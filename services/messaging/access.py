@@ -1,4 +1,4 @@
-"""Brings users and rights to the brokers: what ``schemas.access`` says, and nothing besides."""
+"""Creates users and access rights on the brokers, as ``schemas.access`` defines them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ _MECHANISMS = {
     "SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256,
     "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512,
 }
-# Twice Kafka's least and default; generated passwords need no more, and every new connection pays for it.
+# Twice Kafka's minimum. Generated passwords need no more, and each new connection computes all iterations.
 _ITERATIONS = 8192
 _EVERY_RIGHT = AclBindingFilter(
     ResourceType.ANY,
-    None,  # type: ignore[arg-type]  # any, as its documentation says and its types do not
+    None,  # type: ignore[arg-type]  # the documentation allows None for any name; the types do not
     ResourcePatternType.ANY,
     None,  # type: ignore[arg-type]
     None,  # type: ignore[arg-type]
@@ -36,14 +36,14 @@ _EVERY_RIGHT = AclBindingFilter(
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What was done so that the brokers have the rights of the table."""
+    """The rights that were granted and withdrawn."""
 
     granted: list[AclBinding]
     withdrawn: list[AclBinding]
 
 
 def rights(settings: Settings) -> set[AclBinding]:
-    """Every right of the table, under the names that topics and groups have on the brokers."""
+    """All rights of ``schemas.access``, with the names that topics and groups have on the brokers."""
     return {binding for service in SERVICES for binding in _rights_of(service, settings)}
 
 
@@ -68,10 +68,10 @@ def _right(user: str, operation: AclOperation, kind: ResourceType, name: str) ->
 
 
 def apply_rights(settings: Settings) -> Changes:
-    """Grant what is missing of the table, then withdraw what the table's users have beyond it.
+    """Grant the missing rights, then withdraw the rights that the defined users have beyond them.
 
-    Rights of other users stay as they are, and so do those on names without this deployment's prefix.
-    Raises KafkaException; no right is withdrawn unless all were granted.
+    Rights of other users stay, and so do rights on names without the prefix of this deployment.
+    Raises KafkaException. It withdraws nothing unless it has granted all missing rights.
     """
     client = admin(settings)
     found = set(client.describe_acls(_EVERY_RIGHT, request_timeout=_BROKER_SECONDS).result())
@@ -85,18 +85,18 @@ def apply_rights(settings: Settings) -> Changes:
         for granted in client.create_acls(changes.granted, request_timeout=_BROKER_SECONDS).values():
             granted.result()
     if changes.withdrawn:
-        exactly = [AclBindingFilter(*each._to_tuple()) for each in changes.withdrawn]  # noqa: SLF001  # its only way
-        for withdrawn in client.delete_acls(exactly, request_timeout=_BROKER_SECONDS).values():
+        filters = [AclBindingFilter(*each._to_tuple()) for each in changes.withdrawn]  # noqa: SLF001  # the only way to convert it
+        for withdrawn in client.delete_acls(filters, request_timeout=_BROKER_SECONDS).values():
             withdrawn.result()
     return changes
 
 
 def set_passwords(settings: Settings, passwords: Mapping[str, str]) -> None:
-    """Create these users (name to password) or give them another password. Raises KafkaException."""
+    """Create these users, or change their passwords. ``passwords`` maps names to passwords. Raises KafkaException."""
     client = admin(settings)
-    how = ScramCredentialInfo(_MECHANISMS[settings.kafka_sasl_mechanism], _ITERATIONS)
+    credential = ScramCredentialInfo(_MECHANISMS[settings.kafka_sasl_mechanism], _ITERATIONS)
     upsertions: list[UserScramCredentialAlteration] = [
-        UserScramCredentialUpsertion(user, how, password.encode()) for user, password in passwords.items()
+        UserScramCredentialUpsertion(user, credential, password.encode()) for user, password in passwords.items()
     ]
     for future in client.alter_user_scram_credentials(upsertions, request_timeout=_BROKER_SECONDS).values():
         future.result()

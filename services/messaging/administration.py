@@ -1,4 +1,4 @@
-"""Creates the topics of the catalogue, and asks the broker about them."""
+"""Creates the topics of the catalogue and reads their settings from the broker."""
 
 import time
 from collections.abc import Collection
@@ -23,14 +23,14 @@ _ASK_SECONDS = 5.0
 
 
 class TopicMismatchError(RuntimeError):
-    """A topic exists with another number of partitions than the catalogue says."""
+    """An existing topic has another number of partitions than the catalogue."""
 
 
 def create_topics(settings: Settings) -> list[str]:
-    """Create what is missing of the catalogue and check the rest; returns the names of all topics.
+    """Create the missing topics of the catalogue and check the others. Returns the names of all topics.
 
-    Raises TopicMismatchError where an existing topic would send keys to other partitions than its readers expect,
-    KafkaException where the broker cannot create one, or nobody leads it in time.
+    Raises TopicMismatchError if an existing topic has another number of partitions, so that readers would look for keys
+    in wrong partitions. Raises KafkaException if the broker cannot create a topic, or if a partition gets no leader.
     """
     client = admin(settings)
     requests = [
@@ -67,23 +67,25 @@ def _check_partitions(client: AdminClient, settings: Settings) -> None:
     for topic in topics.ALL:
         name = settings.name_of(topic)
         found = len(client.list_topics(name, timeout=30).topics[name].partitions)
-        # Zero: the broker has just created the topic and has not told everybody yet.
+        # A broker reports zero partitions for a moment after it has created the topic.
         if found not in (0, topic.partitions):
-            raise TopicMismatchError(f"topic {name} has {found} partitions, the catalogue says {topic.partitions}")
+            raise TopicMismatchError(
+                f"topic {name} has {found} partitions, the catalogue says {topic.partitions}; create the topic again"
+            )
 
 
-def wait_for_leaders(client: AdminClient, places: Collection[TopicPartition]) -> None:
-    """Wait until somebody leads these partitions of new topics; raises KafkaException if that takes too long.
+def wait_for_leaders(client: AdminClient, partitions: Collection[TopicPartition]) -> None:
+    """Wait until these partitions of new topics have leaders. Raises KafkaException after a timeout.
 
-    A broker that has created a topic may say for a moment that there is none, or that nobody leads it.
+    For a moment after the creation, a broker can answer that the topic does not exist or has no leader.
     """
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     deadline = time.monotonic() + _LEADER_SECONDS
-    while places:
-        answers = client.list_offsets(dict.fromkeys(places, latest), request_timeout=_ASK_SECONDS)
+    while partitions:
+        answers = client.list_offsets(dict.fromkeys(partitions, latest), request_timeout=_ASK_SECONDS)
         try:
             for answer in answers.values():
-                offset_in(answer)
+                listed_offset(answer)
         except KafkaException:
             if time.monotonic() > deadline:
                 raise
@@ -92,43 +94,43 @@ def wait_for_leaders(client: AdminClient, places: Collection[TopicPartition]) ->
             return
 
 
-def offset_in(answer: Future[Any]) -> int:
-    """The offset that ``AdminClient.list_offsets`` found; raises KafkaException where there is none.
+def listed_offset(answer: Future[Any]) -> int:
+    """The offset in an answer of ``AdminClient.list_offsets``. Raises KafkaException if it has none.
 
-    While a partition changes its leader there may be neither an error nor an offset. What librdkafka has in its place
-    is no number to reckon with: it would be the end of an empty partition.
+    While a partition changes its leader, an answer can have neither an error nor an offset. librdkafka then returns a
+    special number, which must not be taken for the end of an empty partition.
     """
     offset: int = answer.result().offset
     if offset == OFFSET_INVALID:
-        raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE, "the broker has no offset at the moment"))
+        raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE, "the broker has no offset now"))
     return offset
 
 
-class TillTimeError(RuntimeError):
-    """A topic keeps the time that a producer claims: one clock years ahead would make everybody else's records late."""
+class TimestampTypeError(RuntimeError):
+    """A topic stores the times of producers. One wrong clock could make the records of all other producers late."""
 
 
-def longest_stay(topic: Topic, settings: Settings) -> timedelta | None:
-    """How old a record of the topic can get before the broker deletes it, as the broker is configured; None: for ever.
+def max_record_age(topic: Topic, settings: Settings) -> timedelta | None:
+    """The age that a record can reach before the broker deletes it; None if the broker never deletes it.
 
-    A segment is deleted once its newest record is past the retention, so its oldest may stay a segment's time longer.
-    Raises TillTimeError where the broker does not stamp the records itself.
+    The broker deletes a segment when its newest record is older than the retention. Its oldest record can be older by
+    the duration of a segment. Raises TimestampTypeError if the broker does not set the times of the records.
     """
     name = settings.name_of(topic)
     resource = ConfigResource(ConfigResource.Type.TOPIC, name)
-    client = admin(settings)  # held until the answer is here: librdkafka drops requests with their client
+    client = admin(settings)  # librdkafka drops the requests of a client that has been freed
     (future,) = client.describe_configs([resource], request_timeout=30).values()
     config = future.result()
     if config["message.timestamp.type"].value != "LogAppendTime":
-        raise TillTimeError(
-            f"topic {name} has no message.timestamp.type=LogAppendTime: set it, or create the topic anew"
+        raise TimestampTypeError(
+            f"topic {name} does not have message.timestamp.type=LogAppendTime; set it, or create the topic again"
         )
     retention, segment = (int(config[setting].value) for setting in ("retention.ms", "segment.ms"))
     return None if retention < 0 else timedelta(milliseconds=retention + segment)
 
 
 def is_empty(topic: Topic, settings: Settings) -> bool:
-    """Whether the topic holds no records; compaction and retention may have taken some that it had."""
+    """Whether the topic has no records now."""
     name = settings.name_of(topic)
     client = consumer(settings, "loyalty-admin")
     try:

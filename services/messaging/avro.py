@@ -1,10 +1,10 @@
-"""Values on the wire: Avro in the Confluent framing (magic byte 0, four bytes of schema id, Avro body)."""
+"""Encodes and decodes values: Avro in Confluent's framing (magic byte 0, four bytes of schema id, Avro body)."""
 
 import io
 import json
 import struct
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, cast
 
 import fastavro
@@ -13,7 +13,7 @@ from fastavro.schema import SchemaParseException
 
 import schemas
 from schemas.topics import Topic
-from services.messaging import decimals
+from services.domain.formats import points_text
 from services.messaging.schema_ids import SchemaIds
 
 Record = dict[str, Any]
@@ -21,7 +21,7 @@ Record = dict[str, Any]
 MAGIC_BYTE = 0
 _HEADER = struct.Struct(">bI")
 
-# fastavro documents no set of errors for corrupt bytes, or for a schema that is none; it has raised at least these.
+# fastavro does not document its errors for damaged bytes and invalid schemas. It has raised these.
 _AVRO_ERRORS = (
     EOFError,
     ValueError,
@@ -38,33 +38,34 @@ _AVRO_ERRORS = (
 
 
 class UndecodableError(ValueError):
-    """A value that is not what its topic promises; the message says why."""
+    """A value is not what its topic promises. The message says why."""
 
 
 def header(schema_id: int) -> bytes:
-    """The five bytes before an Avro body."""
+    """The five bytes in front of an Avro body."""
     return _HEADER.pack(MAGIC_BYTE, schema_id)
 
 
 def encoder(topic: Topic, ids: SchemaIds) -> Callable[[Mapping[str, Any]], bytes]:
-    """A function that writes records as values of the topic, in its newest schema."""
+    """A function that encodes records as values of the topic, in its newest schema."""
     return record_encoder(str(topic.value), ids.writer_id(topic))
 
 
 def decoder(topic: Topic, ids: SchemaIds, *, decimals_as_text: bool = False) -> Callable[[bytes], Record]:
-    """A function that reads values of the topic into its newest schema, whichever known schema wrote them.
+    """A function that decodes values of the topic into its newest schema. Any known schema can have written them.
 
-    With ``decimals_as_text`` the decimals among the record's own fields come as what ``str`` makes of them: to make
-    Decimals first takes as long as all the rest.
+    The function raises UndecodableError for other bytes, UnknownSchemaIdError for an id that nobody registered, and
+    SchemaRegistryUnavailableError if the Schema Registry does not answer.
 
-    It raises UndecodableError for bytes that are no such value, UnknownSchemaIdError for an id nobody registered, and
-    SchemaRegistryUnavailableError where that cannot be found out now.
+    Args:
+        decimals_as_text: whether the decimals of the record's own fields become texts, as ``str`` would make them.
+            Decoding to ``Decimal`` would take twice as long.
     """
     return record_decoder(str(topic.value), ids.writer_schema, decimals_as_text=decimals_as_text)
 
 
 def record_encoder(name: str, schema_id: int) -> Callable[[Mapping[str, Any]], bytes]:
-    """A function that writes records of that name in their newest schema, which has that id."""
+    """A function that encodes records of this name in their newest schema, which has this id."""
     schema = _parsed(json.dumps(schemas.current(name)))
     prefix = header(schema_id)
 
@@ -80,9 +81,9 @@ def record_encoder(name: str, schema_id: int) -> Callable[[Mapping[str, Any]], b
 def record_decoder(
     name: str, writer_schema: Callable[[int], str], *, decimals_as_text: bool = False
 ) -> Callable[[bytes], Record]:
-    """A function that reads framed records of that name into their newest schema, as ``decoder`` says."""
-    scales = decimals.scales(schemas.current(name)) if decimals_as_text else {}
-    prepared = decimals.as_bytes if decimals_as_text else lambda schema: schema
+    """A function that decodes framed records of this name into their newest schema; see ``decoder``."""
+    decimal_fields = _decimal_scales(schemas.current(name)) if decimals_as_text else {}
+    prepared = _with_bytes_for_decimals if decimals_as_text else lambda schema: schema
     reader = _parsed(json.dumps(prepared(schemas.current(name))))
 
     @cache
@@ -93,9 +94,9 @@ def record_decoder(
             writer = _parsed(json.dumps(prepared(schema)))
         except _AVRO_ERRORS as error:
             raise UndecodableError(f"schema id {schema_id} is no Avro schema: {error}") from error
-        if scales and decimals.scales(schema).items() - scales.items():
+        if decimal_fields and _decimal_scales(schema).items() - decimal_fields.items():
             raise UndecodableError(f"schema id {schema_id} has decimals of another scale")
-        # Without a reader's schema fastavro need not resolve the two for every record.
+        # Without a reader schema fastavro does not resolve the two schemas for every record.
         return writer, None if writer == reader else reader
 
     def decode(value: bytes) -> Record:
@@ -107,12 +108,12 @@ def record_decoder(
         body.seek(_HEADER.size)
         try:
             record = cast(Record, fastavro.schemaless_reader(body, writer, resolve_into))
-        # Also where the writer's schema, good in itself, is another record's.
+        # These errors also come if the writer's schema is the valid schema of another record.
         except _AVRO_ERRORS as error:
             raise UndecodableError(f"not an Avro {name} of schema id {schema_id}: {error}") from error
-        for field, scale in scales.items():
+        for field in decimal_fields:
             if (unscaled := record[field]) is not None:
-                record[field] = decimals.text(unscaled, scale)
+                record[field] = _points_text(unscaled)
         return record
 
     return decode
@@ -121,3 +122,35 @@ def record_decoder(
 @cache
 def _parsed(schema_text: str) -> Any:
     return fastavro.parse_schema(json.loads(schema_text))
+
+
+def _decimal_scales(schema: Any) -> dict[str, int]:
+    """The scale of each field of a record that is a decimal."""
+    found = {}
+    for field in schema["fields"] if isinstance(schema, dict) and "fields" in schema else ():
+        types = field["type"] if isinstance(field["type"], list) else [field["type"]]
+        for each in types:
+            if isinstance(each, dict) and each.get("logicalType") == "decimal":
+                found[field["name"]] = each.get("scale", 0)
+    return found
+
+
+def _with_bytes_for_decimals(schema: Any) -> Any:
+    """The same schema with plain bytes in place of decimals. It describes the same encoding."""
+    if isinstance(schema, list):
+        return [_with_bytes_for_decimals(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("logicalType") == "decimal":
+        return {name: part for name, part in schema.items() if name not in ("logicalType", "precision", "scale")}
+    return {
+        name: _with_bytes_for_decimals(part) if name in ("type", "fields", "items") else part
+        for name, part in schema.items()
+    }
+
+
+# The points of many accounts are zero, or equal in several fields.
+@lru_cache(4096)
+def _points_text(unscaled: bytes) -> str:
+    """The text of points, which Avro encodes as hundredths (two's complement, big endian)."""
+    return points_text(int.from_bytes(unscaled, "big", signed=True))

@@ -1,4 +1,4 @@
-"""Kafka clients, each configured in one place."""
+"""Creates Kafka clients. Each kind is configured here only."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,18 +8,18 @@ from confluent_kafka.admin import AdminClient
 
 from services.settings import Settings
 
-# librdkafka's default places keys by CRC32, Java and Spark by murmur2: a record must go where its readers look for it.
+# Java and Spark choose the partition of a key by murmur2, librdkafka by CRC32. All writers must choose the same one.
 _PARTITIONER = "murmur2_random"
 
 
 Option = str | int | float | bool | Callable[..., Any]
-"""A setting of librdkafka, or what it is to call back."""
+"""A value of an option of librdkafka, or a callback."""
 
 
 def connection(settings: Settings) -> dict[str, Any]:
-    """Where the brokers are and how they are spoken to: the options of librdkafka that every client shares.
+    """The options of librdkafka that every client shares: addresses, protocol and credentials.
 
-    The certificate must name the host that was asked for; librdkafka checks that by default.
+    librdkafka checks that the certificate names the host.
     """
     options: dict[str, Any] = {
         "bootstrap.servers": settings.kafka_bootstrap_servers,
@@ -36,22 +36,22 @@ def connection(settings: Settings) -> dict[str, Any]:
     return options
 
 
-class Refusal:
-    """Why a broker that answers does not let a client in: no valid password, or a certificate nobody trusts.
+class ConnectionDiagnosis:
+    """Explains why a client cannot connect: no answer, a wrong password, or a certificate that is not trusted.
 
-    librdkafka tells this only to ``error_cb``; calls just time out.
+    librdkafka reports the cause only to ``error_cb``. The calls themselves only time out.
     """
 
     def __init__(self) -> None:
         self._reason: str | None = None
 
-    def note(self, error: KafkaError) -> None:
-        """Takes what librdkafka reports; to be given as ``error_cb``, which is called while the client is polled."""
-        if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):  # noqa: SLF001  # their only names
+    def on_error(self, error: KafkaError) -> None:
+        """The callback for the option ``error_cb``. librdkafka calls it while the client is polled."""
+        if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):  # noqa: SLF001  # the only names of these codes
             _, _, self._reason = error.str().partition(" (after ")[0].partition(": ")
 
     def explain(self, settings: Settings) -> str:
-        """One line for whoever started the client, once a call has failed."""
+        """One line for the user, after a call has failed."""
         if self._reason is None:
             return f"no Kafka broker answers at {settings.kafka_bootstrap_servers}"
         return f"the Kafka broker at {settings.kafka_bootstrap_servers} cannot be used: {self._reason}"
@@ -62,7 +62,7 @@ def _common(settings: Settings, client_id: str) -> dict[str, Any]:
 
 
 def producer(settings: Settings, client_id: str, **overrides: Option) -> Producer:
-    """A producer that loses and repeats nothing on its way to the broker (idempotent, all replicas acknowledge)."""
+    """A producer that neither loses nor repeats records: it is idempotent, and all replicas acknowledge."""
     return Producer(
         {
             **_common(settings, client_id),
@@ -77,7 +77,7 @@ def producer(settings: Settings, client_id: str, **overrides: Option) -> Produce
 
 
 def consumer(settings: Settings, client_id: str, **overrides: Option) -> Consumer:
-    """A consumer that starts at the beginning and commits nothing: offsets are kept with what records became."""
+    """A consumer that starts at the first record and commits no offsets. Its user stores them with its results."""
     return Consumer(
         {
             **_common(settings, client_id),
@@ -91,16 +91,16 @@ def consumer(settings: Settings, client_id: str, **overrides: Option) -> Consume
 
 
 def admin(settings: Settings, client_id: str = "loyalty-admin") -> AdminClient:
-    """A client for questions about topics, groups and offsets; it copes with a broker that is gone."""
+    """A client for requests about topics, groups and offsets. It tolerates the loss of a broker."""
     return AdminClient(
         {
             **_common(settings, client_id),
-            # Its news about itself (level 6 and above) would stand between the lines of a command's own output.
+            # Messages of level 6 and above would appear in the output of commands.
             "log_level": 5,
-            # A question waits for the broker that is said to lead, by default for five minutes after its death.
+            # A request waits for the leader that the client knows. By default it waits five minutes for a dead one.
             "topic.metadata.refresh.interval.ms": 2000,
-            # While a question waits so, librdkafka 2.16 connects again without its pause (RD_KAFKA_OP_CONNECT ends the
-            # pause, and is sent whenever a try has failed): ten thousand times a second, unless all are kept connected.
+            # While a request waits, librdkafka 2.16 reconnects ten thousand times a second: each failed attempt sends
+            # RD_KAFKA_OP_CONNECT, which ends the pause between attempts. Permanent connections avoid this.
             "enable.sparse.connections": False,
         }
     )

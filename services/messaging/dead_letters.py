@@ -1,5 +1,6 @@
-"""What the pipeline has set aside: reading it, and publishing it again where it came from."""
+"""Dead letters: writing them, reading them, and publishing the original records again."""
 
+import asyncio
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -9,176 +10,223 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from schemas import topics
 from services.messaging import clients, headers
-from services.messaging.administration import offset_in
-from services.messaging.publishing import BROKER_TIMEOUT, Publisher, PublishError, connected_producer, find_topic
+from services.messaging.administration import listed_offset
+from services.messaging.publishing import (
+    BROKER_TIMEOUT,
+    DELIVERY_TIMEOUT,
+    Publisher,
+    PublishError,
+    connected_producer,
+    find_topic,
+)
+from services.messaging.record_position import RecordPosition
 from services.settings import Settings
 
 CLIENT_ID = "loyalty-dead-letters"
 
-Place = tuple[int, int]
-"""Partition and offset."""
-
 
 class DeadLettersError(RuntimeError):
-    """The dead letters cannot be read; the message says why."""
+    """The dead letters cannot be read. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One message that was set aside.
+    """One record of the topic of dead letters.
 
     Attributes:
-        place: where it lies in the topic of dead letters.
-        time: when it was set aside, milliseconds since the epoch.
-        topic: where it came from, as named on the broker; None if nobody wrote that down.
-        origin: the place it had there.
-        key, value: the original ones, untouched.
+        position: the position of the dead letter itself.
+        time: when the dead letter was written, in milliseconds since the epoch.
+        topic: the name on the broker of the topic that the original record came from; None if the headers lack it.
+        origin: the position of the original record; None if the headers lack it.
+        key, value: the bytes of the original record.
     """
 
-    place: Place
+    position: RecordPosition
     time: int
     topic: str | None
-    origin: Place | None
+    origin: RecordPosition | None
     reason: str
     key: bytes | None
     value: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """Which dead letters are meant: those that fit everything that is given.
+class DeadLetterFilter:
+    """Selects dead letters that meet both conditions.
 
     Attributes:
-        reason: found anywhere in the reason, without case.
-        places: where they lie; none given, none is asked for.
+        reason: a text that the reason contains, in upper or lower case; None accepts every reason.
+        positions: positions of dead letters; an empty collection accepts every position.
     """
 
     reason: str | None = None
-    places: Collection[Place] = ()
+    positions: Collection[RecordPosition] = ()
 
     def __contains__(self, letter: DeadLetter) -> bool:
         if self.reason is not None and self.reason.casefold() not in letter.reason.casefold():
             return False
-        return not self.places or letter.place in self.places
+        return not self.positions or letter.position in self.positions
 
 
-def read(settings: Settings, selection: Selection = Selection()) -> Iterator[DeadLetter]:
-    """The selected dead letters that are there now; later ones are left for the next time.
+class DeadLetterWriter:
+    """Writes records to the topic of dead letters.
 
-    One that the pipeline has set aside twice comes once, unless places are asked for: then what lies there.
+    Creating one raises PublishError if no broker answers or if the topic does not exist.
+    """
 
-    Raises DeadLettersError if no broker answers, PublishError if there is no such topic.
+    def __init__(self, settings: Settings, client_id: str) -> None:
+        self._topic = settings.name_of(topics.DEAD_LETTERS)
+        self._producer = connected_producer(settings, client_id, [self._topic])
+
+    async def write(self, record: KafkaMessage, reason: str) -> None:
+        """Write a record and the reason, and wait for the broker. Raises PublishError if the broker has not got it."""
+        await asyncio.to_thread(self._write, record, reason)
+
+    def _write(self, record: KafkaMessage, reason: str) -> None:
+        origin = {
+            headers.DEAD_LETTER_TOPIC: record.topic(),
+            headers.DEAD_LETTER_PARTITION: record.partition(),
+            headers.DEAD_LETTER_OFFSET: record.offset(),
+            headers.DEAD_LETTER_REASON: reason,
+        }
+        failures: list[str] = ["no broker acknowledged it in time"]
+
+        def on_delivery(error: object, _: object) -> None:
+            failures.clear()
+            if error is not None:
+                failures.append(str(error))
+
+        texts = [(name, str(value).encode()) for name, value in origin.items()]
+        try:
+            self._producer.produce(
+                self._topic,
+                record.value(),
+                record.key(),
+                headers=[*(record.headers() or ()), *texts],
+                on_delivery=on_delivery,
+            )
+        except (BufferError, KafkaException) as error:
+            raise PublishError(f"topic {self._topic}: a dead letter was not delivered: {error}") from error
+        self._producer.flush(DELIVERY_TIMEOUT)
+        if failures:
+            raise PublishError(f"topic {self._topic}: a dead letter was not delivered: {failures[0]}")
+
+
+def read(settings: Settings, letter_filter: DeadLetterFilter = DeadLetterFilter()) -> Iterator[DeadLetter]:
+    """Read the dead letters that exist now and that the filter selects.
+
+    The filter decides about duplicates. With positions, the result has every dead letter at these positions. Without
+    positions, the result has the first dead letter of each original record.
+
+    Raises DeadLettersError if no broker answers, PublishError if the topic does not exist.
     """
     topic = settings.name_of(topics.DEAD_LETTERS)
-    refusal = clients.Refusal()
-    consumer = clients.consumer(settings, CLIENT_ID, log_level=0, error_cb=refusal.note)
+    diagnosis = clients.ConnectionDiagnosis()
+    consumer = clients.consumer(settings, CLIENT_ID, log_level=0, error_cb=diagnosis.on_error)
     try:
-        ends = _ends(consumer, topic, settings, refusal)
+        ends = _end_offsets(consumer, topic, settings, diagnosis)
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in ends])
-        selected = (letter for letter in map(_letter, _until(consumer, ends)) if letter in selection)
-        yield from selected if selection.places else each_once(selected)
+        selected = (letter for letter in map(_letter, _records_until(consumer, ends)) if letter in letter_filter)
+        yield from selected if letter_filter.positions else deduplicated(selected)
     except KafkaException as error:
         raise DeadLettersError(f"topic {topic}: {error.args[0].str()}") from error
     finally:
         consumer.close()
 
 
-def each_once(letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
-    """The first letter of each message; a pipeline that takes up its work after a crash can set one aside again.
+def deduplicated(letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
+    """The first dead letter of each original record.
 
-    Letters that do not say where they came from are all kept, and so are those that differ: a topic that was made
-    anew counts its offsets from 0 again.
+    A pipeline that restarts after a crash can write a second dead letter of the same record. Dead letters without an
+    origin are all kept. Dead letters with the same origin and different bytes are all kept too: a topic that was
+    deleted and created again uses the same offsets a second time.
     """
     seen = set()
     for letter in letters:
         if letter.topic is not None and letter.origin is not None:
-            # The hash in place of the value: they may be many.
-            message = (letter.topic, letter.origin, hash((letter.key, letter.value)))
-            if message in seen:
+            # The hash stands for the value, because all the values may not fit into memory.
+            identity = (letter.topic, letter.origin, hash((letter.key, letter.value)))
+            if identity in seen:
                 continue
-            seen.add(message)
+            seen.add(identity)
         yield letter
 
 
 def replay(settings: Settings, letters: Iterable[DeadLetter]) -> int:
-    """Publish the original keys and values again, to the topics they came from, each once; returns how many.
+    """Publish each original record once, to the topic it came from. Returns the number of records.
 
-    They stay among the dead letters too. Raises PublishError if one cannot be delivered, before anything is sent
-    if it has no topic to go back to.
+    The dead letters stay in their topic. Raises PublishError if a record cannot be delivered. If a dead letter does
+    not name its topic, PublishError is raised before anything is published.
     """
-    returning = [(letter, letter.topic) for letter in each_once(letters)]
-    if lost := [letter.place for letter, topic in returning if topic is None]:
+    records = [(letter, letter.topic) for letter in deduplicated(letters)]
+    if without_topic := [letter.position for letter, topic in records if topic is None]:
         raise PublishError(
-            f"dead letter {_text(lost[0])} has no header {headers.DEAD_LETTER_TOPIC}: nothing was published"
+            f"dead letter {without_topic[0]} has no header {headers.DEAD_LETTER_TOPIC}, so its topic is not known; "
+            "nothing was published: select other dead letters"
         )
-    destinations = {topic for _, topic in returning if topic is not None}
+    destinations = {topic for _, topic in records if topic is not None}
     with Publisher(connected_producer(settings, CLIENT_ID, sorted(destinations))) as publisher:
-        for letter, topic in returning:
+        for letter, topic in records:
             publisher.publish(str(topic), letter.key, letter.value)
-    return len(returning)
+    return len(records)
 
 
-def _text(place: Place) -> str:
-    return f"{place[0]}:{place[1]}"
-
-
-def _ends(consumer: Consumer, topic: str, settings: Settings, refusal: clients.Refusal) -> dict[int, int]:
-    """The offset behind the last record of every partition that ever had any."""
+def _end_offsets(
+    consumer: Consumer, topic: str, settings: Settings, diagnosis: clients.ConnectionDiagnosis
+) -> dict[int, int]:
+    """The end offset of each partition that is not new and empty."""
     try:
         found = find_topic(consumer, topic)
     except KafkaException as error:
         consumer.poll(0)
-        raise DeadLettersError(refusal.explain(settings)) from error
-    # The admin client, unlike the consumer, asks again by itself when it does not know who leads. It needs a name of
-    # its own: freed while it waits, it never answers.
+        raise DeadLettersError(diagnosis.explain(settings)) from error
+    # The admin client retries while a partition has no leader; the consumer does not. The variable keeps the client
+    # alive: librdkafka never answers a request of a client that has been freed.
     admin = clients.admin(settings)
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    places = {TopicPartition(topic, partition): latest for partition in found.partitions}
-    answers = admin.list_offsets(places, request_timeout=BROKER_TIMEOUT)
-    ends = {place.partition: offset_in(answer) for place, answer in answers.items()}
+    partitions = {TopicPartition(topic, partition): latest for partition in found.partitions}
+    answers = admin.list_offsets(partitions, request_timeout=BROKER_TIMEOUT)
+    ends = {each.partition: listed_offset(answer) for each, answer in answers.items()}
     return {partition: end for partition, end in ends.items() if end > 0}
 
 
-def _until(consumer: Consumer, ends: dict[int, int]) -> Iterator[KafkaMessage]:
-    """The records before these offsets."""
-    left = set(ends)
-    while left:
+def _records_until(consumer: Consumer, ends: dict[int, int]) -> Iterator[KafkaMessage]:
+    """The records before these end offsets."""
+    unfinished = set(ends)
+    while unfinished:
         message = consumer.poll(BROKER_TIMEOUT)
         if message is None:
-            raise DeadLettersError(f"the broker gave no record for {BROKER_TIMEOUT:.0f} s")
+            raise DeadLettersError(f"the broker sent no record for {BROKER_TIMEOUT:.0f} s; try again")
         error, partition, offset = message.error(), int(message.partition() or 0), int(message.offset() or 0)
         if error is None:
             if offset < ends[partition]:
                 yield message
-            # The last record can be missing (a transaction's marker): then the end of the partition tells.
+            # The last offset can belong to a transaction marker, which is never delivered. Then the end of the
+            # partition finishes it.
             if offset >= ends[partition] - 1:
-                left.discard(partition)
+                unfinished.discard(partition)
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its only name
-            left.discard(partition)
+            unfinished.discard(partition)
         else:
             raise KafkaException(error)
 
 
 def _letter(message: KafkaMessage) -> DeadLetter:
-    text = _texts(message)
+    found = dict(message.headers() or ())
+    texts = {name: value.decode("utf-8", "replace") for name, value in found.items() if isinstance(value, bytes)}
     return DeadLetter(
-        place=(int(message.partition() or 0), int(message.offset() or 0)),
+        position=RecordPosition(int(message.partition() or 0), int(message.offset() or 0)),
         time=message.timestamp()[1],
-        topic=text.get(headers.DEAD_LETTER_TOPIC),
-        origin=_origin(text),
-        reason=text.get(headers.DEAD_LETTER_REASON, ""),
+        topic=texts.get(headers.DEAD_LETTER_TOPIC),
+        origin=_origin(texts),
+        reason=texts.get(headers.DEAD_LETTER_REASON, ""),
         key=message.key(),
         value=message.value(),
     )
 
 
-def _texts(message: KafkaMessage) -> dict[str, str]:
-    found = dict(message.headers() or ())
-    return {name: value.decode("utf-8", "replace") for name, value in found.items() if isinstance(value, bytes)}
-
-
-def _origin(text: dict[str, str]) -> Place | None:
+def _origin(texts: dict[str, str]) -> RecordPosition | None:
     try:
-        return int(text[headers.DEAD_LETTER_PARTITION]), int(text[headers.DEAD_LETTER_OFFSET])
+        return RecordPosition(int(texts[headers.DEAD_LETTER_PARTITION]), int(texts[headers.DEAD_LETTER_OFFSET]))
     except (KeyError, ValueError):
         return None

@@ -1,7 +1,7 @@
-"""Record headers: CloudEvents in Kafka's binary content mode, and where a dead letter came from.
+"""Record headers: CloudEvents in Kafka's binary content mode, and the origin of dead letters.
 
-Sources: CloudEvents Kafka protocol binding 1.0.2 (``ce_`` prefix, UTF-8 values); Kafka Connect's dead letter queue
-(all values as text, so that kcat and every UI can show them).
+The CloudEvents headers follow the Kafka protocol binding 1.0.2 (prefix ``ce_``, values in UTF-8). The values of dead
+letters are texts, as in Kafka Connect's dead letter queue, so that every tool can show them.
 """
 
 CE_SPECVERSION = "1.0"
@@ -15,7 +15,7 @@ DEAD_LETTER_REASON = "dead_letter_reason"
 
 
 def cloud_event(identity: str, record: str) -> dict[str, str]:
-    """The headers of a record: whoever reads it twice can tell by ``ce_id``."""
+    """The headers of a record. A reader recognises duplicates by ``ce_id``."""
     return {
         "ce_specversion": CE_SPECVERSION,
         "ce_id": identity,

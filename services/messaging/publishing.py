@@ -1,4 +1,4 @@
-"""Publishing many records, each of them for certain or with an error that says why not."""
+"""Publishes records. Each record is acknowledged, or an error says why it is not."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -12,25 +12,25 @@ from services.messaging import clients
 from services.settings import Settings
 
 BROKER_TIMEOUT = 10.0
-"""Seconds until a broker that does not answer counts as unreachable."""
+"""After this number of seconds a broker that does not answer counts as unreachable."""
 
 TOPIC_TIMEOUT = 3.0
-"""Seconds until a topic that the broker does not know counts as missing."""
+"""After this number of seconds a topic that the broker does not know counts as missing."""
 
 DELIVERY_TIMEOUT = 30.0
-"""Seconds until a record that no broker has acknowledged counts as lost."""
+"""After this number of seconds a record without an acknowledgement counts as lost."""
 
-_ASK_AGAIN = 0.1
-_QUEUE_POLL = 0.1
-_SERVE_EVERY = 256
+_RETRY_SECONDS = 0.1
+_QUEUE_POLL_SECONDS = 0.1
+_RECORDS_PER_POLL = 256
 
 
 class PublishError(RuntimeError):
-    """Records did not reach the broker; the message says which broker or topic, and why."""
+    """Records did not reach the broker. The message names the broker or topic, and the reason."""
 
 
 class Record(Protocol):
-    """What can be published."""
+    """A record that can be published."""
 
     @property
     def key(self) -> bytes | None: ...
@@ -40,15 +40,18 @@ class Record(Protocol):
 
 
 def connected_producer(settings: Settings, client_id: str, topics: Iterable[str]) -> Producer:
-    """A producer whose broker answers and has these topics; raises PublishError otherwise, within BROKER_TIMEOUT."""
-    refusal = clients.Refusal()
+    """A producer, after a check that the broker answers and has these topics.
+
+    Raises PublishError if the check fails, after BROKER_TIMEOUT at the latest.
+    """
+    diagnosis = clients.ConnectionDiagnosis()
     overrides: dict[str, clients.Option] = {
-        "error_cb": refusal.note,
+        "error_cb": diagnosis.on_error,
         "message.timeout.ms": int(DELIVERY_TIMEOUT * 1000),
-        # Long runs fill larger batches; a record that has to wait for its batch costs nobody anything here.
+        # Larger batches are faster, and nobody waits for a single record here.
         "linger.ms": 20,
         "queue.buffering.max.messages": 200_000,
-        # librdkafka's own lines would break progress bars; whatever matters comes back as an error.
+        # librdkafka's log would break progress bars. All important errors are raised.
         "log_level": 0,
     }
     producer = clients.producer(settings, client_id, **overrides)
@@ -58,19 +61,19 @@ def connected_producer(settings: Settings, client_id: str, topics: Iterable[str]
             find_topic(producer, topic)
     except KafkaException as error:
         producer.poll(0)
-        raise PublishError(refusal.explain(settings)) from error
+        raise PublishError(diagnosis.explain(settings)) from error
     return producer
 
 
 def require_broker(settings: Settings) -> None:
-    """Raise PublishError unless a broker answers, within BROKER_TIMEOUT."""
+    """Raise PublishError if no broker answers within BROKER_TIMEOUT."""
     connected_producer(settings, "loyalty-check", [])
 
 
 def find_topic(client: Producer | Consumer, topic: str) -> TopicMetadata:
-    """The topic as the broker describes it; raises PublishError if there is none.
+    """The broker's description of a topic. Raises PublishError if the topic does not exist.
 
-    A broker learns of a new topic a moment after its creation was acknowledged, so it is asked for TOPIC_TIMEOUT.
+    A broker can learn of a new topic a moment after its creation, so the function retries for TOPIC_TIMEOUT.
     """
     deadline = time.monotonic() + TOPIC_TIMEOUT
     while True:
@@ -79,29 +82,28 @@ def find_topic(client: Producer | Consumer, topic: str) -> TopicMetadata:
             return found
         if time.monotonic() > deadline:
             break
-        time.sleep(_ASK_AGAIN)
-    hint = "; `loyalty topics create` makes it" if found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART else ""
+        time.sleep(_RETRY_SECONDS)
+    hint = "; `loyalty topics create` creates it" if found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART else ""
     raise PublishError(f"topic {topic}: {found.error.str()}{hint}")
 
 
 class Publisher:
-    """Publishes records and remembers the first delivery that failed.
+    """Publishes records, as a context manager.
 
-    Use it as a context manager: leaving it waits until every record is acknowledged, and raises PublishError if one
-    was not.
+    Its end waits until every record is acknowledged, and raises PublishError for the first record that was not.
     """
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
         self._failure: str | None = None
-        self._since_served = 0
+        self._since_poll = 0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, error_type: object, error: object, trace: object) -> None:
         if error_type is not None:
-            # What is on its way still arrives or fails; the caller already has an error to show.
+            # The caller has an error already. The last records get the time to arrive.
             self._producer.flush(DELIVERY_TIMEOUT)
             return
         while self._producer.flush(1.0):
@@ -109,26 +111,26 @@ class Publisher:
         self._raise_failure()
 
     def publish(self, topic: str, key: bytes | None, value: bytes | None) -> None:
-        """Hand a record over; waits while the send queue is full. Raises PublishError once a delivery has failed."""
+        """Queue a record; wait while the queue is full. Raises PublishError after a delivery has failed."""
         while True:
             try:
-                self._producer.produce(topic, value, key, on_delivery=self._delivered)
+                self._producer.produce(topic, value, key, on_delivery=self._on_delivery)
                 break
             except BufferError:
-                self.serve(_QUEUE_POLL)
+                self.poll(_QUEUE_POLL_SECONDS)
             except KafkaException as error:
                 raise PublishError(f"topic {topic}: {error.args[0].str()}") from error
-        self._since_served += 1
-        if self._since_served >= _SERVE_EVERY:
-            self._since_served = 0
-            self.serve(0)
+        self._since_poll += 1
+        if self._since_poll >= _RECORDS_PER_POLL:
+            self._since_poll = 0
+            self.poll(0)
 
-    def serve(self, seconds: float) -> None:
-        """Take in acknowledgements for so long at most."""
+    def poll(self, seconds: float) -> None:
+        """Process acknowledgements for at most this time. Raises PublishError after a delivery has failed."""
         self._producer.poll(seconds)
         self._raise_failure()
 
-    def _delivered(self, error: KafkaError | None, message: KafkaMessage) -> None:
+    def _on_delivery(self, error: KafkaError | None, message: KafkaMessage) -> None:
         if error is not None and self._failure is None:
             self._failure = f"topic {message.topic()}: a record was not delivered: {error.str()}"
 
@@ -144,13 +146,13 @@ def publish(
     rate: float = 0,
     on_progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Publish all records, in their order; returns how many, all of them acknowledged.
+    """Publish all records in order. Returns their number after all are acknowledged.
 
     Args:
-        rate: records per second; 0 as fast as possible.
-        on_progress: called with the number handed over so far, now and then.
+        rate: records per second; 0 for no limit.
+        on_progress: called at intervals with the number of queued records.
 
-    Raises PublishError for the first record that could not be delivered; the ones after it are not all sent.
+    Raises PublishError for the first record that could not be delivered. Later records may not be sent.
     """
     started = time.monotonic()
     number = 0
@@ -169,4 +171,4 @@ def publish(
 
 def _wait_until(due: float, publisher: Publisher) -> None:
     while (left := due - time.monotonic()) > 0:
-        publisher.serve(min(left, 1.0))
+        publisher.poll(min(left, 1.0))

@@ -1,4 +1,4 @@
-"""What a changed schema would break, before anything is written in it."""
+"""Finds what a changed schema would break, before a record is written in it."""
 
 import json
 from collections.abc import Iterator
@@ -11,23 +11,23 @@ from schemas.compatibility import obstacles
 from services.messaging.schema_ids import RegistrySchemaIds, SchemaIds
 
 _NEVER_READ_INTO = {"history/PosInvoice-1.avsc"}
-"""Of the Java originals: what they wrote is read, but no reader of this project has it for its own."""
+"""The Java originals wrote in this schema. No reader of this project uses it as its own schema."""
 
 
 def broken_by(name: str, schema_text: str, ids: SchemaIds) -> Iterator[str]:
-    """What keeps a new schema of a record from living beside all that were ever given an id, a line each.
+    """The conflicts between a new schema of a record and all its schemas that have an id, one line each.
 
-    Both ways: it must read what they have written, and their readers must read what it writes. A Schema Registry is
-    asked for its opinion too. Raises SchemaRegistryUnavailableError.
+    The new schema must read the records of the others, and the others must read its records. If the settings name a
+    Schema Registry, it must accept the new schema too. Raises SchemaRegistryUnavailableError.
 
     Args:
-        name: of the record, e.g. ``Balance``.
-        schema_text: the schema (JSON text).
+        name: the name of the record, for example ``Balance``.
+        schema_text: the new schema as JSON.
     """
     try:
         draft = json.loads(schema_text)
         fastavro.parse_schema(draft)
-    except Exception as error:  # noqa: BLE001  # fastavro documents no set of errors for a schema that is none
+    except Exception as error:  # noqa: BLE001  # fastavro does not document its errors for invalid schemas
         yield f"is no Avro schema: {error}"
         return
     for schema_id, path in schemas.ids().items():

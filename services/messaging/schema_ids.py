@@ -1,4 +1,4 @@
-"""Which schema id stands for which schema: from a Schema Registry, or from the schemas/ folder without one."""
+"""Maps schema ids to schemas: with a Schema Registry, or with the folder ``schemas`` if there is none."""
 
 import json
 from functools import cached_property
@@ -13,43 +13,43 @@ import schemas
 from schemas.topics import Topic
 from services.settings import Settings
 
-# The client waits forever unless told otherwise, and with it the thread that feeds the stores.
+# Without a timeout the client would wait forever, and the materialiser with it.
 _REGISTRY_SECONDS = 5.0
 
 
 class UnknownSchemaIdError(LookupError):
-    """A value names a schema id that nobody has registered."""
+    """Nobody has registered the schema id of a value."""
 
     def __init__(self, schema_id: int) -> None:
         super().__init__(f"unknown schema id {schema_id}")
 
 
 class SchemaRegistryUnavailableError(RuntimeError):
-    """The Schema Registry gave no usable answer: nothing is known of the value, and asking again may help."""
+    """The Schema Registry gave no usable answer. A later request can succeed."""
 
 
 class SchemaIds(Protocol):
-    """Gives and resolves the schema ids of a topic's values."""
+    """Finds the schema ids of values, and their schemas."""
 
     def writer_id(self, topic: Topic) -> int:
-        """The id under which values of this topic are written today."""
+        """The id of the schema in which new values of this topic are written."""
 
     def writer_schema(self, schema_id: int) -> str:
-        """The schema (JSON text) behind an id; raises UnknownSchemaIdError, SchemaRegistryUnavailableError."""
+        """The schema of an id as JSON. Raises UnknownSchemaIdError, SchemaRegistryUnavailableError."""
 
     def known(self, topic: Topic) -> dict[int, str]:
-        """Every id that values of this topic can carry, with its schema (JSON text)."""
+        """All ids that values of this topic can have, with their schemas as JSON."""
 
 
 class FolderSchemaIds:
-    """The ids of ``schemas/ids.json``."""
+    """The ids in ``schemas/ids.json``."""
 
     @cached_property
     def _by_path(self) -> dict[str, int]:
         return {path: schema_id for schema_id, path in schemas.ids().items()}
 
     def id_of(self, record: str) -> int:
-        """The id of a record's newest schema."""
+        """The id of the newest schema of a record."""
         return self._by_path[f"{record}.avsc"]
 
     def writer_id(self, topic: Topic) -> int:
@@ -69,7 +69,7 @@ class FolderSchemaIds:
 
 
 class RegistrySchemaIds:
-    """The ids of a Schema Registry, under Confluent's default subject ``{topic}-value``."""
+    """The ids of a Schema Registry, with Confluent's default subjects ``{topic}-value``."""
 
     def __init__(self, client: SchemaRegistryClient, settings: Settings) -> None:
         self._client = client
@@ -83,28 +83,28 @@ class RegistrySchemaIds:
         return self._client.register_schema(self._subject(topic), schema)
 
     def writer_schema(self, schema_id: int) -> str:
-        # Beside its own errors the client lets through whatever its HTTP library, or a proxy's page in place of JSON,
-        # raises. Only the registry's own "not found" says something about the id.
+        # The client also raises errors of its HTTP library and of its JSON parser. Only the status "not found" of the
+        # registry says that the id does not exist.
         try:
             text = self._client.get_schema(schema_id).schema_str
         except Exception as error:
             if isinstance(error, SchemaRegistryError) and error.http_status_code == HTTPStatus.NOT_FOUND:
                 raise UnknownSchemaIdError(schema_id) from error
             raise SchemaRegistryUnavailableError(
-                f"the Schema Registry did not say what schema id {schema_id} is: {type(error).__name__} {error}"
+                f"the Schema Registry did not return the schema of id {schema_id}: {type(error).__name__} {error}"
             ) from error
         if text is None:
             raise SchemaRegistryUnavailableError(f"the Schema Registry answered without a schema for id {schema_id}")
         return text
 
     def known(self, topic: Topic) -> dict[int, str]:
-        self.writer_id(topic)  # so that the subject exists and holds at least today's schema
+        self.writer_id(topic)  # creates the subject if it does not exist
         subject = self._subject(topic)
         versions = (self._client.get_version(subject, version) for version in self._client.get_versions(subject))
         return {int(str(version.schema_id)): str(version.schema.schema_str) for version in versions}
 
     def accepts(self, topic: Topic, schema_text: str) -> bool:
-        """Whether the registry would take this schema for a topic's values, by the rule set there. Registers nothing.
+        """Whether the registry would accept this schema for the values of a topic. It registers nothing.
 
         Raises SchemaRegistryUnavailableError.
         """
@@ -112,14 +112,14 @@ class RegistrySchemaIds:
             return self._client.test_compatibility(self._subject(topic), RegisteredSchema(schema_text, "AVRO"))
         except Exception as error:
             if isinstance(error, SchemaRegistryError) and error.http_status_code == HTTPStatus.NOT_FOUND:
-                return True  # nothing has been written there yet
+                return True  # the subject has no schema yet
             raise SchemaRegistryUnavailableError(
-                f"the Schema Registry did not say whether it takes a schema: {type(error).__name__} {error}"
+                f"the Schema Registry did not say whether it accepts a schema: {type(error).__name__} {error}"
             ) from error
 
 
 def schema_ids(settings: Settings) -> SchemaIds:
-    """The source of schema ids that the settings name."""
+    """The schema ids of the Schema Registry that the settings name, or of the folder ``schemas``."""
     if settings.schema_registry_url:
         client = SchemaRegistryClient({"url": settings.schema_registry_url, "timeout": _REGISTRY_SECONDS})
         return RegistrySchemaIds(client, settings)

@@ -1,4 +1,4 @@
-"""The programme file: YAML in, the domain's rules out. docs/programme.md says what each key means."""
+"""Converts a programme file (YAML) to the rules of the domain. docs/programme.md explains each key."""
 
 import re
 import zoneinfo
@@ -43,9 +43,9 @@ WEEKDAYS = {
 LARGEST_POINTS = "1000000"
 LARGEST_MULTIPLIER = "100"
 
-_USUAL = Programme()
-_NOTHING, _DAY, _YEARS = timedelta(0), timedelta(days=1), timedelta(days=36_500)
-# An account remembers every invoice for so long.
+_DEFAULT = Programme()
+_ZERO, _DAY, _YEARS = timedelta(0), timedelta(days=1), timedelta(days=36_500)
+# An account remembers each invoice for the return window.
 _LONGEST_RETURN = timedelta(days=730)
 _MILLISECOND = timedelta(milliseconds=1)
 _HOURS = re.compile(r"(\d{1,2}):00-(\d{1,2}):00", re.ASCII)
@@ -53,10 +53,10 @@ _LAST_HOUR = 24
 
 
 class ProgrammeError(ValueError):
-    """A programme that cannot be; the message has a line for each problem.
+    """A programme that is not valid. The message has one line for each problem.
 
     Attributes:
-        problems: in the order of the file's lines; empty where the error is in no file.
+        problems: in the order of the lines of the file; empty if the error is not in a file.
     """
 
     def __init__(self, message: str, problems: Iterable[Problem] = ()) -> None:
@@ -65,7 +65,7 @@ class ProgrammeError(ValueError):
 
 
 def parse_programme(file: str) -> Programme:
-    """The rules that a programme file states, as version 0; raises ProgrammeError with all that is wrong."""
+    """Returns the rules of a programme file as version 0. Raises ProgrammeError with all problems."""
     try:
         return validated(file, _ProgrammeFile).rules()
     except InvalidFileError as error:
@@ -79,23 +79,23 @@ def _time_zones() -> frozenset[str]:
 
 def _time_zone(name: str) -> str:
     if name not in _time_zones():
-        raise ValueError(f"{name!r} is no time zone of this machine, such as Asia/Kolkata or UTC")
+        raise ValueError(f"{name!r} is not a time zone of this machine, such as Asia/Kolkata or UTC")
     return name
 
 
 def _hours(value: str) -> tuple[int, int]:
     match = _HOURS.fullmatch(value)
     if not match:
-        raise ValueError(f"{value!r} is no span of whole hours such as 17:00-20:00")
+        raise ValueError(f"{value!r} is not a range of full hours such as 17:00-20:00")
     first, end = int(match[1]), int(match[2])
     if not first < end <= _LAST_HOUR:
-        raise ValueError(f"{value} does not end later on the same day; 22:00-2:00 takes two campaigns")
+        raise ValueError(f"{value} does not end later on the same day. Write two campaigns for 22:00-2:00.")
     return first, end
 
 
-def _some(values: list[str]) -> list[str]:
+def _not_empty(values: list[str]) -> list[str]:
     if not values:
-        raise ValueError("is an empty list: leave the key out instead")
+        raise ValueError("is an empty list. Remove the key instead.")
     return values
 
 
@@ -104,9 +104,9 @@ def _duration_or_never(value: str) -> int | None:
 
 
 _Text = Annotated[str, scalar(text)]
-_Texts = Annotated[list[_Text], AfterValidator(_some)]
+_Texts = Annotated[list[_Text], AfterValidator(_not_empty)]
 _Multiplier = Annotated[Decimal, scalar(number("1", LARGEST_MULTIPLIER, places=3))]
-_Weekdays = Annotated[list[Annotated[int, scalar(choice(WEEKDAYS))]], AfterValidator(_some)]
+_Weekdays = Annotated[list[Annotated[int, scalar(choice(WEEKDAYS))]], AfterValidator(_not_empty)]
 
 
 class _Tier(FileModel):
@@ -136,77 +136,80 @@ class _Campaign(FileModel):
         return last_day
 
     @model_validator(mode="after")
-    def _gives_something(self) -> "_Campaign":
+    def _gives_points(self) -> "_Campaign":
         if self.multiplier == 1 and not self.bonus:
-            raise ValueError("gives nothing: a multiplier above 1 or a bonus is missing")
+            raise ValueError("gives no points. Add a multiplier above 1 or a bonus.")
         return self
 
 
 class _ProgrammeFile(FileModel):
-    """The fields are in this order because validators look at those above them."""
+    """The order of the fields matters: a validator uses the fields above its own."""
 
     loyalty_factor: Annotated[Decimal, scalar(number("0", "100", places=6))]
-    rounding: Annotated[str, scalar(choice(ROUNDING))] = _USUAL.rounding
-    customer_types: _Texts = Field(default_factory=lambda: sorted(_USUAL.customer_types))
-    time_zone: Annotated[str, scalar(_time_zone)] = _USUAL.time_zone
-    pending: Annotated[int, scalar(duration(_NOTHING, timedelta(days=366)))] = _USUAL.pending
-    valid_for: Annotated[int | None, scalar(_duration_or_never)] = _USUAL.valid_for
-    expiry_notice: Annotated[int, scalar(duration(_NOTHING, timedelta(days=366)))] = _USUAL.expiry_notice
-    # A decision is kept for ten days: whoever asks for a redemption's fate must find it.
-    reserve_for: Annotated[int, scalar(duration(timedelta(minutes=1), _DAY))] = _USUAL.reserve_for
-    return_window: Annotated[int, scalar(duration(_NOTHING, _LONGEST_RETURN))] = _USUAL.return_window
+    rounding: Annotated[str, scalar(choice(ROUNDING))] = _DEFAULT.rounding
+    customer_types: _Texts = Field(default_factory=lambda: sorted(_DEFAULT.customer_types))
+    time_zone: Annotated[str, scalar(_time_zone)] = _DEFAULT.time_zone
+    pending: Annotated[int, scalar(duration(_ZERO, timedelta(days=366)))] = _DEFAULT.pending
+    valid_for: Annotated[int | None, scalar(_duration_or_never)] = _DEFAULT.valid_for
+    expiry_notice: Annotated[int, scalar(duration(_ZERO, timedelta(days=366)))] = _DEFAULT.expiry_notice
+    # A decision is kept for ten days. The decision of a reserve must still exist when the reserve lapses.
+    reserve_for: Annotated[int, scalar(duration(timedelta(minutes=1), _DAY))] = _DEFAULT.reserve_for
+    return_window: Annotated[int, scalar(duration(_ZERO, _LONGEST_RETURN))] = _DEFAULT.return_window
     spent_returns: Annotated[SpentReturns, scalar(choice({word.value: word for word in SpentReturns}))] = (
-        _USUAL.spent_returns
+        _DEFAULT.spent_returns
     )
-    tier_period: Annotated[Period | None, scalar(choice({word.value: word for word in Period}))] = _USUAL.tier_period
+    tier_period: Annotated[Period | None, scalar(choice({word.value: word for word in Period}))] = _DEFAULT.tier_period
     tiers: list[_Tier] = Field(default_factory=list, validate_default=True)
     categories: dict[_Text, _Texts] = Field(default_factory=dict)
-    combining: Annotated[Combining, scalar(choice({word.value: word for word in Combining}))] = _USUAL.combining
+    combining: Annotated[Combining, scalar(choice({word.value: word for word in Combining}))] = _DEFAULT.combining
     campaigns: list[_Campaign] = Field(default_factory=list)
 
     @field_validator("valid_for")
     @classmethod
-    def _can_be_spent(cls, valid_for: int | None, info: ValidationInfo) -> int | None:
+    def _expire_after_pending(cls, valid_for: int | None, info: ValidationInfo) -> int | None:
         pending = info.data.get("pending", 0)
         if valid_for is not None and valid_for <= pending:
-            raise ValueError(f"points would expire before they can be spent: pending is {_iso(pending)}")
+            raise ValueError(f"points would expire before they can be spent, because pending is {_iso(pending)}")
         return valid_for
 
     @field_validator("expiry_notice")
     @classmethod
-    def _before_expiry(cls, notice: int, info: ValidationInfo) -> int:
+    def _notice_before_expiry(cls, notice: int, info: ValidationInfo) -> int:
         if notice and "valid_for" in info.data:
             valid_for = info.data["valid_for"]
             if valid_for is None:
-                raise ValueError("points never expire: valid-for is missing")
+                raise ValueError("points never expire without valid-for. Add valid-for or remove expiry-notice.")
             if notice >= valid_for:
                 raise ValueError(f"must be shorter than valid-for, which is {_iso(valid_for)}")
         return notice
 
     @field_validator("tiers")
     @classmethod
-    def _ascend(cls, tiers: list[_Tier], info: ValidationInfo) -> list[_Tier]:
+    def _in_ascending_order(cls, tiers: list[_Tier], info: ValidationInfo) -> list[_Tier]:
         notes = cast(Notes, info.context)
         if "tier_period" in info.data and bool(tiers) != bool(info.data["tier_period"]):
             missing, given = ("tier-period", "tiers") if tiers else ("tiers", "tier-period")
             notes.append(((given,), f"{missing} is missing"))
-        for number_of, (lower, higher) in enumerate(pairwise(tiers), start=1):
+        for index, (lower, higher) in enumerate(pairwise(tiers), start=1):
             if higher.points <= lower.points:
-                notes.append((("tiers", number_of, "points"), "must be more than those of the tier before"))
-        notes += _given_twice("tiers", [tier.name for tier in tiers])
+                notes.append((("tiers", index, "points"), "must be more than the points of the previous tier"))
+        notes += _duplicate_names("tiers", [tier.name for tier in tiers])
         return tiers
 
     @field_validator("campaigns")
     @classmethod
-    def _are_known(cls, campaigns: list[_Campaign], info: ValidationInfo) -> list[_Campaign]:
+    def _categories_exist(cls, campaigns: list[_Campaign], info: ValidationInfo) -> list[_Campaign]:
         notes = cast(Notes, info.context)
-        notes += _given_twice("campaigns", [campaign.name for campaign in campaigns])
+        notes += _duplicate_names("campaigns", [campaign.name for campaign in campaigns])
         known = info.data.get("categories")
         if known is not None:
-            allowed = ", ".join(known) or "none is defined under categories"
+            allowed = ", ".join(known) or "none"
             notes += [
-                (("campaigns", number_of, "categories", place), f"{category!r} is not known; known: {allowed}")
-                for number_of, campaign in enumerate(campaigns)
+                (
+                    ("campaigns", index, "categories", place),
+                    f"{category!r} is not defined. Defined categories: {allowed}",
+                )
+                for index, campaign in enumerate(campaigns)
                 for place, category in enumerate(campaign.categories)
                 if category not in known
             ]
@@ -231,7 +234,7 @@ class _ProgrammeFile(FileModel):
         )
 
     def _campaign(self, campaign: _Campaign) -> domain.Campaign:
-        of_categories = (code for category in campaign.categories for code in self.categories[category])
+        category_items = (code for category in campaign.categories for code in self.categories[category])
         return domain.Campaign(
             name=campaign.name,
             first_day=campaign.first_day,
@@ -239,16 +242,16 @@ class _ProgrammeFile(FileModel):
             weekdays=frozenset(campaign.weekdays),
             hours=campaign.hours,
             stores=frozenset(campaign.stores),
-            items=frozenset([*campaign.items, *of_categories]),
+            items=frozenset([*campaign.items, *category_items]),
             multiplier=campaign.multiplier,
             bonus=campaign.bonus,
         )
 
 
-def _given_twice(key: str, names: list[str]) -> Notes:
+def _duplicate_names(key: str, names: list[str]) -> Notes:
     counted = Counter(names)
     return [
-        ((key, place, "name"), f"{name!r} is the name of another one too")
+        ((key, place, "name"), f"{name!r} is used twice")
         for place, name in enumerate(names)
         if counted[name] > 1 and name in names[:place]
     ]

@@ -1,4 +1,4 @@
-"""The topic loyalty-programmes: every version of the programme, for every process the same."""
+"""Reads and publishes versions of the programme in the topic loyalty-programmes."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -19,20 +19,20 @@ from services.settings import Settings
 
 CLIENT_ID = "loyalty-programmes"
 
-# What a publication may take, so that "as soon as possible" is not too soon when the broker has it.
-_ON_ITS_WAY = 5_000
+# The milliseconds that a publication takes at most. The broker must have the version before the notice begins.
+_PUBLICATION_TIME = 5_000
 _SECOND = 1_000
 
-_SHUT_OUT = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)  # noqa: SLF001 - its only name
+_FENCED_CODES = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)  # noqa: SLF001 - its only name
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A published version of the programme; times are milliseconds since the epoch.
+    """A published version of the programme. Times are milliseconds since the epoch.
 
     Attributes:
-        text: the file as it was published.
-        rules: what it says.
+        text: the published file.
+        rules: the rules of the file.
     """
 
     number: int
@@ -43,32 +43,32 @@ class Version:
 
     @classmethod
     def of(cls, record: Record) -> "Version":
-        """The version in a record ProgrammeVersion; raises ProgrammeError for a programme that cannot be."""
+        """Returns the version of a record ProgrammeVersion. Raises ProgrammeError if its file is not valid."""
         number, effective_time, text = record["Version"], record["EffectiveTime"], record["Programme"]
         rules = replace(parse_programme(text), version=number, effective_time=effective_time)
         return cls(number, effective_time, record["PublishedTime"], text, rules)
 
 
 def default_programme(settings: Settings) -> Programme:
-    """The rules before anything is published: the factor of the settings, everything else as in the Java originals."""
+    """Returns version 0, which decides until a version is published: the factor of the settings, and default rules."""
     return Programme(loyalty_factor=settings.loyalty_factor)
 
 
 def load_programmes(settings: Settings) -> Programmes:
-    """Every version that there is now, version 0 among them.
+    """Returns all versions, with version 0.
 
-    Raises ProgrammeError where one of them cannot be read: skipping it would decide by the wrong rules. Raises
-    PublishError if there is no broker or no such topic.
+    Raises ProgrammeError if a version cannot be read: without it, wrong rules would decide. Raises PublishError if no
+    broker answers or the topic does not exist.
     """
     return Programmes.of([default_programme(settings), *(version.rules for version in published_versions(settings))])
 
 
 def published_versions(settings: Settings) -> list[Version]:
-    """The published versions by number, 1 first; raises as ``load_programmes`` does."""
+    """Returns the published versions in the order of their numbers. Raises the errors of ``load_programmes``."""
     ids = schema_ids(settings)
     consumer = clients.consumer(settings, CLIENT_ID, log_level=0)
     try:
-        topic = _topic(consumer, settings)
+        topic = _topic_name(consumer, settings)
         found = {version.number: version for version in _read(consumer, topic, ids)}
     except KafkaException as error:
         raise PublishError(f"topic {settings.name_of(topics.LOYALTY_PROGRAMMES)}: {error.args[0].str()}") from error
@@ -79,8 +79,8 @@ def published_versions(settings: Settings) -> list[Version]:
     return [found[number] for number in sorted(found)]
 
 
-def _topic(client: Consumer | Producer, settings: Settings) -> str:
-    """The topic's name, once it is there."""
+def _topic_name(client: Consumer | Producer, settings: Settings) -> str:
+    """Returns the name of the topic. Raises PublishError if it does not exist."""
     topic = settings.name_of(topics.LOYALTY_PROGRAMMES)
     try:
         find_topic(client, topic)
@@ -111,40 +111,42 @@ def _read(consumer: Consumer, topic: str, ids: SchemaIds) -> Iterator[Version]:
 
 
 def publish_programme(file: str, settings: Settings, effective_time: int | None = None) -> Version:
-    """Publish a programme file as the next version; returns it once the broker has it.
+    """Publishes a programme file as the next version, and returns it after the broker has acknowledged it.
 
-    Two publishers never make the same version: each is a transaction of one id, and the broker shuts out the older.
+    Two publishers never create the same version: they use the same transactional id, and the broker fences the older.
 
     Args:
-        effective_time: from then on it decides; None for as soon as the notice allows.
+        effective_time: the version decides from then on. None is the first time that the notice allows.
 
-    Raises ProgrammeError for a bad file, for a time before the latest version's or nearer than the notice (by the
-    broker's clock; until the first invoice or command any time will do), and if another publisher was faster; raises
-    PublishError if there is no broker or no such topic.
+    Raises ProgrammeError for a file that is not valid, for a time before that of the latest version, for a time that is
+    nearer than the notice by the clock of the broker (without invoices and commands there is no notice), and if another
+    publisher was faster. Raises PublishError if no broker answers or the topic does not exist.
     """
     rules = parse_programme(file)
     identity = f"{settings.name_of(topics.LOYALTY_PROGRAMMES)}-publisher"
     producer = clients.producer(
         settings, CLIENT_ID, **{"transactional.id": identity, "linger.ms": "0", "log_level": "0"}
     )
-    topic = _topic(producer, settings)
+    topic = _topic_name(producer, settings)
     try:
-        # From here on whoever was publishing before is shut out, and what is read next stays the latest version.
+        # This call fences other publishers, so the versions that are read next stay the latest.
         producer.init_transactions(DELIVERY_TIMEOUT)
         before = published_versions(settings)
-        notice = 0 if _nothing_to_decide(settings) else int(settings.programme_notice.total_seconds() * _SECOND)
+        notice = 0 if _has_no_events(settings) else int(settings.programme_notice.total_seconds() * _SECOND)
         version = _next(file, rules, before, effective_time, notice)
         producer.begin_transaction()
         try:
-            stamped = _produce(producer, topic, version, schema_ids(settings))
-            _refuse_too_soon(version, stamped, notice)
+            append_time = _produce(producer, topic, version, schema_ids(settings))
+            _refuse_too_soon(version, append_time, notice)
         except (ProgrammeError, PublishError):
             producer.abort_transaction(DELIVERY_TIMEOUT)
             raise
         _commit(producer)
     except KafkaException as error:
-        if error.args[0].code() in _SHUT_OUT:
-            raise ProgrammeError("another publisher came after this one, which published nothing") from error
+        if error.args[0].code() in _FENCED_CODES:
+            raise ProgrammeError(
+                "another publisher came after this one, so nothing was published. Publish again."
+            ) from error
         raise PublishError(f"topic {topic}: {error.args[0].str()}; nothing was published") from error
     return version
 
@@ -153,26 +155,28 @@ def _commit(producer: Producer) -> None:
     try:
         producer.commit_transaction(DELIVERY_TIMEOUT)
     except KafkaException as error:
-        if error.args[0].code() in _SHUT_OUT:
+        if error.args[0].code() in _FENCED_CODES:
             raise
-        raise PublishError(f"{error.args[0].str()}: whether it is published, `loyalty programme show` tells") from error
+        raise PublishError(
+            f"{error.args[0].str()}: `loyalty programme show` tells whether the version is published"
+        ) from error
 
 
 def _next(file: str, rules: Programme, before: Sequence[Version], effective_time: int | None, notice: int) -> Version:
     now = time.time_ns() // 1_000_000
     latest = before[-1].effective_time if before else 0
     if effective_time is None:
-        # On a full second, for people; without a notice at once, as the very next invoice is meant.
-        soon = -(-(now + notice + _ON_ITS_WAY) // _SECOND) * _SECOND if notice else now
+        # People read full seconds. Without a notice the version decides at once, also the very next invoice.
+        soon = -(-(now + notice + _PUBLICATION_TIME) // _SECOND) * _SECOND if notice else now
         effective_time = max(soon, latest)
     if effective_time < latest:
-        raise ProgrammeError(f"version {before[-1].number} takes effect later than that: nothing was published")
+        raise ProgrammeError(f"version {before[-1].number} takes effect later than that, so nothing was published")
     number = len(before) + 1
     return Version(number, effective_time, now, file, replace(rules, version=number, effective_time=effective_time))
 
 
 def _produce(producer: Producer, topic: str, version: Version, ids: SchemaIds) -> int:
-    """Hand the version over; returns the broker's time for it, milliseconds since the epoch."""
+    """Produces the record, and returns its append time in milliseconds since the epoch."""
     record = {
         "Version": version.number,
         "EffectiveTime": version.effective_time,
@@ -201,24 +205,24 @@ def _flush(producer: Producer) -> None:
     try:
         producer.flush(DELIVERY_TIMEOUT)
     except SystemError as error:
-        # Shut out meanwhile: confluent-kafka sets that exception, and calls on_delivery with it set.
+        # The broker fenced this producer. confluent-kafka raises SystemError from the real exception.
         if isinstance(error.__cause__, KafkaException):
             raise error.__cause__ from error
         raise
 
 
-def _refuse_too_soon(version: Version, stamped: int, notice: int) -> None:
-    """By the broker's clock: it is the one that says which version decides an event."""
-    short = stamped + notice - version.effective_time
+def _refuse_too_soon(version: Version, append_time: int, notice: int) -> None:
+    """Raises ProgrammeError if the notice is too short by the clock of the broker, which also times the events."""
+    short = append_time + notice - version.effective_time
     if notice and short > 0:
         raise ProgrammeError(
-            f"it would take effect {short / _SECOND:.0f} s too soon: every process must know it "
-            f"{notice / _SECOND:.0f} s before (LOYALTY_PROGRAMME_NOTICE); nothing was published"
+            f"the version would take effect {short / _SECOND:.0f} s too soon: every process must know it "
+            f"{notice / _SECOND:.0f} s before (LOYALTY_PROGRAMME_NOTICE). Nothing was published."
         )
 
 
-def _nothing_to_decide(settings: Settings) -> bool:
-    """Whether no invoice and no command was ever sent: then nobody has decided by other rules yet."""
+def _has_no_events(settings: Settings) -> bool:
+    """Whether the topics have never had an invoice or a command. Then no process has decided by other rules."""
     consumer = clients.consumer(settings, CLIENT_ID, log_level=0)
 
     def ends(topic: Topic) -> Iterator[int]:

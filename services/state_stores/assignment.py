@@ -1,36 +1,36 @@
-"""Which partitions an instance holds, and in which role. The materialiser asks nobody else."""
+"""Which changelog partitions an instance holds, and in which role."""
 
 from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Protocol
 
-Place = tuple[str, int]
-"""A partition: the topic's name on the broker, and its number."""
+ChangelogPartition = tuple[str, int]
+"""The name of a topic on the broker, and the number of a partition."""
 
 
 class Role(StrEnum):
-    """What a local copy of a partition is."""
+    """The role of a local copy of a partition."""
 
     ACTIVE = "active"
     STANDBY = "standby"
 
 
 class Assignment(Protocol):
-    """Decides the partitions of this instance. Called from the materialiser's thread."""
+    """Decides which partitions this instance holds. The materialiser calls it from its thread."""
 
     def attach(self, topics: Mapping[str, int]) -> None:
-        """Begin to share these topics (name to number of partitions); called again it does nothing."""
+        """Start to share these topics (name to number of partitions). A second call does nothing."""
 
     @property
     def alive(self) -> bool:
-        """Whether it still follows who holds what."""
+        """Whether it still follows the changes of the assignment."""
 
     @property
     def settled(self) -> bool:
-        """Whether this instance has what it is due: perhaps nothing."""
+        """Whether this instance knows all partitions that it owns. There may be none."""
 
-    def holdings(self, held: Collection[Place]) -> Mapping[Place, Role]:
-        """What this instance is to hold now, given what it holds."""
+    def holdings(self, held: Collection[ChangelogPartition]) -> Mapping[ChangelogPartition, Role]:
+        """The partitions that this instance must hold now; ``held`` are those that it holds."""
 
     def leave(self) -> None:
-        """Give everything back; returns when the others may take it."""
+        """Give all partitions back. Returns when other instances can take them."""

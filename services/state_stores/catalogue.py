@@ -1,5 +1,6 @@
-"""The table of stores."""
+"""The table of stores, and the JSON bodies of their values."""
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal
 
@@ -20,98 +21,78 @@ DECISIONS = "decisions"
 PROGRAMMES = "programmes"
 
 _MINUTE = timedelta(minutes=1)
-# A sum has up to 28 digits: the default context would round the average of a large one twice.
+# A sum has up to 28 digits. The default context would round the average of a large sum twice.
 _EXACT = Context(prec=60, rounding=ROUND_HALF_UP)
 _HUNDREDTH = Decimal("0.01")
 
 
 def stores(ids: SchemaIds, threshold: Decimal = TOP_CUSTOMERS_THRESHOLD) -> tuple[StoreDefinition, ...]:
-    """Every store an instance keeps; ``threshold`` is that of the top customers."""
-    balances = _balances(ids)
+    """All stores of an instance. A top customer has at least ``threshold`` points."""
+    balances = _viewer(
+        decoder(topics.LOYALTY_BALANCES, ids, decimals_as_text=True),
+        lambda balance: balance["CustomerCardNo"].encode(),
+        lambda balance: View(balance["Sequence"], balance_body(balance), balance["UpdatedTime"], balance["OpenedTime"]),
+    )
+    sales = _viewer(
+        decoder(topics.STORE_SALES, ids),
+        lambda sales: window_key(sales["StoreID"], sales["WindowStart"]),
+        lambda sales: View(sales["Sequence"], sales_body(sales)),
+    )
+    store = _viewer(
+        decoder(topics.STORES, ids),
+        lambda store: store["StoreID"].encode(),
+        lambda store: View(None, orjson.dumps(store)),
+    )
+    decision = _viewer(
+        decoder(topics.LOYALTY_DECISIONS, ids),
+        lambda decision: decision["CommandID"].encode(),
+        lambda decision: View(decision["Sequence"], decision_body(decision)),
+    )
+    programme = _viewer(
+        decoder(topics.LOYALTY_PROGRAMMES, ids),
+        lambda programme: str(programme["Version"]).encode(),
+        lambda programme: View(None, _programme_body(programme)),
+    )
     return (
-        balances,
-        StoreDefinition(TOP_CUSTOMERS, topics.LOYALTY_BALANCES, balances.view, derived=_from(threshold)),
-        StoreDefinition(STORE_SALES, topics.STORE_SALES, _sales_view(ids), window=_MINUTE),
-        StoreDefinition(STORES, topics.STORES, _store_view(ids), is_global=True),
-        StoreDefinition(DECISIONS, topics.LOYALTY_DECISIONS, _decision_view(ids)),
-        StoreDefinition(PROGRAMMES, topics.LOYALTY_PROGRAMMES, _programme_view(ids), is_global=True),
+        StoreDefinition(BALANCES, topics.LOYALTY_BALANCES, balances),
+        StoreDefinition(TOP_CUSTOMERS, topics.LOYALTY_BALANCES, balances, derived=_at_least(threshold)),
+        StoreDefinition(STORE_SALES, topics.STORE_SALES, sales, window=_MINUTE),
+        StoreDefinition(STORES, topics.STORES, store, is_global=True),
+        StoreDefinition(DECISIONS, topics.LOYALTY_DECISIONS, decision),
+        StoreDefinition(PROGRAMMES, topics.LOYALTY_PROGRAMMES, programme, is_global=True),
     )
 
 
-def _balances(ids: SchemaIds) -> StoreDefinition:
-    decode = decoder(topics.LOYALTY_BALANCES, ids, decimals_as_text=True)
-
+def _viewer(
+    decode: Callable[[bytes], Record], key_of: Callable[[Record], bytes], view_of: Callable[[Record], View]
+) -> Viewer:
     def view(key: bytes, value: bytes) -> View:
-        balance = decode(value)
-        _check_key(key, balance["CustomerCardNo"].encode())
-        return View(balance["Sequence"], balance_body(balance), balance["UpdatedTime"], balance["OpenedTime"])
+        record = decode(value)
+        if key != key_of(record):
+            raise UndecodableError("the key of the record is not the key of its value")
+        return view_of(record)
 
-    return StoreDefinition(BALANCES, topics.LOYALTY_BALANCES, view)
+    return view
 
 
-def _from(threshold: Decimal) -> Filter:
+def _at_least(threshold: Decimal) -> Filter:
     def keeps(body: bytes) -> bool:
         return Decimal(orjson.loads(body)["TotalLoyaltyPoints"]) >= threshold
 
     return Filter(BALANCES, keeps, f"{threshold.normalize():f} points or more")
 
 
-def _sales_view(ids: SchemaIds) -> Viewer:
-    decode = decoder(topics.STORE_SALES, ids)
-
-    def view(key: bytes, value: bytes) -> View:
-        sales = decode(value)
-        _check_key(key, window_key(sales["StoreID"], sales["WindowStart"]))
-        return View(sales["Sequence"], sales_body(sales))
-
-    return view
-
-
-def _store_view(ids: SchemaIds) -> Viewer:
-    decode = decoder(topics.STORES, ids)
-
-    def view(key: bytes, value: bytes) -> View:
-        store = decode(value)
-        _check_key(key, store["StoreID"].encode())
-        return View(None, orjson.dumps(store))
-
-    return view
-
-
-def _decision_view(ids: SchemaIds) -> Viewer:
-    decode = decoder(topics.LOYALTY_DECISIONS, ids)
-
-    def view(key: bytes, value: bytes) -> View:
-        decision = decode(value)
-        _check_key(key, decision["CommandID"].encode())
-        return View(decision["Sequence"], decision_body(decision))
-
-    return view
-
-
-def _programme_view(ids: SchemaIds) -> Viewer:
-    decode = decoder(topics.LOYALTY_PROGRAMMES, ids)
-
-    def view(key: bytes, value: bytes) -> View:
-        version = decode(value)
-        _check_key(key, str(version["Version"]).encode())
-        times = {name: _time(version[name]) for name in ("EffectiveTime", "PublishedTime")}
-        return View(None, orjson.dumps({**version, **times}, option=orjson.OPT_UTC_Z))
-
-    return view
-
-
 def balance_body(balance: Record) -> bytes:
-    """The JSON that answers for a Balance.
+    """The JSON body of a Balance.
 
-    Points are a string with two places: exact in every client, where a JSON number becomes a binary fraction in most.
-    Times are ISO 8601 in UTC. Raises UndecodableError for a time outside of the years 1 to 9999.
+    Points are strings with two decimal places, because a JSON number becomes an inexact binary fraction in most
+    clients. Times are ISO 8601 in UTC. Raises UndecodableError for a time outside of the years 1 to 9999.
     """
     available = balance["AvailableLoyaltyPoints"]
     if available is None:
-        # Written before points could be pending or reserved: all that there were could be spent.
+        # The record is older than pending and reserved points, so all points are available.
         available = balance["TotalLoyaltyPoints"]
-    shown = {
+    body = {
         "CustomerCardNo": balance["CustomerCardNo"],
         "TotalLoyaltyPoints": _points(balance["TotalLoyaltyPoints"]),
         "AvailableLoyaltyPoints": _points(available),
@@ -122,12 +103,12 @@ def balance_body(balance: Record) -> bytes:
         "OpenedTime": _time_or_none(balance["OpenedTime"]),
         "UpdatedTime": _time(balance["UpdatedTime"]),
     }
-    return orjson.dumps(shown, option=orjson.OPT_UTC_Z)
+    return orjson.dumps(body, option=orjson.OPT_UTC_Z)
 
 
 def decision_body(decision: Record) -> bytes:
-    """The JSON of a Decision: points and times as in ``balance_body``; null for what it says nothing about."""
-    shown = {
+    """The JSON body of a Decision, with points and times as in ``balance_body``; null for an unset field."""
+    body = {
         "CommandID": decision["CommandID"],
         "Status": decision["Status"],
         "Kind": decision["Kind"],
@@ -143,20 +124,20 @@ def decision_body(decision: Record) -> bytes:
         "UpdatedTime": _time_or_none(decision["UpdatedTime"]),
         "RequestHash": decision["RequestHash"],
     }
-    return orjson.dumps(shown, option=orjson.OPT_UTC_Z)
+    return orjson.dumps(body, option=orjson.OPT_UTC_Z)
 
 
 def sales_body(sales: Record) -> bytes:
-    """The JSON that answers for StoreSales: amounts and times as in ``balance_body``, and the average amount.
+    """The JSON body of StoreSales, with amounts and times as in ``balance_body``, and the average amount.
 
-    The average has two places, rounded half up (away from zero). Raises UndecodableError for a time that no calendar
-    has and for a window without invoices.
+    The average has two decimal places, rounded half up (away from zero). Raises UndecodableError for a time outside of
+    the years 1 to 9999, and for a window without invoices.
     """
     if sales["Count"] < 1:
         raise UndecodableError(f"a window of {sales['Count']} invoices has no average")
-    # "plus" makes the minus zero of a small loss a zero.
+    # "plus" turns the minus zero of a small loss into zero.
     average = _EXACT.plus(_EXACT.quantize(_EXACT.divide(sales["Sum"], Decimal(sales["Count"])), _HUNDREDTH))
-    shown = {
+    body = {
         "StoreID": sales["StoreID"],
         **{name: _time(sales[name]) for name in ("WindowStart", "WindowEnd")},
         "Count": sales["Count"],
@@ -165,16 +146,16 @@ def sales_body(sales: Record) -> bytes:
         "Sequence": sales["Sequence"],
         "UpdatedTime": _time(sales["UpdatedTime"]),
     }
-    return orjson.dumps(shown, option=orjson.OPT_UTC_Z)
+    return orjson.dumps(body, option=orjson.OPT_UTC_Z)
 
 
-def _check_key(key: bytes, of_value: bytes) -> None:
-    if key != of_value:
-        raise UndecodableError("the key is not that of the value")
+def _programme_body(programme: Record) -> bytes:
+    times = {name: _time(programme[name]) for name in ("EffectiveTime", "PublishedTime")}
+    return orjson.dumps({**programme, **times}, option=orjson.OPT_UTC_Z)
 
 
 def _points(points: Decimal | str | None) -> str:
-    # fastavro gives None for a decimal that an older writer left to its default, which is zero.
+    # fastavro returns None for a decimal that an older writer left at its default, which is zero.
     return "0.00" if points is None else str(points)
 
 
@@ -190,4 +171,4 @@ def _time(milliseconds: int) -> datetime:
     try:
         return to_datetime(milliseconds)
     except OverflowError as error:
-        raise UndecodableError(f"{milliseconds} ms is no time of the calendar") from error
+        raise UndecodableError(f"{milliseconds} ms is not a time of the years 1 to 9999") from error

@@ -1,4 +1,4 @@
-"""What the broker says about changelogs: what they are, where they end, how long they remember deletions."""
+"""Asks the broker about changelogs: their origin, their offsets, and how long they keep deletions."""
 
 import time
 from collections.abc import Collection, Iterator
@@ -14,9 +14,9 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from services.boot_clock import boot_seconds
-from services.messaging.administration import offset_in
-from services.state_stores.assignment import Place
-from services.state_stores.entry import FORMAT
+from services.messaging.administration import listed_offset
+from services.state_stores.assignment import ChangelogPartition
+from services.state_stores.definition import FORMAT
 
 log = structlog.get_logger(__name__)
 
@@ -26,11 +26,11 @@ _ASK_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Changelog:
-    """A topic that stores follow.
+    """A topic from which stores are built.
 
     Attributes:
-        origin: names the topic, this incarnation of it, and the format of the values that are made of it.
-        partitions: their number.
+        origin: identifies the topic, also after it was deleted and created again, and the format of stored values.
+        partitions: the number of partitions.
         tombstone_retention: how long a deletion can be read after the log was compacted.
     """
 
@@ -40,7 +40,7 @@ class Changelog:
 
 
 def describe_changelogs(admin: AdminClient, topics: Collection[str]) -> dict[str, Changelog]:
-    """Topic name to what it is. Raises KafkaException, also for a topic that does not exist."""
+    """Describe topics by name. Raises KafkaException, also for a topic that does not exist."""
     descriptions = admin.describe_topics(TopicCollection(list(topics)), request_timeout=_BROKER_SECONDS)
     resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
     configs = admin.describe_configs(resources, request_timeout=_BROKER_SECONDS)
@@ -48,70 +48,72 @@ def describe_changelogs(admin: AdminClient, topics: Collection[str]) -> dict[str
         resource.name: timedelta(milliseconds=int(future.result()["delete.retention.ms"].value))
         for resource, future in configs.items()
     }
-    found = {}
+    changelogs = {}
     for topic, future in descriptions.items():
         description = future.result()
         origin = f"format {FORMAT} of topic {description.topic_id}"
-        found[topic] = Changelog(origin, len(description.partitions), retentions[topic])
-    return found
+        changelogs[topic] = Changelog(origin, len(description.partitions), retentions[topic])
+    return changelogs
 
 
-def watermarks(admin: AdminClient, places: Collection[Place]) -> dict[Place, tuple[int, int]]:
-    """Where partitions begin and end, without transactions that are still open; raises KafkaException.
+def watermarks(
+    admin: AdminClient, partitions: Collection[ChangelogPartition]
+) -> dict[ChangelogPartition, tuple[int, int]]:
+    """The first offset and the end offset of partitions, without open transactions. Raises KafkaException.
 
-    All are asked about together, over connections of the admin's own: on the consumer's the question would stand behind
-    a fetch that waits for records, half a second for each partition.
+    One request asks for all partitions, on the connections of the admin client. On a connection of the consumer it
+    would wait behind a fetch, up to half a second for each partition.
     """
-    if not places:
+    if not partitions:
         return {}
     committed = IsolationLevel.READ_COMMITTED
-    begins = _asked(admin, places, OffsetSpec.earliest(), committed)  # type: ignore[no-untyped-call]
-    ends = _asked(admin, places, OffsetSpec.latest(), committed)  # type: ignore[no-untyped-call]
-    return {place: (offset_in(begins[place]), offset_in(ends[place])) for place in places}
+    begins = _list_offsets(admin, partitions, OffsetSpec.earliest(), committed)  # type: ignore[no-untyped-call]
+    ends = _list_offsets(admin, partitions, OffsetSpec.latest(), committed)  # type: ignore[no-untyped-call]
+    return {each: (listed_offset(begins[each]), listed_offset(ends[each])) for each in partitions}
 
 
-def _asked(
-    admin: AdminClient, places: Collection[Place], spec: OffsetSpec, isolation: IsolationLevel
-) -> dict[Place, Future[Any]]:
-    specs = {TopicPartition(*place): spec for place in places}
+def _list_offsets(
+    admin: AdminClient, partitions: Collection[ChangelogPartition], spec: OffsetSpec, isolation: IsolationLevel
+) -> dict[ChangelogPartition, Future[Any]]:
+    specs = {TopicPartition(*each): spec for each in partitions}
     futures = admin.list_offsets(specs, isolation_level=isolation, request_timeout=_BROKER_SECONDS)
     return {(each.topic, each.partition): future for each, future in futures.items()}
 
 
-class End(NamedTuple):
-    """Where a partition ended when, or after, the broker was asked (see ``StoreTask.note_end``)."""
+class EndOffset(NamedTuple):
+    """The end offset of a partition at the time of a question or later (see ``StoreTask.note_end``)."""
 
-    place: Place
+    partition: ChangelogPartition
     offset: int
     asked_at: float
     asked_time: int
 
 
 class EndOffsets:
-    """Asks the broker now and then where partitions end, and never waits for it.
+    """Asks the broker for end offsets once a second, and never waits for an answer.
 
-    The consumer's own high watermark comes with what it fetches: after a pause of this process, or of the network, it
-    is of any age. Here the age is known.
+    A consumer also knows a high watermark, but only from its last fetch: after a pause of the process or of the network
+    its age is unknown. Here the age is known.
     """
 
     def __init__(self, admin: AdminClient) -> None:
         self._admin = admin
-        self._next = 0.0
-        self._asked: list[tuple[Place, Future[Any]]] = []
+        self._next_time = 0.0
+        self._pending: list[tuple[ChangelogPartition, Future[Any]]] = []
         self._asked_at = 0.0
         self._asked_time = 0
 
-    def poll(self, places: Collection[Place]) -> Iterator[End]:
-        """Ask about these partitions if it is time, and give the answers that have come since the last call."""
-        if self._asked and all(future.done() for _, future in self._asked):
-            asked, self._asked = self._asked, []
-            for place, future in asked:
+    def poll(self, partitions: Collection[ChangelogPartition]) -> Iterator[EndOffset]:
+        """Yield the answers that have arrived since the last call, and ask for these partitions if it is time."""
+        if self._pending and all(future.done() for _, future in self._pending):
+            answers, self._pending = self._pending, []
+            for partition, future in answers:
                 try:
-                    yield End(place, offset_in(future), self._asked_at, self._asked_time)
+                    yield EndOffset(partition, listed_offset(future), self._asked_at, self._asked_time)
                 except KafkaException as error:
-                    log.debug("an end offset is not known", topic=place[0], partition=place[1], error=str(error))
-        if not self._asked and places and boot_seconds() >= self._next:
+                    log.debug("end offset unknown", topic=partition[0], partition=partition[1], error=str(error))
+        if not self._pending and partitions and boot_seconds() >= self._next_time:
             self._asked_at, self._asked_time = boot_seconds(), time.time_ns() // 1_000_000
-            self._next = self._asked_at + _ASK_SECONDS
-            latest, written = OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED  # type: ignore[no-untyped-call]
-            self._asked = list(_asked(self._admin, places, latest, written).items())
+            self._next_time = self._asked_at + _ASK_SECONDS
+            latest, uncommitted = OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED  # type: ignore[no-untyped-call]
+            self._pending = list(_list_offsets(self._admin, partitions, latest, uncommitted).items())

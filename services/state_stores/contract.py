@@ -1,4 +1,4 @@
-"""The contract of a local state store, one partition at a time. Both backends keep it; one test class checks both."""
+"""The storage of one store partition. Memory and RocksDB implement it, and the same tests check both."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
@@ -6,27 +6,27 @@ from dataclasses import dataclass
 
 
 class StoreError(RuntimeError):
-    """The store cannot do what was asked; the message says why."""
+    """The storage cannot do what was requested; the message gives the reason."""
 
 
 class StoreClosedError(StoreError):
-    """The store has been closed: its partition moved away, or the process is stopping."""
+    """The storage is closed: its partition has moved to another instance, or the process stops."""
 
 
 class StoreCorruptError(StoreError):
-    """What is on disk cannot be trusted. Destroying and rebuilding from the changelog is the cure."""
+    """The data on disk are damaged. They must be destroyed and rebuilt from the changelog."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """How far a store has followed its changelog.
+    """How far a store has applied its changelog.
 
     Attributes:
-        origin: names the changelog and the format of the values; data of another origin must not be served.
-        offset: the next changelog offset to read.
-        caught_up_time: when the store last was where its changelog ended or, if it never was, when it began with
-            nothing; by this machine's clock, milliseconds since the epoch. A store that was left alone, or lagged, for
-            longer than the changelog's tombstone retention may have missed a deletion.
+        origin: identifies the changelog and the format of the values. Data of another origin must not be served.
+        offset: the next changelog offset to apply.
+        caught_up_time: when the store was last at the end of its changelog or, if it never was, when it started empty;
+            by the clock of this machine, in milliseconds since the epoch. If that is longer ago than the changelog's
+            tombstone retention, the store may have missed a deletion.
     """
 
     origin: str
@@ -35,24 +35,29 @@ class Checkpoint:
 
 
 class StorePartition(ABC):
-    """Keys and values (bytes) of one partition, with the checkpoint up to which they hold.
+    """Keys and values (bytes) of one partition, with the checkpoint to which they belong.
 
-    One thread writes; any thread reads meanwhile. After ``close`` every operation raises StoreClosedError; damage
-    found on disk raises StoreCorruptError.
+    One thread writes, and any thread reads at the same time. After ``close`` each operation raises StoreClosedError.
+    An operation that finds damaged data raises StoreCorruptError.
+
+    Attributes:
+        damage: the message of that error; None if no damage was found. A damaged store must not be read any more.
     """
+
+    damage: str | None = None
 
     @property
     @abstractmethod
     def checkpoint(self) -> Checkpoint | None:
-        """The checkpoint of the last ``apply``; None for a store that holds nothing yet."""
+        """The checkpoint of the last ``apply``; None if nothing was ever applied."""
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None where there is none."""
+        """The value of a key; None if the key does not exist."""
 
     @abstractmethod
     def get_many(self, keys: Collection[bytes]) -> dict[bytes, bytes | None]:
-        """The same for several keys, in one go."""
+        """The value of each key; None if the key does not exist."""
 
     @abstractmethod
     def apply(
@@ -61,38 +66,35 @@ class StorePartition(ABC):
         checkpoint: Checkpoint,
         known: Mapping[bytes, bytes | None] | None = None,
     ) -> None:
-        """Put (or, for None, delete) the keys and set the checkpoint: all of it or, after a crash, nothing of it.
+        """Write the values (None deletes the key) and the checkpoint atomically.
 
         Args:
-            known: what ``get_many`` has given for these keys since the last ``apply``; they are not read again.
+            writes: the new values.
+            checkpoint: the checkpoint after these writes.
+            known: the result of ``get_many`` for these keys since the last ``apply``, so that they are not read again.
         """
 
     @abstractmethod
     def scan(self, start: bytes, end: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:
-        """At most ``limit`` keys of ``start <= key < end`` (None: no end) with their values, in the order of bytes.
+        """At most ``limit`` keys of ``start <= key < end`` (None: no end) with their values, ordered by their bytes.
 
-        The keys are those of one moment, whatever is written meanwhile. The next page starts at the last key plus a
-        zero byte.
+        All of them come from one snapshot. The next page starts at the last key plus a zero byte.
         """
-
-    def scan_prefix(self, prefix: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """The same for the keys that begin with the prefix."""
-        return self.scan(prefix, end_of_prefix(prefix), limit)
 
     @abstractmethod
     def count(self) -> int:
-        """The number of keys, exact."""
+        """The exact number of keys."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release memory and files; a second call does nothing."""
+        """Release memory and files. A second call does nothing."""
 
     @abstractmethod
     def destroy(self) -> None:
-        """Close, and delete all that the store has ever kept."""
+        """Close, and delete all data."""
 
 
 def end_of_prefix(prefix: bytes) -> bytes | None:
-    """The first key after all keys that begin with the prefix; None where there is no such key."""
+    """The first key after all keys that start with the prefix; None if there is no such key."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else None

@@ -1,23 +1,93 @@
-"""What a store is made of, as data; the table of stores is in ``catalogue``."""
+"""What a store consists of: its definition and its values. The table of stores is in ``catalogue``."""
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from schemas.topics import Topic
 
+FORMAT = 2
+"""The format of stored values. Raise it when the header or a body changes: stores are then rebuilt."""
 
-class View(NamedTuple):
-    """What a store shows of one changelog value.
+_HEADER = struct.Struct(">qqqq")
+
+
+class VersionedValue(NamedTuple):
+    """A value of a store.
 
     Attributes:
-        sequence: a store keeps the view with the highest (opened time, sequence); None where the changelog has none:
-            the last record counts.
+        sequence: the sequence number of the record. It only grows while the opened time stays the same.
+        offset: the offset of the changelog record.
+        append_time: when the broker appended that record, in milliseconds since the epoch.
         body: JSON, ready to send.
-        updated_time: when the fact behind it was appended by the broker, milliseconds since the epoch; None where
-            nobody measures how fresh the store is.
-        opened_time: of the account that the sequence counts; see ``Entry``.
+        opened_time: when the account was opened; 0 if sequence numbers never restart.
+    """
+
+    sequence: int
+    offset: int
+    append_time: int
+    body: bytes
+    opened_time: int = 0
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """The newer one of two values of a key has the greater version."""
+        return self.opened_time, self.sequence
+
+    def pack(self) -> bytes:
+        return _HEADER.pack(self.sequence, self.offset, self.append_time, self.opened_time) + self.body
+
+    @classmethod
+    def unpack(cls, stored: bytes) -> Self:
+        sequence, offset, append_time, opened_time = _HEADER.unpack_from(stored)
+        return cls(sequence, offset, append_time, stored[_HEADER.size :], opened_time)
+
+    @staticmethod
+    def body_of(stored: bytes) -> bytes:
+        """The body of a packed value."""
+        return stored[_HEADER.size :]
+
+
+class ReadConsistency(NamedTuple):
+    """The version that a caller requires of a read.
+
+    Attributes:
+        sequence: the lowest sequence number that is sufficient.
+        opened_time: when the account with that sequence number was opened. Any value of an account that was opened
+            later is sufficient. 0 means that the caller does not know it.
+        erased: require instead that this account, and each earlier account of the key, is erased.
+    """
+
+    sequence: int = 0
+    opened_time: int = 0
+    erased: bool = False
+
+    def is_satisfied_by(self, value: VersionedValue | None) -> bool:
+        """Whether a value is new enough; None means that the key has no value."""
+        if self.erased:
+            return value is None or value.opened_time > self.opened_time
+        if value is None:
+            return self == ANY_VERSION
+        if value.opened_time > self.opened_time > 0:
+            return True
+        return value.opened_time >= self.opened_time and value.sequence >= self.sequence
+
+
+ANY_VERSION = ReadConsistency()
+
+
+class View(NamedTuple):
+    """What a store keeps of one changelog record.
+
+    Attributes:
+        sequence: a store keeps the view with the highest (opened time, sequence). None if the changelog has no
+            sequence numbers: the last record wins.
+        body: JSON, ready to send.
+        updated_time: when the broker appended the fact behind the record, in milliseconds since the epoch. None if
+            the freshness of the store is not measured.
+        opened_time: see ``VersionedValue``.
     """
 
     sequence: int | None
@@ -27,17 +97,17 @@ class View(NamedTuple):
 
 
 Viewer = Callable[[bytes, bytes], View]
-"""(key, value) of a changelog record to what is shown; raises UndecodableError or UnknownSchemaIdError."""
+"""Makes a view of the key and the value of a changelog record. Raises UndecodableError or UnknownSchemaIdError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Makes a store out of another one of the same changelog.
+    """Derives a store from another store of the same changelog.
 
     Attributes:
-        source: the name of the other store; before this one in the table.
-        keeps: whether an entry's body belongs to this store.
-        rule: ``keeps`` in words, with its figures. Local data of another rule are thrown away.
+        source: the name of the other store. It precedes this one in the table.
+        keeps: whether a body belongs to this store.
+        rule: the condition in words and figures. Local data of another rule are deleted.
     """
 
     source: str
@@ -50,12 +120,12 @@ class StoreDefinition:
     """The latest view of each key of a compacted topic.
 
     Attributes:
-        name: as in URLs and directories.
-        changelog: the topic that it follows; a null value deletes the key.
-        view: reads its records.
-        derived: for a store of those entries of another one that pass a filter.
-        window: for a windowed store, the length of a window; its keys are those of ``window_key``.
-        is_global: every instance holds all partitions.
+        name: the name in URLs and directories.
+        changelog: the topic from which the store is built. A null value deletes the key.
+        view: reads the records of the changelog.
+        derived: set if the store keeps the values of another store that pass a filter.
+        window: the length of a window, if the store is windowed. Its keys come from ``window_key``.
+        is_global: whether each instance holds all partitions.
     """
 
     name: str
@@ -74,10 +144,10 @@ class StoreDefinition:
         return "global" if self.is_global else "keyed"
 
     def origin(self, changelog: str) -> str:
-        """What a local store of this definition is made of (see ``Checkpoint``), given its changelog's own name."""
+        """The origin of the data of a local store (see ``Checkpoint``), from the origin of its changelog."""
         return f"{changelog}, {self.derived.rule}" if self.derived else changelog
 
 
 def window_key(key: str, start: int) -> bytes:
-    """The key of one window: what it is about, and when it starts (milliseconds since the epoch)."""
+    """The key of one window: its subject and its start in milliseconds since the epoch."""
     return f"{key}@{start}".encode()

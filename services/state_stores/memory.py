@@ -1,4 +1,4 @@
-"""A state store in memory: rebuilt from the changelog at every start."""
+"""A store partition in memory. It is rebuilt from its changelog at each start."""
 
 import bisect
 import threading
@@ -8,7 +8,7 @@ from services.state_stores.contract import Checkpoint, StoreClosedError, StorePa
 
 
 class MemoryStorePartition(StorePartition):
-    """A dictionary that keeps the contract."""
+    """A store partition in a dictionary."""
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}
@@ -24,7 +24,7 @@ class MemoryStorePartition(StorePartition):
 
     def get(self, key: bytes) -> bytes | None:
         value = self._values.get(key)
-        # Only now: a store closed before the read has no values left, and its nothing is not an answer.
+        # Checked after the read: a store that was closed before it is empty, and "no value" would be wrong.
         self._check_open()
         return value
 
@@ -35,7 +35,7 @@ class MemoryStorePartition(StorePartition):
         self,
         writes: Mapping[bytes, bytes | None],
         checkpoint: Checkpoint,
-        known: Mapping[bytes, bytes | None] | None = None,  # a dictionary counts by itself
+        known: Mapping[bytes, bytes | None] | None = None,
     ) -> None:
         with self._lock:
             self._check_open()
@@ -74,3 +74,8 @@ class MemoryStorePartition(StorePartition):
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosedError("the store is closed")
+
+
+def open_memory(_store: str, _partition: int) -> StorePartition:
+    """Open an empty store partition (see ``Opener``)."""
+    return MemoryStorePartition()

@@ -1,5 +1,7 @@
-"""A state store in RocksDB: one directory a store partition, data and checkpoint in one atomic write."""
+"""Store partitions in RocksDB, in ``state_dir/<store>/<partition>/``. One process uses a state directory at a time."""
 
+import fcntl
+import os
 import shutil
 import struct
 import threading
@@ -28,8 +30,9 @@ from services.state_stores.contract import (
     StoreError,
     StorePartition,
 )
+from services.state_stores.store import Opener
 
-# Data and checkpoint share one column family, so that one write-ahead log entry and one flush hold both.
+# Data and checkpoint share one column family, so that one write-ahead log entry and one flush contain both.
 _DATA = b"k"
 _END_OF_DATA = b"l"
 _CHECKPOINT = b"c"
@@ -40,19 +43,19 @@ _CLOSE_DEADLINE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class RocksDbTuning:
-    """Every number that RocksDB is tuned with. One instance serves all partitions of a process.
+    """All tuning parameters of RocksDB. One object serves all partitions of a process.
 
     Attributes:
-        write_buffer_bytes: memory a partition fills before it writes a file. 32 MiB holds about 100,000 balances, so
-            that a restore makes few small files and never stalls on level 0 (Kafka Streams' guide advises 32 to 64 MiB
-            for restores); up to two per partition exist at a time.
-        block_cache_bytes: shared by all partitions. Blocks of 4 KiB hold some 20 balances each; 64 MiB keep the
-            customers of a busy hour in memory, and the operating system's page cache stands behind it.
+        write_buffer_bytes: memory that a partition fills before it writes a file. 32 MiB hold about 100,000 balances,
+            so a restore makes few small files and does not stall on level 0 (Kafka Streams' guide advises 32 to 64 MiB
+            for restores). A partition has up to two write buffers at a time.
+        block_cache_bytes: shared by all partitions. A block of 4 KiB holds about 20 balances. 64 MiB hold the customers
+            of a busy hour, and the operating system's page cache holds more.
         bloom_bits_per_key: 10 bits give about 1 % false positives (RocksDB wiki): an unknown card reads no block.
-        level0_files_before_compaction: the default is 4; 8 halves the rewriting while a restore floods in.
+        level0_files_before_compaction: the default is 4. With 8, a restore rewrites half as much.
         background_jobs: one flush and one compaction at a time leave the other cores to requests.
-        kept_log_files: RocksDB's own LOG files; the default of 1,000 fills a directory over years of restarts.
-        open_files: bounds file handles a partition; a table of 1,000,000 balances has well under 100 files.
+        kept_log_files: RocksDB's own LOG files. The default of 1,000 fills a directory after many restarts.
+        open_files: limits the file handles of a partition. 1,000,000 balances have far fewer than 100 files.
     """
 
     write_buffer_bytes: int = 32 * 1024 * 1024
@@ -68,7 +71,7 @@ class RocksDbTuning:
         return Cache(self.block_cache_bytes)
 
     def options(self) -> Options:
-        """The options in rocksdict's form; values are bytes, never pickled objects."""
+        """The options for rocksdict, with values as bytes instead of pickled objects."""
         tables = BlockBasedOptions()
         tables.set_block_cache(self._block_cache)
         tables.set_bloom_filter(self.bloom_bits_per_key, block_based=False)
@@ -84,17 +87,17 @@ class RocksDbTuning:
 
 
 class RocksDbStorePartition(StorePartition):
-    """One RocksDB in one directory.
+    """A store partition in one RocksDB database.
 
-    The write-ahead log is on and not synced: the death of the process loses nothing, the death of the machine at most
-    the newest writes together with their checkpoint, and the changelog gives them again.
+    The write-ahead log is not synced. A crash of the process loses nothing. A crash of the machine can lose the newest
+    writes together with their checkpoint, and the changelog contains them.
     """
 
     def __init__(self, directory: Path, tuning: RocksDbTuning) -> None:
         self._directory = directory
         self._closing = threading.Event()
         directory.mkdir(parents=True, exist_ok=True)
-        with self._errors():
+        with self._translate_errors():
             self._db = Rdict(str(directory), tuning.options())
             self._checkpoint, self._count = _parse_checkpoint(self._db.get(_CHECKPOINT))
 
@@ -104,7 +107,7 @@ class RocksDbStorePartition(StorePartition):
         return self._checkpoint
 
     def get(self, key: bytes) -> bytes | None:
-        # The one operation that is quicker than to enter and leave a context.
+        # A context manager would take longer than the read itself.
         try:
             value: bytes | None = self._db.get(_DATA + key)
         except Exception as error:
@@ -112,7 +115,7 @@ class RocksDbStorePartition(StorePartition):
         return value
 
     def get_many(self, keys: Collection[bytes]) -> dict[bytes, bytes | None]:
-        with self._errors():
+        with self._translate_errors():
             values: list[bytes | None] = self._db.get([_DATA + key for key in keys])  # type: ignore[assignment]
             return dict(zip(keys, values, strict=True))
 
@@ -124,7 +127,7 @@ class RocksDbStorePartition(StorePartition):
     ) -> None:
         if known is None:
             known = self.get_many(writes.keys())
-        with self._errors():
+        with self._translate_errors():
             batch = WriteBatch(raw_mode=True)
             count = self._count
             for key, value in writes.items():
@@ -145,14 +148,18 @@ class RocksDbStorePartition(StorePartition):
             return []
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(upper_bound)
-        with self._errors():
-            found: list[tuple[bytes, bytes]] = []
-            # An iterator left open would keep the directory locked after close.
+        with self._translate_errors():
+            rows: list[tuple[bytes, bytes]] = []
+            # The iterator must not outlive this block: it would keep the directory locked after close.
             for key, value in self._db.items(from_key=_DATA + start, read_opt=bounds):
-                found.append((bytes(key)[len(_DATA) :], value))  # type: ignore[arg-type]
-                if len(found) == limit:
-                    break
-            return found
+                rows.append((bytes(key)[len(_DATA) :], value))  # type: ignore[arg-type]
+                if len(rows) == limit:
+                    return rows
+            # rocksdict ends an iteration without an error when it meets a damaged block, so the status is checked.
+            rest = self._db.iter(bounds)
+            rest.seek(_DATA + (rows[-1][0] + b"\0" if rows else start))
+            rest.status()
+            return rows
 
     def count(self) -> int:
         self._check_open()
@@ -167,7 +174,7 @@ class RocksDbStorePartition(StorePartition):
             try:
                 self._db.close()
             except RuntimeError:
-                # rocksdict refuses to close during a read of another thread; such a read takes microseconds.
+                # rocksdict refuses to close during a read of another thread. Such a read takes microseconds.
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.001)
@@ -176,15 +183,14 @@ class RocksDbStorePartition(StorePartition):
 
     def destroy(self) -> None:
         self.close()
-        destroy_directory(self._directory)
+        shutil.rmtree(self._directory)
 
     def _check_open(self) -> None:
         if self._closing.is_set():
-            raise StoreClosedError(_closed(self._directory))
+            raise StoreClosedError(f"the store {self._directory.name} is closed")
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Rocksdict's errors, most of them bare ``Exception``, in the words of the contract."""
+    def _translate_errors(self) -> Iterator[None]:
         self._check_open()
         try:
             yield
@@ -194,24 +200,17 @@ class RocksDbStorePartition(StorePartition):
             raise self._translated(error) from error
 
     def _translated(self, error: Exception) -> StoreError:
-        if not isinstance(error, (DbClosedError, RuntimeError)):
-            return _kind_of(error)(f"{self._directory}: {error}")
-        return StoreClosedError(_closed(self._directory)) if self._closing.is_set() else StoreError(str(error))
-
-
-def _closed(directory: Path) -> str:
-    return f"the store {directory.name} is closed"
-
-
-def destroy_directory(directory: Path) -> None:
-    """Delete what a store that cannot be opened has left."""
-    shutil.rmtree(directory, ignore_errors=False)
-
-
-def _kind_of(error: Exception) -> type[StoreError]:
-    # A full disk or a missing permission is an "IO error" too, and no reason to throw data away.
-    damaged = ("Corruption", "Invalid argument", "IO error: No such file or directory")
-    return StoreCorruptError if str(error).startswith(damaged) else StoreError
+        """The error of the contract for an error of rocksdict, most of which are bare ``Exception``."""
+        if isinstance(error, (DbClosedError, RuntimeError)):
+            self._check_open()
+            return StoreError(str(error))
+        # A full disk or a missing permission is an "IO error" too, but then the data are intact.
+        damaged = ("Corruption", "Invalid argument", "IO error: No such file or directory")
+        message = f"{self._directory}: {error}"
+        if not str(error).startswith(damaged):
+            return StoreError(message)
+        self.damage = message
+        return StoreCorruptError(message)
 
 
 def _parse_checkpoint(stored: bytes | None) -> tuple[Checkpoint | None, int]:
@@ -219,3 +218,47 @@ def _parse_checkpoint(stored: bytes | None) -> tuple[Checkpoint | None, int]:
         return None, 0
     offset, caught_up_time, count = _CHECKPOINT_HEADER.unpack_from(stored)
     return Checkpoint(stored[_CHECKPOINT_HEADER.size :].decode(), offset, caught_up_time), count
+
+
+class StateDirectoryInUseError(RuntimeError):
+    """Another process uses the state directory."""
+
+
+class StateDirectory:
+    """The directory of all local stores. It is locked for this process until ``release`` or the process ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = os.read(self._lock, 32).decode(errors="replace").strip()
+            os.close(self._lock)
+            raise StateDirectoryInUseError(
+                f"the state directory {path} is in use by another process (pid {owner}): "
+                "start each process with its own --state-dir"
+            ) from error
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        os.close(self._lock)
+
+    def partitions_of(self, store: str) -> frozenset[int]:
+        """The partitions of a store that have data on disk."""
+        return frozenset(int(each.name) for each in self.path.glob(f"{store}/*") if each.name.isdigit())
+
+    def open_rocksdb(self, tuning: RocksDbTuning) -> Opener:
+        """An opener of store partitions. It deletes damaged data before it raises StoreCorruptError."""
+
+        def open_partition(store: str, partition: int) -> StorePartition:
+            directory = self.path / store / str(partition)
+            try:
+                return RocksDbStorePartition(directory, tuning)
+            except StoreCorruptError:
+                shutil.rmtree(directory)
+                raise
+
+        return open_partition

@@ -1,24 +1,37 @@
-"""A store as its readers see it: the partitions that this instance holds, whatever feeds them."""
+"""The partitions of a store that this instance holds: they are opened, read and removed here."""
 
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
 
+import structlog
 from confluent_kafka import murmur2
 
-from services.state_stores.contract import StorePartition
-from services.state_stores.definition import StoreDefinition
-from services.state_stores.entry import Entry
-from services.state_stores.task import StoreTask
+from services.state_stores.changelog import Changelog
+from services.state_stores.contract import Checkpoint, StoreCorruptError, StorePartition
+from services.state_stores.definition import StoreDefinition, VersionedValue
+from services.state_stores.task import StoreTask, TaskProgress
+from services.state_stores.waiters import SequenceWaiters
+
+log = structlog.get_logger(__name__)
+
+# The restore itself takes time, and the clocks of the broker and of this machine differ.
+_USABLE_SHARE_OF_RETENTION = 0.9
 
 Opener = Callable[[str, int], StorePartition]
-"""(store name, partition) to an open store partition; raises StoreCorruptError where only wiping helps."""
+"""Opens the storage of a store (name) and a partition. Raises StoreCorruptError after it has deleted damaged data."""
 
 
 class NotServingError(LookupError):
-    """This instance cannot answer for the key now.
+    """This instance cannot read the partition now.
 
     Attributes:
-        task: the partition while it restores; None when this instance does not hold it.
+        partition: the number of the partition.
+        task: its task while it restores or is damaged; None if this instance does not hold the partition.
     """
 
     def __init__(self, partition: int, task: StoreTask | None) -> None:
@@ -28,55 +41,112 @@ class NotServingError(LookupError):
 
 
 class StateStore:
-    """The local partitions of one store. Tasks are added and removed by the materialiser's thread only.
+    """The local partitions of one store. Only the materialiser's thread opens, adds and removes tasks.
 
-    A derived store needs its source, whose partitions are opened before its own.
+    A derived store needs its source. The partitions of the source are opened first.
 
     Attributes:
+        definition: the definition of the store.
         is_source: whether another store is derived from this one.
+        rebuilds: how often the data of each partition were deleted and read again since the start of the process.
     """
 
     def __init__(self, definition: StoreDefinition, source: "StateStore | None" = None) -> None:
         if (definition.derived is None) != (source is None):
-            raise ValueError(f"{definition.name}: a derived store has a source, and only a derived one")
+            raise ValueError(f"{definition.name}: a derived store needs a source, and other stores must not have one")
         self.definition = definition
         self._source = source
         self.is_source = False
         if source:
             source.is_source = True
         self._tasks: dict[int, StoreTask] = {}
+        self.rebuilds: Counter[int] = Counter()
 
     @property
     def tasks(self) -> Mapping[int, StoreTask]:
-        """Partition to task, of one moment."""
+        """A snapshot of the tasks by partition."""
         return dict(self._tasks)
 
     def partition_of(self, key: bytes) -> int:
-        """Where Kafka's default partitioner (murmur2: Java, Spark, and our own producers) puts the key."""
+        """The partition of the key by Kafka's default partitioner (murmur2). Java, Spark and our producers use it."""
         return murmur2(key, self.definition.changelog.partitions)
 
-    def get(self, key: bytes) -> Entry | None:
-        """The entry of a key; None for a key that the store does not have.
+    def get(self, key: bytes) -> VersionedValue | None:
+        """The value of a key; None if the key does not exist.
 
-        Raises NotServingError while the key's partition is restoring or elsewhere, StoreClosedError if it just leaves.
+        Raises NotServingError if the partition is restoring, damaged or not on this instance, StoreClosedError if it
+        leaves, StoreCorruptError if this read finds damage. The next read then raises NotServingError.
         """
         return self.serving(self.partition_of(key)).get(key)
 
     def serving(self, partition: int) -> StoreTask:
-        """The partition's task; raises NotServingError while it is restoring or elsewhere."""
+        """The task of the partition. Raises NotServingError if it is restoring, damaged or not on this instance."""
         task = self._tasks.get(partition)
-        if task is None or not task.progress.restored:
+        if task is None or not task.progress.restored or task.store.damage:
             raise NotServingError(partition, task)
         return task
 
     def read(self, partition: int, keys: AbstractSet[bytes]) -> Mapping[bytes, bytes | None]:
-        """What is stored, restored or not; for the thread that writes."""
+        """The stored values of the keys, even before the restore ends. Only the materialiser's thread calls it."""
         return self._tasks[partition].read(keys)
+
+    def open_task(
+        self,
+        partition: int,
+        changelog: Changelog,
+        watermarks: tuple[int, int],
+        open_partition: Opener,
+        observe_freshness: Callable[[float], None] = lambda seconds: None,
+    ) -> StoreTask:
+        """Add the task of a partition. It continues the local data if they fit the changelog, and deletes them if not.
+
+        An open task is checked again in the same way.
+
+        Args:
+            partition: the number of the partition.
+            changelog: the changelog as the broker describes it.
+            watermarks: the first offset of the changelog partition, and its end offset.
+            open_partition: opens the storage.
+            observe_freshness: takes the age in seconds of each new value.
+        """
+        origin = self.definition.origin(changelog.origin)
+        low, high = watermarks
+        task = self._tasks.get(partition)
+        if task:
+            storage, checkpoint, reason = task.store, _current_checkpoint(task), task.store.damage
+        else:
+            storage, reason = self._open_storage(open_partition, partition)
+            checkpoint = storage.checkpoint
+        reason = reason or _why_rebuild(checkpoint, origin, changelog, low, high)
+        if task and reason is None:
+            task.progress.end_offset = high
+            return task
+        self.remove(partition)
+        if reason:
+            self.rebuilds[partition] += 1
+            log.warning("store rebuilt from its changelog", store=self.definition.name, partition=partition, why=reason)
+            storage.destroy()
+            storage, _ = self._open_storage(open_partition, partition)
+            checkpoint = storage.checkpoint
+        position = checkpoint.offset if checkpoint else low
+        resumed_from = checkpoint.offset if checkpoint else None
+        progress = TaskProgress(resumed_from, position, position, high, high, rebuilt_because=reason)
+        task = StoreTask(self.definition, partition, storage, origin, progress, observe_freshness)
+        if checkpoint:
+            task.caught_up_time = checkpoint.caught_up_time
+        self.add(task)
+        return task
+
+    def _open_storage(self, open_partition: Opener, partition: int) -> tuple[StorePartition, str | None]:
+        try:
+            return open_partition(self.definition.name, partition), None
+        except StoreCorruptError as error:
+            return open_partition(self.definition.name, partition), str(error)
 
     def add(self, task: StoreTask) -> None:
         task.is_source = self.is_source
         if source := self._source:
-            # Looked up each time: the source's partition may be rebuilt while this one stays.
+            # The source is looked up at each call, because its partition may be rebuilt in the meantime.
             task.source = lambda keys: source.read(task.partition, keys)
         self._tasks[task.partition] = task
 
@@ -85,9 +155,67 @@ class StateStore:
 
 
 def state_stores(definitions: Iterable[StoreDefinition]) -> dict[str, StateStore]:
-    """Stores by name, each derived one with its source; in the order of the table."""
+    """Stores by name, in the order of the definitions. Each derived store gets its source."""
     stores: dict[str, StateStore] = {}
     for definition in definitions:
         source = stores[definition.derived.source] if definition.derived else None
         stores[definition.name] = StateStore(definition, source)
     return stores
+
+
+class MaterialiserControl(Protocol):
+    """What the API uses of the materialiser (see ``Materialiser``).
+
+    Attributes:
+        kafka_error: why the stores cannot follow their changelogs now; None if they can.
+    """
+
+    @property
+    def kafka_error(self) -> str | None: ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    @property
+    def restored(self) -> bool: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStores:
+    """The stores of this process by name, the materialiser that updates them, and the requests that wait for them."""
+
+    by_name: Mapping[str, StateStore]
+    materialiser: MaterialiserControl
+    waiters: SequenceWaiters
+
+
+def has_missed_deletions(caught_up_time: int, retention: timedelta) -> bool:
+    """Whether the changelog may have dropped deletions since a store was last caught up (milliseconds)."""
+    age = timedelta(milliseconds=time.time_ns() // 1_000_000 - caught_up_time)
+    return age > _USABLE_SHARE_OF_RETENTION * retention
+
+
+def _current_checkpoint(task: StoreTask) -> Checkpoint | None:
+    """The checkpoint with the task's caught-up time, which may be newer than the one that was written."""
+    checkpoint = task.store.checkpoint
+    return checkpoint and Checkpoint(checkpoint.origin, checkpoint.offset, task.caught_up_time)
+
+
+def _why_rebuild(checkpoint: Checkpoint | None, origin: str, changelog: Changelog, low: int, high: int) -> str | None:
+    """Why the local data cannot be continued from the changelog; None if they can."""
+    if checkpoint is None:
+        return None
+    if checkpoint.origin != origin:
+        return f"the data were made of {checkpoint.origin}, but the changelog is {origin}"
+    if not low <= checkpoint.offset <= high:
+        return f"the checkpoint's offset {checkpoint.offset} is outside of the changelog's offsets {low} to {high}"
+    if has_missed_deletions(checkpoint.caught_up_time, changelog.tombstone_retention):
+        return (
+            f"the store was last complete at {checkpoint.caught_up_time} ms, and the changelog drops deletions "
+            f"after {int(changelog.tombstone_retention.total_seconds())} s"
+        )
+    return None

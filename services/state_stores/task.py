@@ -1,4 +1,4 @@
-"""A store task: one partition of one store, and how far it has followed its changelog. No Kafka here."""
+"""A store task: it applies a changelog partition to one store partition. It does not use Kafka itself."""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,12 +11,11 @@ import structlog
 from services.messaging.avro import UndecodableError
 from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
 from services.state_stores.contract import Checkpoint, StorePartition
-from services.state_stores.definition import StoreDefinition
-from services.state_stores.entry import Entry
+from services.state_stores.definition import StoreDefinition, VersionedValue
 
 log = structlog.get_logger(__name__)
 
-# The broker too deletes what is past its retention now and then, a segment at a time.
+# The broker deletes whole segments after their retention, so it is not more exact.
 _EXPIRY_SECONDS = 600.0
 _EXPIRY_PAGE = 10_000
 
@@ -31,19 +30,22 @@ class ChangelogRecord(NamedTuple):
 
 
 @dataclass(slots=True)
-class Progress:
-    """How far a store partition is; written by the materialiser's thread, read by any.
+class TaskProgress:
+    """How far a task has applied its changelog. The materialiser's thread writes it, and any thread reads it.
 
     Attributes:
-        resumed_from: the offset of the local checkpoint at its start; None if it began with nothing.
+        resumed_from: the offset of the local checkpoint at the start; None if the store started empty.
+        start: the first offset that this task reads.
         position: the next offset to apply.
-        end_offset: one past the newest record that the broker is known to have.
-        target: the end offset seen at the start; restored means that it has been reached once.
-        undecodable: records skipped because they cannot be read.
-        ignored: records skipped because they are not newer than the stored one (see ``Entry.version``).
-        rebuilt_because: why local data was thrown away at the start, if it was.
-        active_target: the end offset seen when this instance became the partition's owner; None for a standby.
-        end_asked_at: when the broker was asked for an end offset that is noted here, by ``boot_seconds``; 0 for never.
+        end_offset: the highest end offset that the broker has reported.
+        target: the end offset at the start. A store that has reached it is restored.
+        rebuilt_because: why the local data were deleted at the start; None if they were kept.
+        restored: whether the store has reached the target.
+        applied: number of records that were applied.
+        undecodable: number of records that were skipped because they cannot be decoded.
+        ignored: number of records that were skipped because the stored value is at least as new.
+        active_target: the end offset when this instance became the owner of the partition; None for a standby.
+        end_asked_at: when the broker was asked for the last reported end offset, by ``boot_seconds``; 0 for never.
     """
 
     resumed_from: int | None
@@ -61,35 +63,35 @@ class Progress:
 
     @property
     def caught_up(self) -> bool:
-        """Whether an owner has all that the changelog had when it became the owner: a promoted standby may lag."""
+        """Whether an owner has all records that existed when it became the owner. A promoted standby may lag."""
         return self.active_target is not None and self.position >= self.active_target
 
     @property
     def lag(self) -> int:
-        """Records that the broker has and the store has not seen; on a compacted topic at most this many."""
+        """The largest possible number of records that are not applied yet; compaction may have removed some of them."""
         return max(0, self.end_offset - self.position)
 
     @property
     def restored_share(self) -> float:
-        """From 0 to 1, of the way from where this start began to its target."""
+        """From 0 to 1: how much of the restore is done."""
         if self.restored or self.target <= self.start:
             return 1.0
         return min(1.0, max(0.0, (self.position - self.start) / (self.target - self.start)))
 
 
-_Stored = Mapping[bytes, bytes | None]
-"""Keys, and the packed entries that a store has for them."""
+_StoredValues = Mapping[bytes, bytes | None]
+"""Keys and their packed values; None if the store does not have the key."""
 
 
 class StoreTask:
-    """Applies a changelog partition to a store partition, in the order of its offsets.
+    """Applies the records of a changelog partition to a store partition, in the order of their offsets.
 
     Attributes:
-        source: for a derived store, reads the entries that it is derived from (see ``read``); set before the first
-            record.
-        is_source: whether another store is derived from this one; set likewise.
-        caught_up_time: see ``Checkpoint``. Not the time of a write: what a store that lags has just written says
-            nothing about what it has missed.
+        source: for a derived store, reads the values from which it is derived (see ``read``). It must be set before
+            the first record.
+        is_source: whether another store is derived from this one. It must be set before the first record.
+        caught_up_time: see ``Checkpoint``. It is not the time of the last write: a store that lags can write now and
+            still miss old records.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class StoreTask:
         partition: int,
         store: StorePartition,
         origin: str,
-        progress: Progress,
+        progress: TaskProgress,
         observe_freshness: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self.definition = definition
@@ -106,69 +108,74 @@ class StoreTask:
         self.store = store
         self.progress = progress
         self.origin = origin
-        self.source: Callable[[AbstractSet[bytes]], _Stored] | None = None
+        self.source: Callable[[AbstractSet[bytes]], _StoredValues] | None = None
         self.is_source = False
         self._observe_freshness = observe_freshness
         self._next_expiry = 0.0
         self.caught_up_time = _now()
         self._end_ahead: tuple[int, int] | None = None
-        self._latest: _Stored = {}
+        self._last_batch: _StoredValues = {}
         self.advance(progress.position)
 
-    def get(self, key: bytes) -> Entry | None:
-        """The entry of a key; None for a key that the store does not have."""
-        stored = self.store.get(key)
-        return None if stored is None else Entry.unpack(stored)
+    @property
+    def serving(self) -> bool:
+        """Whether reads are served: the store is restored, and no damage was found."""
+        return self.progress.restored and self.store.damage is None
 
-    def read(self, keys: AbstractSet[bytes]) -> _Stored:
-        """What is stored for these keys, restored or not; for the materialiser's thread."""
-        # A derived store asks for the keys of the batch that was applied here a moment ago.
-        latest, self._latest = self._latest, {}
-        return latest if latest.keys() >= keys else self.store.get_many(keys)
+    def get(self, key: bytes) -> VersionedValue | None:
+        """The value of a key; None if the key does not exist."""
+        stored = self.store.get(key)
+        return None if stored is None else VersionedValue.unpack(stored)
+
+    def read(self, keys: AbstractSet[bytes]) -> _StoredValues:
+        """The stored values of these keys, even before the restore ends. Only the materialiser's thread calls it."""
+        # A derived store reads the keys of the batch that this task has just applied.
+        last_batch, self._last_batch = self._last_batch, {}
+        return last_batch if last_batch.keys() >= keys else self.store.get_many(keys)
 
     def apply(self, records: Sequence[ChangelogRecord]) -> Collection[bytes]:
-        """Write what the records change, together with their offsets; returns the keys that were written.
+        """Write the changes of the records together with their offsets. Returns the keys that were written.
 
-        Records below the position are repeats and are skipped, as are those that are not newer than the stored one
-        (replays, a writer that was thought dead) and values that cannot be read.
+        It skips records below the position, values that cannot be decoded, and values that are not newer than the
+        stored ones (for example from a writer that continued after its replacement had started).
 
-        Raises SchemaRegistryUnavailableError, with nothing written or counted: the records must come again.
+        Raises SchemaRegistryUnavailableError; nothing is written or counted then, and the records must be read again.
         """
         writes: dict[bytes, bytes | None] = {}
         updated_times: list[int] = []
-        position = self.progress.position
         progress = self.progress
+        position = progress.position
         keys = {record.key for record in records if record.key is not None}
         known = self.store.get_many(keys)
         sources = self.source(keys) if self.source else {}
-        counted = (progress.applied, progress.undecodable, progress.ignored)
+        counts = (progress.applied, progress.undecodable, progress.ignored)
         try:
             for record in records:
                 if record.offset < position:
                     continue
                 position = record.offset + 1
                 if self.definition.derived:
-                    self._derive(record, sources, writes)
+                    self._apply_derived(record, sources, writes)
                 else:
-                    self._take(record, known, writes, updated_times)
+                    self._apply_record(record, known, writes, updated_times)
         except SchemaRegistryUnavailableError:
-            progress.applied, progress.undecodable, progress.ignored = counted
+            progress.applied, progress.undecodable, progress.ignored = counts
             raise
-        if position == self.progress.position:
+        if position == progress.position:
             return ()
         now = _now()
         self.store.apply(writes, self._checkpoint(position), known)
         if self.is_source:
-            self._latest = {**known, **writes}
+            self._last_batch = {**known, **writes}
         self._expire(position, now)
-        if self.progress.restored:  # what was waiting while this instance was away says nothing about freshness
+        if progress.restored:  # records that waited during a restart say nothing about freshness
             for updated_time in updated_times:
                 self._observe_freshness((now - updated_time) / 1000)
         self.advance(position)
         return writes.keys()
 
     def advance(self, position: int) -> None:
-        """Note that everything below this offset is applied, or was never there (compaction, transaction markers)."""
+        """Note that all records below this offset are applied; some offsets have no record (compaction, markers)."""
         progress = self.progress
         progress.position = max(progress.position, position)
         progress.end_offset = max(progress.end_offset, progress.position)
@@ -186,12 +193,12 @@ class StoreTask:
             )
 
     def note_end(self, end_offset: int, asked_at: float, asked_time: int) -> None:
-        """Note where the changelog ended when, or after, the broker was asked.
+        """Note the end offset that the broker reported.
 
         Args:
-            end_offset: one past the newest record.
-            asked_at: by ``boot_seconds``.
-            asked_time: by the clock on the wall, milliseconds since the epoch.
+            end_offset: the end offset at ``asked_at`` or later.
+            asked_at: when the broker was asked, by ``boot_seconds``.
+            asked_time: when the broker was asked, in milliseconds since the epoch.
         """
         progress = self.progress
         progress.end_offset = max(progress.end_offset, end_offset)
@@ -201,18 +208,18 @@ class StoreTask:
         elif self._end_ahead is None:
             self._end_ahead = (end_offset, asked_time)
 
-    def touch(self) -> None:
-        """Write down that it is still where its changelog ends: a quiet topic must not look like a missed one."""
+    def save_checkpoint(self) -> None:
+        """Write the caught-up time, so that the store of a quiet topic does not look old after a restart."""
         if self.store.checkpoint != (checkpoint := self._checkpoint(self.progress.position)):
             self.store.apply({}, checkpoint)
 
     def _checkpoint(self, position: int) -> Checkpoint:
         return Checkpoint(self.origin, position, self.caught_up_time)
 
-    def _take(
+    def _apply_record(
         self,
         record: ChangelogRecord,
-        stored: _Stored,
+        known: _StoredValues,
         writes: dict[bytes, bytes | None],
         updated_times: list[int],
     ) -> None:
@@ -228,47 +235,49 @@ class StoreTask:
             self._skip(record, str(error))
             return
         sequence = record.offset + 1 if view.sequence is None else view.sequence
-        entry = Entry(sequence, record.offset, record.append_time, view.body, view.opened_time)
-        known = writes[record.key] if record.key in writes else stored[record.key]
-        if known is not None and entry.version <= Entry.unpack(known).version:
+        value = VersionedValue(sequence, record.offset, record.append_time, view.body, view.opened_time)
+        stored = writes[record.key] if record.key in writes else known[record.key]
+        if stored is not None and value.version <= VersionedValue.unpack(stored).version:
             self.progress.ignored += 1
             return
-        writes[record.key] = entry.pack()
+        writes[record.key] = value.pack()
         self.progress.applied += 1
         if view.updated_time is not None:
             updated_times.append(view.updated_time)
 
-    def _derive(self, record: ChangelogRecord, sources: _Stored, writes: dict[bytes, bytes | None]) -> None:
-        """Take over what the source has for the key by now, if it passes the filter.
+    def _apply_derived(
+        self, record: ChangelogRecord, sources: _StoredValues, writes: dict[bytes, bytes | None]
+    ) -> None:
+        """Copy the current value of the source, if it passes the filter.
 
-        The source has applied this record, or knows better: that way a record that it ignored cannot bring back what
-        was filtered out, and nothing need be remembered here about keys that are not here.
+        The source has already applied or ignored this record. So an old record cannot bring back a value that does not
+        pass the filter, and this store needs no memory of keys that it does not hold.
         """
         if record.key is None or self.definition.derived is None or record.key in writes or record.key not in sources:
             return
-        entry = sources[record.key]
-        passes = entry is not None and self.definition.derived.keeps(Entry.body_of(entry))
-        writes[record.key] = entry if passes else None
+        value = sources[record.key]
+        passes = value is not None and self.definition.derived.keeps(VersionedValue.body_of(value))
+        writes[record.key] = value if passes else None
         self.progress.applied += 1
 
     def _expire(self, position: int, now: int) -> None:
-        """Delete what the broker deletes by age: a store that ran for weeks holds what one restored today does."""
+        """Delete values that are older than the topic's retention, because a store that is restored lacks them too."""
         retention = self.definition.changelog.retention
         if retention is None or time.monotonic() < self._next_expiry:
             return
         oldest = now - int(retention.total_seconds() * 1000)
         start = b""
         while page := self.store.scan(start, None, _EXPIRY_PAGE):
-            expired = {key: None for key, stored in page if Entry.unpack(stored).append_time < oldest}
+            expired = {key: None for key, stored in page if VersionedValue.unpack(stored).append_time < oldest}
             if expired:
                 self.store.apply(expired, self._checkpoint(position))
-                self._latest = {}
+                self._last_batch = {}
             start = page[-1][0] + b"\0"
         self._next_expiry = time.monotonic() + _EXPIRY_SECONDS
 
     def _skip(self, record: ChangelogRecord, reason: str) -> None:
         self.progress.undecodable += 1
-        # Never the key: it is a card number.
+        # The log must not contain the key: it is a card number.
         log.warning(
             "changelog record skipped",
             topic=self.definition.changelog.name,

@@ -1,39 +1,39 @@
-"""Long polls: requests that wait until a store shows a change."""
+"""Long polls: requests that wait until a store contains a change."""
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection
 
-from services.state_stores.entry import Entry, ReadConsistency
+from services.state_stores.definition import ReadConsistency, VersionedValue
 
 
 class SequenceWaiters:
-    """Wakes the event loop's waiters when the materialiser's thread has written their keys; nobody polls."""
+    """Wakes waiting requests when the materialiser's thread has written their keys."""
 
     def __init__(self) -> None:
         self._waiting: defaultdict[bytes, set[asyncio.Event]] = defaultdict(set)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Name the loop whose tasks wait; before any of them does."""
+        """Set the event loop of the waiting requests. It must be called before ``wait``."""
         self._loop = loop
 
     async def wait(
-        self, key: bytes, awaited: ReadConsistency, seconds: float, read: Callable[[], Entry | None]
-    ) -> Entry | None:
-        """Read until the key's entry shows what is awaited or the time is over; the last read either way.
+        self, key: bytes, consistency: ReadConsistency, seconds: float, read: Callable[[], VersionedValue | None]
+    ) -> VersionedValue | None:
+        """Read until the value of the key is new enough or the time is over. Returns the last value that was read.
 
-        Raises what ``read`` raises.
+        Raises the errors of ``read``.
         """
-        entry = read()
-        if awaited.is_seen_in(entry) or seconds <= 0:
-            return entry
+        value = read()
+        if consistency.is_satisfied_by(value) or seconds <= 0:
+            return value
         written = asyncio.Event()
         self._waiting[key].add(written)
         try:
             async with asyncio.timeout(seconds):
-                # Registered before read again: a write in between is either seen here or wakes this waiter.
-                while not awaited.is_seen_in(entry := read()):
+                # The event is registered before the next read, so no write between them is missed.
+                while not consistency.is_satisfied_by(value := read()):
                     await written.wait()
                     written.clear()
         except TimeoutError:
@@ -42,18 +42,18 @@ class SequenceWaiters:
             self._waiting[key].discard(written)
             if not self._waiting[key]:
                 del self._waiting[key]
-        return entry
+        return value
 
     def notify(self, keys: Collection[bytes]) -> None:
-        """Tell the waiters of these keys to read again; called from any thread, after the write."""
+        """Wake the requests that wait for these keys. Any thread may call it after a write."""
         if self._loop is None or not self._waiting:
             return
-        awaited = [key for key in keys if key in self._waiting]
-        if awaited:
-            self._loop.call_soon_threadsafe(self._wake, awaited)
+        waiting = [key for key in keys if key in self._waiting]
+        if waiting:
+            self._loop.call_soon_threadsafe(self._wake, waiting)
 
     def notify_all(self) -> None:
-        """Tell every waiter to read again: partitions have moved, and what was waited for may not come here."""
+        """Wake all waiting requests: partitions have moved, and their keys may not be written here any more."""
         if self._loop is not None and self._waiting:
             self._loop.call_soon_threadsafe(lambda: self._wake(list(self._waiting)))
 

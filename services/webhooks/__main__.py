@@ -1,11 +1,11 @@
-"""``python -m services.webhooks``: delivers notifications to endpoints. The only place where its parts meet."""
+"""The webhook process: ``python -m services.webhooks`` or ``loyalty webhooks``. This module connects its parts."""
 
 import asyncio
 import logging
 import signal
+import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Annotated
 
 import stamina.instrumentation
@@ -16,65 +16,68 @@ from prometheus_client import REGISTRY, start_http_server
 
 from schemas import topics
 from services.logging import configure_logging
+from services.messaging.dead_letters import DeadLetterWriter
 from services.messaging.publishing import PublishError, connected_producer
 from services.messaging.schema_ids import SchemaRegistryUnavailableError, schema_ids
 from services.settings import Settings, SettingsError, read_settings
-from services.webhooks.dead_letters import DeadLetters
 from services.webhooks.delivery import Delivery, http_client
+from services.webhooks.dispatcher import EndpointDispatcher
 from services.webhooks.endpoints import Endpoint, EndpointsError, load
-from services.webhooks.follower import Follower
 from services.webhooks.metrics import Metrics
 
 log = structlog.get_logger()
 
 
-async def serve(endpoints: Sequence[Endpoint], settings: Settings, metrics: Metrics) -> None:
-    """Deliver until SIGTERM or SIGINT; if one endpoint's follower fails, all stop, and its error is raised."""
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    # Each follower waits for Kafka in a thread: with fewer of them, endpoints would wait for one another.
-    loop.set_default_executor(ThreadPoolExecutor(2 * len(endpoints) + 2))
+def serve(endpoints: Sequence[Endpoint], settings: Settings, metrics: Metrics) -> None:
+    """Deliver until SIGTERM or SIGINT. If one dispatcher fails, all of them stop, and its error is raised.
+
+    Each endpoint has an event loop in a thread of its own. So a receiver that blocks its loop, or the threads that
+    resolve its host name, does not delay other endpoints.
+    """
+    stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+        signal.signal(number, lambda *_: stopping.set())
     connected_producer(settings, "loyalty-webhooks", [settings.name_of(topics.LOYALTY)])
-    dead_letters, ids = DeadLetters(settings), schema_ids(settings)
-    async with AsyncExitStack() as opened:
-        followers = []
-        for endpoint in endpoints:
-            client = await opened.enter_async_context(http_client())
+    dead_letters, ids = DeadLetterWriter(settings, "loyalty-webhooks"), schema_ids(settings)
+
+    async def run(endpoint: Endpoint) -> None:
+        async with http_client() as client:
             deliver = Delivery(endpoint, client, metrics).deliver
-            followers.append(Follower(endpoint, settings, ids, deliver, dead_letters, metrics))
-        running = [asyncio.create_task(follower.run(stopping)) for follower in followers]
-        await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            await EndpointDispatcher(endpoint, settings, ids, deliver, dead_letters, metrics).run(stopping)
+
+    def run_in_loop(endpoint: Endpoint) -> None:
+        asyncio.run(run(endpoint))
+
+    with ThreadPoolExecutor(len(endpoints), "endpoint") as threads:
+        running = [threads.submit(run_in_loop, endpoint) for endpoint in endpoints]
+        wait(running, return_when=FIRST_COMPLETED)
         stopping.set()
-        ended = await asyncio.gather(*running, return_exceptions=True)
-    for outcome in ended:
-        if isinstance(outcome, BaseException):
-            raise outcome
+    for each in running:
+        each.result()
 
 
 def main(
     *,
     check: Annotated[
-        bool, typer.Option("--check", help="Read the endpoints and their secrets, say what they are, and end.")
+        bool, typer.Option("--check", help="Read the endpoints and their secrets, show the endpoints, and exit.")
     ] = False,
 ) -> None:
-    """Deliver loyalty notifications to webhooks. Settings come from LOYALTY_… environment variables."""
+    """Deliver loyalty notifications to webhooks. LOYALTY_… environment variables configure the process."""
     try:
         settings = read_settings()
         endpoints = load(settings.webhooks_file)
         if check:
             for endpoint in endpoints:
                 kinds = ", ".join(sorted(endpoint.kinds))
-                typer.echo(f"{endpoint.name}: {kinds}; {len(endpoint.secrets)} secret(s), {endpoint.attempts} tries")
+                typer.echo(f"{endpoint.name}: {kinds}; {len(endpoint.secrets)} secret(s), {endpoint.attempts} attempts")
             return
         configure_logging(settings)
-        # Its lines have the URLs in them, and those can hold tokens.
+        # The lines of httpx show URLs, which can contain tokens.
         logging.getLogger("httpx").setLevel(logging.WARNING)
         stamina.instrumentation.set_on_retry_hooks([])
         start_http_server(settings.webhooks_metrics_port, settings.metrics_host)
         log.info("delivering", endpoints=[endpoint.name for endpoint in endpoints])
-        asyncio.run(serve(endpoints, settings, Metrics(REGISTRY)))
+        serve(endpoints, settings, Metrics(REGISTRY))
     except KafkaException as error:
         _stop(f"Kafka: {error.args[0].str()}")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Delivers a message to an endpoint: tries, waits, tries again, gives up."""
+"""Delivers one message to one endpoint: attempts, waits between them, and the decision to give up."""
 
 import asyncio
 import email.utils
@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from http import HTTPStatus
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
 import stamina
@@ -17,54 +18,59 @@ from services.webhooks.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 
-# Enough for the answer of any receiver to be read, so that its connection can be used again.
-_LARGEST_ANSWER = 64 * 1024
-_TRY_AGAIN = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+# A connection can only be used again after its response was read. Longer responses cost their connection.
+_MAX_RESPONSE_BYTES = 64 * 1024
+# The reason becomes a header of a dead letter.
+_MAX_REASON_PHRASE = 200
+_RETRIED_STATUSES = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 
 
 class UndeliveredError(Exception):
-    """A try that failed; the message says why, in one line without the endpoint's URL.
+    """An attempt failed. The message says why, in one line and without the endpoint's URL.
 
     Attributes:
-        final: another try would not help.
-        wait: seconds that the receiver asked to wait.
+        final: whether another attempt is useless.
+        retry_after: the number of seconds that the receiver asks to wait; None if it does not ask.
     """
 
-    def __init__(self, reason: str, *, final: bool = False, wait: float | None = None) -> None:
+    def __init__(self, reason: str, *, final: bool = False, retry_after: float | None = None) -> None:
         super().__init__(reason)
         self.final = final
-        self.wait = wait
+        self.retry_after = retry_after
 
 
 class Delivery:
-    """Delivers to one endpoint, with so many requests at the same time as it wants."""
+    """Delivers messages to one endpoint, with at most ``concurrency`` requests at the same time."""
 
     def __init__(self, endpoint: Endpoint, client: httpx.AsyncClient, metrics: Metrics) -> None:
         self._endpoint = endpoint
         self._client = client
         self._metrics = metrics
-        self._turn = asyncio.Semaphore(endpoint.concurrency)
+        self._slots = asyncio.Semaphore(endpoint.concurrency)
 
     async def deliver(self, message: Message) -> None:
-        """Try until the endpoint has the message; raises UndeliveredError after the last try, or a final refusal."""
+        """Send the message until the endpoint accepts it.
+
+        Raises UndeliveredError after the last attempt, and after a response that forbids another attempt.
+        """
         endpoint = self._endpoint
         attempts = stamina.retry_context(
-            on=self._pause,
+            on=self._backoff,
             attempts=endpoint.attempts,
             timeout=None,
             wait_initial=endpoint.first_wait,
             wait_max=endpoint.longest_wait,
-            # So that what failed together does not come again together.
+            # Spreads the next attempts of messages that failed at the same time.
             wait_jitter=endpoint.first_wait,
         )
         async for attempt in attempts:
             with attempt:
                 try:
-                    async with self._turn:
-                        await self._try(message)
+                    async with self._slots:
+                        await self._attempt(message)
                 except UndeliveredError as error:
                     log.warning(
-                        "not delivered",
+                        "an attempt to deliver a notification failed",
                         endpoint=endpoint.name,
                         webhook_id=message.identity,
                         attempt=attempt.num,
@@ -72,66 +78,78 @@ class Delivery:
                     )
                     raise
 
-    def _pause(self, error: Exception) -> bool | float:
-        """Whether to try again; or after how many seconds, where the receiver said so."""
+    def _backoff(self, error: Exception) -> bool | float:
+        """Whether to try again after the usual wait, or the seconds to wait if the receiver names them."""
         if not isinstance(error, UndeliveredError) or error.final:
             return False
-        return True if error.wait is None else min(error.wait, self._endpoint.longest_wait.total_seconds())
+        return (
+            True if error.retry_after is None else min(error.retry_after, self._endpoint.longest_wait.total_seconds())
+        )
 
-    async def _try(self, message: Message) -> None:
-        endpoint, answer = self._endpoint, None
+    async def _attempt(self, message: Message) -> None:
+        endpoint, response = self._endpoint, None
         headers = signed(message, endpoint.secrets, datetime.now(UTC))
         try:
             async with (
                 asyncio.timeout(endpoint.timeout.total_seconds()),
-                self._client.stream("POST", endpoint.url, content=message.body, headers=headers) as answer,
+                self._client.stream("POST", endpoint.url, content=message.body, headers=headers) as response,
             ):
-                await _drain(answer)
-        except (httpx.HTTPError, TimeoutError) as error:
-            # With its status here, what the answer goes on to say does not matter.
-            if answer is None:
+                await _drain(response)
+        # The bytes of a receiver can raise any error. It must not end the dispatchers of other endpoints.
+        except Exception as error:
+            # The status decides. Once it has arrived, an error in the body does not matter.
+            if response is None:
                 self._metrics.attempts.labels(endpoint.name, "none").inc()
                 raise UndeliveredError(f"no answer: {type(error).__name__}") from error
-        self._metrics.attempts.labels(endpoint.name, str(answer.status_code)).inc()
-        _judge(answer)
+        self._metrics.attempts.labels(endpoint.name, str(response.status_code)).inc()
+        _check_status(response)
 
 
-async def _drain(answer: httpx.Response) -> None:
+async def _drain(response: httpx.Response) -> None:
     size = 0
-    async for chunk in answer.aiter_raw():
+    async for chunk in response.aiter_raw():
         size += len(chunk)
-        if size > _LARGEST_ANSWER:
+        if size > _MAX_RESPONSE_BYTES:
             return
 
 
-def _judge(answer: httpx.Response) -> None:
-    if answer.is_success:
+def _check_status(response: httpx.Response) -> None:
+    if response.is_success:
         return
-    status = answer.status_code
-    reason = f"answer {status} {answer.reason_phrase}".rstrip()
-    if status in _TRY_AGAIN or answer.is_server_error:
-        raise UndeliveredError(reason, wait=_retry_after(answer.headers.get("retry-after")))
+    status = response.status_code
+    reason = f"answer {status} {response.reason_phrase[:_MAX_REASON_PHRASE]}".rstrip()
+    if status in _RETRIED_STATUSES or response.is_server_error:
+        raise UndeliveredError(reason, retry_after=_retry_after(response.headers.get("retry-after")))
     raise UndeliveredError(reason, final=True)
 
 
 def _retry_after(value: str | None) -> float | None:
-    """Seconds, from a Retry-After in seconds or as a date (RFC 9110, 10.2.3); None for what is neither."""
+    """The seconds of a Retry-After header (RFC 9110, 10.2.3); None if it is neither a number nor a date."""
     if value is None:
         return None
     if value.isascii() and value.isdecimal():
         return float(value)
     try:
         until = email.utils.parsedate_to_datetime(value)
-    except ValueError:
+        moment = until if until.tzinfo else until.replace(tzinfo=UTC)
+        return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+    except (ValueError, OverflowError):
         return None
-    moment = until if until.tzinfo else until.replace(tzinfo=UTC)
-    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
 
 
 @asynccontextmanager
 async def http_client() -> AsyncIterator[httpx.AsyncClient]:
-    """The client of one endpoint: its own connections, no redirects, and no limit but the endpoint's."""
+    """The HTTP client of one endpoint, with connections of its own. It follows no redirects and keeps no cookies.
+
+    The endpoint limits the number of requests and their duration, so the client has no limits.
+    """
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
-    async with httpx.AsyncClient(follow_redirects=False, timeout=None, limits=limits) as client:  # noqa: S113 - of its own
+    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+    async with httpx.AsyncClient(
+        follow_redirects=False,
+        timeout=None,  # noqa: S113 - ``Delivery`` limits each attempt
+        limits=limits,
+        cookies=no_cookies,
+    ) as client:
         client.headers["user-agent"] = "retail-loyalty"
         yield client

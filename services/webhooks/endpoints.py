@@ -1,4 +1,4 @@
-"""The endpoints file: who gets which notifications, and how often it is tried. docs/webhooks.md explains every key."""
+"""Reads the endpoints file. docs/webhooks.md explains its keys."""
 
 import base64
 import binascii
@@ -19,8 +19,8 @@ from services.yaml_files.tree import InvalidFileError
 
 USUAL_KINDS = (Kind.EARNED, Kind.REDEEMED, Kind.EXPIRES_SOON, Kind.TIER)
 
-SECRET_PREFIX = "whsec_"  # noqa: S105 - what a secret begins with
-# Bytes of a secret, by the specification of Standard Webhooks.
+SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix of every secret
+# The number of bytes of a secret, from the specification Standard Webhooks.
 _SHORTEST_SECRET, _LONGEST_SECRET = 24, 64
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,49}")
@@ -28,20 +28,21 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class EndpointsError(ValueError):
-    """Endpoints that cannot be; the message has a line for each problem, and no secret."""
+    """The endpoints file is not valid. The message has one line for each problem, and no secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where notifications go. Neither the URL (it can hold a token) nor the secrets are for logs.
+    """A receiver of notifications. Logs show neither the URL, which can contain a token, nor the secrets.
 
     Attributes:
-        name: by which the endpoint is known, to its consumer group too: another name is another endpoint.
-        secrets: raw bytes; each signs, so that a receiver can change from one to the next.
-        timeout: for one try, until the answer's status is here.
-        attempts: tries in all.
-        first_wait, longest_wait: between tries; doubled from one to the next.
-        concurrency: requests at the same time, for different customers.
+        name: identifies the endpoint. Its consumer group has this name, so another name is a new endpoint.
+        secrets: raw bytes. Each request has one signature per secret, so that a receiver can change to a new secret.
+        kinds: the kinds of notifications that the endpoint gets.
+        timeout: the time of one attempt, until the status of the response arrives.
+        attempts: the number of attempts, the first one included.
+        first_wait, longest_wait: the limits of the wait between two attempts. Each wait is twice the wait before it.
+        concurrency: the number of simultaneous requests. They are for different customers.
     """
 
     name: str
@@ -56,13 +57,13 @@ class Endpoint:
 
 
 def load(file: Path) -> list[Endpoint]:
-    """The endpoints of a file; raises EndpointsError with all that is wrong, OSError if it cannot be opened."""
+    """Read the endpoints of a file. Raises EndpointsError with all problems, and OSError if it cannot be opened."""
     try:
         found = validated(file.read_text(encoding="utf-8-sig"), _EndpointsFile).endpoints
     except InvalidFileError as error:
         raise EndpointsError("\n".join(f"{file}: {problem}" for problem in error.problems)) from error
     except UnicodeDecodeError as error:
-        raise EndpointsError(f"{file}: not UTF-8") from error
+        raise EndpointsError(f"{file}: is not in UTF-8") from error
     return [
         Endpoint(
             name=each.name,
@@ -83,15 +84,15 @@ def _secrets(file: Path, endpoint: str) -> tuple[bytes, ...]:
     try:
         lines = file.read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        why = error.strerror if isinstance(error, OSError) else "is not in UTF-8"
         raise EndpointsError(f"endpoint {endpoint}: secret-file {file}: {why}") from error
     if not lines:
-        raise EndpointsError(f"endpoint {endpoint}: secret-file {file}: empty")
+        raise EndpointsError(f"endpoint {endpoint}: secret-file {file}: is empty")
     secrets = tuple(_secret(line) for line in lines)
     if None in secrets:
         raise EndpointsError(
-            f"endpoint {endpoint}: secret-file {file}, secret {secrets.index(None) + 1}: not {SECRET_PREFIX} and "
-            f"{_SHORTEST_SECRET} to {_LONGEST_SECRET} random bytes in base64"
+            f"endpoint {endpoint}: secret-file {file}, secret {secrets.index(None) + 1}: is not {SECRET_PREFIX} "
+            f"followed by {_SHORTEST_SECRET} to {_LONGEST_SECRET} random bytes in base64"
         )
     return tuple(secret for secret in secrets if secret is not None)
 
@@ -106,12 +107,12 @@ def _secret(line: str) -> bytes | None:
 
 def _name(value: str) -> str:
     if not _NAME.fullmatch(value):
-        raise ValueError(f"{value!r} is no name of at most 50 small letters, digits and hyphens")
+        raise ValueError(f"{value!r} is no name of at most 50 lower-case letters, digits and hyphens")
     return value
 
 
 def _url(value: str) -> str:
-    """The value is not repeated: it may hold a token."""
+    """Check a URL. The errors do not show it, because it can contain a token."""
     try:
         url = httpx.URL(value)
     except httpx.InvalidURL:
@@ -119,9 +120,9 @@ def _url(value: str) -> str:
     if url.scheme not in ("http", "https") or not url.host:
         raise ValueError("is no URL such as https://crm.example/hooks")
     if url.userinfo:
-        raise ValueError("has a user name or password in it: the signature is what tells the sender")
+        raise ValueError("has a user name or password; remove it: the signature identifies the sender")
     if url.fragment:
-        raise ValueError("has a fragment (#…), which is never sent")
+        raise ValueError("has a fragment (#…); remove it, because requests do not send it")
     return value
 
 
@@ -144,7 +145,7 @@ class _Endpoint(FileModel):
     @classmethod
     def _some(cls, kinds: list[Kind]) -> list[Kind]:
         if not kinds:
-            raise ValueError("is an empty list: leave the key out instead")
+            raise ValueError("is an empty list; remove the key to get the usual kinds")
         return kinds
 
     @field_validator("longest_wait")
@@ -162,13 +163,13 @@ class _EndpointsFile(FileModel):
     @classmethod
     def _apart(cls, endpoints: list[_Endpoint], info: ValidationInfo) -> list[_Endpoint]:
         if not endpoints:
-            raise ValueError("is an empty list: nothing is to be delivered")
+            raise ValueError("is an empty list; add an endpoint")
         counted = Counter(each.name for each in endpoints)
         seen: set[str] = set()
         for number, each in enumerate(endpoints):
             if counted[each.name] > 1 and each.name in seen:
                 cast(Notes, info.context).append(
-                    (("endpoints", number, "name"), f"{each.name!r} is the name of another one too")
+                    (("endpoints", number, "name"), f"{each.name!r} is the name of another endpoint too")
                 )
             seen.add(each.name)
         return endpoints

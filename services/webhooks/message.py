@@ -1,6 +1,6 @@
-"""What is sent: a notification as JSON, the id by which a receiver drops repeats, and who signs it.
+"""Builds the request of a notification: a JSON body, an id for deduplication and a signature.
 
-After the specification of Standard Webhooks 1.0.0 (standard-webhooks/standard-webhooks, spec/standard-webhooks.md).
+It follows the specification Standard Webhooks 1.0.0 (standard-webhooks/standard-webhooks, spec/standard-webhooks.md).
 """
 
 import hashlib
@@ -23,11 +23,11 @@ _ID_DIGITS = 32
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One notification on its way; the same notification always gives the same message.
+    """A notification in the form in which it is sent. Equal notifications give equal messages.
 
     Attributes:
-        identity: for the header webhook-id. It has no card in it, and no full stop, which would divide what is signed.
-        kind: as in the notification; one that this version does not know stays a text.
+        identity: the header webhook-id. It does not show the card. It has no full stop, which separates signed parts.
+        kind: the kind of the notification; a text if this version does not know the kind.
     """
 
     identity: str
@@ -36,7 +36,7 @@ class Message:
 
     @classmethod
     def of(cls, notification: Record) -> "Message":
-        """The message of a decoded Notification."""
+        """The message of a decoded Notification. Raises OverflowError for a time outside of the years 1 to 9999."""
         entry = "{CustomerCardNo}@{OpenedTime}.{Sequence}".format(**notification)
         body = {
             "type": f"loyalty.{notification['Kind']}",
@@ -48,7 +48,7 @@ class Message:
 
 
 def signed(message: Message, secrets: Iterable[bytes], now: datetime) -> dict[str, str]:
-    """The headers of one try; ``now`` is part of what is signed, so that a copy of the request soon grows stale."""
+    """The headers of one attempt. The signature covers ``now``, so that a receiver can refuse old copies."""
     text = message.body.decode()
     signatures = (Webhook(secret).sign(message.identity, now.astimezone(UTC), text) for secret in secrets)
     return {

@@ -1,4 +1,4 @@
-"""From the tree of a file to a model, or to all that is wrong with it."""
+"""Validates a YAML file that people write. An error lists all problems with their lines."""
 
 import difflib
 from typing import Any, TypeVar, get_args
@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails
 from services.yaml_files.tree import InvalidFileError, Path, read
 
 Notes = list[tuple[Path, str]]
-"""The context of a validation: what validators find wrong in other places than the value they are given."""
+"""The context of a validation. Validators append problems of other places than the value that they check."""
 
 _SHAPES = {
     "list_type": "must be a list",
@@ -26,21 +26,21 @@ def _key(name: str) -> str:
 
 
 class FileModel(BaseModel):
-    """A map of a file; keys are written with hyphens, and others than its fields are refused."""
+    """A map in a file. Its keys have hyphens instead of underscores. It forbids other keys than its fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=_key)
 
 
 def validated(text: str, model: type[Model]) -> Model:
-    """The file as the model; raises InvalidFileError with every problem."""
+    """Returns the file as the model. Raises InvalidFileError with all problems."""
     tree = read(text)
     notes: Notes = []
     result = None
     try:
         result = model.model_validate(tree.value, context=notes)
     except ValidationError as error:
-        found = error.errors(include_url=False)
-        notes += [(_path(item), _message(item, model)) for item in found]
+        errors = error.errors(include_url=False)
+        notes += [(_path(item), _message(item, model)) for item in errors]
     problems = tree.problems + [tree.problem(path, message) for path, message in notes]
     if problems or result is None:
         raise InvalidFileError(problems)
@@ -62,14 +62,14 @@ def _message(item: ErrorDetails, model: type[BaseModel]) -> str:
 
 def _unknown(key: str, known: list[str]) -> str:
     near = difflib.get_close_matches(key, known, n=1)
-    meant = f"is {near[0]} meant? " if near else ""
-    return f"unknown; {meant}Known here: {', '.join(known)}"
+    suggestion = f"Did you mean {near[0]}? " if near else ""
+    return f"unknown key. {suggestion}Allowed keys: {', '.join(known)}"
 
 
 def _model_at(model: type[BaseModel], path: list[Any]) -> type[BaseModel]:
     for step in path:
         if isinstance(step, str):
             annotation = next(field.annotation for name, field in model.model_fields.items() if _key(name) == step)
-            candidates = (annotation, *get_args(annotation))
-            model = next(found for found in candidates if isinstance(found, type) and issubclass(found, BaseModel))
+            types = (annotation, *get_args(annotation))
+            model = next(each for each in types if isinstance(each, type) and issubclass(each, BaseModel))
     return model

@@ -1,4 +1,4 @@
-"""What a text in a file stands for; errors say what is allowed. ``scalar`` makes a model's field of each."""
+"""Converts texts of a file to values. Errors say what is allowed. ``scalar`` makes a pydantic validator of each."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -18,11 +18,11 @@ _DURATION = re.compile(r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d
 _CALENDAR = re.compile(r"P(\d+W)?\d+[YM].*", re.ASCII)
 _MILLISECOND = timedelta(milliseconds=1)
 _LONGEST = 10**14
-"""Milliseconds: more than anybody can mean, less than a timedelta can hold."""
+"""Milliseconds. A timedelta can hold more."""
 
 
 def scalar(convert: Callable[[str], Value]) -> PlainValidator:
-    """A validator of single values; ``convert`` raises ValueError with what is wrong."""
+    """Returns a validator of single values. ``convert`` raises ValueError with a reason."""
 
     def check(value: object) -> Value:
         if not isinstance(value, str):
@@ -35,11 +35,11 @@ def scalar(convert: Callable[[str], Value]) -> PlainValidator:
 
 
 def number(low: str, high: str, places: int) -> Callable[[str], Decimal]:
-    """An exact decimal between two others, both included."""
+    """Returns a converter to an exact decimal in a range, both ends included."""
 
     def convert(text: str) -> Decimal:
         if not _DECIMAL.fullmatch(text):
-            raise ValueError(f"{_quoted(text)} is no decimal number such as 0.02")
+            raise ValueError(f"{_quoted(text)} is not a decimal number such as 0.02")
         found = Decimal(text)
         if not Decimal(low) <= found <= Decimal(high):
             raise ValueError(f"{text} is not between {low} and {high}")
@@ -51,19 +51,19 @@ def number(low: str, high: str, places: int) -> Callable[[str], Decimal]:
 
 
 def points(low: str, high: str) -> Callable[[str], int]:
-    """Points with two places, in hundredths."""
+    """Returns a converter of points with two places to hundredths."""
     exact = number(low, high, places=2)
     return lambda text: int(exact(text).scaleb(2))
 
 
 def whole(low: int, high: int) -> Callable[[str], int]:
-    """A whole number."""
+    """Returns a converter to an integer."""
     exact = number(str(low), str(high), places=0)
     return lambda text: int(exact(text))
 
 
 def duration(low: timedelta, high: timedelta) -> Callable[[str], int]:
-    """An ISO 8601 duration of weeks, days, hours, minutes and seconds, in milliseconds."""
+    """Returns a converter of an ISO 8601 duration (weeks, days, hours, minutes, seconds) to milliseconds."""
 
     def convert(text: str) -> int:
         found = _timedelta(text)
@@ -79,7 +79,7 @@ def _timedelta(text: str) -> timedelta:
         raise ValueError(f"{text}: months and years have no fixed length; give days, such as P365D")
     match = _DURATION.fullmatch(text)
     if not match or not any(match.groups()) or text.endswith("T"):
-        raise ValueError(f"{_quoted(text)} is no ISO 8601 duration such as P30D or PT15M")
+        raise ValueError(f"{_quoted(text)} is not an ISO 8601 duration such as P30D or PT15M")
     weeks, days, hours, minutes, seconds = (Decimal(part or 0) for part in match.groups())
     milliseconds = (((weeks * 7 + days) * 24 + hours) * 60 + minutes) * 60_000 + seconds * 1_000
     if milliseconds > _LONGEST:
@@ -88,7 +88,7 @@ def _timedelta(text: str) -> timedelta:
 
 
 def in_iso(length: timedelta) -> str:
-    """A duration as ISO 8601, in days or else the largest unit that divides it."""
+    """Returns the duration as ISO 8601, in days or in the largest smaller unit that gives a whole number."""
     seconds, rest = divmod(length // _MILLISECOND, 1_000)
     if rest:
         return f"PT{length.total_seconds():g}S"
@@ -101,7 +101,7 @@ def in_iso(length: timedelta) -> str:
 
 
 def choice(allowed: Mapping[str, Value]) -> Callable[[str], Value]:
-    """One of these words."""
+    """Returns a converter that allows these words only."""
 
     def convert(text: str) -> Value:
         if text not in allowed:
@@ -112,22 +112,21 @@ def choice(allowed: Mapping[str, Value]) -> Callable[[str], Value]:
 
 
 def text(value: str) -> str:
-    """A printable text."""
+    """Checks that the text is printable and not too long."""
     if len(value) > LONGEST_TEXT or not value.isprintable() or value != value.strip():
-        raise ValueError(f"{_quoted(value)} is no text of at most {LONGEST_TEXT} printable characters ")
+        raise ValueError(f"{_quoted(value)} is not a text of at most {LONGEST_TEXT} printable characters")
     return value
 
 
 def day(text: str) -> date:
-    """A date, YYYY-MM-DD."""
+    """Converts YYYY-MM-DD to a date."""
     try:
         if _DAY.fullmatch(text):
             return date.fromisoformat(text)
     except ValueError:
         pass
-    raise ValueError(f"{_quoted(text)} is no day such as 2026-12-24")
+    raise ValueError(f"{_quoted(text)} is not a day such as 2026-12-24")
 
 
 def _quoted(text: str) -> str:
-    shown = text if len(text) <= 50 else text[:47] + "…"  # noqa: PLR2004 - enough to recognise it
-    return repr(shown)
+    return repr(text if len(text) <= 50 else text[:47] + "…")  # noqa: PLR2004 - enough to recognise it

@@ -1,7 +1,7 @@
-"""YAML as maps, lists and texts, with the line of each.
+"""Reads YAML into maps, lists and texts, and keeps the line of each value.
 
-Every scalar stays the text that is written: YAML 1.1 would read 12:30 as 750, no as false, 010 as 8, and 0.1 as a
-binary fraction. What cannot be meant in such a file (a key given twice, anchors, tags) is refused.
+A scalar stays the text in the file. YAML 1.1 would read 12:30 as 750, no as false, 010 as 8, and 0.1 as a binary
+fraction. Duplicate keys, anchors and tags are errors.
 """
 
 from collections.abc import Iterable
@@ -11,15 +11,15 @@ from typing import Any
 import yaml
 
 Path = tuple[str | int, ...]
-"""Where a value is: keys, and numbers of list items from 0."""
+"""The position of a value: keys, and indexes of list items from 0."""
 
 LARGEST_FILE = 256 * 1024
-"""Bytes: some 20,000 item codes, read in a few seconds by the slowest process."""
+"""Bytes. About 20,000 item codes fit, and a slow process reads them in a few seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake; ``line`` counts from 1, ``path`` is empty where the file as a whole is meant."""
+    """One problem. ``line`` counts from 1. ``path`` is empty for a problem of the whole file."""
 
     line: int
     path: str
@@ -30,7 +30,7 @@ class Problem:
 
 
 class InvalidFileError(ValueError):
-    """A file that is not what it should be; the message has a line for each problem."""
+    """The file is not valid. The message has one line for each problem."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(sorted(problems, key=lambda problem: problem.line))
@@ -39,36 +39,36 @@ class InvalidFileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """What a file says, the line of every value in it, and what of it cannot be meant."""
+    """The content of a file, the line of each value, and the problems that were found while reading."""
 
     value: Any
     lines: dict[Path, int]
     problems: list[Problem]
 
     def problem(self, path: Path, message: str) -> Problem:
-        """A problem at that path, or with what should be there: then the line is that of what it is missing in."""
+        """Returns a problem at that path. A missing value has the line of the map that should contain it."""
         found = path
         while found and found not in self.lines:
             found = found[:-1]
-        return Problem(self.lines.get(found, 1), shown(path), message)
+        return Problem(self.lines.get(found, 1), path_text(path), message)
 
 
-def shown(path: Path) -> str:
-    """As people write it: ``campaigns[2].hours``."""
+def path_text(path: Path) -> str:
+    """Returns the path as people write it: ``campaigns[2].hours``."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return text.removeprefix(".")
 
 
 def read(text: str) -> Tree:
-    """The tree of a YAML text; raises InvalidFileError where it is no YAML at all."""
+    """Parses a YAML text. Raises InvalidFileError if it is not YAML."""
     if len(text.encode()) > LARGEST_FILE:
         raise InvalidFileError([Problem(1, "", f"the file has more than {LARGEST_FILE // 1024} KiB")])
     try:
         root = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         line = 1 + (error.problem_mark.line if error.problem_mark else 0)
-        said = ", ".join(part for part in (error.context, error.problem) if part)
-        raise InvalidFileError([Problem(line, "", f"cannot be read: {said}")]) from error
+        reason = ", ".join(part for part in (error.context, error.problem) if part)
+        raise InvalidFileError([Problem(line, "", f"cannot be read: {reason}")]) from error
     except yaml.reader.ReaderError as error:
         line = 1 + text.count("\n", 0, int(error.position))
         raise InvalidFileError([Problem(line, "", "cannot be read: a character is not printable")]) from error
@@ -92,11 +92,11 @@ def _map(node: yaml.MappingNode, path: Path, tree: Tree) -> dict[str, Any]:
     for key, value in node.value:
         line = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode):
-            tree.problems.append(Problem(line, shown(path), "a key must be a single word"))
+            tree.problems.append(Problem(line, path_text(path), "a key must be a single word"))
             continue
         place = (*path, key.value)
         if key.value in found:
-            tree.problems.append(Problem(line, shown(place), f"given twice, first in line {tree.lines[place]}"))
+            tree.problems.append(Problem(line, path_text(place), f"given twice, first in line {tree.lines[place]}"))
             continue
         tree.lines[place] = line
         found[key.value] = _value(value, place, tree)
@@ -104,7 +104,7 @@ def _map(node: yaml.MappingNode, path: Path, tree: Tree) -> dict[str, Any]:
 
 
 class _Loader(yaml.BaseLoader):
-    """Refuses what makes a value depend on another place of the file, or on a type."""
+    """Forbids anchors, aliases and tags: a value depends on nothing but its own text."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]

@@ -1,9 +1,9 @@
-"""Tests of the images and of what Compose makes of them: they need an engine, so they run where it is asked for."""
+"""Tests of the images and of the compose files. They need a container engine, so they run only on request."""
 
 import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _asked_for(pytestconfig: pytest.Config) -> None:
+def _only_on_request(pytestconfig: pytest.Config) -> None:
     if not pytestconfig.getoption("--containers"):
         pytest.skip("needs --containers (make test-containers)")

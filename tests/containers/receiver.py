@@ -1,4 +1,4 @@
-"""An endpoint of webhooks: verifies each notification and says what came, a line of JSON each."""
+"""A webhook endpoint that verifies each notification and prints it as a line of JSON."""
 
 import json
 import os
@@ -10,13 +10,13 @@ from standardwebhooks import Webhook
 class Endpoint(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
-        event = Webhook(os.environ["SECRET"]).verify(body, dict(self.headers))  # else it raises, and gives no answer
-        print(json.dumps(event), flush=True)  # noqa: T201  # the log is what a test reads
+        event = Webhook(os.environ["SECRET"]).verify(body, dict(self.headers))  # raises if the signature is wrong
+        print(json.dumps(event), flush=True)  # noqa: T201  # the test reads the log
         self.send_response(204)
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Nothing but notifications."""
+        """Print only notifications."""
 
 
-HTTPServer(("0.0.0.0", 8000), Endpoint).serve_forever()  # noqa: S104  # of its container
+HTTPServer(("0.0.0.0", 8000), Endpoint).serve_forever()  # noqa: S104  # only reachable inside the container network

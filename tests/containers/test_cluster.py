@@ -1,4 +1,4 @@
-"""The pipeline on a Spark cluster of containers: what comes out is what one machine makes of it."""
+"""The pipeline on a Spark cluster of containers gives the same output as on one machine."""
 
 import json
 import time
@@ -27,10 +27,10 @@ _APPLICATIONS = "http://127.0.0.1:4040/api/v1/applications"
 
 
 class Cluster(ContainerStack):
-    """The stack with its pipeline submitted to a master with two workers.
+    """The stack with a pipeline that is submitted to a master with two workers.
 
     Attributes:
-        lost: the worker that was killed, if one was to be.
+        lost: the worker that the test killed, if any.
     """
 
     def __init__(self, directory: Path, *, loses_a_worker: bool) -> None:
@@ -41,7 +41,7 @@ class Cluster(ContainerStack):
             sales_interval=timedelta(seconds=2),
             export_interval=timedelta(seconds=2),
             stop_timeout=timedelta(seconds=1),
-            # Some batches a query, so that there is a middle.
+            # Several batches a query, so that a kill can hit a batch in the middle.
             max_offsets_per_trigger=120,
         )
         super().__init__(directory, settings, profiles=["cluster"])
@@ -49,13 +49,13 @@ class Cluster(ContainerStack):
         self._loses_a_worker = loses_a_worker
 
     def check(self) -> None:
-        """Asked twice a second while the day goes through; here a worker may be lost."""
+        """Runs twice a second while the queries process the day. Kills a worker if the test wants it."""
         super().check()
         if self._loses_a_worker and self.lost is None:
             self.lost = self._kill_a_busy_worker()
 
     def _kill_a_busy_worker(self) -> Container | None:
-        """A task that runs when its worker is stopped cannot end before the worker is killed."""
+        """Stop the worker first: a task that runs then cannot end before the kill."""
         for worker in self.project.containers("spark-worker"):
             if not self._active_tasks(worker):
                 continue
@@ -67,14 +67,14 @@ class Cluster(ContainerStack):
         return None
 
     def _active_tasks(self, worker: Container) -> int:
-        """Of the executors of a worker, as the driver counts them; none before the first batch has been done."""
+        """The tasks on the executors of a worker, as the driver reports them. 0 before the first batch."""
         networks = json.loads(engine("inspect", "--format", "{{json .NetworkSettings.Networks}}", worker.id))
         addresses = {network["IPAddress"] for network in networks.values()}
         executors = [each for each in self.executors() if each["hostPort"].rpartition(":")[0] in addresses]
         return sum(each["activeTasks"] for each in executors if each["completedTasks"])
 
     def executors(self) -> list[dict[str, Any]]:
-        """Those that work and those that were lost, as the driver tells; none before it is there."""
+        """Active and lost executors, as the driver reports them. Empty before the driver runs."""
         ask = (
             "import json, urllib.request as r\n"
             f"url = '{_APPLICATIONS}'\n"
@@ -85,7 +85,7 @@ class Cluster(ContainerStack):
             found: list[dict[str, Any]] = json.loads(
                 engine("exec", self.project.container("pipeline").id, "python", "-c", ask)
             )
-        except ContainersError:  # it has not come so far
+        except ContainersError:  # the driver does not answer yet
             return []
         return found
 
@@ -105,8 +105,8 @@ def cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
         stack.stop()
 
 
-def a_day_through(stack: Cluster) -> dict[str, Any]:
-    """Send the day; compare every record, row and balance with the oracle, by which the local stack is judged too."""
+def process_a_day(stack: Cluster) -> dict[str, Any]:
+    """Publish the day, and compare every record, row and balance with the oracle of the local demo."""
     sent = list(simulated(DAY, schema_ids(stack.settings)))
     result = run(stack, sent, expect(sent, stack.settings.loyalty_factor), RATE, progress_bars(Console()))
     assert [] == result.mismatches
@@ -114,12 +114,12 @@ def a_day_through(stack: Cluster) -> dict[str, Any]:
 
 
 def signal_all(container: Container, name: str) -> None:
-    """To every process of a container but its first."""
+    """Send a signal to every process of a container except the first."""
     engine("exec", container.id, "sh", "-c", f"kill -{name} -1")
 
 
 def workers_of(stack: Cluster) -> list[str]:
-    """What the master says of each worker."""
+    """The state of each worker, as the master reports it."""
     said = engine("exec", stack.project.container("spark-master").id, "python", "-c", _WORKERS)
     return sorted(json.loads(said))
 
@@ -131,10 +131,10 @@ _WORKERS = (
 
 
 @pytest.mark.timeout(1800)
-def test_a_cluster_counts_as_one_machine_does(cluster: Callable[..., Cluster]) -> None:
-    """All that comes out is what the oracle says, and the work was done by executors on both workers."""
+def test_a_cluster_gives_the_same_output_as_one_machine(cluster: Callable[..., Cluster]) -> None:
+    """The output agrees with the oracle, and executors on both workers did the work."""
     stack = cluster(loses_a_worker=False)
-    assert 0 == a_day_through(stack)["mismatches"]
+    assert 0 == process_a_day(stack)["mismatches"]
     assert ["ALIVE", "ALIVE"] == workers_of(stack)
     executors = {each["hostPort"].rpartition(":")[0]: each for each in stack.executors() if each["id"] != "driver"}
     assert 2 == len(executors)
@@ -142,14 +142,14 @@ def test_a_cluster_counts_as_one_machine_does(cluster: Callable[..., Cluster]) -
 
 
 @pytest.mark.timeout(1800)
-def test_a_worker_killed_in_a_batch_changes_nothing(cluster: Callable[..., Cluster]) -> None:
-    """A worker's container is killed with a task running on it: the other does its work, the totals are the same."""
+def test_a_worker_that_dies_in_a_batch_changes_no_output(cluster: Callable[..., Cluster]) -> None:
+    """After the kill of a worker with a running task, the other worker repeats the task, and the totals agree."""
     stack = cluster(loses_a_worker=True)
-    assert 0 == a_day_through(stack)["mismatches"]
+    assert 0 == process_a_day(stack)["mismatches"]
     assert stack.lost is not None
     (lost,) = [each for each in stack.executors() if not each["isActive"]]
-    assert lost["failedTasks"], "no task ran on it: it was not killed in a batch"
-    deadline = time.monotonic() + 120  # the master gives a silent worker a minute
+    assert lost["failedTasks"], "the worker had no task when it was killed"
+    deadline = time.monotonic() + 120  # the master waits a minute for a silent worker
     while "DEAD" not in workers_of(stack):
         assert time.monotonic() < deadline
         time.sleep(1)

@@ -1,4 +1,4 @@
-"""`make compose-demo` as a user runs it, with a short day."""
+"""`make compose-demo`, as a user runs it, with a short day."""
 
 import json
 import subprocess
@@ -11,8 +11,8 @@ from infra.local import jars
 from infra.local.stack import private_settings
 
 
-def test_every_result_agrees_and_nothing_stays(tmp_path: Path) -> None:
-    """The report has the keys of the local demo's and no mismatch; containers, volumes and network are gone."""
+def test_every_result_agrees_and_nothing_remains(tmp_path: Path) -> None:
+    """The report has the keys of the local demo and no mismatch. No container, volume or network remains."""
     command = [sys.executable, "-m", "infra.demo", "--containers", "--invoices", "300", "--var", str(tmp_path)]
     demo = subprocess.run(command, cwd=jars.ROOT, capture_output=True, text=True, check=False)
     assert demo.returncode == 0, demo.stdout + demo.stderr

@@ -1,4 +1,4 @@
-"""What the images promise: no root, no secrets, data that survive, a database that knows its callers."""
+"""The images run without root, contain no secrets, keep their data and authenticate callers."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ EVERY_IMAGE = pytest.mark.parametrize("image", [KAFKA, POSTGRES, PIPELINE, API, 
 
 
 def inside(image: str, *command: str) -> str:
-    """The output of a command in a container of its own, which may write nowhere but in /tmp."""
+    """The output of a command in a new container that can write only to /tmp."""
     program, *arguments = command
     options = ["--rm", "--network", "none", "--read-only", "--tmpfs", "/tmp", "--entrypoint", program]  # noqa: S108
     return engine("run", *options, image, *arguments)
@@ -31,7 +31,7 @@ def inside(image: str, *command: str) -> str:
 
 @EVERY_IMAGE
 def test_nobody_is_root(image: str) -> None:
-    """Processes run as user 10001, who owns no program."""
+    """Processes run as user 10001, which owns no program."""
     assert "10001" == inside(image, "id", "-u").strip()
     own = ["find", "/app", "/usr", "-xdev", "-user", "10001"]
     assert "" == inside(image, *own)
@@ -39,7 +39,7 @@ def test_nobody_is_root(image: str) -> None:
 
 @EVERY_IMAGE
 def test_nothing_secret_is_inside(image: str) -> None:
-    """No variable of the image is a password, and the certificates given for the build are in no image."""
+    """No variable is a password, and no image contains the certificates of the build."""
     environment = json.loads(engine("inspect", "--format", "{{json .Config.Env}}", image))
     assert [] == [variable for variable in environment if "PASSWORD" in variable or "SECRET" in variable]
     given = "test ! -d /usr/local/share/ca-certificates || ls /usr/local/share/ca-certificates; ls /tmp"
@@ -49,7 +49,7 @@ def test_nothing_secret_is_inside(image: str) -> None:
 
 @EVERY_IMAGE
 def test_compilers_and_installers_stay_behind(image: str) -> None:
-    """What builds an image is not in it: an intruder finds no pip, and no compiler."""
+    """The images contain no pip, compiler or download tool that an intruder could use."""
     found = inside(
         image, "sh", "-c", "command -v pip pip3 gcc cc make git curl wget; ls /app/.venv/bin/pip 2>/dev/null; true"
     )
@@ -57,7 +57,7 @@ def test_compilers_and_installers_stay_behind(image: str) -> None:
 
 
 def test_python_workers_start_from_compiled_modules() -> None:
-    """PySpark's archives, in which nothing is compiled, are not there for Spark to put before the installed package."""
+    """The image lacks PySpark's archives of sources, which Spark would prefer to the compiled package."""
     assert "" == inside(PIPELINE, "find", "/app/.venv", "-name", "*.zip")
     cached = inside(PIPELINE, "python", "-c", "import pyspark.worker as it; print(it.__spec__.cached)").strip()
     assert "" == inside(PIPELINE, "sh", "-c", f"test -e {cached} || echo none")
@@ -76,14 +76,14 @@ def postgres() -> Iterator[PostgresInContainer]:
 
 
 def ask(database: PostgresInContainer, statement: str, password: str = PASSWORD) -> subprocess.CompletedProcess[str]:
-    """Run a statement as a client over TCP."""
+    """Run a statement over TCP."""
     client = ["docker", "exec", "--env", f"PGPASSWORD={password}", database.get_container_id(), "psql"]
     options = ["--host=127.0.0.1", "--username=loyalty", "--no-align", "--tuples-only", f"--command={statement}"]
     return subprocess.run([*client, *options], capture_output=True, text=True, check=False)
 
 
 def test_rows_survive_a_stop_and_a_kill(postgres: PostgresInContainer) -> None:
-    """What was committed is there after an orderly stop and after a kill."""
+    """Committed rows survive an orderly stop and a kill."""
     container = postgres.get_wrapped_container()
     ask(postgres, "CREATE TABLE entries (number int)")
     for number, end in enumerate((container.stop, container.kill)):
@@ -95,7 +95,7 @@ def test_rows_survive_a_stop_and_a_kill(postgres: PostgresInContainer) -> None:
 
 
 def test_a_wrong_password_is_refused(postgres: PostgresInContainer) -> None:
-    """Over TCP nobody gets in without the password, from within the container neither."""
+    """The server refuses TCP connections without the password, also inside the container."""
     assert "1\n" == ask(postgres, "SELECT 1").stdout
     refused = ask(postgres, "SELECT 1", "another")
     assert 2 == refused.returncode
@@ -103,13 +103,13 @@ def test_a_wrong_password_is_refused(postgres: PostgresInContainer) -> None:
 
 
 def test_a_database_without_a_password_does_not_start() -> None:
-    """The first start says what it needs."""
+    """The first start fails and names the missing password."""
     with pytest.raises(ContainersError, match="needs POSTGRES_PASSWORD or POSTGRES_PASSWORD_FILE"):
         engine("run", "--rm", POSTGRES)
 
 
 def test_a_new_container_goes_on_with_the_data_of_a_volume() -> None:
-    """An image can be replaced: user, password and rows are the volume's."""
+    """A new container keeps user, password and rows of the volume."""
     volume = f"loyalty-test-{uuid.uuid4().hex[:8]}"
     engine("volume", "create", volume)
     try:
@@ -122,7 +122,7 @@ def test_a_new_container_goes_on_with_the_data_of_a_volume() -> None:
 
 
 def test_a_broker_keeps_its_identity_over_a_kill() -> None:
-    """Killed and started again it is the same cluster, not a new and empty one."""
+    """A broker that was killed starts again as the same cluster."""
     from services.messaging.clients import admin
     from services.settings import Settings
 

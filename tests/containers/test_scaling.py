@@ -1,4 +1,4 @@
-"""`--scale api=N` while callers read: containers come and go, and no answer is wrong."""
+"""`--scale api=N` while callers read: every answer is right while containers start and stop."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -18,12 +18,12 @@ from tests.support.read_load import Load, Writer
 CARDS = [f"CARD{number}" for number in range(45)]
 DEADLINE_SECONDS = 240
 ANSWERS = 500
-"""Checked in each state of the group before it changes again."""
+"""Reads that each state of the group must serve before it changes again."""
 
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[ContainerStack]:
-    """Kafka, the topics and one API instance; the pipeline's part is played by a writer of the changelog."""
+    """Kafka, the topics and one API instance. The test writes the changelog in place of the pipeline."""
     stack = ContainerStack(tmp_path, private_settings(tmp_path))
     try:
         stack.project.up("api")
@@ -35,12 +35,12 @@ def stack(tmp_path: Path) -> Iterator[ContainerStack]:
 def wait_for(what: str, is_so: Callable[[], Any]) -> None:
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not is_so():
-        assert time.monotonic() < deadline, f"not in time: {what}"
+        assert time.monotonic() < deadline, f"the condition did not hold in time: {what}"
         time.sleep(0.2)
 
 
 def is_shared(urls: list[str]) -> bool:
-    """Whether each instance is ready, and knows as many as there are, with an owner for each partition."""
+    """Whether each instance is ready and knows all instances and an owner for each partition."""
     if not all(is_healthy(f"{url}/readyz") for url in urls):
         return False
     known = [httpx.get(f"{url}/v1/stores/customer-balances/metadata", trust_env=False).json() for url in urls]
@@ -49,22 +49,22 @@ def is_shared(urls: list[str]) -> bool:
 
 
 def test_scaling_one_three_two_under_read_load(stack: ContainerStack) -> None:
-    """Readers never see less than they have seen, nor a total that never was, and are answered in every state."""
+    """Reads never go back, never show a wrong total, and succeed in every state of the group."""
     urls = stack.api_urls()
     wait_for("one instance", lambda: is_shared(urls))
     asked = list(urls)
     with Load(Writer(BalanceWriter(stack.settings), CARDS), lambda: asked) as load:
         for number in (3, 2):
-            checked_until(load, load.findings.answers + ANSWERS)
+            wait_for_reads(load, load.findings.answers + ANSWERS)
             if number < len(asked):
-                # As whoever balances the load does it: no new request for one that goes.
+                # As a load balancer does: send no new request to an instance that stops.
                 asked = [stack.project.url(container, 8080) for container in stack.project.containers("api")][:number]
             stack.project.up("api", scale={"api": number})
             urls = stack.api_urls()
             assert number == len(urls)
             asked = urls
-            wait_for(f"{number} instances", lambda: is_shared(urls))  # noqa: B023  # asked before the next turn
-        checked_until(load, load.findings.answers + ANSWERS)
+            wait_for(f"{number} instances", lambda: is_shared(urls))  # noqa: B023  # evaluated before the next iteration
+        wait_for_reads(load, load.findings.answers + ANSWERS)
     findings = load.findings
     assert [] == findings.wrong
     assert findings.answers > 3 * ANSWERS
@@ -73,5 +73,5 @@ def test_scaling_one_three_two_under_read_load(stack: ContainerStack) -> None:
     assert {200} == {answer.status_code for answer in answers.values()}
 
 
-def checked_until(load: Load, answers: int) -> None:
+def wait_for_reads(load: Load, answers: int) -> None:
     wait_for(f"{answers} answers; {load.findings}", lambda: load.findings.answers >= answers)

@@ -1,4 +1,4 @@
-"""The secured compose files: a service gets in as itself, with its own password and rights, and in no other way."""
+"""The secured compose files: a service authenticates only with its own password and has only its own rights."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from infra.security.folder import LOCAL_HOSTS, SecurityFolder
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerStack]:
-    """Kafka with its users, rights and topics; no pipeline and no API."""
+    """Kafka with its users, rights and topics, without pipeline and API."""
     directory = tmp_path_factory.mktemp("secured")
     folder = SecurityFolder(directory / "security")
     folder.complete(LOCAL_HOSTS)
@@ -27,18 +27,18 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerStack
 
 
 def simulate(stack: ContainerStack, **variables: str) -> str:
-    """One invoice from the till's container, with other variables than the compose file gives it."""
+    """Publish one invoice from the till's container, with changed variables."""
     changes = [part for name, value in variables.items() for part in ("-e", f"LOYALTY_KAFKA_{name}={value}")]
     return stack.project.compose("run", "--rm", "-T", *changes, "simulate", "simulate", "--count", "1")
 
 
 def test_the_till_publishes(secured: ContainerStack) -> None:
-    """With the credentials of the compose file."""
+    """The till publishes with the credentials of the compose file."""
     assert "published" in simulate(secured)
 
 
 @pytest.mark.parametrize(
-    ("variables", "says"),
+    ("variables", "message"),
     [
         ({"SASL_USERNAME": "pipeline"}, "cannot be used: SASL authentication error"),
         ({"SASL_USERNAME": "admin"}, "cannot be used: SASL authentication error"),
@@ -48,14 +48,16 @@ def test_the_till_publishes(secured: ContainerStack) -> None:
     ],
     ids=["another-user", "admin", "plain-text", "another-authority", "another-password"],
 )
-def test_as_anybody_else_it_is_refused(secured: ContainerStack, variables: dict[str, str], says: str) -> None:
-    """The till's password opens no other user, and no other password is in its container."""
-    with pytest.raises(ContainersError, match=says):
+def test_the_till_cannot_authenticate_as_another_user(
+    secured: ContainerStack, variables: dict[str, str], message: str
+) -> None:
+    """The till's password works for no other user, and its container has no other password."""
+    with pytest.raises(ContainersError, match=message):
         simulate(secured, **variables)
 
 
-def test_anothers_credentials_do_not_bring_the_tills_rights(secured: ContainerStack) -> None:
-    """The API as itself cannot publish invoices, whatever program runs under its name."""
+def test_the_api_cannot_publish_invoices(secured: ContainerStack) -> None:
+    """Kafka refuses invoices with the credentials of the API."""
     run = ("run", "--rm", "-T", "--no-deps", "--entrypoint", "loyalty")
     with pytest.raises(ContainersError, match="topic pos-invoices: Broker: Topic authorization failed"):
         secured.project.compose(*run, "api", "simulate", "--count", "1")

@@ -1,4 +1,4 @@
-"""The whole stack: a real Prometheus watches it, notifications reach an endpoint, an audit finds that all agrees."""
+"""The whole stack with Prometheus, a webhook endpoint and an audit."""
 
 import json
 import os
@@ -28,12 +28,12 @@ RECEIVER = Path(__file__).with_name("receiver.yml")
 SERVICES = ("pipeline", "api", "ledger", "webhooks", "receiver", "prometheus")
 INVOICES = 50
 SILENT = ("loyalty_forwarded_requests_total",)
-"""Counters by a label that nothing has had yet."""
+"""Counters whose label has no value yet."""
 
 
 @pytest.fixture(scope="module")
 def image() -> str:
-    """Debian's Prometheus; the upstream image takes its place where it can be pulled."""
+    """Prometheus from Debian. Use the upstream image where it can be pulled."""
     base, network = os.environ.get("BASE_IMAGE", "debian:bookworm-slim"), os.environ.get("BUILD_NETWORK", "default")
     options = ["--network", network, "--build-arg", f"BASE={base}", "--file", str(DOCKERFILE), "--tag", IMAGE]
     engine("build", *options, str(DOCKERFILE.parent))
@@ -41,7 +41,7 @@ def image() -> str:
 
 
 class Prometheus:
-    """The server of a stack."""
+    """The Prometheus server of a stack."""
 
     def __init__(self, stack: ContainerStack) -> None:
         self._url = stack.project.url(stack.project.container("prometheus"), 9090)
@@ -52,19 +52,19 @@ class Prometheus:
         return answer["data"]
 
     def sum_of(self, metric: str) -> float:
-        """Over all labels; 0 where nothing has said anything yet."""
+        """The sum over all labels. 0 if there is no sample yet."""
         found = self.get("query", query=f"sum({metric})")["result"]
         return float(found[0]["value"][1]) if found else 0.0
 
     def up(self) -> list[str]:
-        """The job of each process that it has scraped."""
+        """The job of each process that Prometheus has scraped."""
         targets = self.get("targets", state="active")["activeTargets"]
         return sorted(target["labels"]["job"] for target in targets if target["health"] == "up")
 
 
 @pytest.fixture(scope="module")
 def stack(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerStack]:
-    """The stack with two API instances, webhooks with an endpoint, and Prometheus; a day has gone through."""
+    """The stack with two API instances, a webhook endpoint and Prometheus, after it processed a day."""
     directory = tmp_path_factory.mktemp("whole")
     secret = endpoints(directory / "webhooks")
     environment = {
@@ -80,7 +80,7 @@ def stack(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cont
     try:
         stack.project.up(*SERVICES, scale={"api": 2})
         stack.wait_until_ready()
-        # A new endpoint gets what comes from now on.
+        # A new endpoint receives only later notifications.
         wait_for("webhooks", lambda: "following" in log_of(stack.project.container("webhooks")))
         day = Simulation(Options(count=INVOICES, seed=4), schema_ids(stack.settings)).messages()
         publish(stack.settings, topics.POS_INVOICES, ((message.key, message.value) for message in day))
@@ -90,7 +90,7 @@ def stack(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cont
 
 
 def endpoints(folder: Path) -> str:
-    """Write the file of one endpoint and of its secret, as any user may read them; returns the secret."""
+    """Write the files of one endpoint and its secret, readable by all users. Returns the secret."""
     folder.mkdir()
     secret = f"whsec_{b64encode(os.urandom(32)).decode()}"
     (folder / "secret").write_text(secret, encoding="utf-8")
@@ -103,12 +103,12 @@ def endpoints(folder: Path) -> str:
 def wait_for(what: str, is_so: Callable[[], Any]) -> None:
     deadline = time.monotonic() + 300
     while not is_so():
-        assert time.monotonic() < deadline, f"not in time: {what}"
+        assert time.monotonic() < deadline, f"the condition did not hold in time: {what}"
         time.sleep(0.5)
 
 
 def await_the_day(stack: ContainerStack) -> None:
-    """Until the loyalty query has read it and the ledger has what came of it."""
+    """Wait until the loyalty query has read the day and the ledger has all entries."""
     prometheus = Prometheus(stack)
     wait_for("the day", lambda: prometheus.sum_of("loyalty_query_input_rows_total{query='loyalty'}") >= INVOICES)
     entries = len(read_all(stack.settings, topics.LOYALTY))
@@ -124,8 +124,8 @@ def test_the_configuration_is_valid(image: str) -> None:
 
 
 @pytest.mark.timeout(1800)
-def test_everything_is_found_and_every_panel_answered(stack: ContainerStack) -> None:
-    """Every process is scraped; each panel has data, each rule is evaluated, and none fires."""
+def test_every_process_is_scraped_and_every_panel_has_data(stack: ContainerStack) -> None:
+    """Prometheus scrapes every process and evaluates each rule. Each panel has data, and no alert fires."""
     prometheus = Prometheus(stack)
     wait_for("all processes", lambda: prometheus.up() == ["api", "api", "ledger", "pipeline", "webhooks"])
     await_the_day(stack)
@@ -135,7 +135,7 @@ def test_everything_is_found_and_every_panel_answered(stack: ContainerStack) -> 
 
 
 def unanswered(prometheus: Prometheus) -> list[str]:
-    """What panels ask and nobody has said anything of."""
+    """The queries of panels that return no data."""
     panels = [panel for path in DASHBOARDS for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]]
     asked = [target["expr"].replace("$__rate_interval", "5m") for panel in panels for target in panel["targets"]]
     return [
@@ -151,7 +151,7 @@ def rules(prometheus: Prometheus) -> list[dict[str, Any]]:
 
 @pytest.mark.timeout(1800)
 def test_notifications_are_delivered_signed(stack: ContainerStack) -> None:
-    """The endpoint verifies each, and has one for each record of the topic loyalty."""
+    """The endpoint verifies one notification for each record of the topic loyalty."""
     await_the_day(stack)
     expected = len(read_all(stack.settings, topics.LOYALTY))
     receiver = stack.project.container("receiver")
@@ -162,8 +162,8 @@ def test_notifications_are_delivered_signed(stack: ContainerStack) -> None:
 
 
 @pytest.mark.timeout(1800)
-def test_every_account_agrees_in_every_place(stack: ContainerStack) -> None:
-    """The audit in a container finds the ledger, served balances and Spark's state, and no difference."""
+def test_the_audit_finds_no_difference(stack: ContainerStack) -> None:
+    """The audit in a container reads the ledger, the served balances and Spark's state, and finds no difference."""
     await_the_day(stack)
     command = ("loyalty", "audit", "--api", "http://api:8080", "--json")
     report = json.loads(stack.project.compose("run", "--rm", "-T", "audit", *command))

@@ -1,4 +1,7 @@
-"""``make faults``: every fault on the real stack, audited; exit status 0 only if nothing was lost, doubled or wrong."""
+"""``make faults``: inject every fault into the real stack, and audit the result.
+
+The exit status is 0 only if nothing was lost, doubled or wrong.
+"""
 
 import shutil
 import tempfile
@@ -12,34 +15,34 @@ from rich.console import Console
 
 from infra.local.interruption import interrupt_on_signals
 from infra.local.processes import ProcessFailedError
-from tests.faults import alone, damage, refusals, report, schema_change, under_load
+from tests.faults import alone, damage, reconciliation, refusals, report, schema_change, under_load
 from tests.faults.environment import Environment, NoEvidenceError
 from tests.faults.report import Row
 
 _ON_A_STACK = under_load.SCENARIOS | damage.SCENARIOS | refusals.SCENARIOS | refusals.LAST
-_ALONE = alone.SCENARIOS | schema_change.SCENARIOS
+_ALONE = alone.SCENARIOS | schema_change.SCENARIOS | reconciliation.SCENARIOS
 FAULTS = (*_ON_A_STACK, *_ALONE)
-"""Names, in the order in which they are injected."""
+"""The names of all faults, in the order of injection."""
 
 console = Console()
 
 
 def main(
     only: Annotated[
-        list[str] | None, typer.Option(help="Run the faults whose name contains this; can be repeated.")
+        list[str] | None, typer.Option(help="Run only faults whose name contains this text. Can be repeated.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the simulated days and of what is hit when.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the simulated days and of the random choices.")] = 1,
     *,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the data and logs of each stack.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the data and logs of each stack.")] = False,
     together: Annotated[
         float | None,
-        typer.Option(help="So many minutes: inject those that need no stack of their own once, and audit once."),
+        typer.Option(help="Inject the faults under load once each, for this number of minutes, and audit once."),
     ] = None,
     document: Annotated[
-        bool, typer.Option("--document", help="Inject nothing: write what is known into docs/reliability.md.")
+        bool, typer.Option("--document", help="Inject nothing. Write the last results into docs/reliability.md.")
     ] = False,
 ) -> None:
-    """Inject faults into stacks of their own, under load, and audit what came of each."""
+    """Inject faults into running stacks under load, and audit the result of each."""
     if document:
         report.into_document(FAULTS)
         return
@@ -53,7 +56,7 @@ def main(
         for number, name in enumerate(wanted):
             console.print(f"{name} …")
             started = time.monotonic()
-            # Each with days of its own: on one stack a seed of before would publish nothing but repeats.
+            # Each fault has its own seed. A used seed would publish only duplicates on the same stack.
             rows.append(_row(name, stacks, seed + number))
             report.write(rows)
             console.print(f"  {time.monotonic() - started:.0f} s, {rows[-1]}", highlight=False)
@@ -63,10 +66,10 @@ def main(
 
 
 class Stacks:
-    """Directories, and the stack on which one fault after the other is injected, for as long as it survives them."""
+    """The directories, and the stack that is reused until a fault is not survived."""
 
     def __init__(self, *, keep: bool) -> None:
-        self._keep, self._held = keep, ExitStack()
+        self._keep, self._resources = keep, ExitStack()
         self._environment: Environment | None = None
 
     def __enter__(self) -> Self:
@@ -76,24 +79,24 @@ class Stacks:
         self.discard()
 
     def directory(self) -> Path:
-        """A new one, until ``discard``."""
+        """A new directory, which ``discard`` deletes."""
         directory = Path(tempfile.mkdtemp(prefix="faults-"))
         if self._keep:
             console.print(f"  data: {directory}")
         else:
-            self._held.callback(shutil.rmtree, directory, ignore_errors=True)
+            self._resources.callback(shutil.rmtree, directory, ignore_errors=True)
         return directory
 
     def environment(self) -> Environment:
-        """The running stack, started if there is none."""
+        """The running stack. Starts one if there is none."""
         if self._environment is None:
-            self._environment = self._held.enter_context(Environment(self.directory()))
+            self._environment = self._resources.enter_context(Environment(self.directory()))
         return self._environment
 
     def discard(self) -> None:
-        """Stop what runs; the next fault gets a new one."""
+        """Stop the stack and delete its directories. The next fault gets a new stack."""
         self._environment = None
-        self._held.close()
+        self._resources.close()
 
 
 def _row(name: str, stacks: Stacks, seed: int) -> Row:
@@ -104,7 +107,7 @@ def _row(name: str, stacks: Stacks, seed: int) -> Row:
             stacks.discard()
             row = _ALONE[name](name, stacks.directory(), seed)
     except (NoEvidenceError, ProcessFailedError) as error:
-        # Nobody knows what is lost where nothing comes any more.
+        # Without recovery nothing can be audited, so the fault counts as lost and doubled.
         row = Row(name, 1, 1, 0, 0, evidence=f"did not recover: {error}"[:2_000])
     if not row.is_survived:
         stacks.discard()

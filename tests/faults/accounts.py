@@ -1,8 +1,8 @@
-"""The truth about accounts, for the auditor: what invoices and commands make of them, worked out a second time.
+"""The auditor's own computation of accounts from invoices and commands.
 
-Nothing is shared with the domain. Two input topics have no order between them, so one thing is taken from the record:
-in which order a customer's entries stand. From there on every entry, decision and answer has one right content. The
-rules are those without a programme file: nothing is pending, nothing expires, there are no tiers.
+It shares no code with the domain. The two input topics have no common order, so it takes the order of the entries of
+a customer from the output. Given that order, every entry, decision and response has one right content. The rules are
+those without a programme file: no pending points, no expiry, no tiers.
 """
 
 from collections import Counter, defaultdict
@@ -21,29 +21,29 @@ _RECEIVE, _LAPSED, _REFUSED = "receive", "lapsed", "refused"
 
 
 class Answer(NamedTuple):
-    """What a command was answered with in the end; ``body`` has the decision's members."""
+    """The final response to a command. ``body`` has the members of the decision."""
 
     status: int
     body: Mapping[str, str | int | None]
 
 
 @dataclass(frozen=True)
-class Given:
-    """What came in: points by invoice by card, and the records of loyalty-commands."""
+class AuditInput:
+    """The input: earned points by card and invoice, and the records of loyalty-commands."""
 
     earned: Mapping[str, Mapping[str, Decimal]]
     commands: Sequence[Record]
 
 
 @dataclass(frozen=True)
-class Came:
-    """What came of it.
+class AuditOutput:
+    """The output.
 
     Attributes:
-        entries: records of the loyalty topic, each id once.
-        decisions: records of loyalty-decisions that decide, however often each stands there.
-        balances: served, by card.
-        answers: that callers have got.
+        entries: records of the topic loyalty, without duplicates.
+        decisions: decided records of loyalty-decisions, including duplicates.
+        balances: served balances by card.
+        answers: responses that callers received.
     """
 
     entries: Sequence[Record]
@@ -52,17 +52,19 @@ class Came:
     answers: Sequence[Answer] = ()
 
 
-def mismatches(given: Given, came: Came) -> list[Mismatch]:
-    """Every difference; empty if all agree."""
+def mismatches(given: AuditInput, came: AuditOutput) -> list[Mismatch]:
+    """All differences between input and output. Empty if they agree."""
     by_card: defaultdict[str, list[Record]] = defaultdict(list)
     for entry in came.entries:
         by_card[entry["CustomerCardNo"]].append(entry)
     causes = dict(_causes(given, came.entries))
-    decided = {(entry["CustomerCardNo"], entry["EventID"]): entry for entry in came.entries if not _is_times(entry)}
+    decided = {
+        (entry["CustomerCardNo"], entry["EventID"]): entry for entry in came.entries if not _is_timer_entry(entry)
+    }
     return [
-        *_one_content_an_id(given.commands),
-        *_sent_is_received(given.commands, causes),
-        *_each_once(causes, came.entries),
+        *_reused_command_ids(given.commands),
+        *_transfers(given.commands, causes),
+        *_lost_or_doubled_entries(causes, came.entries),
         *(each for card, entries in sorted(by_card.items()) for each in _play(card, entries, causes)),
         *_decisions(causes, decided, came.decisions),
         *_balances(by_card, came.balances),
@@ -71,11 +73,11 @@ def mismatches(given: Given, came: Came) -> list[Mismatch]:
 
 
 Cause = tuple[str, str]
-"""A card, and the number of its invoice or the id of its command."""
+"""A card, and an invoice number or command id."""
 
 
-def _causes(given: Given, entries: Iterable[Record]) -> Iterator[tuple[Cause, Record]]:
-    """What must have an entry. The other end of a transfer follows from its entry, and not from what the topic says."""
+def _causes(given: AuditInput, entries: Iterable[Record]) -> Iterator[tuple[Cause, Record]]:
+    """Everything that must have an entry. The credit of a transfer follows from the entry of its sender."""
     for card, invoices in given.earned.items():
         for number, points in invoices.items():
             yield (card, number), {"Kind": "earned", "Points": points}
@@ -88,11 +90,11 @@ def _causes(given: Given, entries: Iterable[Record]) -> Iterator[tuple[Cause, Re
             yield (entry["Counterparty"], f"{entry['EventID']}/in"), received
 
 
-def _is_times(entry: Record) -> bool:
+def _is_timer_entry(entry: Record) -> bool:
     return bool(entry["Kind"] == _LAPSED)
 
 
-def _one_content_an_id(commands: Iterable[Record]) -> Iterator[Mismatch]:
+def _reused_command_ids(commands: Iterable[Record]) -> Iterator[Mismatch]:
     first: dict[str, Record] = {}
     for command in commands:
         same = {name: value for name, value in command.items() if name != "IssuedTime"}
@@ -100,20 +102,22 @@ def _one_content_an_id(commands: Iterable[Record]) -> Iterator[Mismatch]:
             yield Mismatch(Nature.WRONG, f"two commands have the id {command['CommandID']}")
 
 
-def _sent_is_received(commands: Iterable[Record], causes: Mapping[Cause, Record]) -> Iterator[Mismatch]:
+def _transfers(commands: Iterable[Record], causes: Mapping[Cause, Record]) -> Iterator[Mismatch]:
     due = {cause: record["Points"] for cause, record in causes.items() if record["Kind"] == _RECEIVE}
     there = {
         (each["CustomerCardNo"], each["CommandID"]): each["Points"] for each in commands if each["Kind"] == _RECEIVE
     }
     for cause in sorted({*due, *there}):
         if cause not in there:
-            yield Mismatch(Nature.LOST, f"transfer {cause}: {due[cause]} points were sent and are on no way")
+            yield Mismatch(Nature.LOST, f"transfer {cause}: {due[cause]} points were sent, and no credit exists")
         elif due.get(cause) != there[cause]:
-            yield Mismatch(Nature.WRONG, f"transfer {cause}: {due.get(cause)} points were sent, {there[cause]} came")
+            yield Mismatch(
+                Nature.WRONG, f"transfer {cause}: {due.get(cause)} points were sent, {there[cause]} were credited"
+            )
 
 
-def _each_once(causes: Mapping[Cause, Record], entries: Iterable[Record]) -> Iterator[Mismatch]:
-    found = Counter((entry["CustomerCardNo"], entry["EventID"]) for entry in entries if not _is_times(entry))
+def _lost_or_doubled_entries(causes: Mapping[Cause, Record], entries: Iterable[Record]) -> Iterator[Mismatch]:
+    found = Counter((entry["CustomerCardNo"], entry["EventID"]) for entry in entries if not _is_timer_entry(entry))
     for cause in sorted({*causes, *found}):
         if not found[cause]:
             yield Mismatch(Nature.LOST, f"{causes[cause]['Kind']} {cause} has no entry")
@@ -128,15 +132,15 @@ class _Account:
     reserved: dict[str, Decimal] = field(default_factory=dict)
 
     @property
-    def set_aside(self) -> Decimal:
+    def reserved_points(self) -> Decimal:
         return sum(self.reserved.values(), NOTHING)
 
     @property
     def available(self) -> Decimal:
-        return self.total - self.set_aside
+        return self.total - self.reserved_points
 
     def play(self, cause: Record, event_id: str) -> str:
-        """Do what an invoice or a command says; returns the kind of its entry."""
+        """Apply an invoice or a command. Returns the kind of its entry."""
         points = cause["Points"] or NOTHING
         kind = _REFUSED
         match cause["Kind"]:
@@ -161,24 +165,24 @@ class _Account:
 
 
 def _play(card: str, entries: Sequence[Record], causes: Mapping[Cause, Record]) -> Iterator[Mismatch]:
-    """Every entry against the account as those before it have left it."""
+    """Compare every entry with the account after all earlier entries."""
     account = _Account()
     for entry in sorted(entries, key=lambda each: (each["OpenedTime"], each["Sequence"])):
         event_id = entry["EventID"]
-        if _is_times(entry):
+        if _is_timer_entry(entry):
             is_open = account.reserved.pop(event_id, None) is not None
             kind = _LAPSED if is_open else "nothing, as no reservation was open"
         elif (cause := causes.get((card, event_id))) is not None:
             kind = account.play(cause, event_id)
         else:
-            continue  # it has been named as one too many
+            continue  # already reported as doubled
         account.sequence += 1
-        due = (account.sequence, kind, account.total, account.available, account.set_aside)
+        due = (account.sequence, kind, account.total, account.available, account.reserved_points)
         amounts = ("TotalLoyaltyPoints", "AvailableLoyaltyPoints", "ReservedLoyaltyPoints")
         said = (entry["Sequence"], entry["Kind"], *(entry[name] for name in amounts))
         if said != due:
             yield Mismatch(Nature.WRONG, f"entry of {event_id} of {card}: {_words(said)} where {_words(due)} is right")
-            # One wrong entry is one difference; the next is judged by what this one says.
+            # Continue from the wrong entry, so that it counts as one difference.
             account.sequence, account.total = entry["Sequence"], entry["TotalLoyaltyPoints"]
 
 
@@ -189,7 +193,7 @@ def _words(values: Iterable[object]) -> str:
 def _decisions(
     causes: Mapping[Cause, Record], entries: Mapping[Cause, Record], decisions: Iterable[Record]
 ) -> Iterator[Mismatch]:
-    """Every command has one decision, whatever is written twice, and it says what the entry says."""
+    """Every command has one decision, apart from duplicates, and it agrees with the entry."""
     contents: defaultdict[Cause, list[Record]] = defaultdict(list)
     for decision in decisions:
         known = contents[decision["CustomerCardNo"], decision["CommandID"]]
@@ -200,7 +204,7 @@ def _decisions(
         if cause not in contents:
             yield Mismatch(Nature.LOST, f"{causes[cause]['Kind']} {cause} has no decision")
         elif len(contents[cause]) > 1 or cause not in commanded:
-            yield Mismatch(Nature.DOUBLED, f"{cause} was decided {len(contents[cause])} times, and not the same")
+            yield Mismatch(Nature.DOUBLED, f"{cause} has {len(contents[cause])} different decisions")
         elif cause in entries and (wrong := _differs(contents[cause][0], entries[cause])):
             yield Mismatch(Nature.WRONG, f"decision on {cause}: {wrong}")
 
@@ -224,8 +228,8 @@ def _balances(entries: Mapping[str, Sequence[Record]], served: Mapping[str, Bala
             yield Mismatch(Nature.WRONG, f"balance of {card}: {served.get(card)} where {due} is right")
 
 
-def _answers(came: Came) -> Iterator[Mismatch]:
-    """What a caller was told must have been decided so; nobody may be told of points that were then not moved."""
+def _answers(came: AuditOutput) -> Iterator[Mismatch]:
+    """Every response agrees with the decision of its command."""
     decisions = {decision["CommandID"]: decision for decision in came.decisions}
     for answer in came.answers:
         command_id = str(answer.body.get("CommandID"))
@@ -235,6 +239,8 @@ def _answers(came: Came) -> Iterator[Mismatch]:
             continue
         due = (decision["Status"], decision["AccountSequence"], decision["TotalLoyaltyPoints"])
         total = Decimal(str(answer.body.get("TotalLoyaltyPoints")))
-        told = (answer.body.get("Status"), answer.body.get("AccountSequence"), total)
-        if told != due or (answer.status == httpx.codes.CONFLICT) != (due[0] == _REFUSED):
-            yield Mismatch(Nature.WRONG, f"{command_id} was answered {answer.status} {told}, where {due} is right")
+        observations = (answer.body.get("Status"), answer.body.get("AccountSequence"), total)
+        if observations != due or (answer.status == httpx.codes.CONFLICT) != (due[0] == _REFUSED):
+            yield Mismatch(
+                Nature.WRONG, f"{command_id} was answered {answer.status} {observations}, where {due} is right"
+            )

@@ -1,4 +1,4 @@
-"""Faults that need a stack of their own: other brokers than one's own, small disks."""
+"""Faults that need their own stack: special brokers and small disks."""
 
 import os
 import subprocess
@@ -10,16 +10,16 @@ from schemas import topics
 from tests.faults.brokers import AdvertisedBroker, BrokerCluster, LossyProxy
 from tests.faults.environment import Environment
 from tests.faults.report import Row
-from tests.faults.under_load import judged, load
+from tests.faults.under_load import audited_row, load
 
 _SMALL_DISK = "192m"
 
 Scenario = Callable[[str, Path, int], Row]
-"""Injects a fault into a stack of its own; takes its name, a directory and a seed."""
+"""Injects a fault into its own stack. Takes the name of the fault, a directory and a seed."""
 
 
 def acknowledgements_lost(name: str, directory: Path, seed: int) -> Row:
-    """Writes get through, their acknowledgements do not: producers send again, and the broker must know them."""
+    """The broker receives writes, but acknowledgements are lost. Producers retry, and the broker must deduplicate."""
     environment = Environment(directory)
     port = int(environment.settings.kafka_bootstrap_servers.rpartition(":")[2])
     broker = AdvertisedBroker(directory, port, environment.stack.broker.process)
@@ -28,21 +28,21 @@ def acknowledgements_lost(name: str, directory: Path, seed: int) -> Row:
     recoveries = []
     try:
         with environment:
-            with load(environment, seed) as told:
+            with load(environment, seed) as observations:
                 for _ in range(5):
                     environment.until_written(topics.LOYALTY, 20)
-                    before = proxy.lost_bytes
-                    proxy.lose_answers()
-                    environment.until("answers that are lost", lambda: proxy.lost_bytes > before)  # noqa: B023
-                    proxy.mend()
+                    before = proxy.dropped_bytes
+                    proxy.drop_responses()
+                    environment.until("a lost acknowledgement", lambda: proxy.dropped_bytes > before)  # noqa: B023
+                    proxy.repair()
                     recoveries.append(environment.recovered())
-            return judged(environment, name, told, recoveries)
+            return audited_row(environment, name, observations, recoveries)
     finally:
         proxy.close()
 
 
 def one_broker_of_three(name: str, directory: Path, seed: int) -> Row:
-    """Three replicas, two in sync: one broker may go at any time, and come back, each in its turn."""
+    """Kill and restart each of three brokers in turn, with three replicas and two in sync."""
     with BrokerCluster(directory) as cluster:
         environment = Environment(
             directory, kafka_bootstrap_servers=cluster.bootstrap_servers.split(",")[0], replication_factor=3
@@ -50,37 +50,39 @@ def one_broker_of_three(name: str, directory: Path, seed: int) -> Row:
         environment.use_brokers(cluster.bootstrap_servers, list(cluster.processes.values()))
         recoveries = []
         with environment:
-            with load(environment, seed) as told:
+            with load(environment, seed) as observations:
                 for node, process in cluster.processes.items():
                     environment.until_written(topics.LOYALTY, 20)
                     process.kill()
                     recoveries.append(environment.recovered())
                     cluster.start(node)
-            return judged(environment, name, told, recoveries)
+            return audited_row(environment, name, observations, recoveries)
 
 
 def disk_full(name: str, directory: Path, seed: int) -> Row:
-    """The disk under checkpoints, local stores or the broker's log is full; later there is space again."""
+    """Fill the disk of the checkpoints, the local stores and the broker in turn, and free it again."""
     if os.geteuid() != 0:
         return Row(name, 0, 0, 0, 0, evidence="not run: mounting small disks needs root")
     folders = [directory / each for each in ("checkpoints", "state", "kafka")]
     recoveries = []
     with small_disks(folders), Environment(directory) as environment:
-        with load(environment, seed) as told:
+        with load(environment, seed) as observations:
             for folder in folders:
                 environment.until_written(topics.LOYALTY, 20)
                 filler = folder / "filler"
                 stopped_at = environment.written(topics.POS_INVOICES) or 0
                 fill(filler)
                 if folder.name == "kafka":
-                    environment.until("a broker that gives up", lambda: environment.stack.broker.process.pid is None)
+                    environment.until(
+                        "the end of the broker process", lambda: environment.stack.broker.process.pid is None
+                    )
                 else:
                     environment.until("more invoices", lambda: _grown(environment, stopped_at, 200))  # noqa: B023
                 filler.unlink()
                 if environment.stack.broker.process.pid is None:
                     environment.stack.broker.start()
                 recoveries.append(environment.recovered())
-        return judged(environment, name, told, recoveries)
+        return audited_row(environment, name, observations, recoveries)
 
 
 def _grown(environment: Environment, since: int, by: int) -> bool:
@@ -89,7 +91,7 @@ def _grown(environment: Environment, since: int, by: int) -> bool:
 
 @contextmanager
 def small_disks(folders: Iterable[Path]) -> Iterator[None]:
-    """A small file system of its own under each folder."""
+    """Mount a small file system on each folder."""
     mounted = []
     try:
         for folder in folders:
@@ -103,7 +105,7 @@ def small_disks(folders: Iterable[Path]) -> Iterator[None]:
 
 
 def fill(filler: Path) -> None:
-    """Leave not a byte of the disk."""
+    """Fill the disk completely."""
     with suppress(OSError), filler.open("wb", buffering=0) as full:
         while True:
             full.write(b"\0" * 65_536)

@@ -1,8 +1,7 @@
-"""The auditor: works out from the input topic alone what must be there, and looks whether it is.
+"""The auditor compares all outputs with what follows from the input topics.
 
-It shares no memory with the load. What came in is what stands on pos-invoices and loyalty-commands; the rules are those
-of the demo's oracle and of ``accounts``, written a second time; outputs are read as their readers read them, repeats by
-id left out and counted.
+It shares no memory with the load: the input is what pos-invoices and loyalty-commands contain. Its rules are those of
+the demo's oracle and of ``accounts``, which share no code with the domain. It ignores and counts duplicates by id.
 """
 
 import json
@@ -22,24 +21,24 @@ from services.messaging.avro import UndecodableError, decoder
 from services.messaging.schema_ids import UnknownSchemaIdError, schema_ids
 from services.settings import Settings
 from tests.faults import accounts
-from tests.faults.accounts import Came, Given
+from tests.faults.accounts import AuditInput, AuditOutput
 from tests.faults.clerks import Answers
 from tests.faults.load import Readings
 from tests.support.kafka import read_all
 
 _SHOWN = 3
 _DECIDED = 2
-"""The sequence of a record of loyalty-decisions that decides."""
+"""The sequence number of a decided record of loyalty-decisions."""
 
 
 @dataclass
 class Verdict:
-    """What an audit found.
+    """The result of an audit.
 
     Attributes:
-        invoices: records on pos-invoices.
-        commands: ids on loyalty-commands.
-        again: output records that came once more under their id, which readers ignore.
+        invoices: number of records on pos-invoices.
+        commands: number of ids on loyalty-commands.
+        again: number of duplicates by id in the outputs, which readers ignore.
     """
 
     invoices: int
@@ -57,28 +56,28 @@ class Verdict:
 
 
 def audit(settings: Settings, url: str, readings: Readings | None = None, answers: Answers | None = None) -> Verdict:
-    """Compare all outputs, and what callers and clerks were told meanwhile, with what follows from the input.
+    """Compare all outputs, and all responses to callers and clerks, with what follows from the input.
 
     Args:
-        url: of an API instance that has caught up, as everything else must have.
+        url: an API instance. It and all other readers must have caught up.
     """
     readings, answers = readings or Readings(), answers or Answers()
     sent = list(_inputs(settings))
     expected = expect(sent, settings.loyalty_factor)
-    given = Given(expected.earned, _records(settings, topics.LOYALTY_COMMANDS))
+    given = AuditInput(expected.earned, _records(settings, topics.LOYALTY_COMMANDS))
     outputs, again = _outputs(settings, url, expected, given)
     decisions = [each for each in _records(settings, topics.LOYALTY_DECISIONS) if each["Sequence"] == _DECIDED]
     found = [
         *mismatches(*_without_accounts(expected, outputs)),
-        *accounts.mismatches(given, Came(outputs.notifications, decisions, outputs.balances, answers.final)),
-        *_told(readings, outputs),
+        *accounts.mismatches(given, AuditOutput(outputs.notifications, decisions, outputs.balances, answers.final)),
+        *_wrong_readings(readings, outputs),
         *(Mismatch(Nature.WRONG, text) for text in answers.wrong),
     ]
     return Verdict(len(sent), len({each["CommandID"] for each in given.commands}), again, found)
 
 
 def _without_accounts(expected: Expected, outputs: Outputs) -> tuple[Expected, Outputs]:
-    """What the demo's oracle, which knows of no commands, can judge here."""
+    """Remove accounts, because the demo's oracle knows no commands."""
     return replace(expected, earned=defaultdict(dict)), replace(outputs, notifications=(), balances={})
 
 
@@ -93,7 +92,7 @@ def _inputs(settings: Settings) -> list[Sent]:
     def invoice(value: bytes) -> Record | None:
         try:
             read = json.loads(value) if value[:1] == b"{" else decode(value)
-            # Half a surrogate pair is no text in UTF-8, though Python's parser takes it for one.
+            # Python's parser accepts half a surrogate pair, which is no valid UTF-8.
             json.dumps(read, ensure_ascii=False, default=str).encode()
         except (ValueError, RecursionError, UndecodableError, UnknownSchemaIdError):
             return None
@@ -103,7 +102,7 @@ def _inputs(settings: Settings) -> list[Sent]:
     return [Sent(key, value, None if value is None else invoice(value)) for key, value in messages]
 
 
-def _outputs(settings: Settings, url: str, expected: Expected, given: Given) -> tuple[Outputs, int]:
+def _outputs(settings: Settings, url: str, expected: Expected, given: AuditInput) -> tuple[Outputs, int]:
     cards = expected.earned.keys() | {command["CustomerCardNo"] for command in given.commands}
     ids, reader, balances = schema_ids(settings), TopicReader(settings), BalanceReader(url, 8)
     try:
@@ -115,7 +114,7 @@ def _outputs(settings: Settings, url: str, expected: Expected, given: Given) -> 
             hadoop=reader.records(topics.HADOOP, ids),
             notifications=reader.records(topics.LOYALTY, ids),
             dead_letters=reader.dead_letters(),
-            # A restarted process counts anew; that repeats were dropped is seen in every other output.
+            # A restarted process counts from 0. The other outputs show that duplicates were dropped.
             repeats=expected.repeats,
             parquet=parquet_rows(Path(settings.export_dir)),
             balances=balances.balances(sorted(cards)),
@@ -129,13 +128,13 @@ def _outputs(settings: Settings, url: str, expected: Expected, given: Given) -> 
     return found, written - sum(reader.count(topic) for topic in OUTPUTS)
 
 
-def _told(readings: Readings, outputs: Outputs) -> list[Mismatch]:
-    """What callers were told must be a total that stood behind one of the customer's entries, and never go back."""
+def _wrong_readings(readings: Readings, outputs: Outputs) -> list[Mismatch]:
+    """Every total that callers received belongs to an entry of the customer, and totals never go back."""
     true: dict[tuple[str, int], Decimal] = {
         (entry["CustomerCardNo"], entry["Sequence"]): entry["TotalLoyaltyPoints"] for entry in outputs.notifications
     }
     lies = [
-        f"{card} was told {total} at sequence {sequence}, where {true.get((card, sequence))} was true"
+        f"{card} received {total} at sequence {sequence}, where {true.get((card, sequence))} is right"
         for card, sequence, total in sorted(readings.totals)
         if true.get((card, sequence)) != total
     ]

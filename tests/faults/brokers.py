@@ -1,4 +1,4 @@
-"""Brokers that a stack usually has not: behind a proxy that loses their answers, and three of them."""
+"""Special brokers: a broker behind a proxy that loses responses, and a cluster of three."""
 
 import socket
 import subprocess
@@ -21,26 +21,26 @@ _HEAP = ("-Xmx200m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 class LossyProxy:
-    """Passes bytes on; while it loses answers, what clients send reaches the broker, and nothing comes back.
+    """Forwards bytes between clients and a broker, and can drop the responses.
 
-    That is what a network does that fails in one direction: the write is done, the acknowledgement is lost.
+    This is a network that fails in one direction: the broker stores the write, and the acknowledgement is lost.
     """
 
     def __init__(self, port: int, to_port: int) -> None:
         self._to_port = to_port
         self._server = socket.create_server((HOST, port))
-        self._losing = threading.Event()
+        self._dropping = threading.Event()
         self._lock = threading.Lock()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        self.lost_bytes = 0
+        self.dropped_bytes = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def lose_answers(self) -> None:
-        self._losing.set()
+    def drop_responses(self) -> None:
+        self._dropping.set()
 
-    def mend(self) -> None:
-        """Answers pass again; connections that lost some are cut, as nobody could make sense of the rest."""
-        self._losing.clear()
+    def repair(self) -> None:
+        """Forward responses again. Close all connections, because clients cannot continue after a lost response."""
+        self._dropping.clear()
         with self._lock:
             pairs, self._pairs = self._pairs, []
         for pair in pairs:
@@ -49,7 +49,7 @@ class LossyProxy:
 
     def close(self) -> None:
         self._server.close()
-        self.mend()
+        self.repair()
 
     def _accept(self) -> None:
         while True:
@@ -65,11 +65,11 @@ class LossyProxy:
             threading.Thread(target=self._pass, args=(client, server, False), daemon=True).start()
             threading.Thread(target=self._pass, args=(server, client, True), daemon=True).start()
 
-    def _pass(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:  # noqa: FBT001
+    def _pass(self, source: socket.socket, target: socket.socket, is_response: bool) -> None:  # noqa: FBT001
         try:
             while block := source.recv(_BLOCK):
-                if is_answer and self._losing.is_set():
-                    self.lost_bytes += len(block)
+                if is_response and self._dropping.is_set():
+                    self.dropped_bytes += len(block)
                 else:
                     target.sendall(block)
         except OSError:
@@ -86,7 +86,7 @@ def _shut(end: socket.socket) -> None:
 
 
 class AdvertisedBroker(LocalBroker):
-    """A broker that tells its clients another port than its own."""
+    """A broker that advertises a different port than its own."""
 
     def __init__(self, directory: Path, advertised_port: int, process: ManagedProcess) -> None:
         super().__init__(directory, process=process)
@@ -100,7 +100,7 @@ class AdvertisedBroker(LocalBroker):
 
 
 class BrokerCluster:
-    """Three brokers that are controllers too; topics get three replicas, and a write needs two of them."""
+    """Three brokers that are also controllers. Topics have three replicas, and a write needs two."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory.resolve()
@@ -118,7 +118,7 @@ class BrokerCluster:
         for node in self._ports:
             self._format(node)
         client = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
-        for node in (1, 2):  # one controller alone elects nobody, so the first two are not waited for
+        for node in (1, 2):  # one controller cannot elect a leader, so do not wait for the first two
             self.start(node, wait=False)
         self.start(3, wait=False)
         self.processes[3]._wait_until(lambda: _brokers(client) == len(self._ports), 240)

@@ -1,33 +1,35 @@
-"""The load that moves points: clerks who redeem, correct and transfer over HTTP, and ask until they are answered."""
+"""The load of commands: clerks redeem, adjust and transfer points over HTTP, and retry until they get a response."""
 
 import random
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from functools import partial
+from typing import Any
 
 import httpx
 
 from infra.local.stack import LocalStack
 from tests.faults.accounts import Answer
+from tests.support.threads import BackgroundThreads
 
 _PAUSE_SECONDS = 0.5
 _PATIENCE_SECONDS = 30.0
-"""For one try: longer than an instance waits for the decision, and for the one it hands the command to."""
+"""Timeout of one request, longer than an instance waits for a decision or a forward."""
 
 _NOT_YET = {"command-in-flight", "redemption-pending"}
 
 
 @dataclass
 class Answers:
-    """What clerks were told.
+    """The responses to the clerks.
 
     Attributes:
-        final: an answer a command, the last one.
-        wrong: answers that cannot be right, in words.
-        tries: requests sent for them.
-        slowest_seconds: from the first try of a command to its answer, at most.
+        final: the last response to each command.
+        wrong: descriptions of impossible responses.
+        tries: number of requests.
+        slowest_seconds: the longest time from the first request of a command to its response.
     """
 
     final: list[Answer] = field(default_factory=list)
@@ -36,61 +38,46 @@ class Answers:
     slowest_seconds: float = 0.0
 
 
-class Clerks:
-    """Some clerks at work on the same customers, each with one command at a time, until told to stop.
+class Clerks(BackgroundThreads):
+    """Clerks that work on the same customers, each with one command at a time.
 
-    A command keeps its Idempotency-Key however often it has to be sent, and by whichever instance it is answered.
+    All requests of a command have the same Idempotency-Key, for whichever instance.
     """
 
     def __init__(self, stack: LocalStack, cards: list[str], seed: int, count: int) -> None:
         self.answers = Answers()
         self._urls, self._cards = [api.url for api in stack.apis], cards
-        self._stopping, self._given_up = threading.Event(), threading.Event()
+        self._given_up = threading.Event()
         self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._work, args=(seed, each), daemon=True) for each in range(count)]
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
+        super().__init__(*(partial(self._work, seed, number) for number in range(count)))
 
     def __exit__(self, *_: object) -> None:
-        """Give up what is not answered yet."""
-        self._stopping.set()
+        """Give up commands without a response."""
         self._given_up.set()
-        for thread in self._threads:
-            thread.join()
+        super().__exit__()
 
     def stop(self) -> None:
-        """Begin nothing more; what has been begun is asked for until it is answered."""
-        self._stopping.set()
-
-    @property
-    def is_stopping(self) -> bool:
-        return self._stopping.is_set()
-
-    @property
-    def are_done(self) -> bool:
-        return not any(thread.is_alive() for thread in self._threads)
+        """Begin no new commands. Clerks still retry the current ones until they get a response."""
+        self.stopping.set()
 
     def _work(self, seed: int, number: int) -> None:
         with httpx.Client(timeout=_PATIENCE_SECONDS, trust_env=False) as http:
             clerk = _Clerk(self, http, f"{seed}-{number}")
-            while not self._stopping.wait(_PAUSE_SECONDS):
-                clerk.do_something()
+            while not self.stopping.wait(_PAUSE_SECONDS):
+                clerk.run_random_command()
 
     def ask(self, http: httpx.Client, path: str, body: Mapping[str, Any] | None, key: str) -> Answer:
-        """Give a command, as often as it takes."""
+        """Send a command until it is answered."""
         started = time.monotonic()
         while (answer := self._try(http, path, body, key)) is None:
             if self._given_up.wait(_PAUSE_SECONDS):
-                raise SystemExit  # of this thread alone
+                raise SystemExit  # ends only this thread
         with self._lock:
             self.answers.slowest_seconds = max(self.answers.slowest_seconds, time.monotonic() - started)
         return answer
 
     def _try(self, http: httpx.Client, path: str, body: Mapping[str, Any] | None, key: str) -> Answer | None:
-        """One request, to whichever instance is next; None if it has to be repeated."""
+        """Send one request to the next instance. None if it must be repeated."""
         with self._lock:
             self.answers.tries += 1
             url = self._urls[self.answers.tries % len(self._urls)]
@@ -103,7 +90,7 @@ class Clerks:
         found = answer.json()
         return None if str(found.get("type")).rpartition(":")[2] in _NOT_YET else Answer(answer.status_code, found)
 
-    def take(self, answer: Answer) -> None:
+    def note_final(self, answer: Answer) -> None:
         with self._lock:
             if answer.status in (httpx.codes.OK, httpx.codes.CREATED, httpx.codes.CONFLICT):
                 self.answers.final.append(answer)
@@ -113,17 +100,17 @@ class Clerks:
     def compare(self, first: Answer, again: Answer) -> None:
         if first != again:
             with self._lock:
-                self.answers.wrong.append(f"answered {first} at first, and {again} when asked again")
+                self.answers.wrong.append(f"the first response was {first}, and the repeated request got {again}")
 
 
 class _Clerk:
-    def __init__(self, desk: Clerks, http: httpx.Client, name: str) -> None:
-        self._desk, self._http, self._name = desk, http, name
+    def __init__(self, clerks: Clerks, http: httpx.Client, name: str) -> None:
+        self._clerks, self._http, self._name = clerks, http, name
         self._dice = random.Random(f"clerk {name}")
         self._given = 0
 
-    def do_something(self) -> None:
-        card = self._dice.choice(self._desk._cards)
+    def run_random_command(self) -> None:
+        card = self._dice.choice(self._clerks._cards)
         match self._dice.randrange(10):
             case 0 | 1 | 2 | 3 | 4:
                 self._redeem(card)
@@ -132,15 +119,15 @@ class _Clerk:
                 body = {"points": points, "reason": "a correction", "actor": self._name}
                 self._give(f"/v1/customers/{card}/adjustments", body)
             case _:
-                body = {"from": card, "to": self._dice.choice(self._desk._cards), "points": self._points()}
+                body = {"from": card, "to": self._dice.choice(self._clerks._cards), "points": self._points()}
                 self._give("/v1/transfers", body)
 
     def _redeem(self, card: str) -> None:
-        """Set points aside, and then nothing, or one thing, or two that cannot both be."""
+        """Reserve points. Then do nothing, capture, void, or try both."""
         reserved = self._give(f"/v1/customers/{card}/redemptions", {"points": self._points()})
         if reserved.status == httpx.codes.CREATED:
             for end in self._dice.choice(([], ["capture"], ["capture"], ["void"], ["capture", "void"])):
-                if self._desk.is_stopping:
+                if self._clerks.stopping.is_set():
                     return
                 self._give(f"/v1/redemptions/{reserved.body['RedemptionID']}/{end}", None)
 
@@ -150,9 +137,9 @@ class _Clerk:
     def _give(self, path: str, body: Mapping[str, Any] | None) -> Answer:
         self._given += 1
         key = f"{self._name}-{self._given}"
-        answer = self._desk.ask(self._http, path, body, key)
-        self._desk.take(answer)
+        answer = self._clerks.ask(self._http, path, body, key)
+        self._clerks.note_final(answer)
         if self._dice.random() < 0.2:
-            # Whoever did not hear the answer asks for it once more.
-            self._desk.compare(answer, self._desk.ask(self._http, path, body, key))
+            # Repeat the request, like a client that lost the response.
+            self._clerks.compare(answer, self._clerks.ask(self._http, path, body, key))
         return answer

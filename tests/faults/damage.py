@@ -1,73 +1,81 @@
-"""Bytes flipped and files cut, in everything that is kept: noticed, never taken for true, and mended as documented."""
+"""Damaged files: the system detects them, never uses them, and recovers as documented."""
 
 import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
+
+from infra.local.stack import Service
 from schemas import topics
 from tests.faults.environment import Environment
 from tests.faults.load import Tills
-from tests.faults.programs import run_module
+from tests.faults.programs import loyalty, run_module
 from tests.faults.report import Row
-from tests.faults.under_load import RATE, OnAStack, judged, load
+from tests.faults.under_load import RATE, OnAStack, audited_row, load
+from tests.support.kafka import read_all
+from tests.support.processes import delete_newest_commit
 
-_KEPT = {"offsets": "offsets/[0-9]*", "commits": "commits/[0-9]*", "state": "state/**/*"}
-"""What is damaged of the loyalty query's checkpoint, each in its turn."""
+_KINDS = {"offsets": "offsets/[0-9]*", "commits": "commits/[0-9]*", "state": "state/**/*"}
+"""The kinds of files in the loyalty query's checkpoint that are damaged in turn."""
 
-_SAID = ("Checksum", "CHECKSUM", "orrupt", "CORRUPT", "EOFException", "Malformed", "MALFORMED")
-"""How Spark and Hadoop say that a file is not as it was written; anything else would be another failure."""
+_BLOCK = slice(32, 96)
+"""Bytes in the first data block of an SST file."""
+
+_DAMAGE_WORDS = ("Checksum", "CHECKSUM", "orrupt", "CORRUPT", "EOFException", "Malformed", "MALFORMED")
+"""The words with which Spark and Hadoop report a damaged file. Other messages are other failures."""
 
 
 def damaged_checkpoint(name: str, environment: Environment, seed: int) -> Row:
-    """Every file of one kind in the loyalty query's checkpoint: it must not start; `loyalty rebuild` makes a new one.
+    """Damage all files of one kind in the loyalty query's checkpoint. The query must refuse to start.
 
-    A sound copy is put back between the kinds; the last damage, of all kinds, is mended by the rebuild, and what that
-    made is judged by `loyalty audit` too, which recomputes all accounts with the domain's own rules.
+    A good copy is restored between the kinds. At the end all kinds are damaged, and `loyalty rebuild` makes a new
+    checkpoint. `loyalty audit` also checks the result, because it recomputes all accounts with the rules of the domain.
     """
     chance = random.Random(seed)
-    with load(environment, seed) as told:
+    with load(environment, seed) as observations:
         environment.until_written(topics.LOYALTY, 40)
     environment.settle()
     environment.halt(environment.stack.pipeline)
     with Tills(environment.stack, seed + 1_000, RATE):
         environment.until_written(topics.POS_INVOICES, 40)
     checkpoint = Path(environment.settings.checkpoint_dir, "loyalty")
-    sound = checkpoint.with_name("loyalty-sound")
-    shutil.copytree(checkpoint, sound)
-    noticed: list[str] = []
-    for kind in _KEPT:
+    good = checkpoint.with_name("loyalty-good")
+    shutil.copytree(checkpoint, good)
+    detected: list[str] = []
+    for kind in _KINDS:
         _damage_all(checkpoint, kind, chance)
         run = run_module("pipelines", environment.settings, "--query=loyalty", "--available-now")
-        if run.returncode and any(word in run.stdout for word in _SAID):
-            noticed.append(kind)
+        if run.returncode and any(word in run.stdout for word in _DAMAGE_WORDS):
+            detected.append(kind)
         shutil.rmtree(checkpoint)
-        shutil.copytree(sound, checkpoint)
-    for kind in _KEPT:
+        shutil.copytree(good, checkpoint)
+    for kind in _KINDS:
         _damage_all(checkpoint, kind, chance)
-    shutil.rmtree(sound)
-    rebuilt = run_module("pipelines.reconciliation.rebuild", environment.settings)
+    shutil.rmtree(good)
+    rebuilt = loyalty(environment.settings, "rebuild")
     environment.resume(environment.stack.pipeline)
     recovery = environment.recovered()
-    row = judged(environment, name, told, [recovery] * len(_KEPT))
-    audited = run_module("pipelines.reconciliation.audit", environment.settings).returncode
+    row = audited_row(environment, name, observations, [recovery] * len(_KINDS))
+    audited = loyalty(environment.settings, "audit").returncode
     statuses = f"{rebuilt.returncode}, {audited}"
-    seen = f"{row.evidence}; noticed: {', '.join(noticed)}; rebuild and loyalty audit: exit status {statuses}"
-    unnoticed = len(_KEPT) - len(noticed) + bool(rebuilt.returncode) + bool(audited)
-    return replace(row, wrong_answers=row.wrong_answers + unnoticed, evidence=seen)
+    seen = f"{row.evidence}; detected: {', '.join(detected)}; rebuild and loyalty audit: exit status {statuses}"
+    undetected = len(_KINDS) - len(detected) + bool(rebuilt.returncode) + bool(audited)
+    return replace(row, wrong_answers=row.wrong_answers + undetected, evidence=seen)
 
 
 def _damage_all(checkpoint: Path, kind: str, chance: random.Random) -> None:
-    for file in sorted(checkpoint.glob(_KEPT[kind])):
-        # Their checksums stay: they are what tells.
+    for file in sorted(checkpoint.glob(_KINDS[kind])):
+        # Keep the checksums, because they reveal the damage.
         if file.is_file() and not file.name.endswith(".crc"):
             damage(file, chance)
 
 
 def damaged_local_store(name: str, environment: Environment, seed: int) -> Row:
-    """Bytes flipped and a file cut in the RocksDB of an API instance: noticed at its start, and restored anew."""
+    """Damage all files of the RocksDB of each API instance. It must detect this at its start and restore."""
     chance = random.Random(seed)
-    with load(environment, seed) as told:
+    with load(environment, seed) as observations:
         environment.until_written(topics.LOYALTY, 40)
     environment.settle()
     for api in environment.stack.apis:
@@ -76,11 +84,48 @@ def damaged_local_store(name: str, environment: Environment, seed: int) -> Row:
             for file in sorted(api.settings.state_dir.rglob(pattern)):
                 damage(file, chance)
         environment.resume(api)
-    return judged(environment, name, told, [environment.recovered()])
+    return audited_row(environment, name, observations, [environment.recovered()])
+
+
+def damaged_sst_block(name: str, environment: Environment, seed: int) -> Row:
+    """Flip 64 bytes in the first data block of each SST file of one API instance after the other.
+
+    The files open without an error, so only reads can detect the damage. No read may answer with status 500, and the
+    instance must restore the store.
+    """
+    with load(environment, seed) as observations:
+        environment.until_written(topics.LOYALTY, 40)
+    environment.settle()
+    recoveries, failures, files = [], [], 0
+    for api in environment.stack.apis:
+        environment.halt(api)
+        for file in sorted(api.settings.state_dir.rglob("*.sst")):
+            content = bytearray(file.read_bytes())
+            content[_BLOCK] = bytes(byte ^ 0xFF for byte in content[_BLOCK])
+            file.write_bytes(content)
+            files += 1
+        environment.resume(api)
+        failures += _server_errors(environment, api)
+        recoveries.append(environment.recovered())
+        environment.settle()
+    row = audited_row(environment, name, observations, recoveries, f"{files} SST files, statuses 500: {failures}")
+    return replace(row, wrong_answers=row.wrong_answers + len(failures) + (files == 0))
+
+
+def _server_errors(environment: Environment, api: Service) -> list[str]:
+    """Read each balance through one instance. Returns the cards whose read ended with status 500."""
+    with httpx.Client(base_url=api.url, timeout=30, trust_env=False) as client:
+        statuses = {card: client.get(f"/v1/customers/{card}/balance").status_code for card in _cards(environment)}
+    return [card for card, status in statuses.items() if status == httpx.codes.INTERNAL_SERVER_ERROR]
+
+
+def _cards(environment: Environment) -> list[str]:
+    records = read_all(environment.settings, topics.LOYALTY_BALANCES)
+    return sorted({bytes(each.key() or b"").decode() for each in records})
 
 
 def damage(file: Path, chance: random.Random) -> None:
-    """Flip a byte, or cut the file."""
+    """Flip a byte, or truncate the file."""
     content = bytearray(file.read_bytes())
     if not content:
         return
@@ -93,25 +138,23 @@ def damage(file: Path, chance: random.Random) -> None:
 
 
 def half_written_parquet(name: str, environment: Environment, seed: int) -> Row:
-    """A crash within a write of Parquet: a cut file in the newest folder, and no commit of that batch."""
-    with load(environment, seed) as told:
+    """A crash during a write of Parquet: the newest file is truncated and its batch has no commit."""
+    with load(environment, seed) as observations:
         environment.until_written(topics.HADOOP, 60)
     environment.settle()
     environment.halt(environment.stack.pipeline)
     export = Path(environment.settings.export_dir)
-    commits = sorted((export / "_checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-    newest = int(commits[-1].name)
-    commits[-1].unlink()
-    commits[-1].with_name(f".{newest}.crc").unlink(missing_ok=True)
+    newest = delete_newest_commit(export / "_checkpoint")
     for file in export.glob(f"date=*/batch={newest}/*.parquet"):
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
         file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
     environment.resume(environment.stack.pipeline)
-    return judged(environment, name, told, [environment.recovered()])
+    return audited_row(environment, name, observations, [environment.recovered()])
 
 
 SCENARIOS: dict[str, OnAStack] = {
     "bytes flipped, files cut in checkpoint and state store": damaged_checkpoint,
     "bytes flipped, files cut in local RocksDB": damaged_local_store,
+    "SST block of local RocksDB flipped": damaged_sst_block,
     "Parquet file cut while it was written": half_written_parquet,
 }

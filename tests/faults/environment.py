@@ -1,4 +1,4 @@
-"""The environment: the whole stack as processes, with what faults do to it and what shows that it moves."""
+"""The stack as processes, with methods to inject faults and to wait for progress."""
 
 import contextlib
 import json
@@ -24,20 +24,21 @@ from services.messaging.administration import create_topics
 from services.messaging.avro import encoder
 from services.messaging.clients import consumer, producer
 from services.messaging.schema_ids import schema_ids
+from tests.support.builders import invoice
 
 PATIENCE_SECONDS = 900.0
-"""For one piece of evidence: several times what a restart takes on a starved machine."""
+"""The longest wait for one condition: several times the restart on a busy machine."""
 
-_LOOK_SECONDS = 0.1
-_ASK_SECONDS = 10.0
+_POLL_SECONDS = 0.1
+_LIVENESS_SECONDS = 10.0
 
 
 class NoEvidenceError(AssertionError):
-    """What was waited for did not come; the message has what it was, and what the logs say last."""
+    """A condition did not hold in time. The message has the condition and the last log lines."""
 
 
 class Environment:
-    """A stack of its own in a directory, supervised: a pipeline that ends by itself is started again, as by systemd."""
+    """A stack in a directory with a supervisor that restarts processes that end, as systemd does."""
 
     def __init__(self, directory: Path, api_instances: int = 2, **changes: object) -> None:
         self.settings = private_settings(
@@ -53,48 +54,48 @@ class Environment:
         )
         self.directory = directory
         self.stack = LocalStack(directory, self.settings, api_instances)
-        self._looker = consumer(self.settings, "faults-looker", log_level=0)
+        self._consumer = consumer(self.settings, "faults-watcher", log_level=0)
         self._probes = 0
         self._halted: set[str] = set()
-        self._asked_at = 0.0
+        self._checked_at = 0.0
 
     def __enter__(self) -> Self:
         self.stack.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._looker.close()
+        self._consumer.close()
         for process in self.stack.processes:
             if process.pid is not None:
-                # Whatever a fault has stopped must be able to end.
+                # A process that a fault has paused must be able to end.
                 os.kill(process.pid, signal.SIGCONT)
         self.stack.stop()
 
     def use_brokers(self, bootstrap_servers: str, processes: list[ManagedProcess]) -> None:
-        """Before the start: take these running brokers in place of one of the stack's own."""
+        """Use these running brokers instead of the stack's own. Call it before the start."""
         brokers = {"kafka_bootstrap_servers": bootstrap_servers}
         self.settings = self.settings.model_copy(update=brokers)
         stack = self.stack
         for service in (stack.pipeline, *stack.apis):
-            # A frozen dataclass: only here are its settings not what the stack made of them.
+            # The dataclass is frozen. Only this fault changes its settings.
             object.__setattr__(service, "settings", service.settings.model_copy(update=brokers))
         stack.settings, stack.broker.process = self.settings, processes[-1]
-        self._looker.close()
-        self._looker = consumer(self.settings, "faults-looker", log_level=0)
+        self._consumer.close()
+        self._consumer = consumer(self.settings, "faults-watcher", log_level=0)
         create_topics(self.settings)
 
-    def until(self, awaited: str, is_so: Callable[[], bool]) -> None:
-        """Look until it is so, supervising meanwhile; raises NoEvidenceError."""
+    def until(self, awaited: str, condition: Callable[[], bool]) -> None:
+        """Poll a condition, and supervise the processes meanwhile. Raises NoEvidenceError."""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while not is_so():
+        while not condition():
             if time.monotonic() > deadline:
                 logs = "\n".join(process.last_lines() for process in self.stack.processes)
-                raise NoEvidenceError(f"not in {PATIENCE_SECONDS:.0f} s: {awaited}\n{logs}")
+                raise NoEvidenceError(f"the condition did not hold within {PATIENCE_SECONDS:.0f} s: {awaited}\n{logs}")
             self.supervise()
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def halt(self, service: Service) -> None:
-        """Stop it, and let it be until ``resume``."""
+        """Stop a service, and do not restart it until ``resume``."""
         self._halted.add(service.process.name)
         service.stop()
 
@@ -103,10 +104,10 @@ class Environment:
         service.start()
 
     def supervise(self) -> None:
-        """Start what has ended by itself again, and now and then what says of itself that it must be."""
-        is_time = time.monotonic() > self._asked_at + _ASK_SECONDS
+        """Restart services that ended and, every few seconds, services whose liveness check fails."""
+        is_time = time.monotonic() > self._checked_at + _LIVENESS_SECONDS
         if is_time:
-            self._asked_at = time.monotonic()
+            self._checked_at = time.monotonic()
         for service in self.stack.services:
             is_down = service.process.pid is None or (is_time and service in self.stack.apis and _is_dead(service))
             if is_down and service.process.name not in self._halted:
@@ -114,42 +115,35 @@ class Environment:
                     self.restart(service)
 
     def restart(self, service: Service) -> None:
-        """As a supervisor does: without waiting until it is ready, as others may have to be looked after."""
+        """Restart without waiting until the service is ready, because other services may need a restart too."""
         service.process.kill()
         replace(service, is_ready=lambda: True).start()
 
     def ends(self, topic: Topic) -> dict[int, int]:
-        """Where each partition ends; raises KafkaException while no broker answers."""
+        """The end offset of each partition. Raises KafkaException while no broker answers."""
         name = self.settings.name_of(topic)
         partitions = [TopicPartition(name, number) for number in range(topic.partitions)]
-        return {each.partition: self._looker.get_watermark_offsets(each, timeout=5)[1] for each in partitions}
+        return {each.partition: self._consumer.get_watermark_offsets(each, timeout=5)[1] for each in partitions}
 
     def written(self, topic: Topic) -> int | None:
-        """Records ever written to a topic; None while no broker answers."""
+        """The number of records written to a topic. None while no broker answers."""
         try:
             return sum(self.ends(topic).values())
         except KafkaException:
             return None
 
     def until_written(self, topic: Topic, more: int = 1) -> None:
-        """Wait until so many records more stand on the topic."""
+        """Wait until the topic has this number of additional records."""
         self.until("the broker", lambda: self.written(topic) is not None)
         start = self.written(topic) or 0
         self.until(f"{more} records more on {topic.name}", lambda: (self.written(topic) or 0) >= start + more)
 
     def recovered(self) -> float:
-        """Publish an invoice of a new customer, and wait until its points are served; returns the seconds it took."""
+        """Publish an invoice of a new customer, and wait until its points are served. Returns the seconds."""
         self._probes += 1
         card, started = f"PROBE-{self.directory.name}-{self._probes}", time.monotonic()
-        invoice = {
-            "InvoiceNumber": card,
-            "StoreID": "STR1",
-            "TotalAmount": 100.0,
-            "CustomerType": "PRIME",
-            "CustomerCardNo": card,
-        }
         client = producer(self.settings, "faults-probe", **{"message.timeout.ms": 0, "log_level": 0})
-        value = encoder(topics.POS_INVOICES, schema_ids(self.settings))(invoice)
+        value = encoder(topics.POS_INVOICES, schema_ids(self.settings))(invoice(card, card))
         client.produce(self.settings.name_of(topics.POS_INVOICES), value, b"STR1")
         self.until("the till's acknowledgement", lambda: client.flush(0.1) == 0)
         self.until(f"the balance of {card}", lambda: self.balance(card) == "2.00")
@@ -164,11 +158,11 @@ class Environment:
         return None
 
     def settle(self) -> None:
-        """Wait until every reader has passed the end of what it reads, each in turn behind the one that writes it."""
+        """Wait until every reader has read to the end, in the order of the dataflow."""
         self.until("the broker", lambda: self.written(topics.POS_INVOICES) is not None)
         for query in ("fan-out", "loyalty", "sales"):
             self._until_passed(Path(self.settings.checkpoint_dir, query), topics.POS_INVOICES)
-        for _ in range(2):  # behind the commands of the clerks stand the other ends of their transfers
+        for _ in range(2):  # the second round waits for the credits of transfers
             self._until_passed(Path(self.settings.checkpoint_dir, "loyalty"), topics.LOYALTY_COMMANDS)
         self._until_passed(Path(self.settings.export_dir, "_checkpoint"), topics.HADOOP)
         balances = self.ends(topics.LOYALTY_BALANCES)
@@ -176,25 +170,25 @@ class Environment:
             self.until(f"{api.process.name} at {balances}", lambda api=api: self._has_read(api, balances))  # type: ignore[misc]
 
     def _until_passed(self, checkpoint: Path, topic: Topic) -> None:
-        """Wait until a query has committed all that stands on a topic now."""
+        """Wait until a query has committed all current records of a topic."""
         name, ends = self.settings.name_of(topic), self.ends(topic)
         self.until(f"{checkpoint.name} at {ends}", lambda: reached(committed(checkpoint).get(name, {}), ends))
 
     def _has_read(self, api: Service, ends: dict[int, int]) -> bool:
-        """Whether an instance is ready, and has what it holds of the balances up to these offsets."""
+        """Whether an instance is ready and has applied its balances up to these offsets."""
         report = self.report(api)
         held = [each for each in report.get("partitions", ()) if each["store"] == "customer-balances"]
         return bool(report.get("ready")) and all(each["position"] >= ends[each["partition"]] for each in held)
 
     def report(self, api: Service, path: str = "/readyz") -> dict[str, Any]:
-        """What an instance says of itself; empty while it does not answer."""
+        """The JSON response of an instance. Empty while it does not answer."""
         with contextlib.suppress(httpx.HTTPError, ValueError):
             found: dict[str, Any] = httpx.get(f"{api.url}{path}", timeout=5, trust_env=False).json()
             return found
         return {}
 
     def python_workers(self) -> list[psutil.Process]:
-        """The processes in which Spark runs Python: forks of its daemon."""
+        """Spark's Python workers, which are forks of its daemon."""
         pid = self.stack.pipeline.process.pid
         if pid is None:
             return []
@@ -205,7 +199,7 @@ class Environment:
 
 
 def _is_dead(api: Service) -> bool:
-    """Whether it asks to be started again, as orchestrators ask it; one that says nothing may only be slow."""
+    """Whether the liveness check fails. An instance that does not answer may only be slow."""
     try:
         answer = httpx.get(f"{api.url}/livez", timeout=2, trust_env=False)
     except httpx.HTTPError:
@@ -221,13 +215,13 @@ def _is_worker(process: psutil.Process) -> bool:
 
 
 def committed(checkpoint: Path) -> dict[str, dict[int, int]]:
-    """By topic and partition, where the newest batch ended that a query has committed, whoever may have died since."""
+    """Topic to partition to the end offset of the newest committed batch of a query."""
     batches = [int(path.name) for path in checkpoint.glob("commits/[0-9]*")]
     if not batches:
         return {}
     found: dict[str, dict[int, int]] = {}
     for line in (checkpoint / "offsets" / str(max(batches))).read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(ValueError, AttributeError):  # the version, and the clock, which has no topics
+        with contextlib.suppress(ValueError, AttributeError):  # the lines of the version and the clock have no topics
             for topic, partitions in json.loads(line).items():
                 found[topic] = {int(partition): offset for partition, offset in partitions.items()}
     return found
@@ -235,7 +229,7 @@ def committed(checkpoint: Path) -> dict[str, dict[int, int]]:
 
 @contextlib.contextmanager
 def paused(*pids: int) -> Iterator[None]:
-    """SIGSTOP, as a long pause of garbage collection or of a virtual machine; SIGCONT at the end."""
+    """Pause processes with SIGSTOP, like a long garbage collection. SIGCONT at the end."""
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:

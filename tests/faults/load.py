@@ -1,10 +1,9 @@
-"""The load: tills that publish for as long as a fault is watched, and callers that read balances all the time."""
+"""The load: tills publish invoices, and callers read balances."""
 
-import threading
 import time
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Self
+from typing import Any
 
 import httpx
 
@@ -13,33 +12,28 @@ from schemas import topics
 from services.messaging.clients import producer
 from services.messaging.schema_ids import schema_ids
 from services.pos_simulator import Options, Simulation
+from tests.support.threads import BackgroundThreads
 
 _ENDLESS = 1_000_000
 _PAUSE_SECONDS = 0.05
 
 
-class Tills:
-    """Publish a simulated day, repeats and broken messages among it, at a steady rate until told to stop.
+class Tills(BackgroundThreads):
+    """Publish a simulated day with duplicates and broken messages at a steady rate.
 
-    A record that the broker has not taken is offered again for as long as the run lasts, as a till would.
+    The producer retries a record until the broker accepts it, as a till does.
     """
 
     def __init__(self, stack: LocalStack, seed: int, rate: float) -> None:
         self._settings, self._rate = stack.settings, rate
         options = Options(count=_ENDLESS, seed=seed, customers=200, repeats=0.03, broken=0.03)
         self._messages = Simulation(options, schema_ids(stack.settings)).messages()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._publish, daemon=True)
+        super().__init__(self._publish)
         self._failures: list[str] = []
         self.published = 0
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join()
+        super().__exit__()
         if self._failures:
             raise RuntimeError(f"the tills could not publish: {self._failures[0]}")
 
@@ -49,9 +43,9 @@ class Tills:
         topic = self._settings.name_of(topics.POS_INVOICES)
         started = time.monotonic()
         for number, message in enumerate(self._messages):
-            while (left := started + number / self._rate - time.monotonic()) > 0 and not self._stopping.is_set():
+            while (left := started + number / self._rate - time.monotonic()) > 0 and not self.stopping.is_set():
                 client.poll(min(left, 0.2))
-            if self._stopping.is_set():
+            if self.stopping.is_set():
                 break
             client.produce(topic, message.value, message.key, on_delivery=self._delivered)
             client.poll(0)
@@ -67,12 +61,12 @@ class Tills:
 
 @dataclass
 class Readings:
-    """What callers were told.
+    """The responses to the callers.
 
     Attributes:
-        totals: every (card, opened time, sequence, total) that was ever served.
-        backwards: answers that said they were not stale, and were older than what the same caller had seen.
-        unavailable_seconds: the longest time that one caller had to ask in vain.
+        totals: every (card, sequence number, total) that was served.
+        backwards: descriptions of responses that claimed to be current and were older than an earlier one.
+        unavailable_seconds: the longest time without a response for one customer.
     """
 
     totals: set[tuple[str, int, Decimal]] = field(default_factory=set)
@@ -82,33 +76,21 @@ class Readings:
     unavailable_seconds: float = 0.0
 
 
-class Callers:
-    """Read the balances of some customers, each from whichever instance is next, all the time.
-
-    A caller that gets no answer asks the next instance, as one behind a load balancer does.
-    """
+class Callers(BackgroundThreads):
+    """Read the balances of some customers in turn, and from all instances in turn, as behind a load balancer."""
 
     def __init__(self, stack: LocalStack, cards: list[str]) -> None:
         self._urls = [api.url for api in stack.apis]
         self._cards = cards
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._read, daemon=True)
+        super().__init__(self._read)
         self.readings = Readings()
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join()
 
     def _read(self) -> None:
         seen: dict[str, int] = {}
         failing_since: dict[str, float] = {}
         with httpx.Client(timeout=6, trust_env=False) as http:
             turn = 0
-            while not self._stopping.wait(_PAUSE_SECONDS):
+            while not self.stopping.wait(_PAUSE_SECONDS):
                 card = self._cards[turn // len(self._urls) % len(self._cards)]
                 self._ask(http, self._urls[turn % len(self._urls)], card, seen, failing_since)
                 turn += 1

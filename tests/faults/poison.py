@@ -1,4 +1,4 @@
-"""Messages that could stop a reader: everything a till, a proxy or an attacker could put on pos-invoices."""
+"""Malformed messages that could stop a reader of pos-invoices."""
 
 import json
 import random
@@ -12,7 +12,7 @@ from tests.support.builders import IDS, invoice
 
 _YEAR = 365 * 24 * 3_600_000
 _LARGEST = 900_000
-"""Bytes of a value, below the topic's mebibyte."""
+"""Size of a value in bytes, below the topic's limit of 1 MiB."""
 
 Message = tuple[bytes | None, bytes | None]
 """Key and value."""
@@ -23,7 +23,7 @@ def _invoice(number: str, **changes: Any) -> dict[str, Any]:
 
 
 def messages(seed: int) -> list[Message]:
-    """One of each kind, in an order that the seed decides."""
+    """One message of each kind, shuffled by the seed."""
     encode = encoder(topics.POS_INVOICES, IDS)
     whole = encode(_invoice("P0"))
     values = [
@@ -35,15 +35,15 @@ def messages(seed: int) -> list[Message]:
         header(0x7FFF_FFFF) + whole[5:],
         header(11) + whole[5:],
         b"\x01" + whole[1:],
-        # Lengths that bytes claim and do not have: gigabytes of text, billions of line items.
+        # Claimed lengths without data: gigabytes of text, billions of line items.
         header(9) + b"\x02\xfe\xff\xff\xff\x0f",
         header(9) + b"\x00" * 17 + b"\x02\xfe\xff\xff\xff\xff\xff\xff\xff\x7f",
         b"",
     ]
-    told: list[Message] = [(b"STR1", value) for value in values]
-    told += [(None, None), (b"STR1", None), (None, encode(_invoice("K1"))), (b"\xff\xfe", encode(_invoice("K2")))]
-    random.Random(seed).shuffle(told)
-    return told
+    mixed: list[Message] = [(b"STR1", value) for value in values]
+    mixed += [(None, None), (b"STR1", None), (None, encode(_invoice("K1"))), (b"\xff\xfe", encode(_invoice("K2")))]
+    random.Random(seed).shuffle(mixed)
+    return mixed
 
 
 def _invoices(prefix: str) -> Iterator[dict[str, Any]]:
@@ -77,27 +77,27 @@ def _no_json() -> Iterator[bytes]:
 
 
 def _fits_avro(each: dict[str, Any]) -> bool:
-    # Avro's text is UTF-8: fastavro refuses what is not, so that can only come as bytes.
+    # fastavro refuses text that is not UTF-8, so such values exist only as JSON bytes.
     return all(
         not isinstance(value, str) or value.encode("utf-8", "ignore").decode() == value for value in each.values()
     )
 
 
 def fuzzed(seed: int, count: int) -> Iterator[Message]:
-    """Good values of every written form with some bytes changed, cut or put in, and random bytes."""
-    dice = random.Random(seed)
+    """Valid values in every format with changed, removed or inserted bytes, and random bytes."""
+    chance = random.Random(seed)
     good = [message.value for message in Simulation(Options(count=200, seed=seed + 7_000)).messages()]
     for _ in range(count):
-        value = bytearray(dice.choice(good))
-        for _ in range(dice.randint(1, 4)):
-            place = dice.randrange(len(value)) if value else 0
-            match dice.randrange(4):
+        value = bytearray(chance.choice(good))
+        for _ in range(chance.randint(1, 4)):
+            place = chance.randrange(len(value)) if value else 0
+            match chance.randrange(4):
                 case 0:
-                    value[place : place + 1] = dice.randbytes(1)
+                    value[place : place + 1] = chance.randbytes(1)
                 case 1:
                     del value[place:]
                 case 2:
-                    value[place:place] = dice.randbytes(dice.randint(1, 8))
+                    value[place:place] = chance.randbytes(chance.randint(1, 8))
                 case 3:
-                    value[place : place + dice.randint(1, 8)] = b""
-        yield b"STR1", bytes(value) if dice.random() < 0.95 else dice.randbytes(dice.randint(0, 64))
+                    value[place : place + chance.randint(1, 8)] = b""
+        yield b"STR1", bytes(value) if chance.random() < 0.95 else chance.randbytes(chance.randint(0, 64))

@@ -1,4 +1,4 @@
-"""Programs of the project, run to their end."""
+"""Run programs of the project to their end."""
 
 import subprocess
 import sys
@@ -10,18 +10,23 @@ from infra.local.stack import environment_of
 from services.settings import Settings
 
 REFUSED = 2
-"""Exit status of a pipeline that will not start, however often it is tried."""
+"""Exit status of a pipeline that refuses to start. A restart does not help."""
 
 _LONGEST_SECONDS = 600.0
 
 
+def loyalty(settings: Settings, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the command ``loyalty``."""
+    return run([Path(sys.executable).with_name("loyalty"), *arguments], settings)
+
+
 def run_module(module: str, settings: Settings, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    """Run a program of the project to its end; ``changes``: of its environment."""
+    """Run a module. ``changes`` are environment variables."""
     return run([sys.executable, "-m", module, *arguments], settings, **changes)
 
 
 def run(command: Sequence[str | Path], settings: Settings, **changes: str) -> subprocess.CompletedProcess[str]:
-    """Run any command with these settings; all that it says is in ``stdout``."""
+    """Run a command with these settings. ``stdout`` also has its stderr."""
     return subprocess.run(
         command,
         cwd=jars.ROOT,
@@ -35,6 +40,6 @@ def run(command: Sequence[str | Path], settings: Settings, **changes: str) -> su
 
 
 def last_error(run: subprocess.CompletedProcess[str]) -> str:
-    """The last line in which a program says what was wrong; empty if it says nothing of the kind."""
+    """The last error line of a program. Empty if it printed no error."""
     lines = [line for line in run.stdout.splitlines() if "refused" in line or "error" in line.lower()]
     return lines[-1][-400:] if lines else ""

@@ -1,69 +1,59 @@
-"""What must be refused: bad messages, a gap that retention has made, a second pipeline, settings that do not fit."""
+"""Input and starts that the system must refuse: malformed messages, lost records, a second pipeline, wrong settings."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from confluent_kafka import TopicPartition
 
 from infra.local.ports import free_port
 from schemas import topics
-from services.messaging.clients import admin, producer
+from services.messaging.clients import admin
 from services.settings import Settings
 from tests.faults import poison
 from tests.faults.environment import Environment
 from tests.faults.load import Tills
 from tests.faults.programs import REFUSED, last_error, run_module
 from tests.faults.report import Row
-from tests.faults.under_load import RATE, OnAStack, judged, load
+from tests.faults.under_load import RATE, OnAStack, audited_row, load
+from tests.support.kafka import publish
 
 _FUZZED = 3_000
 
 
 def poisoned(name: str, environment: Environment, seed: int) -> Row:
-    """Every kind of bad message among good ones, and a few thousand that chance has damaged."""
-    with load(environment, seed) as told:
+    """Publish every kind of malformed message, and thousands of randomly damaged ones, among valid invoices."""
+    with load(environment, seed) as observations:
         environment.until_written(topics.LOYALTY)
         clear = environment.recovered()
-        publish(environment.settings, poison.messages(seed))
-        publish(environment.settings, poison.fuzzed(seed, _FUZZED))
+        publish(environment.settings, topics.POS_INVOICES, poison.messages(seed))
+        publish(environment.settings, topics.POS_INVOICES, poison.fuzzed(seed, _FUZZED))
         poisoned = environment.recovered()
-    return judged(environment, name, told, [poisoned], f"a balance took {clear:.1f} s before")
-
-
-def publish(settings: Settings, messages: Iterable[poison.Message]) -> None:
-    """Put keys and values on pos-invoices."""
-    client = producer(settings, "faults-publish")
-    for key, value in messages:
-        client.produce(settings.name_of(topics.POS_INVOICES), value, key)
-        client.poll(0)
-    if client.flush(60):
-        raise RuntimeError("the broker did not take the messages")
+    return audited_row(environment, name, observations, [poisoned], f"a balance took {clear:.1f} s before")
 
 
 def second_pipeline(name: str, environment: Environment, seed: int) -> Row:
-    """A second pipeline on the same checkpoints, and settings that the checkpoints cannot bear: each refuses."""
+    """Start a second pipeline on the same checkpoints, and pipelines with wrong settings. Each must refuse."""
     pipeline = environment.stack.pipeline
-    with load(environment, seed) as told:
+    with load(environment, seed) as observations:
         environment.until_written(topics.LOYALTY, 20)
         second = refused(environment.settings)
-        environment.halt(pipeline)  # else it would be for the first one's sake that they refuse
+        environment.halt(pipeline)  # otherwise they would refuse because of the first pipeline
         changed = refused(environment.settings, LOYALTY_SHUFFLE_PARTITIONS="5")
         broken = refused(environment.settings, LOYALTY_TRIGGER_INTERVAL="soon")
         environment.resume(pipeline)
         recovery = environment.recovered()
     answers = [second, changed, broken]
-    row = judged(environment, name, told, [recovery] * len(answers), f"refused: {' | '.join(answers)}")
+    row = audited_row(environment, name, observations, [recovery] * len(answers), f"refused: {' | '.join(answers)}")
     return replace(row, wrong_answers=row.wrong_answers + answers.count(""))
 
 
 def refused(settings: Settings, **changes: str) -> str:
-    """What a pipeline says before it ends with status 2; empty if it did anything else."""
+    """The error of a pipeline that ends with status 2. Empty if it ended otherwise."""
     run = run_module("pipelines", settings, "--available-now", LOYALTY_METRICS_PORT=str(free_port()), **changes)
     return last_error(run) if run.returncode == REFUSED else ""
 
 
 def overtaken_by_retention(name: str, environment: Environment, seed: int) -> Row:
-    """Records are deleted before a stopped pipeline has read them: it refuses, says which, and goes on when told to."""
+    """Delete records that a stopped pipeline has not read. It must refuse, unless the setting accepts the loss."""
     pipeline = environment.stack.pipeline
     with load(environment, seed):
         environment.until_written(topics.LOYALTY, 20)
@@ -77,9 +67,9 @@ def overtaken_by_retention(name: str, environment: Environment, seed: int) -> Ro
     status = run_module("pipelines", accepting, "--available-now").returncode
     environment.resume(pipeline)
     recovery = environment.recovered()
-    told = "retention has deleted" in refusal and status == 0
-    seen = f"refused: {refusal}; told to go on: exit status {status}"
-    return Row(name, 1, 0, 0, int(not told), recovery_seconds=round(recovery, 1), evidence=seen)
+    is_right = "retention has deleted" in refusal and status == 0
+    seen = f"refused: {refusal}; with accept_data_loss: exit status {status}"
+    return Row(name, 1, 0, 0, int(not is_right), recovery_seconds=round(recovery, 1), evidence=seen)
 
 
 def delete_to_the_end(environment: Environment) -> None:
@@ -95,4 +85,4 @@ SCENARIOS: dict[str, OnAStack] = {
     "a second pipeline, changed and broken settings": second_pipeline,
 }
 LAST: dict[str, OnAStack] = {"retention overtakes a stopped pipeline": overtaken_by_retention}
-"""Behind it nobody can work out from the topics what must be there."""
+"""After this fault the topics no longer determine the outputs."""

@@ -1,4 +1,4 @@
-"""A Schema Registry in memory, with as much of Confluent's HTTP as the clients of this project use."""
+"""A Schema Registry in memory, with the part of Confluent's HTTP API that this project uses."""
 
 import json
 import threading
@@ -11,7 +11,7 @@ from schemas.compatibility import obstacles
 
 
 class Registry:
-    """Subjects with their versions. A change that is not compatible both ways is refused, unless forced."""
+    """Subjects with their versions. Refuses a change that is not compatible in both directions, unless forced."""
 
     def __init__(self) -> None:
         self._schemas: list[str] = []
@@ -36,7 +36,7 @@ class Registry:
         return self._schemas[schema_id - 1] if 0 < schema_id <= len(self._schemas) else None
 
     def versions(self, subject: str) -> list[int]:
-        """The ids of a subject's schemas, the first version's first."""
+        """The ids of a subject's schemas, in the order of their versions."""
         return self._subjects.get(subject, [])
 
     def accepts(self, subject: str, schema: str) -> bool:
@@ -45,7 +45,7 @@ class Registry:
         return not any(obstacles(draft, each) or obstacles(each, draft) for each in known)
 
     def register(self, subject: str, schema: str, *, forced: bool = False) -> int | None:
-        """The id of a schema, its old one if it had one; None if it is refused."""
+        """Register a schema. Returns its id, or None if it is refused."""
         with self._lock:
             same = (
                 each for each in self.versions(subject) if json.loads(self._schemas[each - 1]) == json.loads(schema)
@@ -62,7 +62,7 @@ class Registry:
 class _Handler(BaseHTTPRequestHandler):
     registry: Registry
 
-    def do_GET(self) -> None:  # http.server's
+    def do_GET(self) -> None:  # http.server calls it
         match self._parts():
             case ["schemas", "ids", schema_id] if schema := self.registry.schema(int(schema_id)):
                 self._answer({"schema": schema})
@@ -102,4 +102,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
+        """Write no log."""

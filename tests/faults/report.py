@@ -1,4 +1,4 @@
-"""The report: a row a fault, in var/reports/faults.json, and as a table, also that of docs/reliability.md."""
+"""The report: a row for each fault in var/reports/faults.json, on the screen and in docs/reliability.md."""
 
 import json
 import textwrap
@@ -19,19 +19,20 @@ _LONGEST_SEEN = 140
 
 @dataclass(frozen=True)
 class Row:
-    """What a fault did.
+    """The effects of a fault.
 
     Attributes:
-        injected: how often.
-        lost: outputs that are missing, in effect.
-        doubled: outputs that are there once too often, in effect.
-        wrong_answers: totals, balances and answers that are not true.
-        again: records that came once more under their id, which readers ignore; for the record.
-        unavailable_seconds: the longest time one caller asked for a balance in vain; None where nobody asked.
-        recovery_seconds: from the fault's end until an invoice published then was served, the longest of all times;
-            None where nothing had to recover.
-        slowest_command_seconds: from the first try of a command to its answer, at most; None where there were none.
-        evidence: what was seen, in words.
+        injected: number of injections.
+        lost: number of missing outputs.
+        doubled: number of outputs with a second effect.
+        wrong_answers: number of wrong totals, balances and responses.
+        again: number of duplicates by id, which readers ignore.
+        unavailable_seconds: the longest time without a balance for one caller. None without callers.
+        recovery_seconds: the longest time from the end of a fault until a new invoice was served.
+            None if nothing had to recover.
+        slowest_command_seconds: the longest time from the first request of a command to its response.
+            None without commands.
+        evidence: a description of the observations.
     """
 
     fault: str
@@ -51,7 +52,7 @@ class Row:
 
 
 def write(rows: list[Row], path: Path = REPORT) -> None:
-    """Put the rows into the file, in place of those of the same faults of earlier runs."""
+    """Write the rows into the file. They replace earlier rows of the same faults."""
     path.parent.mkdir(parents=True, exist_ok=True)
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     now = {row.fault: asdict(row) for row in rows}
@@ -86,7 +87,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def into_document(faults: Iterable[str]) -> None:
-    """Put what became of these faults in all runs so far into the document; those that were never run too."""
+    """Write the last row of each of these faults into the document, also of those that never ran."""
     known = {each["fault"]: Row(**each) for each in json.loads(REPORT.read_text(encoding="utf-8"))}
     rows = [known.get(fault) or Row(fault, 0, 0, 0, 0, evidence="not run") for fault in faults]
     before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)

@@ -1,9 +1,8 @@
-"""Writers of other schemas beside those of today's, while it runs; and one that no reader can make sense of."""
+"""Writers with changed schemas beside current ones, and a writer with an incompatible schema."""
 
 import io
 import json
 import struct
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,21 +17,20 @@ from services.pos_simulator import Options, Simulation
 from tests.faults.alone import Scenario
 from tests.faults.environment import Environment
 from tests.faults.poison import Message
-from tests.faults.programs import run
-from tests.faults.refusals import publish
+from tests.faults.programs import loyalty
 from tests.faults.registry import Registry
 from tests.faults.report import Row
-from tests.faults.under_load import judged, load
+from tests.faults.under_load import audited_row, load
+from tests.support.kafka import publish
 
-_LOYALTY = Path(sys.executable).with_name("loyalty")
 _EACH = 40
-"""Invoices of each writer."""
+"""The number of invoices of each writer."""
 
 Schema = dict[str, Any]
 
 
 def _changed(**types: Any) -> Schema:
-    """PosInvoice with other types for some fields; None takes the field away, a new one has the default null."""
+    """PosInvoice with changed types of some fields. None removes a field. A new field has the default null."""
     schema = schemas.current("PosInvoice")
     fields = [
         {**field, "type": types.get(field["name"], field["type"])}
@@ -53,40 +51,41 @@ _WIDENED = "narrower, widened since"
 
 
 def schema_change(name: str, directory: Path, seed: int) -> Row:
-    """Old and new writers side by side; what is incompatible is refused before it is published, and set aside if it is.
+    """Old and new writers publish together. The records of an incompatible schema become dead letters.
 
-    A Schema Registry gives the ids, as only it can give them to a running system: a writer registers its schema, the
-    pipeline is restarted, as schemas/README.md has it, and then the writer begins.
+    As schemas/README.md describes, a writer registers its schema, the pipeline restarts, and then the writer begins.
     """
     with Registry() as registry, Environment(directory, schema_registry_url=registry.url) as environment:
         subject = f"{environment.settings.name_of(topics.POS_INVOICES)}-value"
         draft = directory / "PosInvoice.avsc"
         draft.write_text(json.dumps(INCOMPATIBLE), encoding="utf-8")
-        with load(environment, seed) as told:
+        with load(environment, seed) as observations:
             environment.until_written(topics.LOYALTY, 20)
-            # The narrower one is of before: today's schema was once the change that widened it.
+            # The narrower schema is an older one, so it is registered by force.
             ids = {
                 change: registry.register(subject, json.dumps(schema), forced=change == _WIDENED)
                 for change, schema in CHANGES.items()
             }
             refused = registry.register(subject, json.dumps(INCOMPATIBLE)) is None
-            checked = run([_LOYALTY, "schemas", "check", draft], environment.settings)
+            checked = loyalty(environment.settings, "schemas", "check", draft)
             wrong = registry.register(subject, json.dumps(INCOMPATIBLE), forced=True)
             environment.stack.pipeline.stop()
             environment.stack.pipeline.start()
             for change, schema_id in ids.items():
-                publish(environment.settings, _written(CHANGES[change], schema_id or 0, seed + 100))
+                publish(
+                    environment.settings, topics.POS_INVOICES, _written(CHANGES[change], schema_id or 0, seed + 100)
+                )
                 seed += 1
-            publish(environment.settings, _written(INCOMPATIBLE, wrong or 0, seed + 100))
+            publish(environment.settings, topics.POS_INVOICES, _written(INCOMPATIBLE, wrong or 0, seed + 100))
             recovery = environment.recovered()
         seen = f"`loyalty schemas check`: {checked.stdout.strip().splitlines()[-1]}"
-        row = judged(environment, name, told, [recovery] * (len(CHANGES) + 1), seen)
+        row = audited_row(environment, name, observations, [recovery] * (len(CHANGES) + 1), seen)
     allowed = sum(schema_id is None for schema_id in ids.values()) + (not refused) + (checked.returncode != 1)
     return replace(row, wrong_answers=row.wrong_answers + allowed)
 
 
 def _written(schema: Schema, schema_id: int, seed: int) -> Iterator[Message]:
-    """Invoices of a day of their own, as this schema writes them."""
+    """Invoices of a separate day, written with this schema."""
     parsed = fastavro.parse_schema(schema)
     types = {field["name"]: field["type"] for field in schema["fields"]}
     for message in Simulation(Options(count=_EACH, seed=seed, customers=200, repeats=0, broken=0)).messages():
@@ -97,7 +96,7 @@ def _written(schema: Schema, schema_id: int, seed: int) -> Iterator[Message]:
 
 
 def _as(of: Any, value: Any) -> Any:
-    """A value that fits the type."""
+    """The value converted to the type."""
     if of == ["null", "int"] and value is not None and abs(value) >= 2**31:
         return value // 1000
     if of == ["null", "float"] and value is not None:

@@ -1,4 +1,4 @@
-"""Faults while tills publish and callers read: injected on evidence of progress, audited when all has settled."""
+"""Faults under load: injected after visible progress, audited when all readers have caught up."""
 
 import random
 import shutil
@@ -21,27 +21,28 @@ from tests.faults.clerks import Answers, Clerks
 from tests.faults.environment import Environment, paused
 from tests.faults.load import Callers, Readings, Tills
 from tests.faults.report import Row
+from tests.support.processes import delete_newest_commit
 
 RATE = 4.0
-"""Messages a second: more than trickles, less than what a starved machine needs to catch up with."""
+"""Messages a second: a steady load that a busy machine can process."""
 
 _READ, _SERVED = 12, 24
-"""Customers whose balances are read all the time, and those whose points clerks move."""
+"""The number of customers whose balances callers read, and for whom clerks send commands."""
 
 _CLERKS = 3
 
 
 OnAStack = Callable[[str, Environment, int], Row]
-"""Injects a fault into a running stack; takes its name, the stack and a seed."""
+"""Injects a fault into a running stack. Takes the name of the fault, the stack and a seed."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One kind of fault.
+    """A fault that is injected under load.
 
     Attributes:
-        inject: does it once, to a stack under load, and mends what a supervisor or an operator would.
-        progress: the topic on which something must have moved before the next one.
+        inject: injects the fault once, and repairs what a supervisor or operator would repair.
+        progress: the topic that must receive new records before each injection.
     """
 
     name: str
@@ -54,16 +55,13 @@ def kill_pipeline(environment: Environment, _: random.Random) -> None:
     environment.restart(environment.stack.pipeline)
 
 
-def replay_newest_batches(environment: Environment, _: random.Random) -> None:
-    """What stands in the checkpoints after a crash between the sink and the commit, for all queries at once."""
+def delete_newest_commits(environment: Environment, _: random.Random) -> None:
+    """Delete the newest commit of every query, as after a crash between the sink and the commit."""
     environment.stack.pipeline.stop()
     settings = environment.settings
     checkpoints = [*Path(settings.checkpoint_dir).glob("*/"), Path(settings.export_dir, "_checkpoint")]
     for checkpoint in checkpoints:
-        commits = [path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()]
-        newest = max(commits, key=lambda path: int(path.name))
-        newest.unlink()
-        newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+        delete_newest_commit(checkpoint)
     environment.stack.pipeline.start()
 
 
@@ -89,17 +87,17 @@ def kill_api(environment: Environment, chance: random.Random) -> None:
 
 
 def kill_restoring_api(environment: Environment, chance: random.Random) -> None:
-    """Killed once, and again as soon as the next life has begun to read the changelog."""
+    """Kill an instance, and again as soon as it has begun to restore."""
     api = chance.choice(environment.stack.apis)
     api.process.kill()
     shutil.rmtree(api.settings.state_dir)
-    # Not ready, only alive: it is to be killed while it restores.
+    # Wait until it is alive, not ready, so that the kill hits the restore.
     replace(api, is_ready=lambda: bool(environment.report(api))).start()
     environment.restart(api)
 
 
 def pause_api(environment: Environment, chance: random.Random) -> None:
-    """SIGSTOP for longer than the session: its partitions go to the other, and it must notice when it wakes."""
+    """Pause an instance beyond its session. The other takes its partitions, and it must notice that later."""
     api = chance.choice(environment.stack.apis)
     others = [each for each in environment.stack.apis if each is not api]
     with paused(api.process.pid or 0):
@@ -117,7 +115,7 @@ def _owns_all(environment: Environment, apis: list[Service]) -> bool:
 
 
 def pause_pipeline(environment: Environment, _: random.Random) -> None:
-    """SIGSTOP of the driver, its JVM and its workers, for longer than Kafka's clients are taken for alive."""
+    """Pause the driver, its JVM and its workers beyond the session timeout of their Kafka clients."""
     leader = psutil.Process(environment.stack.pipeline.process.pid)
     end = time.monotonic() + environment.settings.session_timeout.total_seconds()
     with paused(leader.pid, *(each.pid for each in leader.children(recursive=True))):
@@ -131,74 +129,76 @@ FAULTS = (
     Fault("orderly bounce of the broker", bounce_broker, times=5),
     Fault("SIGSTOP of an API instance beyond the session time-out", pause_api, times=2),
     Fault("kill -9 of the Spark driver", kill_pipeline),
-    Fault("newest commit of every query lost", replay_newest_batches, times=1),
+    Fault("newest commit of every query lost", delete_newest_commits, times=1),
     Fault("kill -9 of an API instance that restores", kill_restoring_api, times=2),
     Fault("SIGSTOP of the pipeline beyond the session time-out", pause_pipeline, times=1),
 )
 
 
 def run(fault: Fault, _name: str, environment: Environment, seed: int) -> Row:
-    """Inject it under load, as often as it says, let everything settle, and audit."""
+    """Inject a fault as often as it says, wait until all readers have caught up, and audit."""
     chance = random.Random(f"{seed}/{fault.name}")
     recoveries: list[float] = []
-    with load(environment, seed) as told:
+    with load(environment, seed) as observations:
         environment.until_written(fault.progress)
         for _ in range(fault.times):
             environment.until_written(fault.progress, chance.randint(1, 20))
             fault.inject(environment, chance)
             recoveries.append(environment.recovered())
-    return judged(environment, fault.name, told, recoveries)
+    return audited_row(environment, fault.name, observations, recoveries)
 
 
 def run_together(wanted: str, environment: Environment, seed: int, minutes: float) -> list[Row]:
-    """Inject each of them once, one after the other under one load, and audit once: all rows have that one verdict.
+    """Inject each fault once under one load, and audit once. All rows have the same verdict.
 
     Args:
-        wanted: part of the names.
-        minutes: after so many nothing more is injected; what is left has no row.
+        wanted: a part of the names of the faults.
+        minutes: no fault is injected after this time. Faults that were not injected have no row.
     """
     chance, end = random.Random(f"{seed}/together"), time.monotonic() + 60 * minutes
     recoveries: dict[str, float] = {}
-    with load(environment, seed) as told:
+    with load(environment, seed) as observations:
         environment.until_written(topics.LOYALTY)
         for fault in FAULTS:
             if wanted in fault.name and time.monotonic() < end:
                 environment.until_written(fault.progress)
                 fault.inject(environment, chance)
                 recoveries[fault.name] = environment.recovered()
-    row = judged(environment, "", told, [*recoveries.values()])
+    row = audited_row(environment, "", observations, [*recoveries.values()])
     return [
         replace(row, fault=name, injected=1, recovery_seconds=round(seconds, 1)) for name, seconds in recoveries.items()
     ]
 
 
 @dataclass(frozen=True)
-class Told:
-    """What those who asked were told while faults were injected."""
+class Observations:
+    """The responses to callers and clerks while faults were injected."""
 
     readings: Readings
     answers: Answers
 
 
 @contextmanager
-def load(environment: Environment, seed: int) -> Iterator[Told]:
-    """Tills, callers and clerks, until the end of the block and until every command is answered."""
+def load(environment: Environment, seed: int) -> Iterator[Observations]:
+    """Run tills, callers and clerks while the block runs. Then wait until every command has a response."""
     options = Options(count=400, seed=seed, customers=200)
     invoices = [message.invoice for message in Simulation(options).messages() if message.invoice]
     prime = sorted({str(each["CustomerCardNo"]) for each in invoices if each["CustomerType"] == "PRIME"})
     callers = Callers(environment.stack, prime[:_READ])
     clerks = Clerks(environment.stack, prime[:_SERVED], seed, _CLERKS)
     with callers, clerks, Tills(environment.stack, seed, RATE):
-        yield Told(callers.readings, clerks.answers)
+        yield Observations(callers.readings, clerks.answers)
         clerks.stop()
         environment.until("an answer to every command", lambda: clerks.are_done)
 
 
-def judged(environment: Environment, fault: str, told: Told, recoveries: list[float], evidence: str = "") -> Row:
-    """Let everything settle, and audit; a row with the longest recovery, and with what else was seen."""
+def audited_row(
+    environment: Environment, fault: str, observations: Observations, recoveries: list[float], evidence: str = ""
+) -> Row:
+    """Wait until all readers have caught up, and audit. Returns a row with the longest recovery."""
     environment.settle()
-    verdict = audit(environment.settings, environment.stack.apis[0].url, told.readings, told.answers)
-    seen = f"{verdict.invoices:,} invoices, {verdict.commands:,} commands, {told.readings.answers:,} reads"
+    verdict = audit(environment.settings, environment.stack.apis[0].url, observations.readings, observations.answers)
+    seen = f"{verdict.invoices:,} invoices, {verdict.commands:,} commands, {observations.readings.answers:,} reads"
     return Row(
         fault=fault,
         injected=len(recoveries),
@@ -206,9 +206,9 @@ def judged(environment: Environment, fault: str, told: Told, recoveries: list[fl
         doubled=verdict.count(Nature.DOUBLED),
         wrong_answers=verdict.count(Nature.WRONG),
         again=verdict.again,
-        unavailable_seconds=round(told.readings.unavailable_seconds, 1),
+        unavailable_seconds=round(observations.readings.unavailable_seconds, 1),
         recovery_seconds=round(max(recoveries), 1),
-        slowest_command_seconds=round(told.answers.slowest_seconds, 1),
+        slowest_command_seconds=round(observations.answers.slowest_seconds, 1),
         evidence=f"{seen}: {verdict}" + (f"; {evidence}" if evidence else ""),
     )
 

@@ -1,4 +1,4 @@
-"""kill -9 of the API, at any moment: the answers stay the truth, and the work done is not done again."""
+"""kill -9 of the API at any moment: its answers stay right, and it resumes from its last checkpoint."""
 
 import shutil
 from pathlib import Path
@@ -14,8 +14,8 @@ SAMPLE = [f"CARD{number}" for number in range(0, COUNT, 211)]
 
 
 @pytest.fixture
-def truth(settings: Settings, topics_created: list[str]) -> dict[str, str]:  # noqa: ARG001  # there when it writes
-    """A changelog long enough to be killed in; the points of a sample of customers."""
+def truth(settings: Settings, topics_created: list[str]) -> dict[str, str]:  # noqa: ARG001  # creates the topics first
+    """Write a changelog that takes long enough to restore. Returns the points of sampled customers."""
     changelog = BalanceWriter(settings)
     for number in range(COUNT):
         changelog.balance(f"CARD{number}", f"{number}.25", 1)
@@ -23,8 +23,8 @@ def truth(settings: Settings, topics_created: list[str]) -> dict[str, str]:  # n
     return {card: f"{card.removeprefix('CARD')}.25" for card in SAMPLE}
 
 
-def test_killed_in_the_middle_of_restoring(settings: Settings, truth: dict[str, str], tmp_path: Path) -> None:
-    """The next start resumes at the offset that the data on disk stand for, not at 0, and restores the truth."""
+def test_resumes_after_a_kill_while_it_restores(settings: Settings, truth: dict[str, str], tmp_path: Path) -> None:
+    """The next start resumes at the offset of the data on disk, not at 0, and restores the right points."""
     with ApiProcess(settings, tmp_path / "first.log") as first:
         amid = first.wait_until(lambda report: any(0 < each["position"] for each in balance_partitions(report)))
         first.kill()
@@ -41,8 +41,8 @@ def test_killed_in_the_middle_of_restoring(settings: Settings, truth: dict[str, 
         assert 0 < sum(each["applied"] for each in balance_partitions(report)) < COUNT
 
 
-def test_killed_while_serving(settings: Settings, truth: dict[str, str], tmp_path: Path) -> None:
-    """All that was served is there again without a record read twice; what came meanwhile is added."""
+def test_resumes_after_a_kill_while_it_serves(settings: Settings, truth: dict[str, str], tmp_path: Path) -> None:
+    """A restart reads no record twice and adds the records that arrived meanwhile."""
     with ApiProcess(settings, tmp_path / "first.log") as first:
         ends = [each["endOffset"] for each in balance_partitions(first.wait_until_ready())]
         assert truth == first.points(SAMPLE)
@@ -59,8 +59,8 @@ def test_killed_while_serving(settings: Settings, truth: dict[str, str], tmp_pat
         assert sum(each["applied"] for each in balance_partitions(report)) == 1
 
 
-def test_state_directory_lost(settings: Settings, truth: dict[str, str], tmp_path: Path) -> None:
-    """Without its directory an instance restores everything from the changelog."""
+def test_restores_a_lost_state_directory(settings: Settings, truth: dict[str, str], tmp_path: Path) -> None:
+    """An instance without its state directory restores everything from the changelog."""
     with ApiProcess(settings, tmp_path / "first.log") as first:
         first.wait_until_ready()
         first.kill()
@@ -74,8 +74,8 @@ def test_state_directory_lost(settings: Settings, truth: dict[str, str], tmp_pat
         assert sum(each["applied"] for each in balance_partitions(report)) == COUNT
 
 
-def test_state_directory_damaged(settings: Settings, truth: dict[str, str], tmp_path: Path) -> None:
-    """A damaged store is told, wiped and restored; the others resume."""
+def test_restores_a_damaged_state_directory(settings: Settings, truth: dict[str, str], tmp_path: Path) -> None:
+    """An instance reports a damaged store, deletes it and restores it. Its other stores resume."""
     with ApiProcess(settings, tmp_path / "first.log") as first:
         first.wait_until_ready()
         assert first.terminate() == 0

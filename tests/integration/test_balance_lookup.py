@@ -1,4 +1,4 @@
-"""The balance look-up as its users meet it: a real process, a real broker."""
+"""The balance lookup of a real API process with a real broker."""
 
 import random
 import time
@@ -22,7 +22,7 @@ CARDS = [f"CARD{number}" for number in range(60)]
 
 
 @pytest.fixture
-def changelog(settings: Settings, topics_created: list[str]) -> BalanceWriter:  # noqa: ARG001  # there when it writes
+def changelog(settings: Settings, topics_created: list[str]) -> BalanceWriter:  # noqa: ARG001  # creates the topics first
     return BalanceWriter(settings)
 
 
@@ -32,8 +32,8 @@ def api(settings: Settings, tmp_path: Path) -> Iterator[ApiProcess]:
         yield process
 
 
-def write_a_rough_day(changelog: BalanceWriter) -> dict[str, str]:
-    """Rising sequences with repeats, late lower ones, tombstones and garbage between; returns the truth."""
+def write_a_disturbed_day(changelog: BalanceWriter) -> dict[str, str]:
+    """Write rising sequence numbers with duplicates, late records, tombstones and garbage. Returns the right points."""
     chance = random.Random(3)
     truth: dict[str, tuple[int, str]] = {}
     for step in range(2_000):
@@ -43,7 +43,7 @@ def write_a_rough_day(changelog: BalanceWriter) -> dict[str, str]:
             case 0:
                 changelog.raw(card, chance.choice([b"", b"garbage", b"\x00\x00\x00\x00\x63garbage", b"{}"]))
             case 1 if sequence > 1:
-                changelog.balance(card, "99999.99", sequence - 1)  # a writer that was thought dead
+                changelog.balance(card, "99999.99", sequence - 1)  # a late record of a replaced writer
             case 2 if sequence:
                 changelog.balance(card, points, sequence)  # a replayed batch
             case 3 if step % 7 == 0:
@@ -60,9 +60,9 @@ def of_balances(report: dict[str, Any]) -> list[dict[str, Any]]:
     return [partition for partition in report["partitions"] if partition["store"] == "customer-balances"]
 
 
-def test_serves_the_highest_sequences_and_nothing_else(changelog: BalanceWriter, api: ApiProcess) -> None:
-    """Written before or after the start, amid repeats, old records, tombstones and garbage: answers are the truth."""
-    before = write_a_rough_day(changelog)
+def test_serves_the_highest_sequence_numbers_only(changelog: BalanceWriter, api: ApiProcess) -> None:
+    """Answers are right whether records were written before or after the start, and despite garbage."""
+    before = write_a_disturbed_day(changelog)
     report = api.wait_until_ready()
 
     assert before == api.points(CARDS)
@@ -86,7 +86,7 @@ def test_serves_the_highest_sequences_and_nothing_else(changelog: BalanceWriter,
 
 
 def test_freshness_is_measured_for_new_balances(changelog: BalanceWriter, api: ApiProcess) -> None:
-    """A balance that is applied after the restore adds one observation of its age, those of the restore add none."""
+    """Each balance that is applied after the restore adds one observation of its age. The restore adds none."""
     changelog.balance("old", "1.00", 1)
     changelog.flush()
     api.wait_until_ready()
@@ -101,10 +101,10 @@ def test_freshness_is_measured_for_new_balances(changelog: BalanceWriter, api: A
     assert 2.0 <= float(lines["loyalty_balance_freshness_seconds_sum"]) < 60
 
 
-def test_sigterm_ends_it_with_status_0(
+def test_sigterm_ends_with_status_0(
     changelog: BalanceWriter, api: ApiProcess, settings: Settings, tmp_path: Path
 ) -> None:
-    """SIGTERM ends with 0, and a new process on the same directory resumes at the end of the changelog."""
+    """After SIGTERM a new process on the same directory resumes at the end of the changelog."""
     for card in CARDS:
         changelog.balance(card, "1.00", 1)
     changelog.flush()
@@ -117,7 +117,7 @@ def test_sigterm_ends_it_with_status_0(
 
 @pytest.mark.usefixtures("changelog")
 def test_a_state_directory_in_use_gives_one_clear_line(api: ApiProcess, settings: Settings, tmp_path: Path) -> None:
-    """A second process on the directory ends with status 1 and one line; the first goes on."""
+    """A second process on the same directory ends with status 1 and one line. The first continues."""
     api.wait_until_ready()
 
     second = ApiProcess(settings, tmp_path / "second.log")
@@ -129,10 +129,10 @@ def test_a_state_directory_in_use_gives_one_clear_line(api: ApiProcess, settings
     assert api.http.get("/readyz").status_code == 200
 
 
-def test_a_changelog_that_was_created_anew_is_read_anew(
+def test_a_recreated_changelog_is_read_from_its_start(
     changelog: BalanceWriter, api: ApiProcess, settings: Settings, tmp_path: Path
 ) -> None:
-    """After the topic was deleted and created again, longer than before, nothing of the old one is served."""
+    """After a topic was deleted and created again, the instance serves nothing of the old topic."""
     for card in ["old", *CARDS]:
         changelog.balance(card, "1.00", 1)
     changelog.flush()
@@ -166,8 +166,8 @@ def recreate_topics(settings: Settings) -> None:
     create_topics(settings)
 
 
-def test_goes_on_serving_while_kafka_is_away(own_broker: "LocalBroker | KafkaInContainer", tmp_path: Path) -> None:
-    """With the broker dead it stays alive and ready, serves, and says so; with the broker back it follows again."""
+def test_serves_during_an_outage_of_kafka(own_broker: "LocalBroker | KafkaInContainer", tmp_path: Path) -> None:
+    """Without the broker the instance stays ready, serves and reports the outage. Later it follows again."""
     own_broker.start()
     settings = Settings(kafka_bootstrap_servers=own_broker.bootstrap_servers, state_dir=tmp_path / "state")
     create_topics(settings)
@@ -190,8 +190,8 @@ def test_goes_on_serving_while_kafka_is_away(own_broker: "LocalBroker | KafkaInC
         assert answer.json()["TotalLoyaltyPoints"] == "2.00"
 
 
-def test_starts_before_kafka_does(own_broker: "LocalBroker | KafkaInContainer", tmp_path: Path) -> None:
-    """Without a broker and without topics it is alive, answers 503, and becomes ready by itself when they come."""
+def test_starts_before_kafka(own_broker: "LocalBroker | KafkaInContainer", tmp_path: Path) -> None:
+    """Without broker and topics the instance is alive and answers 503. It becomes ready when they exist."""
     settings = Settings(kafka_bootstrap_servers=own_broker.bootstrap_servers, state_dir=tmp_path / "state")
     with ApiProcess(settings, tmp_path / "api.log") as api:
         api.wait_until(lambda report: not report["ready"] and report["kafkaError"] is not None)

@@ -1,4 +1,4 @@
-"""Commands as their users meet them: real API processes, a real broker; the real account decides, without Spark."""
+"""Commands to real API processes with a real broker. A stand-in for the loyalty query decides with the real account."""
 
 import asyncio
 import time
@@ -42,7 +42,7 @@ def decider(settings: Settings, accounts: Accounts, topics_created: list[str]) -
 
 @pytest.fixture
 def start(settings: Settings, tmp_path: Path) -> Iterator[Callable[[str], ApiProcess]]:
-    """Starts an instance with a state directory of that name."""
+    """Starts an instance with a state directory of this name."""
     with ExitStack() as stack:
 
         def start_one(name: str) -> ApiProcess:
@@ -69,7 +69,7 @@ def ask(api: ApiProcess, method: str, path: str, key: str = "k") -> httpx.Respon
 
 
 def until(answer: Callable[[], httpx.Response], *statuses: int) -> httpx.Response:
-    """Repeat a request as its Retry-After says until it is answered so."""
+    """Repeat a request after each Retry-After until the response has this status."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while True:
         try:
@@ -94,10 +94,10 @@ def wait_until_shared(instances: list[ApiProcess]) -> None:
         assert time.monotonic() < deadline
 
 
-def test_commands_are_done_once_whoever_is_asked(
+def test_every_instance_runs_a_command_exactly_once(
     start: Callable[[str], ApiProcess], decider: KafkaLoyaltyQuery, settings: Settings, tmp_path: Path
 ) -> None:
-    """Two instances: the same answer from both, the balance shows it at once; Kafka has one mark and one command."""
+    """Two instances give the same response and the new balance. Kafka has one mark and one command."""
     earn(decider, "105.00")
     instances = [start(name) for name in "ab"]
     wait_until_shared(instances)
@@ -137,10 +137,8 @@ def test_commands_are_done_once_whoever_is_asked(
     assert not [log for log in tmp_path.glob("*.log") if CARD in log.read_text()]
 
 
-def test_many_at_once_never_spend_more_than_there_is(
-    start: Callable[[str], ApiProcess], decider: KafkaLoyaltyQuery
-) -> None:
-    """60 requests of 20 keys at once, through two instances, against points for 7: 7 keys are done, and say so."""
+def test_parallel_commands_never_overspend(start: Callable[[str], ApiProcess], decider: KafkaLoyaltyQuery) -> None:
+    """60 parallel requests with 20 keys through two instances, and points for 7: exactly 7 keys succeed."""
     earn(decider, "75.00")
     instances = [start(name) for name in "ab"]
     wait_until_shared(instances)
@@ -168,8 +166,8 @@ def test_many_at_once_never_spend_more_than_there_is(
     )
 
 
-def test_a_slow_decision_can_be_asked_for(start: Callable[[str], ApiProcess], decider: KafkaLoyaltyQuery) -> None:
-    """202 with Location, also there; 409 for who repeats it meanwhile; 200 once it is decided, then 201 as ever."""
+def test_a_slow_decision_can_be_polled(start: Callable[[str], ApiProcess], decider: KafkaLoyaltyQuery) -> None:
+    """The response is 202 with Location, and 409 for a repeated request. After the decision they are 200 and 201."""
     earn(decider, "25.00")
     api = start("one")
     answer = redeem(api, "slow", timeout=0)
@@ -186,10 +184,10 @@ def test_a_slow_decision_can_be_asked_for(start: Callable[[str], ApiProcess], de
             assert (201, decided.json()) == ((again := redeem(api, "slow")).status_code, again.json())
 
 
-def test_a_command_survives_the_instance_that_took_it(
+def test_a_command_survives_the_death_of_its_instance(
     start: Callable[[str], ApiProcess], decider: KafkaLoyaltyQuery, settings: Settings
 ) -> None:
-    """Killed after the mark, before the command: a retry is in flight at first, then sends it, and is done."""
+    """An instance is killed between mark and command. A retry first gets 409, then sends the command, and succeeds."""
     earn(decider, "25.00")
     identity = command_id("POST", PATH, "lost")
     asked: dict[str, Any] = {"points": 1000, "reason": "", "actor": ""}
@@ -208,10 +206,10 @@ def test_a_command_survives_the_instance_that_took_it(
     assert [identity] == [each["CommandID"] for each in records_of(settings, topics.LOYALTY_COMMANDS)]
 
 
-def test_whoever_takes_over_gives_the_same_answer(
+def test_the_instance_that_takes_over_gives_the_same_response(
     start: Callable[[str], ApiProcess], decider: KafkaLoyaltyQuery
 ) -> None:
-    """Of two instances one is killed with all it knew: the other answers as it did, and nothing is done twice."""
+    """After the kill of one of two instances the other gives the same response, and no command runs twice."""
     earn(decider, "100.00")
     first, second = start("a"), start("b")
     wait_until_shared([first, second])
@@ -226,8 +224,8 @@ def test_whoever_takes_over_gives_the_same_answer(
     assert "70.00" == second.balance(CARD).json()["ReservedLoyaltyPoints"]
 
 
-def test_without_kafka_nothing_is_half_done(tmp_path: Path) -> None:
-    """503 with Retry-After while it is away; with Kafka back the same request is done, once."""
+def test_an_outage_of_kafka_leaves_no_partial_command(tmp_path: Path) -> None:
+    """Without Kafka the response is 503 with Retry-After. After the outage the same request succeeds exactly once."""
     broker = LocalBroker(tmp_path / "broker")
     broker.start()
     settings = Settings(kafka_bootstrap_servers=broker.bootstrap_servers, state_dir=tmp_path / "state")
@@ -240,14 +238,14 @@ def test_without_kafka_nothing_is_half_done(tmp_path: Path) -> None:
             broker.stop()
             away = redeem(api, "away")
             assert 503 == away.status_code
-            # Which of them depends on how long Kafka has been away.
+            # The problem depends on the length of the outage.
             assert kind(away, 503) in {"kafka-unavailable", "owner-in-doubt", "rebalancing"}
             assert int(away.headers["retry-after"]) >= 1
 
             broker.start()
             with KafkaLoyaltyQuery(settings, accounts):
                 answer = until(lambda: redeem(api, "away"), 201)
-                # The group may be formed anew once more, as its members come back one after the other.
+                # The group may rebalance again, because its members return one by one.
                 assert answer.content == until(lambda: redeem(api, "away"), 201).content
             assert "10.00" == until(lambda: api.balance(CARD), 200).json()["ReservedLoyaltyPoints"]
     finally:

@@ -1,4 +1,4 @@
-"""Many redemptions at once, on the real stack: exactly as many succeed as the balance covers, whatever is killed."""
+"""Parallel redemptions on the real stack: exactly as many succeed as the balance covers, despite kills."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def api(settings: Settings, topics_created: list[str], tmp_path: Path) -> Iterat
 
 
 def earn(settings: Settings, card: str) -> None:
-    """One PRIME invoice that earns what COVERED redemptions need, and a little too little for one more."""
+    """Publish one PRIME invoice that earns points for COVERED redemptions and not for one more."""
     points = POINTS_EACH * COVERED + Decimal("9.98")
     invoice = {
         "InvoiceNumber": f"I-{card}",
@@ -46,7 +46,7 @@ def earn(settings: Settings, card: str) -> None:
 
 
 def redeem(api: ApiProcess, card: str, attempt: int) -> httpx.Response:
-    """Ask for a redemption, and for its decision as long as there is none."""
+    """Request a redemption, and poll until it is decided."""
     answer = api.http.post(
         f"/v1/customers/{card}/redemptions",
         params={"timeout": 30},
@@ -69,8 +69,8 @@ def reserved(settings: Settings, card: str) -> list[str]:
     return [entry["EventID"] for entry in entries if (entry["CustomerCardNo"], entry["Kind"]) == (card, "reserved")]
 
 
-def assert_exactly_what_is_covered(settings: Settings, api: ApiProcess, card: str) -> None:
-    """COVERED reservations by as many commands, and a balance that shows them and nothing else."""
+def assert_covered_redemptions_only(settings: Settings, api: ApiProcess, card: str) -> None:
+    """There are COVERED reservations of different commands, and the balance shows exactly these."""
     assert COVERED == len(set(reserved(settings, card))) == len(reserved(settings, card))
     kinds = Counter(entry["Kind"] for entry in unique_records_of(settings, topics.LOYALTY).values())
     assert {"earned": 1, "reserved": COVERED, "refused": ATTEMPTS - COVERED} == kinds
@@ -84,7 +84,7 @@ def assert_exactly_what_is_covered(settings: Settings, api: ApiProcess, card: st
 
 @contextmanager
 def pipeline(settings: Settings, log: Path) -> Iterator[Callable[[Callable[[], bool]], None]]:
-    """The loyalty query in a process of its own; gives a function that waits for something, killed at the end."""
+    """Run the loyalty query in a process. Yields a function that waits for a condition."""
     with log.open("a", encoding="utf-8") as output:
         process = start_pipeline(
             settings,
@@ -95,16 +95,16 @@ def pipeline(settings: Settings, log: Path) -> Iterator[Callable[[Callable[[], b
         try:
             yield lambda condition: wait_until(condition, process, output)
         finally:
-            # SIGKILL to it and to everything it started, as when a machine loses its power.
+            # SIGKILL for the process and its children, like a power failure.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
 @pytest.mark.timeout(1500)
-def test_as_many_succeed_as_the_balance_covers(settings: Settings, api: ApiProcess, tmp_path: Path) -> None:
-    """50 at once against a balance that covers 10, and SIGKILL of the pipeline once the first of them are decided.
+def test_exactly_the_covered_redemptions_succeed(settings: Settings, api: ApiProcess, tmp_path: Path) -> None:
+    """50 parallel redemptions against a balance that covers 10, and SIGKILL of the pipeline after the first decisions.
 
-    A pipeline on the same checkpoint decides the others: 10 succeed, 40 are refused, and asking again changes nothing.
+    A new pipeline on the same checkpoint decides the rest. 10 succeed, 40 are refused, and retries change nothing.
     """
     few_a_batch = settings.model_copy(update={"max_offsets_per_trigger": 6})
     earn(settings, "A")
@@ -120,9 +120,9 @@ def test_as_many_succeed_as_the_balance_covers(settings: Settings, api: ApiProce
             again = redeem_all(api, "A", pool)
             wait(lambda: all(each.done() for each in again))
 
-    # Whoever had to ask for the decision is answered 200 with what became of it, not with a status of its own.
+    # A poll for the decision is answered with 200 and the decision.
     outcomes = Counter(answer.json().get("Status", answer.status_code) for answer in (each.result() for each in asked))
     assert COVERED == outcomes["done"] + outcomes[httpx.codes.CREATED]
     statuses = Counter(each.result().status_code for each in again)
     assert {httpx.codes.CREATED: COVERED, httpx.codes.CONFLICT: ATTEMPTS - COVERED} == statuses
-    assert_exactly_what_is_covered(settings, api, "A")
+    assert_covered_redemptions_only(settings, api, "A")

@@ -1,4 +1,4 @@
-"""`make demo` as a user runs it, with a short day."""
+"""`make demo`, as a user runs it, with a short day."""
 
 import json
 import os
@@ -20,7 +20,7 @@ _PATIENCE_SECONDS = 600
 @contextmanager
 def _demo(var: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "infra.demo", "--var", str(var), *arguments]
-    # A signal for the demo must not reach this test run.
+    # A signal for the demo must not reach the test run.
     demo = subprocess.Popen(command, cwd=jars.ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
     with demo:
         try:
@@ -31,7 +31,7 @@ def _demo(var: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def _of(var: Path) -> list[int]:
-    """Processes that were started with something below that folder."""
+    """The processes whose command line names this folder."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -44,7 +44,7 @@ def _of(var: Path) -> list[int]:
 
 
 def test_every_result_of_recorded_invoices_agrees(tmp_path: Path) -> None:
-    """Five lines give one repeat, one dead letter, one shipment, and 3.01 points; nothing stays running."""
+    """Five lines give one duplicate, one dead letter, one shipment and 3.01 points. No process remains."""
     common = {
         "StoreID": "STR1",
         "CustomerCardNo": "4629185211",
@@ -82,7 +82,7 @@ def test_every_result_of_recorded_invoices_agrees(tmp_path: Path) -> None:
 
 
 def test_interrupted_demo_leaves_nothing_running(tmp_path: Path) -> None:
-    """SIGTERM while the stack starts ends every process of it, and the status says interrupted."""
+    """SIGTERM while the stack starts ends all its processes, with the exit status of an interruption."""
     with _demo(tmp_path / "var") as demo:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not (tmp_path / "var/demo/run/pipeline.pid").exists():

@@ -1,4 +1,4 @@
-"""An erased customer is in no store any more, and what comes later under the card is a new account."""
+"""An erasure removes a customer from every store. Later events of the card open a new account."""
 
 from pathlib import Path
 
@@ -12,15 +12,16 @@ from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
 from services.settings import Settings
 from tests.support.builders import invoice
 from tests.support.kafka import publish_commands, publish_invoices, read_all, records_of
+from tests.support.ledger import bytes_of
 from tests.support.processes import ApiProcess, run_to_the_end, running_ledger
 
 CARD, FRIEND = "9265846829", "4629185211"
 
 
-def in_sparks_state(spark: SparkSession, settings: Settings) -> list[str]:
-    """Every row of the loyalty query's state, of every operator and variable, as text."""
+def spark_state_text(spark: SparkSession, settings: Settings) -> list[str]:
+    """All rows of the loyalty query's state, of every operator and variable, as text."""
     checkpoint = LOYALTY.checkpoint(settings)
-    _ = spark.streams.active  # asks for the coordinator that readers of state need
+    _ = spark.streams.active  # starts the coordinator that state readers need
     operators = {
         row.operatorId: row.operatorName
         for row in spark.read.format("state-metadata").load(checkpoint).select("operatorId", "operatorName").collect()
@@ -35,7 +36,7 @@ def in_sparks_state(spark: SparkSession, settings: Settings) -> list[str]:
 
 
 def latest_of(settings: Settings, topic: topics.Topic) -> dict[bytes, bytes]:
-    """What compaction leaves of a topic."""
+    """The records of a topic that compaction keeps."""
     kept: dict[bytes, bytes] = {}
     for message in read_all(settings, topic):
         key, value = bytes(message.key() or b""), message.value()
@@ -46,21 +47,15 @@ def latest_of(settings: Settings, topic: topics.Topic) -> dict[bytes, bytes]:
 
 
 def served(api: ApiProcess) -> str:
-    """Everything that every store of the instance holds."""
+    """All entries of all stores of the instance."""
     stores = [each["name"] for each in api.http.get("/v1/stores").json()["stores"]]
     return "".join(api.http.get(f"/v1/stores/{store}/all").text for store in stores)
 
 
-def in_the_ledgers_file(settings: Settings) -> bytes:
-    """What stands in the file of SQLite and in those beside it, also what is deleted and not yet overwritten."""
-    file = Path(settings.ledger_url.removeprefix("sqlite:///"))
-    return b"".join(each.read_bytes() for each in file.parent.glob(f"{file.name}*"))
-
-
 @pytest.mark.usefixtures("topics_created")
 @pytest.mark.timeout(1500)
-def test_no_store_knows_an_erased_card(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
-    """Spark's state, the changelogs, the API's stores and the ledger's file; amounts stay, under a pseudonym."""
+def test_no_store_contains_an_erased_card(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
+    """State, changelogs, API stores and the ledger contain no erased card. Amounts stay under a pseudonym."""
     publish_invoices(settings, invoice("I1", CARD, 1000.0), invoice("I2", FRIEND, 500.0))
     publish_commands(
         settings,
@@ -72,7 +67,7 @@ def test_no_store_knows_an_erased_card(spark: SparkSession, settings: Settings, 
     run_to_the_end(spark, settings, LOYALTY)
     publish_commands(settings, (CARD, Capture(append_time=0, command_id="captured", redemption_id="spent")))
     run_to_the_end(spark, settings, LOYALTY)
-    assert any(CARD in row for row in in_sparks_state(spark, settings)), "it was nowhere, so nothing was proven"
+    assert any(CARD in row for row in spark_state_text(spark, settings)), "it was nowhere, so nothing was proven"
 
     publish_commands(settings, (CARD, Erase(append_time=0, command_id="erase")))
     run_to_the_end(spark, settings, LOYALTY)
@@ -80,11 +75,11 @@ def test_no_store_knows_an_erased_card(spark: SparkSession, settings: Settings, 
     assert any(entry["Counterparty"] == CARD for entry in entries)
     with running_ledger(settings, len(entries), tmp_path / "ledger.log"):
         pass
-    assert FRIEND.encode() in (file := in_the_ledgers_file(settings))
+    assert FRIEND.encode() in (file := bytes_of(settings.ledger_url))
     assert CARD.encode() not in file
     with ApiProcess(settings, tmp_path / "api.log") as api:
         api.wait_until_ready()
-        assert [] == [row for row in in_sparks_state(spark, settings) if CARD in row]
+        assert [] == [row for row in spark_state_text(spark, settings) if CARD in row]
         for changelog in (topics.LOYALTY_BALANCES, topics.LOYALTY_DECISIONS):
             kept = latest_of(settings, changelog)
             assert kept

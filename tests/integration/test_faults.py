@@ -1,4 +1,4 @@
-"""The part of the fault harness that is short and always the same: poison, retention, lost answers, and the auditor."""
+"""The short and deterministic part of the fault harness: malformed input, retention, lost responses and the auditor."""
 
 import socket
 import threading
@@ -37,19 +37,21 @@ COMMANDS = (
     ("A", Reserve(append_time=0, command_id="too-much", points=90_00)),
     ("A", Reserve(append_time=0, command_id="reserve", points=20_00)),
 )
-"""Done, refused, and one that comes again."""
+"""A command that succeeds, one that is refused, and a duplicate."""
 
 
 @pytest.mark.usefixtures("topics_created")
-def test_poison_is_set_aside_and_the_auditor_sees_what_is_not_so(spark, settings: Settings, tmp_path: Path) -> None:
-    """In = good + repeats + dead, and each publish_commands once, whatever comes. What is planted then is named."""
+def test_the_auditor_accepts_malformed_input_and_finds_planted_errors(
+    spark, settings: Settings, tmp_path: Path
+) -> None:
+    """Every message is valid, a duplicate or a dead letter. The auditor reports the planted errors."""
     publish_commands(settings, *COMMANDS)
     messages = Simulation(Options(count=300, seed=SEED, customers=40, repeats=0.05, broken=0.05)).messages()
     publish(settings, topics.POS_INVOICES, ((message.key, message.value) for message in messages))
     publish(settings, topics.POS_INVOICES, poison.messages(SEED))
     publish(settings, topics.POS_INVOICES, poison.fuzzed(SEED, 400))
     run_to_the_end(spark, settings, FAN_OUT, LOYALTY)
-    run_to_the_end(spark, settings, EXPORT, LOYALTY)  # and the other end of the transfer
+    run_to_the_end(spark, settings, EXPORT, LOYALTY)  # process the credit of the transfer
 
     with ApiProcess(settings, tmp_path / "api.log") as api:
         api.wait_until_ready()
@@ -69,8 +71,8 @@ def test_poison_is_set_aside_and_the_auditor_sees_what_is_not_so(spark, settings
 
 
 @pytest.mark.usefixtures("topics_created")
-def test_what_retention_deleted_unread_is_told(spark, settings: Settings) -> None:
-    """The query refuses and names the offsets; told to accept the loss it goes on behind the gap."""
+def test_unread_records_that_retention_deleted_are_reported(spark, settings: Settings) -> None:
+    """The query refuses to start and names the lost offsets. With the setting that accepts the loss it continues."""
     encode = encoder(topics.POS_INVOICES, IDS)
 
     def send(first: int, count: int) -> None:
@@ -95,7 +97,7 @@ def test_what_retention_deleted_unread_is_told(spark, settings: Settings) -> Non
 
 @pytest.fixture
 def echo() -> Iterator[tuple[int, list[bytes]]]:
-    """A server that answers with what it got, and what it got."""
+    """A server that echoes its input, and the list of all input."""
     heard: list[bytes] = []
     server = socket.create_server((HOST, 0))
 
@@ -116,21 +118,21 @@ def echo() -> Iterator[tuple[int, list[bytes]]]:
     server.close()
 
 
-def test_the_proxy_loses_answers_and_nothing_else(echo: tuple[int, list[bytes]]) -> None:
-    """What is sent while it loses answers arrives; its answer does not; mended, new connections work."""
+def test_the_proxy_drops_only_responses(echo: tuple[int, list[bytes]]) -> None:
+    """While the proxy drops responses, requests arrive and responses do not. After repair new connections work."""
     port, heard = echo
     proxy_port = free_port()
     proxy = LossyProxy(proxy_port, port)
     with socket.create_connection((HOST, proxy_port), timeout=30) as client:
         client.sendall(b"one")
         assert b"one" == client.recv(100)
-        proxy.lose_answers()
+        proxy.drop_responses()
         client.sendall(b"two")
         client.settimeout(0.5)
         with pytest.raises(TimeoutError):
             client.recv(100)
         assert [b"one", b"two"] == heard
-        proxy.mend()
+        proxy.repair()
     with socket.create_connection((HOST, proxy_port), timeout=30) as client:
         client.sendall(b"three")
         assert b"three" == client.recv(100)

@@ -1,4 +1,4 @@
-"""Several instances on a real broker: any of them answers for every customer, whoever comes, goes or dies."""
+"""Several instances on a real broker: each answers for every customer while instances join, leave or die."""
 
 import threading
 import time
@@ -24,13 +24,13 @@ METADATA = "/v1/stores/customer-balances/metadata"
 
 
 @pytest.fixture
-def writer(settings: Settings, topics_created: list[str]) -> Writer:  # noqa: ARG001  # there when it writes
+def writer(settings: Settings, topics_created: list[str]) -> Writer:  # noqa: ARG001  # creates the topics first
     return Writer(BalanceWriter(settings), CARDS)
 
 
 @pytest.fixture
 def start(settings: Settings, tmp_path: Path) -> Iterator[Callable[[str], ApiProcess]]:
-    """Starts an instance with a state directory of that name."""
+    """Starts an instance with a state directory of this name."""
     with ExitStack() as stack:
 
         def start_one(name: str) -> ApiProcess:
@@ -51,13 +51,13 @@ def metadata(instance: ApiProcess, card: str) -> dict[str, Any]:
 
 
 def shares(instance: ApiProcess, role: str = "active") -> dict[str, list[int]]:
-    """URL to partitions, as one instance knows it."""
+    """URL to partitions, as one instance reports them."""
     found = instance.http.get(METADATA).json()["instances"]
     return {each["url"]: each[role] for each in found}
 
 
 def wait_until_shared(instances: list[ApiProcess]) -> None:
-    """Until every instance knows that all own something, and that each partition has an owner and one standby."""
+    """Wait until each instance owns a partition, and each partition has an owner and one standby."""
     for each in instances:
         each.wait_until_ready()
     wait_for(f"{len(instances)} that share all", lambda: all(is_shared(each, instances) for each in instances))
@@ -75,7 +75,7 @@ def is_shared(asked: ApiProcess, instances: list[ApiProcess]) -> bool:
 
 
 def test_any_instance_answers_for_every_customer(start: Callable[[str], ApiProcess], writer: Writer) -> None:
-    """Each of three owns one partition, and each answers for all customers: here, or one hop away."""
+    """Each of three instances owns one partition and answers for all customers, locally or with one forward."""
     instances = [start(name) for name in "abc"]
     wait_until_shared(instances)
     for instance in instances:
@@ -103,16 +103,16 @@ def test_any_instance_answers_for_every_customer(start: Callable[[str], ApiProce
 
 
 def far_from(instances: list[ApiProcess], cards: list[str]) -> tuple[ApiProcess, str]:
-    """An instance and a customer of whom it has neither the partition nor a copy, if there is one; else not owned."""
+    """An instance and a customer in a partition that the instance does not hold, or at least does not own."""
     found = [(each, card, metadata(each, card)) for each in instances for card in cards]
     found.sort(key=lambda it: (it[0].url == it[2]["active"]) * 2 + (it[0].url in it[2]["standbys"]))
     return found[0][0], found[0][1]
 
 
-def test_reads_go_on_when_owners_die_and_instances_join(
+def test_reads_continue_when_owners_die_and_instances_join(
     start: Callable[[str], ApiProcess], writer: Writer, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
-    """Under load an owner is killed, and an instance joins: no wrong answer, and no customer unread for long."""
+    """An owner is killed under load and an instance joins. Every response is right, and outages are short."""
     instances = [start(name) for name in "abc"]
     wait_until_shared(instances)
     victim, *survivors = instances
@@ -128,7 +128,7 @@ def test_reads_go_on_when_owners_die_and_instances_join(
         record_testsuite_property("takeover_seconds", time.monotonic() - killed)
         after_kill = load.findings.longest_failure
         assert number in shares(heir)[heir.url]
-        # Restored once, as a standby: the takeover has read nothing again.
+        # The standby restored once. The takeover reads nothing again.
         assert len(heir.log_lines("store restored", "store=customer-balances", f"partition={number}")) == 1
 
         newcomer = start("d")
@@ -149,8 +149,8 @@ def test_reads_go_on_when_owners_die_and_instances_join(
         assert (sequence, points_at(sequence)) == (newest["Sequence"], newest["TotalLoyaltyPoints"])
 
 
-def test_a_zombie_does_not_answer_as_the_owner(start: Callable[[str], ApiProcess], writer: Writer) -> None:
-    """Stopped past its session and woken up with requests waiting, an instance never passes off the old as current."""
+def test_a_resumed_instance_does_not_answer_as_the_owner(start: Callable[[str], ApiProcess], writer: Writer) -> None:
+    """An instance that is paused beyond its session never marks an old balance as current."""
     zombie, other = instances = [start(name) for name in "ab"]
     wait_until_shared(instances)
     cards = [card for card in CARDS if metadata(other, card)["active"] == zombie.url]
@@ -178,7 +178,7 @@ def test_a_zombie_does_not_answer_as_the_owner(start: Callable[[str], ApiProcess
 
 
 class Waiting:
-    """A request in the socket of a server that does not run."""
+    """A request that waits in the socket of a paused server."""
 
     def __init__(self, url: str) -> None:
         self._answers: list[httpx.Response] = []
@@ -193,8 +193,10 @@ class Waiting:
         return self._answers[0]
 
 
-def test_the_erased_stays_erased(start: Callable[[str], ApiProcess], writer: Writer, settings: Settings) -> None:
-    """A customer whose deletion the changelog has forgotten while an instance was away is not in its store again."""
+def test_an_erased_customer_stays_erased(
+    start: Callable[[str], ApiProcess], writer: Writer, settings: Settings
+) -> None:
+    """A returning instance does not serve a customer whose tombstone was compacted away while it was down."""
     first = start("a")
     first.wait_until_ready()
     assert 200 == first.balance(CARDS[0]).status_code
@@ -207,7 +209,7 @@ def test_the_erased_stays_erased(start: Callable[[str], ApiProcess], writer: Wri
 
     def is_forgotten() -> bool:
         writer.written.pop(CARDS[0], None)
-        writer.lap()  # the newest segment is never compacted
+        writer.lap()  # Kafka never compacts the newest segment
         return all(message.key() != CARDS[0].encode() for message in read_all(settings, LOYALTY_BALANCES))
 
     wait_for("compaction", is_forgotten)

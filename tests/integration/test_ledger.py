@@ -1,4 +1,4 @@
-"""The ledger process against a real broker: nothing is lost and nothing doubled, whenever it ends."""
+"""The ledger process with a real broker loses and duplicates nothing, whenever it ends."""
 
 import contextlib
 import json
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("topics_created")
 
 
 class LedgerProcess:
-    """``python -m services.ledger``; its log is a file."""
+    """``python -m services.ledger``, which writes its log to a file."""
 
     def __init__(self, settings: Settings, log: Path) -> None:
         self._log = log
@@ -88,7 +88,7 @@ class LedgerProcess:
 
 @pytest.fixture
 def start(settings: Settings, database_url: str, tmp_path: Path) -> Iterator[Callable[..., LedgerProcess]]:
-    """Starts ledger processes over the database of the test; none survives it."""
+    """Starts ledger processes on the database of the test, and kills them after it."""
     started: list[LedgerProcess] = []
 
     def start(**changes: object) -> LedgerProcess:
@@ -107,7 +107,7 @@ def send(settings: Settings, *entries: tuple[str, Entry]) -> None:
 
 
 def stored(url: str) -> list[tuple[str | None, int, int]]:
-    """Card, sequence and points of every entry; nothing while there is no ledger yet."""
+    """Card, sequence number and points of every entry. Empty before the ledger exists."""
     queries = LedgerQueries(url)
     try:
         found = [(each.card, of.sequence, of.points) for each in queries.accounts() for of in queries.entries_of(each)]
@@ -126,8 +126,10 @@ def day(customers: int, each: int) -> list[tuple[str, Entry]]:
     return [(f"CARD{card}", entry(number, card + number)) for number in range(1, each + 1) for card in range(customers)]
 
 
-def test_killed_again_and_again(settings: Settings, database_url: str, start: Callable[..., LedgerProcess]) -> None:
-    """Ended by kill -9 six times while 30,000 entries, some of them twice, come in: each is there once, and no gap."""
+def test_repeated_kills_lose_and_duplicate_nothing(
+    settings: Settings, database_url: str, start: Callable[..., LedgerProcess]
+) -> None:
+    """Six times kill -9 while 30,000 entries with duplicates arrive: each entry is stored once, without gaps."""
     entries = day(300, 100)
     send(settings, *entries, *entries[::7])
     for kills in range(6):
@@ -145,7 +147,7 @@ def test_killed_again_and_again(settings: Settings, database_url: str, start: Ca
 def test_two_processes_share_a_ledger(
     settings: Settings, database_url: str, start: Callable[..., LedgerProcess]
 ) -> None:
-    """Both append, one is frozen and comes back: every entry is there once, and neither dies of the other."""
+    """Two processes append. One is paused and resumes. Every entry is stored once, and both continue."""
     entries = day(60, 100)
     first, second = start(), start()
     for process in (first, second):
@@ -154,7 +156,7 @@ def test_two_processes_share_a_ledger(
     first.wait_until(lambda: 2_000 == len(stored(database_url)))
     first.pause()
     send(settings, *entries[2_000:4_000])
-    # What is frozen within a transaction keeps SQLite's lock, and is waited for.
+    # A process that is paused in a transaction keeps SQLite's lock, so the other waits.
     first.resume()
     send(settings, *entries[4_000:])
     second.wait_until(lambda: len(entries) == len(stored(database_url)))
@@ -162,10 +164,10 @@ def test_two_processes_share_a_ledger(
     assert [0, 0] == [first.terminate(), second.terminate()]
 
 
-def test_gaps_repeats_and_what_is_no_entry(
+def test_gaps_duplicates_and_unreadable_records(
     settings: Settings, database_url: str, start: Callable[..., LedgerProcess]
 ) -> None:
-    """A gap shows until it is filled; a record that cannot be read stops nobody, and says where it is and why."""
+    """The ledger reports a gap until it is filled. It skips an unreadable record and logs the reason."""
     process = start()
     process.wait_until(process.is_ready)
     send(settings, ("A", entry(1)), ("A", entry(1)), ("A", entry(4)))
@@ -195,7 +197,7 @@ def test_gaps_repeats_and_what_is_no_entry(
 
 
 def command(url: str, name: str) -> dict[str, Any]:
-    """What ``loyalty ledger … --json`` answers."""
+    """The output of ``loyalty ledger … --json``."""
     environment = {**os.environ, "LOYALTY_LEDGER_URL": url}
     program = [sys.executable, "-c", "from services.cli import app; app()", "ledger", name, "--json"]
     done = subprocess.run(program, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
@@ -204,8 +206,8 @@ def command(url: str, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_it_waits_for_kafka_and_ends_when_told(start: Callable[..., LedgerProcess]) -> None:
-    """Without a broker it is alive, not ready, says why, and SIGTERM ends it."""
+def test_waits_for_kafka_and_ends_on_sigterm(start: Callable[..., LedgerProcess]) -> None:
+    """Without a broker the process is alive, not ready, reports the reason, and ends on SIGTERM."""
     process = start(kafka_bootstrap_servers=f"127.0.0.1:{free_port()}")
     process.wait_until(lambda: (answer := process.get("/readyz")) is not None and "Kafka" in answer.text)
     answer = process.get("/livez")
@@ -215,10 +217,10 @@ def test_it_waits_for_kafka_and_ends_when_told(start: Callable[..., LedgerProces
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_it_waits_for_its_database(
+def test_waits_for_its_database(
     settings: Settings, postgresql: str, database_url: str, start: Callable[..., LedgerProcess]
 ) -> None:
-    """While the database lets nobody in, the process waits and says so; what came meanwhile is there afterwards."""
+    """While the database refuses connections, the process waits and reports it. Afterwards it stores all entries."""
     process = start()
     process.wait_until(process.is_ready)
     send(settings, ("A", entry(1)))
@@ -236,8 +238,8 @@ def test_it_waits_for_its_database(
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_settings_that_cannot_be_end_it(settings: Settings, start: Callable[..., LedgerProcess]) -> None:
-    """Status 2 for a database that is none, for the ledger of another topic, and for another key."""
+def test_wrong_settings_end_the_process(settings: Settings, start: Callable[..., LedgerProcess]) -> None:
+    """The status is 2 for a wrong database URL, the ledger of another topic, and another pseudonym key."""
     assert 2 == start(ledger_url="mysql://host/db").wait()
     process = start()
     process.wait_until(process.is_ready)
@@ -249,10 +251,10 @@ def test_settings_that_cannot_be_end_it(settings: Settings, start: Callable[...,
     assert 2 == start().wait()
 
 
-def test_an_erased_customer_is_nowhere(
+def test_an_erased_customer_is_removed_everywhere(
     settings: Settings, database_url: str, start: Callable[..., LedgerProcess]
 ) -> None:
-    """After the erasure, and after a replay of everything before it, the database and the logs hold no card."""
+    """After an erasure, and after a replay of all earlier records, database and logs contain no card."""
     card, secret = "9265846829", "words of hers"
     life = [
         (card, entry(1)),

@@ -1,4 +1,4 @@
-"""A broker of this machine over its own restarts: infra.local.broker."""
+"""The local broker (infra.local.broker) across restarts."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def send(settings: Settings, value: bytes) -> None:
 def values(settings: Settings, count: int) -> list[bytes | None]:
     consumer: Consumer = clients.consumer(settings, "test", **{"enable.partition.eof": False})
     try:
-        # Assigned, not subscribed: no group needs to form on a broker that has just come back.
+        # Assign partitions, so that no group must form on a broker that has just restarted.
         consumer.assign([TopicPartition(POS_INVOICES.name, number, 0) for number in range(POS_INVOICES.partitions)])
         return [message.value() for message in consumer.consume(count, timeout=60)]
     finally:
@@ -30,7 +30,7 @@ def values(settings: Settings, count: int) -> list[bytes | None]:
 
 
 def test_records_survive_a_stop_and_a_kill(tmp_path: Path) -> None:
-    """What was acknowledged is there after an orderly stop, and after a kill, on the same port."""
+    """Acknowledged records survive an orderly stop and a kill, on the same port."""
     broker = LocalBroker(tmp_path)
     settings = Settings(kafka_bootstrap_servers=broker.bootstrap_servers)
     try:
@@ -49,7 +49,7 @@ def test_records_survive_a_stop_and_a_kill(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_cannot_start_says_why(kafka: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """A port that is taken fails the start with the broker's own words."""
+    """A used port fails the start with the message of the broker."""
     if request.config.getoption("--kafka-bootstrap-servers") or request.config.getoption("--containers"):
         pytest.skip("the run's broker is not on this machine's loopback")
     broker = LocalBroker(tmp_path, port=int(kafka.rpartition(":")[2]))

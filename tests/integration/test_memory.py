@@ -1,4 +1,4 @@
-"""A minute of the soak (``make bench-peers ONLY=soak``): what an API instance keeps does not grow with what it does."""
+"""The memory of an API instance does not grow with its work. A short form of ``make bench-peers ONLY=soak``."""
 
 from pathlib import Path
 
@@ -12,15 +12,15 @@ CARDS = [f"CARD{number}" for number in range(60)]
 UPDATES, READS = 20_000, 4_000
 WARM_UP, ROUNDS = 2, 3
 MOST_BYTES_AN_EVENT = 200
-"""What the allocator's own growth may come to; a record or a request that is kept takes more."""
+"""The allowed growth of the allocator. A leaked record or request takes more."""
 
 
-def test_updates_and_reads_leave_nothing_behind(
+def test_memory_does_not_grow_with_updates_and_reads(
     settings: Settings,
-    topics_created: list[str],  # noqa: ARG001  # there when it writes
+    topics_created: list[str],  # noqa: ARG001  # creates the topics first
     tmp_path: Path,
 ) -> None:
-    """A store in memory, as RocksDB's buffers fill before they are emptied; the same customers again and again."""
+    """Uses a memory store, because RocksDB's buffers grow until they are flushed."""
     changelog = BalanceWriter(settings)
     with ApiProcess(settings.model_copy(update={"state_store": "memory"}), tmp_path / "api.log") as api:
         api.wait_until_ready()
@@ -32,12 +32,12 @@ def test_updates_and_reads_leave_nothing_behind(
 
 
 def _grown(sizes: list[int]) -> float:
-    """Bytes a round, once warm."""
+    """Growth in bytes a round, after the warm-up."""
     return (sizes[-1] - sizes[WARM_UP - 1]) / ROUNDS
 
 
 def _updated(changelog: BalanceWriter, api: ApiProcess, number: int) -> int:
-    """The size of the process once it has applied a round of updates, bytes."""
+    """The size of the process in bytes after one round of updates."""
     for step in range(UPDATES):
         sequence = number * UPDATES + step + 1
         changelog.balance(CARDS[step % len(CARDS)], f"{sequence}.00", sequence)

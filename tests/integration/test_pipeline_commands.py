@@ -1,4 +1,4 @@
-"""The loyalty query on a real broker: commands, time, programme versions, what it begins with and what it archives."""
+"""The loyalty query on a real broker: commands, timers, programme versions, initial accounts and the archive."""
 
 import json
 import signal
@@ -43,7 +43,7 @@ def run(spark, settings, query=LOYALTY):
 
 
 def wait_for_leaders(settings, seconds=60):
-    """A starved broker answers for a new topic before its partitions have a leader."""
+    """Wait for leaders: a busy broker announces a new topic before its partitions have one."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -61,7 +61,7 @@ def send(settings, card, *commands):
 
 
 def latest(settings, topic):
-    """Key to latest record, None where that is a tombstone."""
+    """Key to last record, or None for a tombstone."""
     decode = decoder(topic, IDS)
     return {
         (message.key() or b"").decode(): None if message.value() is None else decode(bytes(message.value() or b""))
@@ -70,18 +70,18 @@ def latest(settings, topic):
 
 
 def effects(settings, topic):
-    """CloudEvents id to value; a repeat must be equal to the byte."""
+    """CloudEvents id to value. Fails if two duplicates differ."""
     found = {}
     for message in read_all(settings, topic):
         identity = headers_of(message)["ce_id"].decode()
         assert message.value() == found.setdefault(identity, message.value()), (
-            f"{identity} came twice, and not the same"
+            f"{identity} was written twice with different bytes"
         )
     return found
 
 
 def entries(settings, card):
-    """Kind and change of points of the card's entries, in their order; sequences must be 1, 2, 3 … of each account."""
+    """Kind and points of the card's entries, in order. Checks that sequence numbers are 1, 2, 3 …"""
     decode = decoder(topics.LOYALTY, IDS)
     found = [decode(value) for value in effects(settings, topics.LOYALTY).values()]
     mine = sorted(
@@ -96,8 +96,8 @@ def entries(settings, card):
 
 
 @pytest.mark.usefixtures("topics_created")
-def test_commands_are_decided_once_whatever_is_sent_again_or_replayed(spark, settings):
-    """Reserve, capture, refusal, adjustment, transfer and erasure, each with its records, over repeats and replays."""
+def test_commands_are_decided_exactly_once(spark, settings):
+    """Each kind of command writes its records exactly once, despite duplicates and repeated batches."""
     publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0))
     run(spark, settings)
     asked = [
@@ -107,12 +107,12 @@ def test_commands_are_decided_once_whatever_is_sent_again_or_replayed(spark, set
         Adjust(append_time=0, command_id="a1", points=300, reason="sorry", actor="desk"),
         Transfer(append_time=0, command_id="t1", points=400, counterparty=B),
     ]
-    for each in asked:  # one by one: those of one millisecond are decided in an order of their own
+    for each in asked:  # one by one, because the order within a millisecond is not defined
         send(settings, A, each)
     run(spark, settings)
     delete_newest_commit(LOYALTY.checkpoint(settings))
     send(settings, A, *asked)
-    run(spark, settings)  # the replay, and the credit
+    run(spark, settings)  # the repeated batch, and the credit of the transfer
     run(spark, settings)
 
     decisions = latest(settings, topics.LOYALTY_DECISIONS)
@@ -137,7 +137,7 @@ def test_commands_are_decided_once_whatever_is_sent_again_or_replayed(spark, set
     assert [] == [card for card, _ in accounts_of(spark, settings) if card == A]
 
     send(settings, B, Erase(append_time=0, command_id="e2"))
-    time.sleep(0.01)  # another millisecond of the broker
+    time.sleep(0.01)  # wait for the next millisecond of the broker
     publish_invoices(settings, invoice("I3", B, 100.0))
     run(spark, settings)
     delete_newest_commit(LOYALTY.checkpoint(settings))
@@ -148,15 +148,15 @@ def test_commands_are_decided_once_whatever_is_sent_again_or_replayed(spark, set
 
 
 def accounts_of(spark, settings):
-    """Card and account of all that is in Spark's state."""
+    """Card and account of every account in Spark's state."""
     state = spark.read.format("statestore").option("stateVarName", ACCOUNTS).load(LOYALTY.checkpoint(settings))
     found = state.selectExpr("user_map_key.card", "user_map_value.account").collect()
     return [(row.card, decode_account(bytes(row.account))) for row in found]
 
 
 @pytest.mark.usefixtures("topics_created")
-def test_malformed_commands_become_dead_letters_and_stop_nobody(spark, settings):
-    """Each kind of bad command is set aside with its reason; the good one among them is decided."""
+def test_malformed_commands_become_dead_letters(spark, settings):
+    """Each malformed command becomes a dead letter with its reason. The valid one is decided."""
     encode = encoder(topics.LOYALTY_COMMANDS, IDS)
 
     def changed(**changes):
@@ -200,12 +200,12 @@ def test_malformed_commands_become_dead_letters_and_stop_nobody(spark, settings)
 
 
 @pytest.mark.usefixtures("topics_created")
-def test_what_time_does_needs_no_traffic(spark, settings):
-    """Points are released though nothing comes in; the same batches once more give the same bytes."""
+def test_timers_run_without_new_events(spark, settings):
+    """Timers release points without new input. Repeated batches give the same bytes."""
     settings = settings.model_copy(update={"timer_interval": timedelta(seconds=1)})
     publish_programme("loyalty-factor: 0.02\npending: PT2S\n", settings)
     publish_invoices(settings, invoice("I0", B, 1.0))
-    run(spark, settings)  # the first batch, which is never done again
+    run(spark, settings)  # the first batch, which the test never repeats
     query = LOYALTY.start(spark, IDS, settings, available_now=False)
     try:
         publish_invoices(settings, invoice("I1", A, 1000.0))
@@ -228,8 +228,8 @@ def test_what_time_does_needs_no_traffic(spark, settings):
 
 @pytest.mark.usefixtures("topics_created")
 @pytest.mark.timeout(1500)
-def test_a_new_version_of_the_programme_decides_without_a_restart_of_the_pipeline(settings, tmp_path):
-    """The running process takes the version up between two batches, and goes on with the same accounts."""
+def test_a_new_programme_version_needs_no_restart(settings, tmp_path):
+    """The running process applies a new version between two batches and keeps its accounts."""
     settings = settings.model_copy(update={"programme_notice": timedelta(0)})
     publish_invoices(settings, invoice("I1", A, 1000.0))
     with (tmp_path / "pipeline.log").open("a", encoding="utf-8") as log:
@@ -250,12 +250,12 @@ def test_a_new_version_of_the_programme_decides_without_a_restart_of_the_pipelin
 
 @pytest.mark.usefixtures("topics_created")
 def test_a_checkpoint_of_an_older_release_is_refused(spark, settings):
-    """Accounts kept in another way cannot go on; the message says what to do."""
+    """Accounts in an older format cannot continue. The error says what to do."""
     publish_invoices(settings, invoice("I1", A, 1000.0))
     send(settings, A, Erase(append_time=0, command_id="e1"))
     folder = Path(LOYALTY.checkpoint(settings))
     folder.mkdir(parents=True)
-    made_with = {"query": "loyalty", "source": settings.name_of(topics.POS_INVOICES), "shuffle_partitions": "3"}
+    made_with = {"query": "loyalty", "source": settings.name_of(topics.POS_INVOICES), "shuffle_partitions": "2"}
     (folder / "retail-loyalty.json").write_text(json.dumps(made_with), encoding="utf-8")
 
     with pytest.raises(CheckpointMismatchError, match="loyalty rebuild"):
@@ -263,8 +263,8 @@ def test_a_checkpoint_of_an_older_release_is_refused(spark, settings):
 
 
 @pytest.mark.usefixtures("topics_created")
-def test_a_new_checkpoint_goes_on_with_the_accounts_it_is_handed(spark, settings):
-    """Accounts of a lost checkpoint, handed to a new one, count on from their sequence and from the given offsets."""
+def test_a_new_checkpoint_continues_with_its_initial_accounts(spark, settings):
+    """Initial accounts of a new checkpoint continue with their sequence numbers and from the given offsets."""
     publish_programme("loyalty-factor: 0.02\npending: P1D\n", settings)
     publish_invoices(settings, invoice("I1", A, 1000.0))
     run(spark, settings)
@@ -278,7 +278,7 @@ def test_a_new_checkpoint_goes_on_with_the_accounts_it_is_handed(spark, settings
     seeded(Seed(accounts, ends)).start(spark, IDS, elsewhere, available_now=True).awaitTermination()
     timers = spark.read.format("statestore").option("readRegisteredTimers", True)  # noqa: FBT003
     assert 1 == timers.load(LOYALTY.checkpoint(elsewhere)).count(), "nothing would release the points"
-    publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I2", A, 100.0))  # the account itself knows I1
+    publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I2", A, 100.0))  # the account remembers I1
     run(spark, elsewhere)
 
     balance = latest(settings, topics.LOYALTY_BALANCES)[A]
@@ -296,7 +296,7 @@ def next_offsets(settings, topic):
 
 @pytest.mark.usefixtures("topics_created")
 def test_the_archive_has_every_event_once_and_no_card(spark, settings, tmp_path):
-    """Purchases and commands, over repeats and a replay, each one row under its pseudonym; no file names a card."""
+    """Each purchase and command is one row with a pseudonym, despite duplicates. No file contains a card."""
     settings = settings.model_copy(
         update={"archive_dir": str(tmp_path / "archive"), "pseudonym_key_file": tmp_path / "pseudonyms.key"}
     )

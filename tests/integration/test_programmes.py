@@ -1,4 +1,4 @@
-"""The topic of programmes, on a real broker: versions, races, and what is refused."""
+"""Programme versions on a real broker: publication, concurrent publishers and refusals."""
 
 import json
 import subprocess
@@ -44,24 +44,24 @@ def record(number: int, text: str, effective_time: int = 0) -> bytes:
 
 
 @pytest.fixture
-def own(settings: Settings, topics_created: list[str]) -> Settings:  # noqa: ARG001  # there when it publishes
+def own(settings: Settings, topics_created: list[str]) -> Settings:  # noqa: ARG001  # creates the topics first
     return settings.model_copy(update={"loyalty_factor": FACTOR})
 
 
 @pytest.fixture
 def in_use(own: Settings) -> Settings:
-    """A deployment that has seen an invoice."""
+    """A deployment that has processed an invoice."""
     publish_records(own, topics.POS_INVOICES, [(b"S1", b"{}")])
     return own
 
 
 def test_an_empty_topic_is_version_0(own: Settings) -> None:
-    """Before anything is published the factor of the settings decides, at any time."""
+    """Without a published version the loyalty factor of the settings applies at any time."""
     assert (0, FACTOR) == (load_programmes(own).at(0).version, load_programmes(own).at(now()).loyalty_factor)
 
 
-def test_versions_decide_from_their_time_on(in_use: Settings) -> None:
-    """Each version is known to every process, and decides what comes in its time; version 0 what came before."""
+def test_versions_apply_from_their_effective_time(in_use: Settings) -> None:
+    """Each version applies to events from its effective time. Version 0 applies to earlier events."""
     first, second = now() + HOUR, now() + 2 * HOUR
     publish_programme(file("0.05"), in_use, first)
     publish_programme(file("0.07"), in_use, second)
@@ -76,7 +76,7 @@ def test_versions_decide_from_their_time_on(in_use: Settings) -> None:
 
 
 def test_a_version_needs_notice(in_use: Settings) -> None:
-    """A time that not every process would hear of before it comes is refused, and nothing is published."""
+    """An effective time that not every process would learn in time is refused, and nothing is published."""
     for soon in (now() - HOUR, now() + 50_000):
         with pytest.raises(ProgrammeError, match=r"too soon: .* 60 s before"):
             publish_programme(file("0.05"), in_use, soon)
@@ -85,15 +85,15 @@ def test_a_version_needs_notice(in_use: Settings) -> None:
     assert 1 == publish_programme(file("0.05"), in_use, now() + 80_000).number
 
 
-def test_without_a_time_it_is_as_soon_as_the_notice_allows(in_use: Settings) -> None:
-    """The version takes effect a notice after its publication, or a little later."""
+def test_without_a_time_a_version_takes_effect_after_the_notice(in_use: Settings) -> None:
+    """Without a time, a version takes effect one notice after its publication, or shortly later."""
     version = publish_programme(file("0.05"), in_use)
 
     assert 60_000 <= version.effective_time - version.published_time <= 70_000
 
 
-def test_nobody_needs_notice_before_the_first_invoice(own: Settings) -> None:
-    """Where nothing was ever to be decided, a version may take effect at once, and from the past on."""
+def test_no_notice_is_needed_before_the_first_invoice(own: Settings) -> None:
+    """Before the first invoice a version may take effect at once, or in the past."""
     assert 1 == publish_programme(file("0.05"), own, 1_000).number
     assert 2 == publish_programme(file("0.06"), own).number
     publish_records(own, topics.LOYALTY_COMMANDS, [(b"1", b"x")])
@@ -101,12 +101,12 @@ def test_nobody_needs_notice_before_the_first_invoice(own: Settings) -> None:
         publish_programme(file("0.07"), own, now() + 5_000)
 
 
-def test_versions_take_effect_in_their_order(in_use: Settings) -> None:
-    """A version from before the latest one's time is refused; one of the same time takes its place."""
+def test_versions_take_effect_in_order(in_use: Settings) -> None:
+    """A version before the effective time of the latest one is refused. One with the same time replaces it."""
     when = now() + HOUR
     publish_programme(file("0.05"), in_use, when)
 
-    with pytest.raises(ProgrammeError, match="version 1 takes effect later than that: nothing was published"):
+    with pytest.raises(ProgrammeError, match="version 1 takes effect later than that, so nothing was published"):
         publish_programme(file("0.06"), in_use, when - 1)
     publish_programme(file("0.07"), in_use, when)
 
@@ -114,7 +114,7 @@ def test_versions_take_effect_in_their_order(in_use: Settings) -> None:
 
 
 def test_a_bad_file_is_not_published(own: Settings) -> None:
-    """Its problems are those of parse, and the topic stays as it is."""
+    """A bad file is refused with the problems of the parser, and the topic does not change."""
     with pytest.raises(ProgrammeError, match="line 1: loyalty-factor: 7000 is not between") as caught:
         publish_programme(file("7000"), own)
 
@@ -122,8 +122,8 @@ def test_a_bad_file_is_not_published(own: Settings) -> None:
     assert [] == published_versions(own)
 
 
-def test_publishers_at_once_never_share_a_version(in_use: Settings) -> None:
-    """Of four at the same moment each has a version of its own, or hears that another one was faster."""
+def test_concurrent_publishers_never_share_a_version(in_use: Settings) -> None:
+    """Of four concurrent publishers each gets its own version, or the error that another one was faster."""
     together = Barrier(4)
 
     def one(number: int) -> str:
@@ -150,13 +150,13 @@ def test_publishers_at_once_never_share_a_version(in_use: Settings) -> None:
     [
         (b"1", b"hello", "offset 0: not in the Confluent framing"),
         (b"1", None, "offset 0: not in the Confluent framing"),
-        (b"1", record(1, "loyalty-factor: much"), "offset 0: line 1: loyalty-factor: 'much' is no decimal"),
+        (b"1", record(1, "loyalty-factor: much"), "offset 0: line 1: loyalty-factor: 'much' is not a decimal"),
         (b"2", record(1, "loyalty-factor: 0.5"), "offset 0: its key is b'2', its version 1"),
         (b"2", record(2, "loyalty-factor: 0.5"), "version 1 is missing among 1 versions"),
     ],
 )
 def test_a_record_that_cannot_be_read_is_an_error(own: Settings, key: bytes, value: bytes | None, says: str) -> None:
-    """Nothing is skipped: without that version, points would be decided by the wrong rules."""
+    """An unreadable version is an error, because points would follow the wrong rules without it."""
     publish_records(own, topics.LOYALTY_PROGRAMMES, [(key, value)])
 
     with pytest.raises(ProgrammeError, match=r"loyalty-programmes[:,] ") as caught:
@@ -184,7 +184,7 @@ class Command:
 
 
 def test_the_command_publishes_and_shows(in_use: Settings, loyalty: Command, tmp_path: Path) -> None:
-    """What was published, comments and all, is what is shown; version 0 is shown as the file that it amounts to."""
+    """The command shows the published file with its comments, and version 0 as an equivalent file."""
     text = "# of the spring\nloyalty-factor: 0.05\n"
     (tmp_path / "spring.yaml").write_text(text, encoding="utf-8")
     when = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
@@ -206,8 +206,8 @@ def test_the_command_publishes_and_shows(in_use: Settings, loyalty: Command, tmp
     assert (1, "error: there is no version 2; the latest is 1\n") == (missing.exit_code, missing.stderr)
 
 
-def test_the_command_says_why_it_did_not_publish(in_use: Settings, loyalty: Command, tmp_path: Path) -> None:
-    """Too soon: one line and exit code 1."""
+def test_the_command_prints_why_it_did_not_publish(in_use: Settings, loyalty: Command, tmp_path: Path) -> None:
+    """An effective time that is too soon gives one line and exit code 1."""
     (tmp_path / "a.yaml").write_text(file("0.05"), encoding="utf-8")
 
     result = loyalty("publish", str(tmp_path / "a.yaml"), "--effective-from", "2026-01-01T00:00:00Z")
@@ -218,8 +218,8 @@ def test_the_command_says_why_it_did_not_publish(in_use: Settings, loyalty: Comm
     assert [] == published_versions(in_use)
 
 
-def test_a_publisher_that_dies_half_way_publishes_nothing(in_use: Settings) -> None:
-    """One that is killed before its commit leaves no version, and the next one has its number."""
+def test_a_publisher_that_dies_before_its_commit_publishes_nothing(in_use: Settings) -> None:
+    """A publisher that is killed before its commit leaves no version. The next one gets its number."""
     killed = """
 import os, sys
 from services.programmes import topic
@@ -235,8 +235,8 @@ topic.publish_programme("loyalty-factor: 0.9", Settings(kafka_bootstrap_servers=
     assert [file("0.05")] == [version.text for version in published_versions(in_use)]
 
 
-def test_readers_reach_the_end_behind_a_transaction(in_use: Settings) -> None:
-    """A commit takes an offset that no record has; at the end a reader is told the offset behind it."""
+def test_readers_reach_the_end_after_a_transaction(in_use: Settings) -> None:
+    """A commit takes an offset without a record. At the end a reader receives the next offset."""
     publish_programme(file("0.05"), in_use)
     client = consumer(in_use, "test")
     try:

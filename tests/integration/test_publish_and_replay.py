@@ -1,4 +1,4 @@
-"""What the CLI puts on a real broker, and what comes back."""
+"""The CLI with a real broker: simulate, replay and dead letters."""
 
 import base64
 import json
@@ -28,7 +28,7 @@ Loyalty = Callable[..., Result]
 
 @pytest.fixture
 def loyalty(settings: Settings) -> Loyalty:
-    """The command, against this test's topics."""
+    """Run the command with the topics of this test."""
     environment = {
         "LOYALTY_KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers,
         "LOYALTY_TOPIC_PREFIX": settings.topic_prefix,
@@ -49,8 +49,8 @@ def contents(messages: list[Message]) -> Counter[tuple[bytes | None, bytes | Non
     return Counter((message.key(), message.value()) for message in messages)
 
 
-def test_simulated_invoices_arrive_where_java_looks_for_them(settings: Settings, loyalty: Loyalty) -> None:
-    """All of the messages of the seed, each in the partition of its key's murmur2 hash, in their order."""
+def test_simulated_invoices_arrive_in_the_partitions_that_java_uses(settings: Settings, loyalty: Loyalty) -> None:
+    """All messages of the seed arrive in order, each in the partition of its key's murmur2 hash."""
     figures = json_of(loyalty("simulate", "--count", "1000", "--seed", "5", "--broken", "0.1", "--json"))
     told = list(Simulation(Options(count=1000, seed=5, broken=0.1)).messages())
 
@@ -66,7 +66,7 @@ def test_simulated_invoices_arrive_where_java_looks_for_them(settings: Settings,
 
 
 def test_replay_publishes_every_line(settings: Settings, loyalty: Loyalty, tmp_path: Path) -> None:
-    """Files and stdin, whatever they hold: as many messages as lines, and the report says how they were written."""
+    """Replay publishes one message for each line of files and stdin, and reports the formats."""
     file = tmp_path / "day.jsonl"
     file.write_bytes(b'{"InvoiceNumber": "1", "StoreID": "STR1"}\n{"StoreID": "STR1", "TotalAmount": "x"}\n')
 
@@ -78,14 +78,14 @@ def test_replay_publishes_every_line(settings: Settings, loyalty: Loyalty, tmp_p
     assert 3 == len(arrived)
 
 
-def test_a_missing_topic_is_said_before_anything_is_sent(settings: Settings) -> None:
-    """With the command that makes it."""
+def test_a_missing_topic_is_reported_before_anything_is_sent(settings: Settings) -> None:
+    """The error names the command that creates the topic."""
     with pytest.raises(PublishError, match="loyalty topics create"):
         connected_producer(settings, "test", [f"{settings.topic_prefix}nothing"])
 
 
 def test_a_record_that_the_broker_refuses_is_an_error(settings: Settings) -> None:
-    """A value larger than a record may be: no count, but an error that names the topic."""
+    """A value above the size limit gives an error that names the topic."""
     topic = settings.name_of(topics.POS_INVOICES)
     too_large = Recorded(None, bytes(2_000_000), Written.RAW)
 
@@ -93,8 +93,8 @@ def test_a_record_that_the_broker_refuses_is_an_error(settings: Settings) -> Non
         publish([too_large], connected_producer(settings, "test", [topic]), topic)
 
 
-def test_the_rate_is_kept(settings: Settings) -> None:
-    """40 messages at 100 a second take no less than 0.39 s; all of them arrive."""
+def test_the_rate_is_not_exceeded(settings: Settings) -> None:
+    """40 messages at 100 a second take at least 0.39 s, and all arrive."""
     topic = settings.name_of(topics.POS_INVOICES)
     done: list[int] = []
     producer = connected_producer(settings, "test", [topic])
@@ -140,8 +140,8 @@ def set_aside(settings: Settings, key: bytes | None, value: bytes | None, reason
 
 
 @pytest.mark.usefixtures("dead")
-def test_dead_letters_are_listed_with_where_they_came_from(settings: Settings, loyalty: Loyalty) -> None:
-    """Reasons counted over all, the letters themselves with key and value untouched."""
+def test_dead_letters_are_listed_with_their_origin(settings: Settings, loyalty: Loyalty) -> None:
+    """The list has a count for each reason, and each dead letter with its unchanged key and value."""
     shown = json_of(loyalty("dead-letters", "list", "--json"))
 
     assert (3, {reason: 1 for _, _, reason, _ in DEAD}) == (shown["total"], shown["reasons"])
@@ -164,8 +164,8 @@ def test_dead_letters_are_listed_with_where_they_came_from(settings: Settings, l
 
 
 @pytest.mark.usefixtures("dead")
-def test_dead_letters_are_published_again_untouched(settings: Settings, loyalty: Loyalty) -> None:
-    """--reason picks some, --offset one, --all all of them; --dry-run publishes nothing."""
+def test_dead_letters_are_published_again_unchanged(settings: Settings, loyalty: Loyalty) -> None:
+    """--reason, --offset and --all select dead letters. --dry-run publishes nothing."""
     dry = json_of(loyalty("dead-letters", "replay", "--all", "--dry-run", "--json"))
     assert (3, 0) == (dry["selected"], dry["published"])
     assert [] == read_all(settings, topics.POS_INVOICES)
@@ -183,10 +183,8 @@ def test_dead_letters_are_published_again_untouched(settings: Settings, loyalty:
 
 
 @pytest.mark.usefixtures("dead")
-def test_a_letter_set_aside_again_after_a_crash_is_shown_and_replayed_once(
-    settings: Settings, loyalty: Loyalty
-) -> None:
-    """The topic holds it twice, with one origin: listed once, published once, even if both places are named."""
+def test_a_dead_letter_that_was_written_twice_is_replayed_once(settings: Settings, loyalty: Loyalty) -> None:
+    """Two dead letters with one origin are listed and published once, even if both offsets are given."""
     set_aside(settings, *DEAD[0])
 
     shown = json_of(loyalty("dead-letters", "list", "--json"))
@@ -200,8 +198,8 @@ def test_a_letter_set_aside_again_after_a_crash_is_shown_and_replayed_once(
 
 
 @pytest.mark.usefixtures("dead")
-def test_a_place_without_a_dead_letter_stops_the_replay(settings: Settings, loyalty: Loyalty) -> None:
-    """Nothing is published, not even the ones that are there."""
+def test_an_offset_without_a_dead_letter_stops_the_replay(settings: Settings, loyalty: Loyalty) -> None:
+    """An offset without a dead letter stops the replay before it publishes any."""
     there = json_of(loyalty("dead-letters", "list", "--json"))["dead_letters"][0]["place"]
 
     result = loyalty("dead-letters", "replay", "--offset", there, "--offset", "0:999")

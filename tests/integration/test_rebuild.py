@@ -1,4 +1,4 @@
-"""A lost checkpoint of the loyalty query on a real broker: made anew, accounts go on as if it had not been lost."""
+"""The rebuild of a lost checkpoint of the loyalty query on a real broker."""
 
 import shutil
 from datetime import timedelta
@@ -41,7 +41,7 @@ def context_of(spark, settings):
 
 
 def delete_records(settings, *of):
-    """What retention does."""
+    """Delete all records, as retention does."""
     ends = [TopicPartition(settings.name_of(topic), partition, -1) for topic in of for partition in range(3)]
     client = admin(settings)
     for future in client.delete_records(ends).values():
@@ -50,10 +50,10 @@ def delete_records(settings, *of):
 
 @pytest.mark.usefixtures("topics_created")
 @pytest.mark.timeout(1500)
-def test_accounts_go_on_after_their_checkpoint_was_lost(spark, settings):
-    """Totals, reservations and sequences go on; what had not been processed is; no invoice counts again.
+def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
+    """Points, reservations and sequence numbers continue. Pending events are processed, and no invoice counts twice.
 
-    From the topics, and once those have forgotten, from the archive: without it nothing is made up.
+    The rebuild reads the topics, and after retention the archive. Without the archive it refuses to run.
     """
     publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0), invoice("I3", C, 10.0))
     publish_commands(
@@ -63,9 +63,9 @@ def test_accounts_go_on_after_their_checkpoint_was_lost(spark, settings):
         (C, Erase(append_time=0, command_id="erase")),
     )
     run_to_the_end(spark, settings, LOYALTY)
-    run_to_the_end(spark, settings, LOYALTY)  # the other end of the transfer
+    run_to_the_end(spark, settings, LOYALTY)  # process the credit of the transfer
     before = last_balances_of(settings)
-    # These are on their way when the checkpoint is lost.
+    # These events are not processed when the checkpoint is lost.
     publish_invoices(settings, invoice("I4", B, 100.0), invoice("I5", C, 30.0))
     shutil.rmtree(LOYALTY.checkpoint(settings))
     with pytest.raises(CheckpointMismatchError, match="loyalty rebuild"):

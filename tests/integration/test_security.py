@@ -1,4 +1,4 @@
-"""A broker that asks who is there and denies whatever the table of rights does not grant: docs/security.md, lived."""
+"""A secured broker with the rights of docs/security.md: each service works with its own rights only."""
 
 import json
 import re
@@ -42,7 +42,7 @@ from tests.support.kafka import KAFKA_TIMEOUT_SECONDS, publish
 from tests.support.processes import ApiProcess, spark_process_settings
 
 AWKWARD = r"""p"a\s's;w=o{r}d """
-"""For the pipeline: everything that JAAS could take for its own. (librdkafka drops blanks before a password.)"""
+"""A password for the pipeline with all characters that JAAS could interpret. (librdkafka drops leading blanks.)"""
 
 WITHOUT_OTHERS = ("--without", "ledger", "--without", "balances")
 EVERY_SERVICE = pytest.mark.parametrize("service", SERVICES, ids=lambda service: service.user)
@@ -50,7 +50,7 @@ EVERY_SERVICE = pytest.mark.parametrize("service", SERVICES, ids=lambda service:
 
 @dataclass
 class Secured:
-    """The broker, and the settings of each of its users."""
+    """A secured broker, and the settings of each user."""
 
     broker: LocalBroker
     security: BrokerSecurity
@@ -62,9 +62,9 @@ class Secured:
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """A secured broker with its topics, and with users and rights as `loyalty access apply` sets them up.
+    """A secured broker with its topics, and with users and rights from `loyalty access apply`.
 
-    All trust a second authority too, as they do while one takes the place of another.
+    All clients trust a second authority, as during the replacement of an authority.
     """
     directory = tmp_path_factory.mktemp("secured")
     folder = SecurityFolder(directory / "security")
@@ -83,7 +83,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 def loyalty(settings: Settings, *arguments: str, status: int = 0, timeout: float = KAFKA_TIMEOUT_SECONDS) -> str:
-    """Run the command as this user; what it printed, to stderr where it was to fail."""
+    """Run the command as this user. Returns its output, from stderr if it must fail."""
     run = subprocess.run(
         [sys.executable, "-c", "from services.cli import app; app()", *arguments],
         env=environment_of(settings),
@@ -98,7 +98,7 @@ def loyalty(settings: Settings, *arguments: str, status: int = 0, timeout: float
 
 
 def read_to_end(settings: Settings, topic: Topic) -> list[Record]:
-    """What the demo, in the auditor's group, finds on a topic."""
+    """The records of a topic, read with the auditor's group as the demo does."""
     with closing(TopicReader(settings)) as reader:
         ends = {topic: reader.ends(topic)}
         deadline = time.monotonic() + KAFKA_TIMEOUT_SECONDS
@@ -108,10 +108,10 @@ def read_to_end(settings: Settings, topic: Topic) -> list[Record]:
         return reader.records(topic, IDS)
 
 
-def test_every_service_does_its_work_with_its_own_rights(spark, secured, tmp_path):
-    """Till, all queries, API, operator and auditor, each as itself: an invoice becomes a balance, nonsense comes back.
+def test_every_service_works_with_its_own_rights(spark, secured, tmp_path):
+    """Till, queries, API, operator and auditor work with their own users: an invoice becomes a balance.
 
-    So the rights of the table suffice, and password and authority reach every client, Spark's on both sides.
+    This shows that the rights suffice, and that every client gets its password and authority, also in Spark.
     """
     from pipelines.runtime.query_table import QUERIES
 
@@ -125,7 +125,7 @@ def test_every_service_does_its_work_with_its_own_rights(spark, secured, tmp_pat
 
     folders = {"checkpoint_dir": str(tmp_path / "checkpoints"), "export_dir": str(tmp_path / "parquet")}
     pipeline = secured.settings_of("pipeline", **folders)
-    for query in QUERIES.values():  # one by one: the export reads what the fan-out writes
+    for query in QUERIES.values():  # one by one, because the export reads the output of the fan-out
         query.start(spark, IDS, pipeline, available_now=True).awaitTermination()
 
     earned = {"C1": "2.21", "C2": "1.00"}
@@ -168,8 +168,8 @@ def test_audit_and_rebuild_read_a_secured_broker(secured, tmp_path):
 
 
 @EVERY_SERVICE
-def test_the_broker_grants_what_the_table_says_and_nothing_else(secured, service: Service):
-    """The broker's own word, topic by topic, on what a service may do; of others' topics it sees not even that."""
+def test_the_broker_grants_exactly_the_rights_of_the_table(secured, service: Service):
+    """The broker reports exactly the rights of the table for each topic. Services do not see other topics."""
     client = clients.admin(secured.settings_of(service.user))
     names = [topic.name for topic in topics.ALL]
     answers = client.describe_topics(
@@ -194,8 +194,8 @@ def test_the_broker_grants_what_the_table_says_and_nothing_else(secured, service
     [("till", topics.LOYALTY_BALANCES), ("till", topics.POS_INVOICES), ("api", topics.POS_INVOICES)],
     ids=lambda value: value if isinstance(value, str) else value.name,
 )
-def test_reading_what_is_anothers_is_refused(secured, user, topic):
-    """A till reads no balances, nor what other tills have sent; the API sees no invoice."""
+def test_reading_a_foreign_topic_is_refused(secured, user, topic):
+    """A till cannot read balances or invoices. The API cannot read invoices."""
     client = clients.consumer(secured.settings_of(user), "loyalty-api", log_level=0)
     try:
         described = client.list_topics(topic.name, timeout=KAFKA_TIMEOUT_SECONDS).topics[topic.name].error
@@ -219,8 +219,8 @@ def test_reading_what_is_anothers_is_refused(secured, user, topic):
     ],
     ids=lambda value: value if isinstance(value, str) else value.name,
 )
-def test_writing_what_is_anothers_is_refused(secured, user, topic):
-    """Nobody but the pipeline makes balances, not even the API that serves them; only tills make invoices."""
+def test_writing_a_foreign_topic_is_refused(secured, user, topic):
+    """Only the pipeline can write balances, and only tills can write invoices."""
     codes = []
     client = clients.producer(
         secured.settings_of(user), "test", **{"log_level": 0, "enable.idempotence": False, "message.timeout.ms": 60_000}
@@ -230,8 +230,8 @@ def test_writing_what_is_anothers_is_refused(secured, user, topic):
     assert [KafkaError.TOPIC_AUTHORIZATION_FAILED] == codes
 
 
-def test_another_services_group_is_refused(secured):
-    """Who could join the API's group would take partitions from it."""
+def test_joining_a_foreign_group_is_refused(secured):
+    """A foreign member of the API's group would take partitions, so Kafka refuses it."""
     client = clients.consumer(secured.settings_of("auditor"), "loyalty-api", log_level=0)
     try:
         client.subscribe([topics.LOYALTY_BALANCES.name])
@@ -243,7 +243,7 @@ def test_another_services_group_is_refused(secured):
 
 
 def test_a_service_creates_no_topics_and_grants_no_rights(secured):
-    """That is the administrator's, also where the pipeline would like to."""
+    """Only the administrator can create topics and grant rights."""
     pipeline = secured.settings_of("pipeline")
     with pytest.raises(KafkaException, match="AUTHORIZATION_FAILED"):
         create_topics(pipeline.model_copy(update={"topic_prefix": "new-"}))
@@ -254,8 +254,8 @@ def test_a_service_creates_no_topics_and_grants_no_rights(secured):
 
 
 @pytest.fixture
-def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is refused stays so: no need to ask for as long as a starved broker might take."""
+def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refused client stays refused, so a short timeout suffices."""
     monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 4.0)
 
 
@@ -265,9 +265,9 @@ def refusal(settings: Settings) -> str:
     return str(error.value)
 
 
-@pytest.mark.usefixtures("short_patience")
-def test_who_cannot_prove_who_it_is_stays_outside(secured, tmp_path):
-    """A wrong password, no credentials, an unknown authority, another host's certificate: no topic is even seen."""
+@pytest.mark.usefixtures("short_timeout")
+def test_a_client_without_valid_credentials_is_refused(secured, tmp_path):
+    """A client with wrong credentials, an unknown authority or another host's certificate sees no topic."""
     till = secured.settings_of("till")
     passwords = secured.security.folder.password
     stranger = SecurityFolder(tmp_path / "stranger")
@@ -285,15 +285,15 @@ def test_who_cannot_prove_who_it_is_stays_outside(secured, tmp_path):
     assert "no Kafka broker answers" in changed(kafka_security_protocol="SASL_PLAINTEXT")
 
 
-def test_a_refused_command_says_so_in_one_line(secured):
-    """Not that no broker answers: one that does has another opinion of the password."""
+def test_a_refused_command_prints_one_line(secured):
+    """The error says that authentication failed, not that no broker answers."""
     wrong = secured.settings_of("till", kafka_sasl_password_file=secured.security.folder.password("api"))
     shown = loyalty(wrong, "simulate", "--count", "1", status=1)
     assert re.fullmatch(r"error: the Kafka broker at \S+ cannot be used: SASL authentication error: .*\n", shown)
 
 
-def test_only_the_brokers_certificate_opens_its_own_listener(secured):
-    """Brokers recognise each other by certificate; a client without one, or with a password, does not get in."""
+def test_the_broker_listener_accepts_only_the_certificate_of_the_broker(secured):
+    """The listener between brokers accepts only the certificate of the broker."""
     properties = (secured.broker._directory / "server.properties").read_text(encoding="utf-8")
     own = re.search(r"^listeners=.*BROKER://([^,]*),", properties, re.MULTILINE)
     assert own
@@ -308,7 +308,7 @@ def test_only_the_brokers_certificate_opens_its_own_listener(secured):
 
 
 def test_a_right_beyond_the_table_is_withdrawn(secured):
-    """Applying the table again takes back what was granted by hand, and changes nothing else."""
+    """A second `access apply` withdraws manual grants and changes nothing else."""
     admin = secured.settings_of(ADMIN)
     by_hand = AclBinding(
         ResourceType.TOPIC,
@@ -327,9 +327,9 @@ def test_a_right_beyond_the_table_is_withdrawn(secured):
     assert {"granted": [], "withdrawn": [right], "users": []} == shown
 
 
-@pytest.mark.usefixtures("short_patience")
+@pytest.mark.usefixtures("short_timeout")
 def test_a_rotated_password_replaces_the_old_one(secured, tmp_path):
-    """Once the new one is set, the old one opens nothing."""
+    """After a rotation the old password is refused."""
     new = tmp_path / "till"
     new.write_text(secrets.token_urlsafe(), encoding="utf-8")
     old = secured.security.folder.password("till").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Every kind of store, as its users meet it: real processes, a real broker, RocksDB."""
+"""Every kind of store, with real processes, a real broker and RocksDB."""
 
 import random
 import time
@@ -27,7 +27,7 @@ THRESHOLD = Decimal("1000.00")
 
 
 @pytest.fixture
-def changelog(settings: Settings, topics_created: list[str]) -> BalanceWriter:  # noqa: ARG001  # there when it writes
+def changelog(settings: Settings, topics_created: list[str]) -> BalanceWriter:  # noqa: ARG001  # creates the topics first
     return BalanceWriter(settings)
 
 
@@ -36,7 +36,7 @@ def start(settings: Settings, tmp_path: Path, name: str, **changed: Any) -> ApiP
 
 
 def write_balances(changelog: BalanceWriter) -> dict[str, Decimal]:
-    """Balances that rise and fall across the threshold, with old records and tombstones between; the truth."""
+    """Write balances around the threshold, with late records and tombstones. Returns the right points."""
     chance = random.Random(5)
     truth: dict[str, tuple[int, Decimal]] = {}
     for _ in range(1_500):
@@ -44,7 +44,7 @@ def write_balances(changelog: BalanceWriter) -> dict[str, Decimal]:
         sequence, points = truth.get(card, (0, Decimal(0)))
         match chance.randrange(12):
             case 0 if sequence > 1:
-                changelog.balance(card, "5000.00", sequence - 1)  # a writer that was thought dead
+                changelog.balance(card, "5000.00", sequence - 1)  # a late record of a replaced writer
             case 1 if sequence:
                 changelog.raw(card, None)
                 del truth[card]
@@ -72,10 +72,8 @@ def at_least(threshold: Decimal, truth: dict[str, Decimal]) -> dict[str, Decimal
     return {card: points for card, points in truth.items() if points >= threshold}
 
 
-def test_a_derived_store_is_the_filter_of_the_keyed_one(
-    changelog: BalanceWriter, settings: Settings, tmp_path: Path
-) -> None:
-    """Restored or followed live, after a kill and with another threshold: the customers from the threshold on."""
+def test_a_derived_store_filters_its_source_store(changelog: BalanceWriter, settings: Settings, tmp_path: Path) -> None:
+    """The store holds the customers from the threshold on: restored, live, after a kill, and with another threshold."""
     truth = write_balances(changelog)
     with start(settings, tmp_path, "one") as api:
         api.wait_until_ready()
@@ -98,8 +96,8 @@ def test_a_derived_store_is_the_filter_of_the_keyed_one(
 
 @pytest.mark.parametrize("kind", ["rocksdb", "memory"])
 @pytest.mark.usefixtures("changelog")
-def test_windows_show_the_newest_figures_of_each_minute(settings: Settings, tmp_path: Path, kind: str) -> None:
-    """Of repeats and late old figures the highest count stays; a day of minutes comes in one answer."""
+def test_windows_have_the_newest_figures_of_each_minute(settings: Settings, tmp_path: Path, kind: str) -> None:
+    """Of duplicates and late records the highest count wins. One response has a day of minutes."""
     minutes = range(NOON, NOON + 240 * MINUTE, MINUTE)
     records = [
         sales(shop, start, *amounts)
@@ -123,8 +121,8 @@ def test_windows_show_the_newest_figures_of_each_minute(settings: Settings, tmp_
 
 
 @pytest.mark.usefixtures("changelog")
-def test_shops_published_are_on_every_instance(settings: Settings, tmp_path: Path) -> None:
-    """`loyalty stores publish` before and after the start, and `remove`: each instance has them whole, by itself."""
+def test_every_instance_has_the_published_stores(settings: Settings, tmp_path: Path) -> None:
+    """Each instance holds all stores from `loyalty stores publish` and `remove`, before and after its start."""
     published = loyalty(settings, "stores", "publish", "--stores", "30", "--json")
     assert 30 == published["published"]
     with start(settings, tmp_path, "one") as one, start(settings, tmp_path, "two") as two:
@@ -143,8 +141,8 @@ def test_shops_published_are_on_every_instance(settings: Settings, tmp_path: Pat
             assert api.http.get("/v1/stores/stores/keys/STR8919").status_code == 404
 
 
-def test_three_instances_answer_as_one(changelog: BalanceWriter, settings: Settings, tmp_path: Path) -> None:
-    """Each answers for all of the shared stores; with one killed the others still do, from their copies."""
+def test_three_instances_answer_like_one(changelog: BalanceWriter, settings: Settings, tmp_path: Path) -> None:
+    """Each instance answers for all partitions. After a kill the others answer from their standbys."""
     truth = write_balances(changelog)
     write(settings, STORE_SALES, [sales("S1", NOON + minute * MINUTE, "1.00") for minute in range(60)])
     with (
@@ -163,7 +161,7 @@ def test_three_instances_answer_as_one(changelog: BalanceWriter, settings: Setti
         paging = every_entry(one, "/v1/stores/customer-balances/all", limit=10)
         first = [next(paging)["key"] for _ in range(25)]
         two.kill()
-        rest = [each["key"] for each in paging]  # in the middle of its pages: the cursor knows nothing of instances
+        rest = [each["key"] for each in paging]  # while it pages: the cursor does not depend on instances
         assert sorted(truth) == first + rest
         for api in (one, three):
             assert truth == points_of(api, "/v1/stores/customer-balances/all")
@@ -173,7 +171,7 @@ def test_three_instances_answer_as_one(changelog: BalanceWriter, settings: Setti
 
 
 def whole(api: ApiProcess, url: str, body: dict[str, Any] | None = None) -> httpx.Response:
-    """The answer once it is whole: a caller asks again, with the same cursor, for a page that says it is partial."""
+    """The complete response. Repeats the request with the same cursor while a page is partial."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while True:
         answer = api.http.post(url, json=body) if body else api.http.get(url)
@@ -185,7 +183,7 @@ def whole(api: ApiProcess, url: str, body: dict[str, Any] | None = None) -> http
 
 
 def each_owned_once(answer: dict[str, Any], servers: int) -> bool:
-    """Whether the group has settled: every partition from an owner, and no instance without one."""
+    """Whether each partition has an owner and each instance owns a partition."""
     parts = answer.get("partitions", [])
     return (
         len(parts) == 3
@@ -195,7 +193,7 @@ def each_owned_once(answer: dict[str, Any], servers: int) -> bool:
 
 
 def each_has_a_copy(answer: dict[str, Any]) -> bool:
-    """Whether every partition has a standby that has restored: a killed owner is then missed by nobody for long."""
+    """Whether every partition has a restored standby, which takes over quickly from a killed owner."""
     copies = [each for instance in answer["instances"] for each in instance["partitions"]]
     standbys = [each for each in copies if each["store"] == "customer-balances" and each["role"] == "standby"]
     return [0, 1, 2] == sorted(each["partition"] for each in standbys if each["restored"])

@@ -1,4 +1,4 @@
-"""Webhooks as operators run them: the real process, the real broker, and a receiver that can misbehave."""
+"""The webhooks process with a real broker and a receiver that can fail."""
 
 import base64
 import json
@@ -54,7 +54,7 @@ def receiver() -> Iterator[Receiver]:
 @pytest.fixture
 def deployment(
     settings: Settings,
-    topics_created: list[str],  # noqa: ARG001  # there when it reads
+    topics_created: list[str],  # noqa: ARG001  # creates the topics first
     receiver: Receiver,
     tmp_path: Path,
 ) -> Iterator[Deployment]:
@@ -67,7 +67,7 @@ def deployment(
 
 
 def committed(settings: Settings, endpoint: str) -> int:
-    """How many records the endpoint's group is done with, over all partitions."""
+    """The number of records that the endpoint's group has committed, over all partitions."""
     client = consumer(settings, "test", **{"group.id": f"{settings.topic_prefix}loyalty-webhooks-{endpoint}"})
     try:
         places = [TopicPartition(settings.name_of(topics.LOYALTY), number) for number in range(3)]
@@ -77,7 +77,7 @@ def committed(settings: Settings, endpoint: str) -> int:
 
 
 def test_a_notification_is_delivered_and_its_signature_verifies(deployment: Deployment, receiver: Receiver) -> None:
-    """The receiver's library accepts the request; the body has ISO times and exact points, the id no card."""
+    """The receiver's library verifies the request. The body has ISO times and exact points, and the id has no card."""
     deployment.configure("crm")
     with deployment.running():
         notify(deployment.settings, notification(1))
@@ -96,8 +96,8 @@ def test_a_notification_is_delivered_and_its_signature_verifies(deployment: Depl
     assert not any(secret in deployment.log.read_text(encoding="utf-8") for secret in ("4711", SECRET, "/hook"))
 
 
-def test_it_is_tried_again_after_errors(deployment: Deployment, receiver: Receiver) -> None:
-    """500, 429, 408: the same id and body come again, each time signed anew; once done, they do not."""
+def test_a_failed_delivery_is_retried(deployment: Deployment, receiver: Receiver) -> None:
+    """After 500, 429 and 408 the same id and body arrive again with a new signature, until a success."""
     deployment.configure("crm")
     receiver.answers["/hook"] = lambda _, before: (([500, 429, 408][before] if before < 3 else 200), {})
     with deployment.running():
@@ -113,8 +113,8 @@ def test_it_is_tried_again_after_errors(deployment: Deployment, receiver: Receiv
     assert 8 == len(receiver.requests)
 
 
-def test_it_waits_as_long_as_the_receiver_asks(deployment: Deployment, receiver: Receiver) -> None:
-    """Retry-After goes before the usual waits."""
+def test_retry_after_is_respected(deployment: Deployment, receiver: Receiver) -> None:
+    """Retry-After overrides the usual waits."""
     deployment.configure("crm")
     receiver.answers["/hook"] = lambda _, before: (200, {}) if before else (429, {"Retry-After": "2"})
     with deployment.running():
@@ -124,8 +124,8 @@ def test_it_waits_as_long_as_the_receiver_asks(deployment: Deployment, receiver:
     assert second.time - first.time >= 1.9
 
 
-def test_after_the_last_try_it_is_a_dead_letter(deployment: Deployment, receiver: Receiver) -> None:
-    """It keeps key and value and says why; what comes behind it is delivered; replayed, it comes with the same id."""
+def test_after_the_last_try_a_notification_is_a_dead_letter(deployment: Deployment, receiver: Receiver) -> None:
+    """The dead letter has key, value and reason. Later notifications are delivered. A replay has the same id."""
     deployment.configure("crm, attempts: 3")
     refused = {"on": True}
     receiver.answers["/hook"] = lambda request, _: (
@@ -152,8 +152,8 @@ def test_after_the_last_try_it_is_a_dead_letter(deployment: Deployment, receiver
     assert [] == receiver.of("/elsewhere")
 
 
-def test_what_cannot_be_read_stops_nobody(deployment: Deployment, receiver: Receiver) -> None:
-    """Bytes that are no notification, no value at all, a time beyond all calendars: dead letters, and on."""
+def test_unreadable_records_become_dead_letters(deployment: Deployment, receiver: Receiver) -> None:
+    """Records that are no notification become dead letters, and delivery continues."""
     deployment.configure("crm")
     endless = encoder(topics.LOYALTY, IDS)({**notification(1), "UpdatedTime": 2**62})
     with deployment.running():
@@ -166,8 +166,8 @@ def test_what_cannot_be_read_stops_nobody(deployment: Deployment, receiver: Rece
     assert 3 == len(list(dead_letters.read(deployment.settings)))
 
 
-def test_only_the_kinds_that_are_asked_for(deployment: Deployment, receiver: Receiver) -> None:
-    """An endpoint hears of its kinds alone; the others count as done."""
+def test_an_endpoint_receives_only_its_kinds(deployment: Deployment, receiver: Receiver) -> None:
+    """An endpoint receives only its kinds. The other notifications count as done."""
     deployment.configure("crm, kinds: [tier, redeemed]")
     with deployment.running():
         kinds = ["earned", "tier", "released", "redeemed", "expired"]
@@ -180,7 +180,7 @@ def test_only_the_kinds_that_are_asked_for(deployment: Deployment, receiver: Rec
 
 
 def test_a_new_endpoint_begins_at_the_end(deployment: Deployment, receiver: Receiver) -> None:
-    """No history for a new endpoint; what comes while its process is away is delivered when it is back."""
+    """A new endpoint receives no history. Notifications that arrive while the process is down are delivered later."""
     deployment.configure("crm")
     notify(deployment.settings, notification(1))
     with deployment.running():
@@ -192,8 +192,10 @@ def test_a_new_endpoint_begins_at_the_end(deployment: Deployment, receiver: Rece
     assert "I2" == request.invoice
 
 
-def test_killed_in_between_it_is_delivered_again_with_the_same_id(deployment: Deployment, receiver: Receiver) -> None:
-    """A process that is killed after the receiver had it, before it knew: it comes again, and nothing is missing."""
+def test_after_a_kill_a_notification_is_delivered_again_with_the_same_id(
+    deployment: Deployment, receiver: Receiver
+) -> None:
+    """After a kill between delivery and commit, the notification is delivered again and none is missing."""
     deployment.configure("crm")
     together = threading.Event()
     receiver.answers["/hook"] = lambda *_: (200 if together.wait(KAFKA_TIMEOUT_SECONDS) else 500, {})
@@ -212,8 +214,8 @@ def test_killed_in_between_it_is_delivered_again_with_the_same_id(deployment: De
     assert 5 == committed(deployment.settings, "crm")
 
 
-def test_stopped_it_repeats_only_what_was_not_done(deployment: Deployment, receiver: Receiver) -> None:
-    """SIGTERM in the middle of retries ends it at once with status 0; what was delivered does not come again."""
+def test_a_stop_repeats_only_unfinished_deliveries(deployment: Deployment, receiver: Receiver) -> None:
+    """SIGTERM during retries ends the process with status 0. Delivered notifications are not repeated."""
     deployment.configure("crm, first-wait: PT60S")
     down = {"on": True}
     receiver.answers["/hook"] = lambda request, _: (503 if down["on"] and "I2" == request.invoice else 200, {})
@@ -230,7 +232,7 @@ def test_stopped_it_repeats_only_what_was_not_done(deployment: Deployment, recei
 
 
 def test_a_slow_endpoint_delays_no_other(deployment: Deployment, receiver: Receiver) -> None:
-    """While one endpoint does not answer at all, the other has everything."""
+    """While one endpoint does not answer, the other receives everything."""
     deployment.configure("slow", "fast")
     over = threading.Event()
     receiver.answers["/slow"] = lambda *_: (200 if over.wait(KAFKA_TIMEOUT_SECONDS) else 500, {})
@@ -239,14 +241,14 @@ def test_a_slow_endpoint_delays_no_other(deployment: Deployment, receiver: Recei
         notify(deployment.settings, *(notification(number, card=f"card {number}") for number in numbers))
         fast = receiver.wait(300, "/fast")
         assert {f"I{number}" for number in numbers} == {request.invoice for request in fast}
-        # Its eight requests, none of them answered.
+        # The eight parallel requests of the endpoint, without a response.
         assert 8 == len(receiver.wait(8, "/slow"))
         over.set()
         receiver.wait(300, "/slow")
 
 
 def test_one_customers_notifications_keep_their_order(deployment: Deployment, receiver: Receiver) -> None:
-    """However many requests run at the same time and fail now and then, each customer's come in order."""
+    """Notifications of one customer arrive in order, despite parallel requests and failures."""
     deployment.configure("crm, concurrency: 20")
     receiver.answers["/hook"] = lambda request, before: (
         503 if not before and request.identity[-1] in "01" else 200,
@@ -265,7 +267,7 @@ def test_one_customers_notifications_keep_their_order(deployment: Deployment, re
 
 
 def test_two_processes_share_an_endpoint(deployment: Deployment, receiver: Receiver) -> None:
-    """When one of two is killed, the other takes over its partitions; everything arrives."""
+    """After the kill of one of two processes, the other takes over, and everything arrives."""
     deployment.configure("crm")
     with deployment.running():
         other = Deployment(deployment.settings, receiver, deployment.folder, free_port(), deployment.folder / "other")
@@ -283,18 +285,18 @@ def test_two_processes_share_an_endpoint(deployment: Deployment, receiver: Recei
     assert {f"I{number}" for number in range(1, 201)} == {request.invoice for request in receiver.requests}
 
 
-def test_a_check_tells_what_is_configured_and_no_secret(deployment: Deployment) -> None:
-    """--check reads the endpoints and their secrets, needs no broker, and shows neither secret nor URL."""
+def test_a_check_prints_the_configuration_without_secrets(deployment: Deployment) -> None:
+    """--check reads endpoints and secrets without a broker, and prints neither secret nor URL."""
     deployment.configure("crm, kinds: [tier], attempts: 4")
     (deployment.folder / "secret").write_text(f"whsec_{SECRET}\nwhsec_{OTHER_SECRET}\n", encoding="utf-8")
 
     done = subprocess.run(**deployment.command("--check"), capture_output=True, text=True, check=True)
 
-    assert ("crm: tier; 2 secret(s), 4 tries\n", "") == (done.stdout, done.stderr)
+    assert ("crm: tier; 2 secret(s), 4 attempts\n", "") == (done.stdout, done.stderr)
 
 
 def test_no_broker_is_one_clear_line(deployment: Deployment) -> None:
-    """Exit code 1, and the address that was tried."""
+    """Without a broker the exit code is 1, and the line names the address."""
     deployment.configure("crm")
     command = deployment.command()
     command["env"]["LOYALTY_KAFKA_BOOTSTRAP_SERVERS"] = "127.0.0.1:1"

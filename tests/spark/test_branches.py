@@ -1,4 +1,4 @@
-"""The branches of the fan-out, each on its own."""
+"""Each branch of the fan-out."""
 
 import pytest
 
@@ -27,13 +27,13 @@ TAKEN_AWAY = {**DELIVERED, "InvoiceNumber": "T1", "DeliveryType": "TAKEAWAY", "D
 
 @pytest.fixture(scope="module")
 def checked(spark):
-    """A home delivery, a takeaway, and a value that is nothing."""
+    """A home delivery, a takeaway and an unreadable value, after checks."""
     encode = encoder(topics.POS_INVOICES, IDS)
     return check_invoices(as_records(spark, [encode(DELIVERED), encode(TAKEN_AWAY), b"nothing"]), IDS).cache()
 
 
-def test_shipment_takes_home_deliveries_whole(checked):
-    """Only the home delivery goes to shipment, with the address it must be delivered to."""
+def test_shipment_has_whole_home_deliveries(checked):
+    """Only the home delivery goes to shipment, with its address."""
     found = records_of(topics.SHIPMENT, checked)
 
     assert [0] == list(found)
@@ -41,8 +41,8 @@ def test_shipment_takes_home_deliveries_whole(checked):
     assert "D1" == found[0][0].id
 
 
-def test_hadoop_takes_every_valid_invoice_by_line_item(checked):
-    """Two line items are two records with ids of their own."""
+def test_hadoop_has_each_line_item_of_valid_invoices(checked):
+    """Two line items are two records with different ids."""
     found = records_of(topics.HADOOP, checked)
 
     assert ["D1#1", "D1#2"] == [record.id for record in found[0]]
@@ -50,8 +50,8 @@ def test_hadoop_takes_every_valid_invoice_by_line_item(checked):
     assert 2 not in found
 
 
-def test_dead_letters_keep_what_came(checked):
-    """A dead letter has the key and value that came, and headers that say whence and why."""
+def test_dead_letters_keep_key_and_value(checked):
+    """A dead letter has the original key and value, and headers with origin and reason."""
     (record,) = records_of(topics.DEAD_LETTERS, checked)[2]
 
     assert (b"STR1", b"nothing") == (record.key, record.value)
@@ -64,7 +64,7 @@ def test_dead_letters_keep_what_came(checked):
 
 
 def test_all_branches_leave_in_one_frame(checked):
-    """One pass gives the records of all branches, each for its topic, in its schema, with its CloudEvents id."""
+    """One frame has the records of all branches, each with its topic, schema and CloudEvents id."""
     rows = branch_records(BRANCHES, checked, IDS, Settings(topic_prefix="x-")).collect()
 
     assert {"x-shipment": 1, "x-hadoop": 4, "x-dead-letters": 1} == {
@@ -77,7 +77,7 @@ def test_all_branches_leave_in_one_frame(checked):
 
 
 def test_no_personal_data_reaches_hadoop(checked):
-    """No byte of a hadoop record comes from a card, a cashier, an address line or a contact."""
+    """A hadoop record contains no card, cashier, address line or contact."""
     rows = [row for row in branch_records(BRANCHES, checked, IDS, Settings()).collect() if row.topic == "hadoop"]
 
     assert len(rows) == 4

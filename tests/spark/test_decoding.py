@@ -1,4 +1,4 @@
-"""Reading values: every known schema, plain JSON, and what is neither."""
+"""Decoding of values: every known schema, plain JSON and unreadable values."""
 
 import io
 import json
@@ -42,7 +42,7 @@ def zigzag(number):
 
 @pytest.mark.parametrize("schema_id", sorted(IDS.known(topics.POS_INVOICES)))
 def test_old_writers_are_still_read(spark, schema_id):
-    """An invoice in any schema of the history is read by Spark as by the Python decoder."""
+    """Spark reads an invoice in any former schema like the Python decoder."""
     value = in_schema(schema_id, INVOICE)
 
     (row,) = check_invoices(as_records(spark, [value]), IDS).collect()
@@ -51,8 +51,8 @@ def test_old_writers_are_still_read(spark, schema_id):
     assert decoder(topics.POS_INVOICES, IDS)(value) == row.invoice.asDict(recursive=True)
 
 
-def test_what_cannot_be_read_says_why(spark):
-    """Every kind of unreadable value has its own reason, and none stops the others."""
+def test_unreadable_values_have_a_reason(spark):
+    """Every kind of unreadable value has its own reason and does not stop the others."""
     good = encoder(topics.POS_INVOICES, IDS)(INVOICE)
     values = {
         good: None,
@@ -68,7 +68,7 @@ def test_what_cannot_be_read_says_why(spark):
         b'{"InvoiceNumber": "1", "StoreID": "S", "InvoiceLineItems": [{}, null]}': "not a JSON PosInvoice",
         b'{"InvoiceNumber": 1, "StoreID": "S", "TotalAmount": 1}': None,
         b"{}": "InvoiceNumber is missing",
-        # Lengths that are claimed and never come: two gigabytes of text, two thousand million line items.
+        # Claimed lengths without data: two gigabytes of text, two thousand million line items.
         header(2) + b"\x02" + zigzag(2**31 - 1) + b"abc": "not an Avro PosInvoice of its schema id",
         header(2) + b"\x00" * 16 + b"\x02" + zigzag(2**31 - 1): "not an Avro PosInvoice of its schema id",
         good.replace(b"STR1", b"\xff\xfe\xfd\xfc"): "not an Avro PosInvoice of its schema id",
@@ -76,7 +76,7 @@ def test_what_cannot_be_read_says_why(spark):
         b'{"InvoiceNumber": "\\ud800", "StoreID": "S", "TotalAmount": 1}': "not a JSON PosInvoice",
         b'{"InvoiceNumber": "\\udc00", "StoreID": "S", "TotalAmount": 1}': "not a JSON PosInvoice",
         b'{"InvoiceNumber": "\\ud83d\\ude00", "StoreID": "S", "TotalAmount": 1}': None,
-        # Spark's parser would read the first object and lose the rest.
+        # Spark's parser would read the first object only.
         b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1}\n{"InvoiceNumber": "2"}': "not a JSON PosInvoice",
         b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1},{"InvoiceNumber": "2"}': "not a JSON PosInvoice",
         b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1}]': "not a JSON PosInvoice",
@@ -90,7 +90,7 @@ def test_what_cannot_be_read_says_why(spark):
 
 
 def test_topic_without_brace_reads_as_avro_only(spark):
-    """A JSON text that is no object is not taken for an invoice."""
+    """A JSON value that is no object is not an invoice."""
     (row,) = check_invoices(as_records(spark, [b'["InvoiceNumber"]']), IDS).collect()
 
     assert "not in the Confluent framing: no magic byte 0 and schema id" == row.reason

@@ -1,4 +1,4 @@
-"""What a batch that failed in Java says of it, and what Spark makes of that."""
+"""The error of a batch that failed in Java, and what Spark makes of it."""
 
 import pytest
 from py4j.protocol import Py4JJavaError
@@ -15,13 +15,13 @@ Caused by: java.lang.InterruptedException
 
 
 def is_interruption(spark: SparkSession, text: str) -> bool:
-    """As Spark asks, of a query that was stopped."""
+    """Whether Spark takes the error for the interruption of a stopped query."""
     expression = spark._jvm.org.apache.spark.sql.execution.streaming.runtime.StreamExecution.PROXY_ERROR()
     return bool(expression.findFirstIn(text).isDefined())
 
 
-def test_spark_recognises_its_interruption(spark: SparkSession) -> None:
-    """With all of its trace the stack overflows; in few words it is found, and another error is not one."""
+def test_spark_recognises_an_interruption(spark: SparkSession) -> None:
+    """The full trace overflows the stack. The short form is recognised, and another error is not."""
     with pytest.raises(Py4JJavaError, match="StackOverflowError"):
         is_interruption(spark, f"py4j.protocol.Py4JJavaError: {INTERRUPTED}")
     assert is_interruption(spark, summarize_java_error(INTERRUPTED))
@@ -29,7 +29,7 @@ def test_spark_recognises_its_interruption(spark: SparkSession) -> None:
 
 
 def test_an_error_of_java_keeps_its_causes(spark: SparkSession) -> None:
-    """What the log and the query's exception say is why it failed, in one line; other errors stay as they are."""
+    """The error has its causes in one line. Other errors do not change."""
 
     def failing(batch: DataFrame, number: int) -> None:
         if not number:

@@ -1,4 +1,4 @@
-"""The pipeline's columns and the domain's Python say the same of every invoice."""
+"""The pipeline's columns and the domain's Python agree on every invoice."""
 
 import json
 from collections import defaultdict
@@ -24,7 +24,7 @@ RECORD_COLUMNS = "key binary, value binary, topic string, partition int, offset 
 
 
 def generated(strategy, count):
-    """That many examples of a strategy, the same in every run."""
+    """This number of examples of a strategy, the same in every run."""
     found = []
 
     @seed(20261121)
@@ -51,7 +51,7 @@ def as_records(spark, values):
 
 
 def records_of(topic, checked):
-    """What a topic's branch makes of checked invoices: by offset its records, rows of id, key, value and headers."""
+    """Offset to the records of one branch for checked invoices: rows of id, key, value and headers."""
     (branch,) = (each for each in BRANCHES if each.topic is topic)
     record = branch.record(F.col("number"))
     each = F.array_repeat(F.lit(True), F.coalesce(branch.count(), F.lit(0)))
@@ -65,7 +65,7 @@ def records_of(topic, checked):
 
 
 def test_validation_is_the_same(spark):
-    """Spark gives every record the reason that the domain gives, for hundreds of good and bad records."""
+    """Spark and the domain give the same reason for hundreds of valid and invalid records."""
     valid = generated(VALID_INVOICES, 50)
     examples = generated(ANY_INVOICES, 150) + valid + [flawed(valid[0], flaw) for flaw in FLAWS]
     encode = encoder(topics.POS_INVOICES, IDS)
@@ -78,7 +78,7 @@ def test_validation_is_the_same(spark):
 
 
 def test_flattening_is_the_same(spark):
-    """The hadoop branch makes of every valid invoice the records that the domain makes of the masked one."""
+    """The hadoop branch writes the same records as the domain for every valid invoice."""
     examples = generated(VALID_INVOICES, 150)
     checked = check_invoices(as_records(spark, map(encoder(topics.POS_INVOICES, IDS), examples)), IDS)
 
@@ -90,7 +90,7 @@ def test_flattening_is_the_same(spark):
 
 
 def test_json_and_avro_are_read_alike(spark):
-    """An invoice is the same invoice, whether its till speaks JSON or Avro."""
+    """An invoice is the same in JSON and in Avro."""
     examples = [invoice for invoice in generated(VALID_INVOICES, 150) if "nan" not in repr(invoice)]
     avro = check_invoices(as_records(spark, map(encoder(topics.POS_INVOICES, IDS), examples)), IDS)
     as_json = check_invoices(as_records(spark, (json.dumps(invoice).encode() for invoice in examples)), IDS)
@@ -103,7 +103,7 @@ def test_json_and_avro_are_read_alike(spark):
 
 
 def test_the_first_broken_rule_is_the_reason(spark):
-    """Rules are tried in the order of the table, in Spark as in the domain."""
+    """Spark and the domain try the rules in the same order."""
     strategy = st.fixed_dictionaries({"InvoiceNumber": st.none(), "StoreID": st.none(), "TotalAmount": st.none()})
     (example,) = generated(strategy, 1)
     frame = spark.createDataFrame(

@@ -1,4 +1,4 @@
-"""What the check of schema_changes schemas says is what Avro's own library says, which Spark brings along."""
+"""The schema check agrees with Avro's Java library, which Spark contains."""
 
 import json
 
@@ -8,8 +8,8 @@ from schemas.compatibility import obstacles
 from tests.support.strategies import schema_changes
 
 
-def test_the_check_agrees_with_avros_own(spark):
-    """Of every generated pair both say the same. The library knows no logical types; the pairs have none."""
+def test_the_check_agrees_with_avro(spark):
+    """Both give the same verdict on generated pairs. The pairs have no logical types, which the library ignores."""
     avro = spark._jvm.org.apache.avro
 
     @settings(deadline=None, database=None)

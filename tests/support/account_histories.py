@@ -1,11 +1,12 @@
-"""Histories of one account for property tests: events in batches, in an order of their own, and time in between."""
+"""Strategies for histories of one account: batches of events in any order, and timers between them."""
 
 from dataclasses import dataclass
 from decimal import Decimal
 
 from hypothesis import strategies as st
 
-from services.domain.account.processor import Account, advance, process
+from services.domain.account.model import Account
+from services.domain.account.processor import advance, process
 from services.domain.entries import Entry
 from services.domain.events import Adjust, Capture, Erase, Event, Purchase, Receive, Reserve, SentLot, Transfer, Void
 from services.domain.programme import DAY, MINUTE, Period, Programme, Programmes, SpentReturns, Tier
@@ -62,7 +63,7 @@ TIERED = Programme(
 
 @dataclass(frozen=True)
 class Processed:
-    """What the processor was given, and what it made of it."""
+    """The input and the output of the account processor."""
 
     events: list[Event]
     entries: list[Entry]
@@ -71,9 +72,9 @@ class Processed:
 
 
 def processed(steps: list[list[Event] | int], programmes: Programmes) -> Processed:
-    """Run batches of events, and timers at a time; where there is an erasure, nothing comes late."""
+    """Process batches of events, and timers at a time (int). With an erasure, the events are sorted by time."""
     account, events, entries, erased_time = None, [], [], 0
-    steps = each_once(steps)
+    steps = deduplicated(steps)
     if any(isinstance(event, Erase) for step in steps if isinstance(step, list) for event in step):
         steps = by_time(steps)
     for step in steps:
@@ -90,8 +91,8 @@ def processed(steps: list[list[Event] | int], programmes: Programmes) -> Process
     return Processed(events, entries, account, programmes)
 
 
-def each_once(steps: list[list[Event] | int]) -> list[list[Event] | int]:
-    """Without the events whose id has been there: those do not get as far as the accounts."""
+def deduplicated(steps: list[list[Event] | int]) -> list[list[Event] | int]:
+    """Drop events with a used id, because deduplication drops them before the accounts."""
     seen: set[str] = set()
     kept: list[list[Event] | int] = []
     for step in steps:
@@ -108,7 +109,7 @@ def each_once(steps: list[list[Event] | int]) -> list[list[Event] | int]:
 
 
 def by_time(steps: list[list[Event] | int]) -> list[list[Event] | int]:
-    """Nothing comes late: batches one after the other in the order of the broker's times."""
+    """Sort the events by append time over all batches, and bound the timers accordingly."""
     times = sorted(event.append_time for step in steps if isinstance(step, list) for event in step)
     left = iter(sorted((e for step in steps if isinstance(step, list) for e in step), key=lambda e: e.append_time))
     ordered: list[list[Event] | int] = []

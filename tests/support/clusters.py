@@ -1,4 +1,4 @@
-"""Instances in one process, for tests: real apps over real memory stores; the test plays Kafka and its group."""
+"""API instances in one process: real applications and memory stores. The test plays Kafka and the consumer group."""
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,26 +13,25 @@ from api.app import create_app
 from api.http.metrics import Metrics
 from schemas.topics import Topic
 from services.boot_clock import boot_seconds
-from services.interactive_queries.cluster import Cluster
 from services.interactive_queries.group import GroupView, Member, view_of
 from services.interactive_queries.local import LocalInstance
+from services.interactive_queries.metadata import Cluster
 from services.interactive_queries.reports import PeerReports
 from services.messaging.avro import Record, encoder
 from services.settings import Settings
 from services.state_stores import catalogue
-from services.state_stores.assignment import Place, Role
-from services.state_stores.local import LocalStores
+from services.state_stores.assignment import ChangelogPartition, Role
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.store import state_stores
-from services.state_stores.task import ChangelogRecord, Progress, StoreTask
+from services.state_stores.store import LocalStores, state_stores
+from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
 from tests.support.builders import IDS
 
 URL = "http://127.0.0.1:8080"
 
 
-def member(url: str, places: Iterable[Place], suffix: str = "1") -> MemberDescription:
-    """A member as the broker describes it; its id begins with its client id, as the broker makes them."""
+def member(url: str, places: Iterable[ChangelogPartition], suffix: str = "1") -> MemberDescription:
+    """A member as the broker describes it. Its id begins with its client id."""
     partitions = [TopicPartition(topic, number) for topic, number in places]
     return MemberDescription(f"{url}-{suffix}", url, "/127.0.0.1", MemberAssignment(partitions))
 
@@ -50,16 +49,16 @@ def description(*members: MemberDescription, stable: bool = True) -> ConsumerGro
     )
 
 
-def view(shares: dict[str, Iterable[Place]], asked_at: float = 0.0) -> GroupView:
-    """A stable group: URL to what its instance owns."""
+def view(shares: dict[str, Iterable[ChangelogPartition]], asked_at: float = 0.0) -> GroupView:
+    """A stable group in which each instance (URL) owns these partitions."""
     return view_of(description(*(member(url, places) for url, places in shares.items())), asked_at, None)
 
 
 @dataclass
 class FixedMembership:
-    """A membership that is as the test says, and changes when the test does."""
+    """A group membership that the test controls."""
 
-    owned: frozenset[Place] = frozenset()
+    owned: frozenset[ChangelogPartition] = frozenset()
     view: GroupView | None = None
     lease_holds: bool = True
     url: str = URL
@@ -79,7 +78,7 @@ class FixedMembership:
 
 @dataclass
 class FakeFeed:
-    """What the materialiser says of itself."""
+    """A materialiser that reports what the test sets."""
 
     alive: bool = True
     kafka_error: str | None = None
@@ -91,7 +90,7 @@ class FakeFeed:
 
 
 class FakeCommandLog:
-    """Where an instance's commands go; the test says what comes of them."""
+    """Records the commands of an instance. The test decides what happens to them."""
 
     def __init__(self) -> None:
         self.marks: list[Record] = []
@@ -111,7 +110,7 @@ class FakeCommandLog:
 
 
 class Instance:
-    """One instance; ``hold`` and ``write`` are the materialiser's part."""
+    """One instance. ``hold`` and ``write`` do the work of the materialiser."""
 
     def __init__(self, url: str = "http://one:8080") -> None:
         self.url = url
@@ -122,11 +121,11 @@ class Instance:
         self.waiters = SequenceWaiters()
         self.command_log = FakeCommandLog()
         local = LocalStores(self.stores, self.feed, self.waiters)
-        self.cluster = Cluster.around(LocalInstance(local, self.membership, Settings()), self.reports)
+        self.cluster = Cluster.of(LocalInstance(local, self.membership, Settings()), self.reports)
         self.app = create_app(self.cluster, Metrics(), self.command_log)
 
     def own_everything(self, target: int = 0) -> None:
-        """Be alone in the group, with all partitions; each is restored at the target."""
+        """Own all partitions as the only member. Each is restored when it has this number of records."""
         places = [
             (store.definition.changelog.name, number)
             for store in self.stores.values()
@@ -136,21 +135,21 @@ class Instance:
         for place in places:
             self.hold(place, target=target)
 
-    def hold(self, place: Place, role: Role = Role.ACTIVE, target: int = 0) -> None:
+    def hold(self, place: ChangelogPartition, role: Role = Role.ACTIVE, target: int = 0) -> None:
         for store in self.stores.values():
             if store.definition.changelog.name == place[0] and place[1] not in store.tasks:
-                progress = Progress(None, 0, 0, target, target, end_asked_at=boot_seconds())
+                progress = TaskProgress(None, 0, 0, target, target, end_asked_at=boot_seconds())
                 store.add(StoreTask(store.definition, place[1], MemoryStorePartition(), "test", progress))
             if place[1] in store.tasks and store.definition.changelog.name == place[0]:
                 store.tasks[place[1]].progress.active_target = 0 if role is Role.ACTIVE else None
 
-    def drop(self, place: Place) -> None:
+    def drop(self, place: ChangelogPartition) -> None:
         for store in self.stores.values():
             if store.definition.changelog.name == place[0] and (task := store.remove(place[1])):
                 task.store.close()
 
     def write(self, topic: Topic, key: str, record: dict[str, Any] | None, append_time: int = 2**50) -> None:
-        """Append a record to the changelog partition of its key, if that is held here, and wake who waits for it."""
+        """Apply a record to the store partition of its key, if this instance holds it, and wake waiting requests."""
         value = None if record is None else encoder(topic, IDS)(record)
         for store in self.stores.values():
             task = store.tasks.get(store.partition_of(key.encode()))
@@ -161,7 +160,14 @@ class Instance:
 
 @dataclass
 class Group:
-    """Several instances, which of them are dead, which take a request and never answer, and all that was sent."""
+    """Several instances, joined by a transport without sockets.
+
+    Attributes:
+        log: all records written so far.
+        dead: URLs of instances that refuse connections.
+        mute: URLs of instances that accept requests and never answer.
+        sent: all requests that the transport delivered.
+    """
 
     instances: list[Instance]
     log: list[tuple[Topic, str, dict[str, Any] | None]] = field(default_factory=list)
@@ -184,11 +190,13 @@ class Group:
                 instance.write(*record)
 
     def share(
-        self, owner_of: Callable[[Place], int], standby_of: Callable[[Place], int | None] = lambda _: None
+        self,
+        owner_of: Callable[[ChangelogPartition], int],
+        standby_of: Callable[[ChangelogPartition], int | None] = lambda _: None,
     ) -> None:
-        """Give each partition to the instance of that number, and a copy to another; global stores go to all."""
+        """Assign each partition to the instance with this number, and a standby to another. All hold global stores."""
         definitions = {each.definition.changelog.name: each.definition for each in self.instances[0].stores.values()}
-        owners: dict[Place, int] = {}
+        owners: dict[ChangelogPartition, int] = {}
         for name, definition in definitions.items():
             for place in ((name, number) for number in range(definition.changelog.partitions)):
                 holders = {standby_of(place): Role.STANDBY, owner_of(place): Role.ACTIVE}
@@ -202,13 +210,13 @@ class Group:
             for number, each in enumerate(self.instances)
         )
         for each, member in zip(self.instances, members, strict=True):
-            each.membership.owned = member.places
+            each.membership.owned = member.partitions
             each.membership.view = GroupView(members, stable=True, asked_at=boot_seconds())
         for each in self.instances:
             for other in self.live:
                 each.reports.note(other.cluster.local.report())
 
-    def _place(self, place: Place, holders: dict[int | None, Role]) -> None:
+    def _place(self, place: ChangelogPartition, holders: dict[int | None, Role]) -> None:
         for number, instance in enumerate(self.instances):
             held = any(
                 place[1] in each.tasks
@@ -222,7 +230,7 @@ class Group:
             if not held:
                 self._restore(instance, place)
 
-    def _restore(self, instance: Instance, place: Place) -> None:
+    def _restore(self, instance: Instance, place: ChangelogPartition) -> None:
         for topic, key, record in self.log:
             stores = [each for each in instance.stores.values() if each.definition.changelog == topic]
             if topic.name == place[0] and stores[0].partition_of(key.encode()) == place[1]:
@@ -230,8 +238,8 @@ class Group:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Callers"]:
-        """Start the apps, joined by connections that a dead instance refuses."""
-        transport = _Wires(self)
+        """Start the applications, joined by the transport."""
+        transport = _Transport(self)
         async with AsyncExitStack() as stack:
             for instance in self.instances:
                 await stack.enter_async_context(instance.app.router.lifespan_context(instance.app))
@@ -243,7 +251,7 @@ class Group:
 
 @dataclass
 class Callers:
-    """Asks instances by number."""
+    """A client that addresses instances by number."""
 
     http: httpx.AsyncClient
     group: Group
@@ -255,7 +263,7 @@ class Callers:
         return await self.http.post(self.group.instances[number].url + path, json=body)
 
 
-class _Wires(httpx.AsyncBaseTransport):
+class _Transport(httpx.AsyncBaseTransport):
     def __init__(self, group: Group) -> None:
         self._group = group
         self._apps = {each.url: httpx.ASGITransport(each.app) for each in group.instances}
@@ -263,16 +271,16 @@ class _Wires(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = f"{request.url.scheme}://{request.url.netloc.decode()}"
         if url in self._group.dead:
-            raise httpx.ConnectError("refused")
+            raise httpx.ConnectError("the instance is dead")
         self._group.sent.append(request)
         if url in self._group.mute:
-            raise httpx.ReadTimeout("no answer")
+            raise httpx.ReadTimeout("the instance is mute")
         return await self._apps[url].handle_async_request(request)
 
 
 def alone(stores: LocalStores) -> Cluster:
-    """A cluster of one instance that owns everything."""
+    """A cluster of one instance that owns all partitions."""
     topics = {store.definition.changelog for store in stores.by_name.values()}
     places = frozenset((topic.name, number) for topic in topics for number in range(topic.partitions))
     membership = FixedMembership(places, view({URL: places}, boot_seconds()))
-    return Cluster.around(LocalInstance(stores, membership, Settings()), PeerReports())
+    return Cluster.of(LocalInstance(stores, membership, Settings()), PeerReports())

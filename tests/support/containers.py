@@ -1,4 +1,4 @@
-"""The project's images as testcontainers: a broker and a database that a test has to itself, on 127.0.0.1 alone."""
+"""A broker and a database from the project's images, as testcontainers on 127.0.0.1."""
 
 from testcontainers.community.postgres import PostgresContainer
 from testcontainers.core.config import testcontainers_config
@@ -7,7 +7,7 @@ from testcontainers.core.wait_strategies import HealthcheckWaitStrategy
 
 from infra.local.ports import HOST, free_port
 
-# The reaper is an image from elsewhere, and needs the engine's socket; every container here is removed by its fixture.
+# testcontainers' reaper needs a foreign image and the engine's socket. Fixtures remove these containers instead.
 testcontainers_config.ryuk_disabled = True
 
 KAFKA, POSTGRES, PIPELINE, API, CLI = (
@@ -18,7 +18,7 @@ PASSWORD = "of-a-test"  # noqa: S105
 
 
 class KafkaInContainer:
-    """A broker in a container, with the words of infra.local.broker.LocalBroker: started again, it has all it had."""
+    """A broker in a container, with the methods of infra.local.broker.LocalBroker. It keeps its data over a restart."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -52,7 +52,7 @@ class KafkaInContainer:
 
 
 class PostgresInContainer(PostgresContainer):
-    """testcontainers' own PostgreSQL, from the project's image; its data is in a named volume if one is given."""
+    """PostgreSQL from the project's image, with its data in a named volume if one is given."""
 
     def __init__(self, volume: str | None = None) -> None:
         super().__init__(POSTGRES, username="loyalty", password=PASSWORD, dbname="loyalty", driver=None)
@@ -63,10 +63,10 @@ class PostgresInContainer(PostgresContainer):
             self.with_volume_mapping(volume, "/data/postgres", "rw")
 
     def wait_until_healthy(self) -> None:
-        """Wait for a container that was started again."""
+        """Wait until a restarted container is healthy."""
         self._healthy.wait_until_ready(self)
 
     @property
     def url(self) -> str:
-        """Of the superuser, as psycopg and SQLAlchemy take it."""
+        """The URL of the superuser, for psycopg and SQLAlchemy."""
         return self.get_connection_url(host=HOST)

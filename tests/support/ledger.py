@@ -1,4 +1,4 @@
-"""A ledger for tests: notifications as the loyalty query writes them, and what the database has of them."""
+"""A ledger without Kafka, and the contents of its database."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +19,7 @@ EVERYTHING = {0: Watermarks(0, 1_000_000)}
 
 
 class Ledger:
-    """A ledger over a database, with the test as its only partition."""
+    """A ledger that appends the entries of a test as records of partition 0."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -30,7 +30,7 @@ class Ledger:
         self.position = self.appender.open(TOPIC_ID, EVERYTHING)[0]
 
     def append(self, *entries: tuple[str, Entry]) -> Appended:
-        """Append entries of cards as the next records of the partition."""
+        """Append entries with their cards as the next records."""
         appended = self.appender.append(self.batch(*entries))
         self.position += len(entries)
         return appended
@@ -54,7 +54,7 @@ class Ledger:
 
 
 def stored(engine: Engine) -> list[tuple[str, int, int, int]]:
-    """Pseudonym, OpenedTime, sequence and points of every entry."""
+    """Pseudonym, OpenedTime, sequence number and points of every entry."""
     columns = (AccountRow.pseudonym, AccountRow.opened_time, EntryRow.sequence, EntryRow.points)
     statement = select(*columns).join(EntryRow, EntryRow.account_id == AccountRow.id).order_by(*columns[:3])
     with engine.connect() as connection:
@@ -62,18 +62,18 @@ def stored(engine: Engine) -> list[tuple[str, int, int, int]]:
 
 
 def expected(entries: Iterable[tuple[str, Entry]]) -> list[tuple[str, int, int, int]]:
-    """What ``stored`` gives once each of these is there once."""
+    """The result of ``stored`` when the database has each of these entries once."""
     return sorted({(PSEUDONYMS.of(card), each.opened_time, each.sequence, each.points) for card, each in entries})
 
 
 def texts(engine: Engine) -> str:
-    """Every text of the database."""
+    """All values of accounts and entries, as text."""
     with engine.connect() as connection:
         tables = (AccountRow.__table__, EntryRow.__table__)
         return "\n".join(str(tuple(row)) for table in tables for row in connection.execute(select(table)))
 
 
 def bytes_of(url: str) -> bytes:
-    """All that SQLite has on the disk."""
+    """All bytes of SQLite's files, including deleted rows that are not overwritten yet."""
     file = Path(url.removeprefix("sqlite:///"))
     return b"".join(each.read_bytes() for each in file.parent.glob(f"{file.name}*"))

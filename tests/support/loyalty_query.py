@@ -13,7 +13,8 @@ from confluent_kafka import Message
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS, LOYALTY_DECISIONS, Topic
 from services.codecs.events import credit_record, decode_event
 from services.codecs.records import balance_record, decision_record
-from services.domain.account.processor import Account, Outcome, process
+from services.domain.account.model import Account, Outcome
+from services.domain.account.processor import process
 from services.domain.entries import Kind
 from services.domain.events import Event, Purchase
 from services.domain.programme import Programmes

@@ -1,4 +1,4 @@
-"""PostgreSQL for tests: a server of this run, from the system's packages."""
+"""A PostgreSQL server for one test run, from system packages."""
 
 import os
 import pwd
@@ -16,12 +16,12 @@ import psycopg
 from sqlalchemy.engine import make_url
 
 DEADLINE_SECONDS = 120.0
-# Nobody minds if a test's data are gone after a power cut.
+# Test data need not survive a power cut.
 FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "shared_buffers=16MB", "max_connections=50")
 
 
 def programs() -> Path | None:
-    """Where initdb and postgres are: Debian has them off the path."""
+    """The folder of initdb and postgres. Debian keeps them off the path."""
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: float(folder.parent.name))
     found = shutil.which("initdb")
     candidates = [*([Path(found).resolve().parent] if found else []), *reversed(debian)]
@@ -30,7 +30,7 @@ def programs() -> Path | None:
 
 @contextmanager
 def server(bin_folder: Path, settings: Sequence[str] = FAST) -> Iterator[str]:
-    """Run a server that only listens on a socket of its own; gives the URL of its superuser."""
+    """Run a server that listens only on its own Unix socket. Yields the superuser's URL."""
     user = _user()
     folder = Path(tempfile.mkdtemp(prefix="loyalty-postgresql-"))
     try:
@@ -65,7 +65,7 @@ def server(bin_folder: Path, settings: Sequence[str] = FAST) -> Iterator[str]:
 
 @contextmanager
 def database(server_url: str) -> Iterator[str]:
-    """A database of its own on a server, given by its superuser's URL; gives its URL, and drops it."""
+    """Create a database on the server with this superuser's URL. Yields its URL, and drops it afterwards."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server_url, autocommit=True) as connection:
         connection.execute(f'CREATE DATABASE "{name}"'.encode())
@@ -74,7 +74,7 @@ def database(server_url: str) -> Iterator[str]:
 
 
 def _user() -> pwd.struct_passwd | None:
-    """Whom to run it as: itself, or somebody else for root, whom PostgreSQL refuses."""
+    """The user to run PostgreSQL as, because it refuses root. None keeps the current user."""
     if os.geteuid() != 0:
         return None
     known = {entry.pw_name: entry for entry in pwd.getpwall()}

@@ -173,6 +173,7 @@ def start_pipeline(settings: Settings, log: IO[str], *arguments: str, **environm
         "LOYALTY_SALES_INTERVAL": "PT1S",
         "LOYALTY_EXPORT_INTERVAL": "PT1S",
         "LOYALTY_METRICS_PORT": str(free_port()),
+        "LOYALTY_SHUFFLE_PARTITIONS": str(settings.shuffle_partitions),
         "LOYALTY_SPARK_MASTER": "local[2]",
         "LOYALTY_SPARK_JAVA_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "LOYALTY_SPARK_JARS_DIR": str(jars.folder("spark")),
@@ -190,7 +191,7 @@ def wait_until(
     while not condition():
         assert process.poll() is None, Path(log.name).read_text(encoding="utf-8")[-4000:]
         assert time.monotonic() < deadline, Path(log.name).read_text(encoding="utf-8")[-4000:]
-        time.sleep(POLL_SECONDS)
+        time.sleep(5 * POLL_SECONDS)  # a condition may read whole topics
 
 
 @contextlib.contextmanager
@@ -223,9 +224,14 @@ def _entry_count(engine: Engine) -> int:
         return 0
 
 
-def delete_newest_commit(checkpoint: str | Path) -> None:
-    """Delete the newest commit. Spark then repeats that batch, as after a crash between the sink and the commit."""
-    _delete([max(_batches(checkpoint, "commits"), key=lambda path: int(path.name))])
+def delete_newest_commit(checkpoint: str | Path) -> int:
+    """Delete the newest commit. Spark then repeats that batch, as after a crash between the sink and the commit.
+
+    Returns the number of the batch.
+    """
+    newest = max(_batches(checkpoint, "commits"), key=lambda path: int(path.name))
+    _delete([newest])
+    return int(newest.name)
 
 
 def delete_all_batches_but_the_first(checkpoint: str | Path) -> None:

@@ -1,34 +1,35 @@
-"""Callers that read balances all the time and check every answer."""
+"""A load of readers that check every balance, and a writer."""
 
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Self
+from functools import partial
 
 import httpx
 
 from tests.support.kafka import BalanceWriter
+from tests.support.threads import BackgroundThreads
 
 POINTS_PER_SEQUENCE = Decimal("1.25")
 _PAUSE_SECONDS = 0.01
 
 
 def points_at(sequence: int) -> str:
-    """What a customer of these tests has after so many invoices: any other total is that of no prefix of the input."""
+    """The only right total of a customer at this sequence number."""
     return str(POINTS_PER_SEQUENCE * sequence)
 
 
 @dataclass
 class Findings:
-    """What callers have met.
+    """What the readers observed.
 
     Attributes:
-        wrong: answers that are not true.
-        failed: how often there was no answer with a balance.
-        longest_failure: seconds from a customer's first failed read to its next good one, the longest.
-        most_stale: records that a stale answer lagged, by its own word, at most.
+        wrong: balances that are wrong or go back.
+        failed: the number of reads without a balance.
+        longest_failure: the longest time from a customer's first failed read to its next success, seconds.
+        most_stale: the largest lag that a stale response reported, records.
     """
 
     answers: int = 0
@@ -41,7 +42,7 @@ class Findings:
 
 
 class Writer:
-    """Raises the sequence of one customer after the other."""
+    """Writes balances with rising sequence numbers for all customers in turn."""
 
     def __init__(self, changelog: BalanceWriter, cards: Sequence[str]) -> None:
         self._changelog = changelog
@@ -49,46 +50,34 @@ class Writer:
         self.lap()
 
     def lap(self) -> None:
-        """One invoice more for every customer."""
+        """Write the next balance of every customer."""
         for card in self.written:
             self.written[card] += 1
             self._changelog.balance(card, points_at(self.written[card]), self.written[card])
         self._changelog.flush()
 
 
-class Load:
-    """A writer and readers; each reader asks with minSequence for what it has seen, of whichever instance is next."""
+class Load(BackgroundThreads):
+    """Runs a writer, and readers that use all instances in turn and require the newest sequence number they saw."""
 
     def __init__(self, writer: Writer, urls: Callable[[], Sequence[str]], readers: int = 2) -> None:
         self.findings = Findings()
         self._writer = writer
         self._urls = urls
         self._lock = threading.Lock()
-        self._stopping = threading.Event()
-        self._threads = [threading.Thread(target=self._read, args=(number,)) for number in range(readers)]
-        self._threads.append(threading.Thread(target=self._write))
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join()
+        super().__init__(self._write, *(partial(self._read, number) for number in range(readers)))
 
     def _write(self) -> None:
-        while not self._stopping.wait(0.2):
+        while not self.stopping.wait(0.2):
             self._writer.lap()
 
     def _read(self, number: int) -> None:
         seen = dict.fromkeys(self._writer.written, 0)
         failing_since: dict[str, float] = {}
         with httpx.Client(timeout=10, trust_env=False) as http:
-            while not self._stopping.wait(_PAUSE_SECONDS):
+            while not self.stopping.wait(_PAUSE_SECONDS):
                 for turn, card in enumerate(seen):
-                    if self._stopping.is_set():
+                    if self.stopping.is_set():
                         break
                     urls = self._urls()
                     self._ask(http, urls[(turn + number) % len(urls)], card, seen, failing_since)
@@ -117,7 +106,7 @@ class Load:
             seen[card] = self._check(card, seen[card], answer)
 
     def _check(self, card: str, seen: int, answer: httpx.Response) -> int:
-        """Note what is wrong with an answer; returns its sequence."""
+        """Record errors of a response. Returns its sequence number."""
         body, findings = answer.json(), self.findings
         sequence = int(body["Sequence"])
         findings.answers += 1

@@ -1,4 +1,4 @@
-"""The other end of PySpark's state calls: a server that answers one request after the other, as Spark's does."""
+"""A server for PySpark's state calls that answers requests in order, as Spark's JVM does."""
 
 import socket
 import struct
@@ -16,12 +16,12 @@ from pyspark.sql.streaming.stateful_processor_api_client import StatefulProcesso
 
 
 class StateServer(threading.Thread):
-    """Keeps the maps of one group and its timers; waits where nobody reads its answer.
+    """Stores the map states and timers of one group.
 
     Attributes:
-        kept: by map state, bytes of keys and values.
-        requests: message version and bytes of each, in order.
-        fails_at: the number of the request that is refused; 0: none is.
+        kept: map state to its keys and values, bytes.
+        requests: message version and bytes of each request, in order.
+        fails_at: the number of the request that fails. 0 for none.
     """
 
     def __init__(self, listening: socket.socket) -> None:
@@ -45,13 +45,13 @@ class StateServer(threading.Thread):
         if len(self.requests) == self.fails_at:
             return messages.StateResponse(statusCode=1, errorMessage="out of order")
         if request.WhichOneof("method") == "stateVariableRequest":
-            return self._of_a_map(request.stateVariableRequest.mapStateCall)
+            return self._map_call(request.stateVariableRequest.mapStateCall)
         call = request.statefulProcessorCall
         if call.WhichOneof("method") == "timerStateCall":
             self.timers.add(call.timerStateCall.register.expiryTimestampMs)
         return messages.StateResponse()
 
-    def _of_a_map(self, call: Any) -> Any:
+    def _map_call(self, call: Any) -> Any:
         kept = self.kept[call.stateName]
         match call.WhichOneof("method"):
             case "getValue":
@@ -70,7 +70,7 @@ class StateServer(threading.Thread):
 
 @contextmanager
 def state_server(path: Path) -> Iterator[tuple[StatefulProcessorHandle, StateServer]]:
-    """PySpark's own handle of a processor, and the server behind it; ``path``: of a socket that is not there yet."""
+    """PySpark's handle of a processor, and the server behind it. ``path`` is a new Unix socket."""
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
         listening.listen()

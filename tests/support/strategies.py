@@ -1,4 +1,4 @@
-"""For property tests: invoices as tills send them, and as they should not; what may happen to an account."""
+"""Hypothesis strategies: invoices, events of an account, programmes and Avro schemas."""
 
 import copy
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ ANY_INVOICES = st.fixed_dictionaries(
         "InvoiceLineItems": st.none() | st.lists(ITEMS, max_size=3),
     }
 )
-"""Every field can be missing, blank or absurd."""
+"""Every field can be missing, blank or extreme."""
 
 NUMBERS = st.from_regex(r"[0-9]{8}", fullmatch=True)
 VALID_INVOICES = st.builds(
@@ -79,7 +79,7 @@ VALID_INVOICES = st.builds(
     ADDRESSES,
     NUMBERS,
 )
-"""Nothing that validation asks for is missing."""
+"""Every field that validation requires is present."""
 
 FLAWS = [
     *({name: blank} for name in ("InvoiceNumber", "StoreID", "CustomerCardNo") for blank in (None, "", " \t")),
@@ -103,11 +103,11 @@ FLAWS = [
     ),
     {"InvoiceLineItems": [{}] * 10_001},
 ]
-"""What breaks each rule, whatever else an invoice says."""
+"""Fields that break each validation rule, whatever the other fields are."""
 
 
 def flawed(invoice: dict[str, Any], flaw: dict[str, Any]) -> dict[str, Any]:
-    """A valid invoice that breaks one rule."""
+    """The invoice with fields that break one rule."""
     return {**invoice, "CustomerType": "PRIME", "DeliveryType": "HOME-DELIVERY", **flaw}
 
 
@@ -154,11 +154,11 @@ COMMANDS = st.one_of(
         lots=st.lists(st.builds(SentLot, _POINTS, st.just(0) | _EVENT_TIMES), min_size=1, max_size=2).map(tuple),
     ),
 )
-"""Of the customer ``card``, erasure left out."""
+"""Commands of the customer ``card``, without erasures."""
 ERASURES = st.builds(Erase, **_COMMAND)
 ACCOUNT_EVENTS = st.lists(PURCHASES | PURCHASES | RETURNS | COMMANDS, max_size=14)
 ACCOUNT_EVENTS_WITH_ERASURES = st.lists(PURCHASES | RETURNS | COMMANDS | ERASURES, max_size=14)
-"""What may happen to an account within 40 days, in no order, with repeats and with what makes no sense."""
+"""Events of an account within 40 days, in any order, with duplicates and invalid commands."""
 
 _DAY = 24 * 3_600_000
 _CAMPAIGNS = st.builds(
@@ -192,7 +192,7 @@ PROGRAMMES = st.builds(
     ACCOUNT_PROGRAMMES,
     ACCOUNT_PROGRAMMES,
 )
-"""Two versions; the second takes effect amid ACCOUNT_EVENTS."""
+"""Two versions. The second takes effect in the middle of ACCOUNT_EVENTS."""
 
 DECIMAL_SCHEMA = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
 _AVRO_DEFAULTS = {"int": 0, "long": 0, "double": 0.0, "string": "", "boolean": False}
@@ -217,7 +217,7 @@ def record_schema(fields: Mapping[str, Any], name: str = "R") -> dict[str, Any]:
 
 @st.composite
 def schema_changes(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A writer's schema, and a reader's: fields go, come with and without a default, change, and become nullable."""
+    """A writer's schema and a reader's schema with removed, added, changed, renamed and nullable fields."""
     writer = draw(AVRO_FIELDS)
     reader = copy.deepcopy(writer)
     fields: list[dict[str, Any]] = []

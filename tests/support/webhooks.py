@@ -1,4 +1,4 @@
-"""`python -m services.webhooks` as operators run it, and an HTTP server that receives and can misbehave."""
+"""Start ``python -m services.webhooks``, and receive its notifications with an HTTP server that can fail."""
 
 import base64
 import json
@@ -25,7 +25,7 @@ SECRET = base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
 
 @dataclass
 class Received:
-    """A request that came in."""
+    """A received request."""
 
     path: str
     headers: dict[str, str]
@@ -44,7 +44,13 @@ class Received:
 
 @dataclass
 class Receiver:
-    """An HTTP server that answers as ``answers`` says: path to a function of the request and how many came before."""
+    """An HTTP server that records requests.
+
+    Attributes:
+        answers: path to a function that gives status and headers, from the request and the number of earlier ones
+            with the same id. Without a function the answer is 204.
+        changed: is notified after each request.
+    """
 
     port: int = 0
     requests: list[Received] = field(default_factory=list)
@@ -70,7 +76,7 @@ class Receiver:
 
 @contextmanager
 def receiving() -> Iterator[Receiver]:
-    """A receiver that listens on a port of its own."""
+    """Run a receiver on a free port."""
     found = Receiver()
 
     class Handler(BaseHTTPRequestHandler):
@@ -79,7 +85,7 @@ def receiving() -> Iterator[Receiver]:
         def do_POST(self) -> None:
             length = int(self.headers["content-length"])
             body = self.rfile.read(length)
-            if len(body) < length:  # its sender was killed: no request
+            if len(body) < length:  # the sender was killed
                 return
             headers = {name.lower(): value for name, value in self.headers.items()}
             status, more = found.receive(Received(self.path, headers, body, time.time()))
@@ -90,7 +96,7 @@ def receiving() -> Iterator[Receiver]:
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
-            """Silent."""
+            """Write nothing to stderr."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
@@ -105,7 +111,7 @@ def receiving() -> Iterator[Receiver]:
 
 @dataclass
 class Deployment:
-    """`python -m services.webhooks` with endpoints of a test."""
+    """``python -m services.webhooks`` with the endpoints of a test."""
 
     settings: Settings
     receiver: Receiver
@@ -114,7 +120,10 @@ class Deployment:
     log: Path
 
     def configure(self, *endpoints: str) -> None:
-        """Each endpoint: its name, and more keys behind a comma; it posts to /hook, or to /NAME where others are."""
+        """Write the configuration. An endpoint is its name, then optional keys after a comma.
+
+        A single endpoint posts to /hook. Several endpoints post to /NAME.
+        """
         (self.folder / "secret").write_text(f"whsec_{SECRET}\n", encoding="utf-8")
         items = []
         for endpoint in endpoints:
@@ -145,7 +154,7 @@ class Deployment:
                 names = (self.folder / "webhooks.yaml").read_text(encoding="utf-8").count("name:")
                 while self.log.read_bytes()[start:].count(b"following") < names:
                     with suppress(subprocess.TimeoutExpired):
-                        raise AssertionError(f"ended with {process.wait(0.1)}: {self.log.read_text(encoding='utf-8')}")
+                        raise AssertionError(f"status {process.wait(0.1)}: {self.log.read_text(encoding='utf-8')}")
                 yield process
             finally:
                 process.kill() if process.poll() is None and sys.exc_info()[0] else process.send_signal(signal.SIGTERM)

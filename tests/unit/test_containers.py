@@ -1,4 +1,4 @@
-"""What can be known of the images and the compose file without an engine."""
+"""The images and the compose file, checked without a container engine."""
 
 import http.server
 import os
@@ -22,17 +22,17 @@ VARIABLES = {f"LOYALTY_{name.upper()}" for name in Settings.model_fields}
 
 
 LONG_RUNNING = {"kafka", "postgres", "pipeline", "ledger", "api"}
-"""What `docker-compose up` leaves running, with no profile."""
+"""The services that run after `docker-compose up` without a profile."""
 
 
 def interpolated(text: str) -> str:
-    """The compose file as Compose reads it where nobody sets a variable."""
+    """The compose file as Compose reads it when no variable is set."""
     return re.sub(r"\$\{\w+(?::?-([^}]*))?\}", lambda found: found[1] or "", text)
 
 
 @pytest.fixture
 def compose() -> dict[str, Any]:
-    """The compose file, variables at their defaults and anchors merged."""
+    """The compose file with default values and merged anchors."""
     text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
     parsed: dict[str, Any] = yaml.safe_load(interpolated(text))
     return parsed
@@ -40,7 +40,7 @@ def compose() -> dict[str, Any]:
 
 @pytest.fixture
 def built(compose: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The services whose images are the project's own."""
+    """The services whose images this project builds."""
     return {name: service for name, service in compose["services"].items() if "build" in service}
 
 
@@ -48,8 +48,8 @@ def dockerfile_of(service: dict[str, Any]) -> Path:
     return ROOT / str(service["build"]["dockerfile"])
 
 
-def test_images_are_the_projects_own_or_pinned(compose: dict[str, Any], built: dict[str, dict[str, Any]]) -> None:
-    """Services of one image build it from the same file and target; whatever comes from elsewhere has a version."""
+def test_images_are_built_by_the_project_or_pinned(compose: dict[str, Any], built: dict[str, dict[str, Any]]) -> None:
+    """Services of one image build it from the same file and target. Images of others have a version."""
     by_image: dict[str, set[tuple[Path, str | None]]] = {}
     for service in built.values():
         by_image.setdefault(service["image"], set()).add((dockerfile_of(service), service["build"].get("target")))
@@ -60,8 +60,8 @@ def test_images_are_the_projects_own_or_pinned(compose: dict[str, Any], built: d
     assert all(re.search(r":v?\d+\.\d+\.\d+$", image) for image in others)
 
 
-def test_profiles_add_to_what_always_runs(compose: dict[str, Any]) -> None:
-    """Without a profile there is the whole stack and nothing else; each profile is one that the documents name."""
+def test_profiles_only_add_services(compose: dict[str, Any]) -> None:
+    """No profile starts exactly the whole stack. The documents name each profile."""
     services = compose["services"]
     assert {*LONG_RUNNING, "topics"} == {name for name, service in services.items() if "profiles" not in service}
     profiles = {profile for service in services.values() for profile in service.get("profiles", ())}
@@ -69,7 +69,7 @@ def test_profiles_add_to_what_always_runs(compose: dict[str, Any]) -> None:
 
 
 def test_no_container_has_more_rights_than_it_needs(built: dict[str, dict[str, Any]]) -> None:
-    """No capability, no way to one, and nothing to write to but volumes and /tmp."""
+    """A container has no capability, cannot gain one, and writes only to volumes and /tmp."""
     for service in built.values():
         assert (["ALL"], ["no-new-privileges:true"]) == (service["cap_drop"], service["security_opt"])
         assert service["read_only"]
@@ -85,7 +85,7 @@ def test_settings_of_containers_exist() -> None:
 
 
 def test_empty_values_of_the_compose_file_are_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable that nobody sets reaches a container as an empty text, which must mean the default."""
+    """An unset variable reaches a container as an empty string, which must mean the default."""
     for name in VARIABLES:
         monkeypatch.setenv(name, "")
     with_empty = Settings()
@@ -94,8 +94,8 @@ def test_empty_values_of_the_compose_file_are_defaults(monkeypatch: pytest.Monke
     assert Settings() == with_empty
 
 
-def test_services_wait_for_evidence(compose: dict[str, Any]) -> None:
-    """Whatever is waited for exists, and has a health check or an end."""
+def test_services_wait_for_health_checks(compose: dict[str, Any]) -> None:
+    """A service waits only for services that exist and have a health check or end."""
     services = compose["services"]
     for service in services.values():
         for name, wait in service.get("depends_on", {}).items():
@@ -109,7 +109,7 @@ def test_services_wait_for_evidence(compose: dict[str, Any]) -> None:
 
 
 def test_nothing_is_published_beyond_this_machine(compose: dict[str, Any], built: dict[str, dict[str, Any]]) -> None:
-    """Every published port is bound to the loopback address, and the port behind it is one that the image exposes."""
+    """Every published port is bound to the loopback address and leads to a port that the image exposes."""
     published = [(name, port) for name, service in compose["services"].items() for port in service.get("ports", ())]
     assert published
     for name, port in published:
@@ -121,7 +121,7 @@ def test_nothing_is_published_beyond_this_machine(compose: dict[str, Any], built
 
 
 def test_the_api_can_be_scaled(compose: dict[str, Any]) -> None:
-    """Instances share no name, no port, and of volumes only that of the keys: RocksDB allows one process a folder."""
+    """Instances share no name, no port and only the volume of keys, because RocksDB allows one process a folder."""
     api = compose["services"]["api"]
     assert "container_name" not in api
     assert all(re.search(r":\d+-\d+:\d+$", port) for port in api["ports"])
@@ -129,7 +129,7 @@ def test_the_api_can_be_scaled(compose: dict[str, Any]) -> None:
 
 
 def test_named_volumes_are_declared_and_owned(compose: dict[str, Any], built: dict[str, dict[str, Any]]) -> None:
-    """A new volume takes its owner from the folder in the image, else root has it; a user's own files are read-only."""
+    """The image contains the folder of each volume, which gives it its owner. Mounted user files are read-only."""
     for service in built.values():
         for volume in service.get("volumes", ()):
             if volume.startswith("./"):
@@ -145,8 +145,8 @@ def test_named_volumes_are_declared_and_owned(compose: dict[str, Any], built: di
     ("variables", "expected"),
     [("", "spark: without LOYALTY_SPARK_MASTER"), ("local[2]", "spark: without LOYALTY_SPARK_MASTER")],
 )
-def test_a_cluster_that_nobody_would_use_does_not_start(variables: str, expected: str) -> None:
-    """The profile without the setting, or with another, ends with status 2 and says what is missing."""
+def test_a_cluster_without_a_spark_master_setting_does_not_start(variables: str, expected: str) -> None:
+    """The cluster profile without a Spark master ends with status 2 and names the missing setting."""
     script = ROOT / "infra" / "docker" / "spark.sh"
     environment = {"PATH": os.defpath, "LOYALTY_SPARK_MASTER": variables}
     run = subprocess.run(["bash", script, "master"], env=environment, capture_output=True, text=True, check=False)
@@ -156,7 +156,7 @@ def test_a_cluster_that_nobody_would_use_does_not_start(variables: str, expected
 
 @EVERY_DOCKERFILE
 def test_images_are_built_alike(dockerfile: Path) -> None:
-    """One base by build argument, packages by hash, a user that is not root, and a health check."""
+    """Each image has a base by build argument, packages by hash, a user other than root, and a health check."""
     text = dockerfile.read_text(encoding="utf-8")
     bases = set(re.findall(r"^FROM (\S+)", text, re.MULTILINE))
     stages = set(re.findall(r"^FROM \S+ AS (\S+)", text, re.MULTILINE))
@@ -169,8 +169,8 @@ def test_images_are_built_alike(dockerfile: Path) -> None:
 
 
 @EVERY_DOCKERFILE
-def test_what_is_copied_is_there(dockerfile: Path) -> None:
-    """Every source of a COPY exists and passes .dockerignore, or comes from another stage that makes it."""
+def test_copied_files_exist(dockerfile: Path) -> None:
+    """Every source of a COPY exists and passes .dockerignore, or another stage creates it."""
     ignore = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     allowed = {line.removeprefix("!") for line in ignore if line.startswith("!")}
     for line in re.findall(r"^COPY (?!--from)(.*)$", dockerfile.read_text(encoding="utf-8"), re.MULTILINE):
@@ -179,15 +179,15 @@ def test_what_is_copied_is_there(dockerfile: Path) -> None:
 
 
 def test_the_images_that_need_jars_share_a_stage() -> None:
-    """The stage is the same text in both, so that the builder makes it once."""
+    """The stage has the same text in both images, so the builder runs it once."""
     texts = [(ROOT / "infra" / "docker" / f"{name}.Dockerfile").read_text() for name in ("kafka", "pipeline")]
     stages = {text.partition("AS jars\n")[2].partition("\nFROM ")[0] for text in texts}
     assert 1 == len(stages)
     assert "setup.jars.ensure" in stages.pop()
 
 
-def test_code_is_copied_after_what_it_needs() -> None:
-    """No layer that takes minutes is behind one that a change of code makes anew."""
+def test_code_is_copied_after_its_dependencies() -> None:
+    """No slow layer follows a layer that a change of code rebuilds."""
     for path in DOCKERFILES:
         last = path.read_text(encoding="utf-8").partition("\nFROM ${BASE}\n")[2] or path.read_text(encoding="utf-8")
         code = re.search(r"^COPY (schemas|services|api|infra/docker/\w+\.sh) ", last, re.MULTILINE)
@@ -198,7 +198,7 @@ def test_code_is_copied_after_what_it_needs() -> None:
 
 @pytest.fixture
 def served() -> Iterator[str]:
-    """The URL of a server that answers / with two lines and everything else with 404."""
+    """The URL of a server that answers / with two lines and any other path with 404."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -207,7 +207,7 @@ def served() -> Iterator[str]:
             self.wfile.write(b"# HELP ready 1\nready 1.0\n")
 
         def log_message(self, *_: object) -> None:
-            """Nothing to stderr."""
+            """Write nothing to stderr."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -215,8 +215,8 @@ def served() -> Iterator[str]:
         server.shutdown()
 
 
-def test_health_is_an_answer_with_the_text(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Success and a line that begins with the text; no answer, another status or another text is unhealthy."""
+def test_a_container_is_healthy_if_a_line_begins_with_the_text(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container is healthy when the response is a success with a line that begins with the text."""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     assert is_healthy(f"{served}/")
     assert is_healthy(f"{served}/", "ready 1")

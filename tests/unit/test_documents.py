@@ -1,4 +1,4 @@
-"""The documents say what the code does: settings, topics, headers, metrics, commands, targets, links."""
+"""Settings, topics, headers, metrics, commands, targets and links in the documents agree with the code."""
 
 import ast
 import importlib.util
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "schemas" / "README.md"])
 EVERY_DOCUMENT = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 OWN_OPTIONS = {("pipeline",): "pipelines", ("api",): "api"}
-"""Commands that pass their options on, and the program that takes them."""
+"""Commands that forward their options, and the program that accepts them."""
 
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -29,14 +29,14 @@ _CODE = re.compile(r"`([^`\n]+)`")
 
 
 def table(document: str, mark: str) -> list[str]:
-    """The rows of the table between two marks, without its head."""
+    """The rows of the table between two marks, without the header."""
     text = (ROOT / document).read_text(encoding="utf-8")
     rows = text.partition(f"<!-- {mark} -->\n")[2].partition(f"<!-- /{mark} -->")[0].splitlines()
     return [row for row in rows if row][2:]
 
 
 def commands(document: Path) -> list[str]:
-    """Whatever is written as code in a document: indented lines, fenced lines, and code in a sentence."""
+    """All code in a document: indented lines, fenced lines, and code in sentences."""
     text = document.read_text(encoding="utf-8")
     fenced = [line for block in _FENCED.findall(text) for line in block.splitlines()[1:-1]]
     joined = re.sub(r"\\\n\s*", " ", text)
@@ -50,8 +50,8 @@ def anchor(heading: str) -> str:
 
 
 @EVERY_DOCUMENT
-def test_relative_links_lead_somewhere(document: Path) -> None:
-    """Every link within the project is to a file or folder that is there, and to a heading that it has."""
+def test_relative_links_have_targets(document: Path) -> None:
+    """Every link within the project leads to a file or folder that exists, and to a heading that it has."""
     broken = []
     for link in _LINK.findall(_FENCED.sub("", document.read_text(encoding="utf-8"))):
         path, _, heading = link.partition("#")
@@ -68,7 +68,7 @@ def test_relative_links_lead_somewhere(document: Path) -> None:
 
 @EVERY_DOCUMENT
 def test_make_targets_exist(document: Path) -> None:
-    """Nobody is told to make what the Makefile does not have."""
+    """The documents name only targets that the Makefile has."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     named = {name for line in commands(document) for name in re.findall(r"^make ([a-z-]+)", line)}
@@ -76,8 +76,8 @@ def test_make_targets_exist(document: Path) -> None:
 
 
 @EVERY_DOCUMENT
-def test_what_is_named_in_code_exists(document: Path) -> None:
-    """What `python -m` is said to run can be run, and files of the project that are named are there."""
+def test_named_modules_and_files_exist(document: Path) -> None:
+    """The modules behind `python -m` and the named files of the project exist."""
     code = "\n".join(commands(document))
     modules = re.findall(r"python -m ((?:api|infra|pipelines|services)[\w.]*)", code)
     named = re.findall(r"^(?:api|infra|pipelines|requirements|schemas|services|tests)/[\w./-]*\w", code, re.MULTILINE)
@@ -86,14 +86,14 @@ def test_what_is_named_in_code_exists(document: Path) -> None:
 
 
 @EVERY_DOCUMENT
-def test_settings_that_are_named_exist(document: Path) -> None:
-    """A LOYALTY_ variable in a document is a setting, or the beginning of some (LOYALTY_SPARK_…)."""
+def test_named_settings_exist(document: Path) -> None:
+    """A LOYALTY_ variable in a document is a setting, or the prefix of settings (LOYALTY_SPARK_…)."""
     known = {f"LOYALTY_{name.upper()}" for name in Settings.model_fields}
     found = set(re.findall(r"LOYALTY_[A-Z_]*[A-Z](?![A-Z_]|_…)", document.read_text(encoding="utf-8")))
     assert set() == found - known
 
 
-def test_every_setting_is_documented_as_it_is() -> None:
+def test_every_setting_is_documented() -> None:
     """docs/configuration.md has exactly the settings, in their order, each with its default and what it is for."""
     assert [setting_row(name) for name in Settings.model_fields] == table("docs/configuration.md", "settings")
 
@@ -138,21 +138,21 @@ def uses(document: Path) -> dict[str, list[str]]:
     """Every `loyalty …` command line of a document, and the words behind `loyalty`."""
     found = {}
     for line in commands(document):
-        # At the start, behind variables, as .venv/bin/loyalty, or given to a container.
+        # The command stands at the start, after variables, as .venv/bin/loyalty, or after a container.
         if match := re.match(r"(?:[A-Z_]+=\S+ +)*(?:\S+/|docker-compose .* (?:api|audit) )?loyalty ([^…|;#]+)", line):
             found[line] = shlex.split(match[1])
     return found
 
 
 def test_commands_are_found() -> None:
-    """Operations shows these commands, in tables, blocks, sentences and containers; a check of none would pass."""
+    """The check finds these commands, so it does not pass because it finds none."""
     shown = {words[0] for words in uses(ROOT / "docs" / "operations.md").values()}
     assert {"simulate", "dead-letters", "topics"} <= shown
 
 
 @EVERY_DOCUMENT
 def test_commands_and_their_options_exist(document: Path) -> None:
-    """A `loyalty …` that is shown can be typed: its command is there and has the options."""
+    """Each `loyalty …` in the documents is a command that exists and has these options."""
     assert [] == [line for line, words in uses(document).items() if not is_command(words)]
 
 
@@ -170,7 +170,7 @@ def is_command(words: list[str]) -> bool:
 
 
 def options_of(package: str) -> set[str]:
-    """The options of a program's main function, read without starting what it imports."""
+    """The options of a program's main function, read without importing the program."""
     tree = ast.parse((ROOT / package / "__main__.py").read_text(encoding="utf-8"))
     main = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "main")
     return {f"--{argument.arg.replace('_', '-')}" for argument in [*main.args.args, *main.args.kwonlyargs]}
@@ -189,13 +189,13 @@ def options_of(package: str) -> set[str]:
         ("bogus", False),
     ],
 )
-def test_a_wrong_command_is_noticed(line: str, *, expected: bool) -> None:
-    """The check above tells commands from what is none."""
+def test_a_wrong_command_is_detected(line: str, *, expected: bool) -> None:
+    """The check refuses command lines that do not exist."""
     assert expected == is_command(line.split())
 
 
 def test_decisions_are_numbered_once() -> None:
-    """Each decision has a number of its own, its file and its title agree, and all have the same parts."""
+    """Each decision has its own number, a title that agrees with its file name, and the same sections."""
     pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
     numbers = [int(page.name[:4]) for page in pages]
     assert all(first < second for first, second in pairwise(numbers))

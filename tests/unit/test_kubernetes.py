@@ -1,4 +1,4 @@
-"""The manifests of infra/kubernetes: whether they fit the release that they name, the images, and each other."""
+"""The manifests of infra/kubernetes fit the Kubernetes release, the images and each other."""
 
 import re
 import shutil
@@ -26,7 +26,7 @@ Manifest = dict[str, Any]
 
 
 def version() -> str:
-    """The release that the manifests are for, as the stack's kustomization names it."""
+    """The Kubernetes release that the kustomization of the stack names."""
     (found,) = re.findall(r"For Kubernetes (\d+\.\d+)\.", (MANIFESTS / "stack" / "kustomization.yaml").read_text())
     return str(found)
 
@@ -36,7 +36,7 @@ def documents(path: Path) -> list[Manifest]:
 
 
 def manifests(kustomization: Path) -> list[Manifest]:
-    """What a kustomization consists of, bases included."""
+    """All manifests of a kustomization, including its bases."""
     found: list[Manifest] = []
     for resource in documents(kustomization)[0]["resources"]:
         path = (kustomization.parent / resource).resolve()
@@ -64,7 +64,7 @@ def containers(pod: Manifest) -> list[Manifest]:
 
 
 def faults(manifest: Manifest) -> list[str]:
-    """What does not fit the schema of the release, if anything."""
+    """The violations of the schema of the release."""
     try:
         kubernetes_validate.validate(manifest, version(), strict=True)
     except kubernetes_validate.ValidationError as error:
@@ -73,14 +73,14 @@ def faults(manifest: Manifest) -> list[str]:
 
 
 @EVERY_MANIFEST
-def test_manifests_fit_the_schemas_of_their_version(manifest: Manifest) -> None:
-    """Each is valid for the release that is named, with no field that its API does not have."""
+def test_manifests_are_valid_for_their_kubernetes_release(manifest: Manifest) -> None:
+    """Each manifest is valid for the release and has no unknown field."""
     assert [] == faults(manifest)
 
 
 @pytest.mark.parametrize("change", [{"replicas": "three"}, {"replica": 3}, {"selector": None}])
-def test_a_wrong_manifest_is_noticed(change: dict[str, Any]) -> None:
-    """The check above refuses a wrong type, an unknown field, and a missing one."""
+def test_a_wrong_manifest_is_detected(change: dict[str, Any]) -> None:
+    """The validation refuses a wrong type, an unknown field and a missing field."""
     (api,) = [each for each in documents(MANIFESTS / "stack" / "api.yaml") if each["kind"] == "StatefulSet"]
     wrong = {name: value for name, value in {**api["spec"], **change}.items() if value is not None}
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -88,8 +88,8 @@ def test_a_wrong_manifest_is_noticed(change: dict[str, Any]) -> None:
 
 
 @EVERY_KUSTOMIZATION
-def test_files_of_a_kustomization_are_there_and_used(kustomization: Path) -> None:
-    """Every file that is named exists, and every manifest of the folder is named."""
+def test_kustomizations_name_exactly_the_existing_files(kustomization: Path) -> None:
+    """Every named file exists, and the kustomization names every manifest of its folder."""
     content = documents(kustomization)[0]
     assert ("kustomize.config.k8s.io/v1beta1", "Kustomization") == (content["apiVersion"], content["kind"])
     named = {
@@ -102,8 +102,8 @@ def test_files_of_a_kustomization_are_there_and_used(kustomization: Path) -> Non
 
 
 @EVERY_KUSTOMIZATION
-def test_images_are_those_that_are_built(kustomization: Path) -> None:
-    """Pods run the images of the compose file, and each of them has a place where its tag is set."""
+def test_pods_run_the_images_of_the_compose_file(kustomization: Path) -> None:
+    """Pods run the images of the compose file, and the kustomization sets the tag of each."""
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
     built = {service["image"] for service in compose["services"].values() if "build" in service}
     run = {container["image"] for pod in pods(manifests(kustomization)) for container in containers(pod)}
@@ -113,8 +113,8 @@ def test_images_are_those_that_are_built(kustomization: Path) -> None:
 
 
 @EVERY_KUSTOMIZATION
-def test_names_meet(kustomization: Path) -> None:
-    """Services and budgets select pods that are there, by ports that they have; stateful sets have their service."""
+def test_selectors_and_ports_match_pods(kustomization: Path) -> None:
+    """Services and budgets select existing pods and ports. Each stateful set has its service."""
     found = manifests(kustomization)
     labels = {pod["metadata"]["labels"]["app.kubernetes.io/name"]: pod for pod in pods(found)}
     services = {each["metadata"]["name"]: each for each in found if each["kind"] == "Service"}
@@ -133,8 +133,8 @@ def test_names_meet(kustomization: Path) -> None:
             assert each["spec"]["selector"]["matchLabels"]["app.kubernetes.io/name"] in labels
 
 
-def test_whatever_runs_in_compose_has_a_manifest() -> None:
-    """Each service that is neither a job nor of Spark's own cluster, with the same image and command."""
+def test_every_service_of_the_compose_file_has_a_manifest() -> None:
+    """Each service has a manifest with the same image and command, except jobs and Spark's own cluster."""
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
     running = {
         (name, service["image"], *service.get("command", ()))
@@ -151,8 +151,8 @@ def test_whatever_runs_in_compose_has_a_manifest() -> None:
     assert running == found
 
 
-def test_secrets_that_pods_need_are_named_in_the_documents() -> None:
-    """They are the operator's to make: every secret and every key that a manifest takes from it is in the command."""
+def test_documents_create_the_secrets_of_pods() -> None:
+    """The documented command creates every secret and every key that a manifest uses."""
     text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     needed = {
         (reference["name"], reference["key"])
@@ -170,14 +170,14 @@ def test_secrets_that_pods_need_are_named_in_the_documents() -> None:
 
 @EVERY_KUSTOMIZATION
 def test_settings_of_pods_exist(kustomization: Path) -> None:
-    """Every LOYALTY_ variable that a pod gets is a setting."""
+    """Every LOYALTY_ variable of a pod is a setting."""
     texts = [path.read_text(encoding="utf-8") for path in kustomization.parent.iterdir()]
     assert set() == {name for text in texts for name in re.findall(r"LOYALTY_[A-Z_]*[A-Z]", text)} - VARIABLES
 
 
 @EVERY_KUSTOMIZATION
-def test_pods_are_confined(kustomization: Path) -> None:
-    """As the namespace demands (restricted): no root, no rights, no writing but to volumes; with limits of memory."""
+def test_pods_are_restricted(kustomization: Path) -> None:
+    """Pods satisfy the restricted policy: no root, no rights, writable volumes only, and a memory limit."""
     for pod in pods(manifests(kustomization)):
         assert (True, 10001) == tuple(pod["spec"]["securityContext"][key] for key in ("runAsNonRoot", "runAsUser"))
         assert "RuntimeDefault" == pod["spec"]["securityContext"]["seccompProfile"]["type"]
@@ -188,8 +188,8 @@ def test_pods_are_confined(kustomization: Path) -> None:
             assert {"memory"} <= container["resources"]["limits"].keys()
 
 
-def test_each_api_pod_is_its_own_application_server() -> None:
-    """The others of the group reach a pod by its own name, in the headless service that also has pods that restore."""
+def test_peers_reach_each_api_pod_by_its_name() -> None:
+    """Peers reach a pod by its own name. The headless service includes pods that still restore."""
     found = manifests(MANIFESTS / "stack" / "kustomization.yaml")
     (api,) = [each for each in found if (each["kind"], each["metadata"]["name"]) == ("StatefulSet", "api")]
     (container,) = api["spec"]["template"]["spec"]["containers"]
@@ -204,9 +204,9 @@ def test_each_api_pod_is_its_own_application_server() -> None:
 
 
 @EVERY_KUSTOMIZATION
-@pytest.mark.skipif(KUSTOMIZE is None, reason="neither kubectl nor kustomize is here")
+@pytest.mark.skipif(KUSTOMIZE is None, reason="neither kubectl nor kustomize is installed")
 def test_kustomize_renders_them(kustomization: Path) -> None:
-    """kustomize makes as many manifests of them, config maps aside, and all are valid."""  # noqa: D403  # a program
+    """kustomize renders the same number of valid manifests, apart from config maps."""  # noqa: D403  # a program
     command = [*(KUSTOMIZE or ()), str(kustomization.parent)]
     rendered = list(yaml.safe_load_all(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
     kinds = sorted(each["kind"] for each in rendered if each["kind"] != "ConfigMap")

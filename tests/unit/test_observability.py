@@ -1,4 +1,4 @@
-"""Prometheus' configuration and Grafana's dashboards ask only for what the processes say."""
+"""The configuration of Prometheus and the dashboards of Grafana use only metrics that the processes expose."""
 
 import json
 import re
@@ -21,7 +21,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def exposed() -> set[str]:
-    """Every metric that a process of the stack has, without the suffixes of counters and histograms."""
+    """Every metric that a process of the stack exposes, without the suffixes of counters and histograms."""
     modules = (
         "pipelines/runtime/query_metrics.py",
         "api/http/metrics.py",
@@ -49,8 +49,8 @@ def panels(dashboard: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_prometheus_asks_the_services_of_the_compose_file() -> None:
-    """Each job names a service that is there, and a port that its image exposes."""
+def test_prometheus_scrapes_the_services_of_the_compose_file() -> None:
+    """Each job names an existing service and a port that its image exposes."""
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
     for job in read_yaml(PROMETHEUS / "prometheus.yml")["scrape_configs"]:
         for found in job["dns_sd_configs"]:
@@ -59,31 +59,31 @@ def test_prometheus_asks_the_services_of_the_compose_file() -> None:
             assert str(found["port"]) in re.findall(r"^EXPOSE (.*)$", dockerfile, re.MULTILINE)[0].split()
 
 
-def test_rule_files_are_there() -> None:
-    """Prometheus starts only with all of them."""
+def test_rule_files_exist() -> None:
+    """Prometheus does not start when a rule file is missing."""
     files = read_yaml(PROMETHEUS / "prometheus.yml")["rule_files"]
     assert [] == [name for name in files if not (PROMETHEUS / name).exists()]
 
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
-def test_alerts_watch_metrics_that_exist(alert: dict[str, Any]) -> None:
-    """An alert on a name that nobody exposes would never ring."""
+def test_alerts_use_existing_metrics(alert: dict[str, Any]) -> None:
+    """An alert on an unknown metric would never fire."""
     assert set() == named(alert["expr"]) - exposed()
     assert named(alert["expr"]) or "up{" in alert["expr"]
     assert alert["annotations"]["summary"]
 
 
 @EVERY_DASHBOARD
-def test_panels_show_metrics_that_exist(dashboard: Path) -> None:
-    """Every question of every panel is for metrics that the processes expose."""
+def test_panels_use_existing_metrics(dashboard: Path) -> None:
+    """Every query of every panel uses metrics that the processes expose."""
     for panel in panels(dashboard):
         for target in panel["targets"]:
             assert set() == named(target["expr"]) - exposed()
             assert named(target["expr"]) or "up{" in target["expr"]
 
 
-def test_dashboards_leave_nothing_out() -> None:
-    """Every metric that the documents say to watch is on a dashboard or in an alert."""
+def test_dashboards_and_alerts_cover_the_documented_metrics() -> None:
+    """Every metric that the documents recommend to watch is on a dashboard or in an alert."""
     shown = [target["expr"] for dashboard in DASHBOARDS for panel in panels(dashboard) for target in panel["targets"]]
     watched = {name for expression in [*shown, *(alert["expr"] for alert in alerts())] for name in named(expression)}
     by_eye = {"loyalty_store_position_offset", "loyalty_store_restored", "loyalty_query_state_rows"}
@@ -94,7 +94,7 @@ def test_dashboards_leave_nothing_out() -> None:
 
 @EVERY_DASHBOARD
 def test_dashboards_can_be_provisioned(dashboard: Path) -> None:
-    """Ids are unique, no panel lies on another, and the source of data is the one that is provisioned."""
+    """Ids are unique, panels do not overlap, and the data source is the provisioned one."""
     (source,) = read_yaml(GRAFANA / "provisioning" / "datasources" / "prometheus.yml")["datasources"]
     found = panels(dashboard)
     assert len(found) == len({panel["id"] for panel in found})
@@ -110,7 +110,7 @@ def test_dashboards_can_be_provisioned(dashboard: Path) -> None:
 
 
 def test_folders_are_mounted_where_grafana_looks() -> None:
-    """The provider's folder is where the compose file puts the dashboards, and the source is Prometheus' service."""
+    """The compose file mounts the dashboards where the provider looks. The data source is the Prometheus service."""
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
     (provider,) = read_yaml(GRAFANA / "provisioning" / "dashboards" / "files.yml")["providers"]
     mounts = dict(volume.removesuffix(":ro").rsplit(":", 1) for volume in services["grafana"]["volumes"])

@@ -1,4 +1,4 @@
-"""The report against the peers, and its way into docs/benchmarks.md."""
+"""The report of the comparison with peers, and how it enters docs/benchmarks.md."""
 
 import json
 import shutil
@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from benchmarks.peers import document, report, setup
-from benchmarks.pipeline import Seen, Watch, figures
+from benchmarks.pipeline import ResourceSample, Watch, figures
 
 ENTRY = {
     "work": "loyalty, invoices/s",
@@ -31,7 +31,7 @@ MEASURED = {
 
 
 def test_a_comparison_is_kept_until_it_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part measured alone replaces its own comparisons and leaves the others."""
+    """A new measurement of one part replaces the comparisons of that part only."""
     monkeypatch.setattr(report, "REPORT", tmp_path / "peers.json")
     report.keep([ENTRY, ENTRY | {"peer_name": "Quix Streams"}], "first", {})
     report.keep([ENTRY | {"ratio": 4.0}], "second", {})
@@ -42,7 +42,7 @@ def test_a_comparison_is_kept_until_it_is_measured_again(tmp_path: Path, monkeyp
 
 
 def test_the_section_has_ratios_medians_and_spread() -> None:
-    """What was measured is in the document: the comparison, and of each contender the median and both ends."""
+    """The document shows each comparison, and the median and range of each contender."""
     text = document.section([ENTRY | MEASURED])
     assert "| loyalty, invoices/s | Faust | 1,500 | 500 | 3 | 2.5 | ≥ 3 |" in text
     assert "| loyalty, invoices/s | ours | 3 | 1,500 (1,400 to 1,600) |" in text
@@ -51,7 +51,7 @@ def test_the_section_has_ratios_medians_and_spread() -> None:
 
 
 def test_the_document_has_a_place_for_it() -> None:
-    """docs/benchmarks.md takes the section; what stands around it stays."""
+    """docs/benchmarks.md has a place for the section. The text around it stays."""
     found = document.DOCUMENT.read_text(encoding="utf-8")
     written = document.replaced(found, "measured")
     assert found.partition(document.BEGIN)[0] == written.partition(document.BEGIN)[0]
@@ -59,19 +59,19 @@ def test_the_document_has_a_place_for_it() -> None:
     assert f"{document.BEGIN}\n\nmeasured\n{document.END}" in written
 
 
-def test_processor_time_is_spread_evenly_between_two_looks() -> None:
-    """A moment between two looks has its share of what was used between them."""
-    watch = Watch(psutil.Process(), history=[Seen(10.0, 2.0, 0), Seen(12.0, 3.0, 0)])
+def test_processor_time_is_interpolated_between_two_samples() -> None:
+    """Processor time between two samples is interpolated linearly."""
+    watch = Watch(psutil.Process(), history=[ResourceSample(10.0, 2.0, 0), ResourceSample(12.0, 3.0, 0)])
     assert 2.25 == watch.cpu_seconds_at(10.5)
 
 
 def test_a_rate_counts_from_the_end_of_the_warm_up() -> None:
-    """Rows and processor time of the micro-batches behind the warm-up, over the time between the two ends."""
+    """A rate counts rows and processor time of the micro-batches after the warm-up only."""
     batches = [
         {"rows": rows, "ms": 1_000, "timestamp": f"1970-01-01T00:00:{second}+00:00"}
         for rows, second in ((50, 10), (100, 12), (300, 14))
     ]
-    watch = Watch(psutil.Process(), history=[Seen(10.0, 1.0, 2**20), Seen(14.0, 3.0, 2**21)])
+    watch = Watch(psutil.Process(), history=[ResourceSample(10.0, 1.0, 2**20), ResourceSample(14.0, 3.0, 2**21)])
     found = figures(batches, watch, 1)
     assert (100.0, 5.0, 2) == (
         found["invoices_per_second"],
@@ -82,8 +82,8 @@ def test_a_rate_counts_from_the_end_of_the_warm_up() -> None:
         figures(batches, watch, 3)
 
 
-def test_without_a_compiler_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with a JRE alone is told which package is missing."""
+def test_a_missing_compiler_is_an_error_that_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error on a machine with a JRE but no JDK names the missing package."""
     monkeypatch.setattr(setup, "java", lambda: tmp_path / "java")
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(setup.PeersSetupError, match=r"^no javac 17 or newer found: install one .*jdk-headless\)$"):

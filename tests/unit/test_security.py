@@ -1,4 +1,4 @@
-"""How clients prove who they are, who may do what, and the certificates: without a broker."""
+"""Client authentication, access rights and certificates, checked without a broker."""
 
 import re
 import stat
@@ -28,12 +28,12 @@ from services.settings import Settings, SettingsError, read_settings
 from services.state_stores import materialiser
 
 ROOT = Path(__file__).resolve().parents[2]
-PASSWORD = "open sesame"  # noqa: S105  # nothing opens with it
+PASSWORD = "open sesame"  # noqa: S105  # it protects nothing
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> SecurityFolder:
-    """Certificates and passwords of a broker on this machine."""
+    """A folder with certificates and passwords for a broker on this machine."""
     folder = SecurityFolder(tmp_path / "security")
     folder.complete(["127.0.0.1"])
     return folder
@@ -45,15 +45,15 @@ def till(folder: SecurityFolder) -> Settings:
     return BrokerSecurity(folder).settings_of("till", Settings())
 
 
-def test_without_security_clients_are_as_they_were():
-    """Plain text needs nothing but an address."""
+def test_without_security_clients_need_only_an_address():
+    """Without security a client needs only the address."""
     expected = {"bootstrap.servers": "127.0.0.1:9092", "security.protocol": "PLAINTEXT"}
     assert expected == clients.connection(Settings())
     assert {f"kafka.{name}": value for name, value in expected.items()} == kafka_connection(Settings())
 
 
-def test_every_client_of_librdkafka_proves_who_it_is(till, folder):
-    """User and password over TLS; the line end behind a password in a file is not part of it."""
+def test_every_client_authenticates(till, folder):
+    """Clients use user and password over TLS. A trailing newline in the password file is not part of the password."""
     expected = {
         "bootstrap.servers": "127.0.0.1:9092",
         "security.protocol": "SASL_SSL",
@@ -65,8 +65,8 @@ def test_every_client_of_librdkafka_proves_who_it_is(till, folder):
     assert expected == clients.connection(till)
 
 
-def test_spark_takes_certificate_and_password_along(till, folder):
-    """Executors on other machines have none of the driver's files."""
+def test_spark_options_contain_certificate_and_password(till, folder):
+    """The options contain certificate and password: executors cannot read the driver's files."""
     options = kafka_connection(till)
     assert folder.authority.read_text() == options["kafka.ssl.truststore.certificates"]
     assert "PEM" == options["kafka.ssl.truststore.type"]
@@ -75,8 +75,8 @@ def test_spark_takes_certificate_and_password_along(till, folder):
     assert [] == [name for name, value in options.items() if str(folder.directory) in value]
 
 
-def test_quotes_in_a_password_do_not_end_it(till, folder):
-    r"""JAAS reads \" and \\ within quotes as what they stand for."""
+def test_quotes_in_a_password_are_escaped(till, folder):
+    r"""JAAS reads \" and \\ within quotes as a quote and a backslash."""
     folder.password("till").write_text('a"; b\\', encoding="utf-8")
     assert kafka_connection(till)["kafka.sasl.jaas.config"].endswith(r' password="a\"; b\\";')
 
@@ -93,8 +93,8 @@ def test_quotes_in_a_password_do_not_end_it(till, folder):
         ({"MECHANISM": "GSSAPI"}, "KAFKA_SASL_MECHANISM: "),
     ],
 )
-def test_security_that_cannot_be_is_one_clear_line(monkeypatch, given, says):
-    """The variable that is missing or wrong is named, and nothing else is complained about."""
+def test_wrong_security_settings_give_one_clear_line(monkeypatch, given, says):
+    """The error names exactly the setting that is missing or wrong."""
     names = {"PROTOCOL": "SECURITY_PROTOCOL", "CA": "SSL_CA_LOCATION"}
     for name, value in given.items():
         monkeypatch.setenv(f"LOYALTY_KAFKA_{names.get(name, f'SASL_{name}')}", value)
@@ -103,8 +103,8 @@ def test_security_that_cannot_be_is_one_clear_line(monkeypatch, given, says):
     assert (0, 0) == (str(error.value).count("\n"), str(error.value).count("; LOYALTY"))
 
 
-def test_a_password_is_passed_on_and_never_shown(monkeypatch):
-    """A child process of the local stack gets it; `loyalty settings`, and whoever prints the settings, do not."""
+def test_a_password_is_forwarded_and_never_printed(monkeypatch):
+    """Child processes of the local stack receive the password. `loyalty settings` and printed settings hide it."""
     given = {"SECURITY_PROTOCOL": "SASL_SSL", "SASL_USERNAME": "till", "SASL_PASSWORD": PASSWORD}
     variables = {f"LOYALTY_KAFKA_{name}": value for name, value in given.items()}
     for name, value in variables.items():
@@ -117,45 +117,45 @@ def test_a_password_is_passed_on_and_never_shown(monkeypatch):
         assert ("till" in shown, PASSWORD in shown) == (True, False)
 
 
-def test_the_local_stack_is_plain_text(tmp_path, till):
-    """Settings for a secured Kafka are refused at once, rather than by a broker that does not understand them."""
+def test_the_local_stack_refuses_security_settings(tmp_path, till):
+    """The local stack refuses settings for a secured Kafka before it starts."""
     with pytest.raises(ValueError, match="unset LOYALTY_KAFKA_SECURITY_PROTOCOL"):
         LocalStack(tmp_path, till)
 
 
 def test_a_refusal_is_explained():
-    """What librdkafka says between its own address and timing is what helps; anything else is no refusal."""
-    refusal, settings = clients.Refusal(), Settings()
-    refusal.note(KafkaError(KafkaError._TRANSPORT, "x: connection refused"))
-    assert "no Kafka broker answers at 127.0.0.1:9092" == refusal.explain(settings)
-    refusal.note(
+    """The error contains the reason from librdkafka without its addresses and timing. Other messages are no refusal."""
+    diagnosis, settings = clients.ConnectionDiagnosis(), Settings()
+    diagnosis.on_error(KafkaError(KafkaError._TRANSPORT, "x: connection refused"))
+    assert "no Kafka broker answers at 127.0.0.1:9092" == diagnosis.explain(settings)
+    diagnosis.on_error(
         KafkaError(KafkaError._AUTHENTICATION, "sasl_ssl://h:1/1: SASL: wrong: password (after 9ms in state X)")
     )
     expected = "the Kafka broker at 127.0.0.1:9092 cannot be used: SASL: wrong: password"
-    assert expected == refusal.explain(settings)
+    assert expected == diagnosis.explain(settings)
 
 
-def test_every_topic_is_written_and_read_by_someone():
-    """A topic of the catalogue that is missing in the table could be used by nobody."""
+def test_every_topic_has_a_writer_and_a_reader():
+    """No service could use a topic that the access table lacks."""
     assert set() == set(topics.ALL) - {topic for service in SERVICES for topic in service.writes}
     assert set() == set(topics.ALL) - {topic for service in SERVICES for topic in service.reads}
 
 
 def test_balances_have_one_writer():
-    """Who could write a balance could give itself points."""
+    """Only one service may write balances, because a writer could give itself points."""
     for topic in (topics.LOYALTY, topics.LOYALTY_BALANCES, topics.STORE_SALES, topics.SHIPMENT):
         assert ["pipeline"] == [service.user for service in SERVICES if topic in service.writes]
 
 
-def test_groups_are_the_ones_that_the_services_use():
-    """The names in the table are those in the code: another one would be refused."""
+def test_access_table_names_the_groups_of_the_services():
+    """The access table and the code use the same group names. Kafka would refuse another name."""
     of = {service.user: service.groups for service in SERVICES}
     assert {GroupMembership(Settings(), "http://127.0.0.1:1").group, materialiser.CLIENT_ID} == set(of["api"])
     assert dead_letters.CLIENT_ID in of["operator"]
 
 
-def test_rights_carry_the_prefix_of_the_deployment():
-    """Topics and groups get it, users do not; a last * becomes a prefix of Kafka's."""
+def test_rights_have_the_prefix_of_the_deployment():
+    """Topics and groups get the prefix, and users do not. A trailing * becomes a prefixed ACL of Kafka."""
     plain, prefixed = rights(Settings()), rights(Settings(topic_prefix="t-"))
     assert {f"t-{right.name}" for right in plain} == {right.name for right in prefixed}
     assert {right.principal for right in plain} == {right.principal for right in prefixed}
@@ -179,7 +179,7 @@ def access_row(service: Service) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def test_the_documented_table_is_the_one_that_is_applied():
+def test_the_documented_access_table_is_applied():
     """docs/security.md has exactly the services of schemas/access.py, in their order."""
     text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     documented = text.partition("<!-- access -->\n")[2].partition("<!-- /access -->")[0].split("\n")
@@ -188,14 +188,14 @@ def test_the_documented_table_is_the_one_that_is_applied():
 
 @pytest.fixture
 def compose() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The compose file, and what is put on top of it to secure Kafka."""
+    """The compose file, and the file that adds security to it."""
     names = ("docker-compose.yml", "docker-compose.secured.yml")
     plain, secured = (yaml.safe_load((ROOT / name).read_text(encoding="utf-8")) for name in names)
     return plain, secured
 
 
-def test_every_container_that_speaks_to_kafka_has_credentials(compose):
-    """None is left to find out by itself that the broker asks for some."""
+def test_every_container_that_uses_kafka_has_credentials(compose):
+    """Every container that uses Kafka has credentials."""
     plain, secured = compose
     speaking = [
         name
@@ -209,8 +209,8 @@ def test_every_container_that_speaks_to_kafka_has_credentials(compose):
         assert given["LOYALTY_KAFKA_SASL_USERNAME"] in USERS
 
 
-def test_a_container_is_handed_its_own_secrets_only(compose):
-    """The authority's certificate, and the password of its user; only what sets passwords has all of them."""
+def test_a_container_receives_only_its_own_secrets(compose):
+    """A container receives the CA certificate and its own password. Only the service that sets passwords has all."""
     _, secured = compose
     for name, service in secured["services"].items():
         if name not in ("kafka", "access"):
@@ -221,7 +221,7 @@ def test_a_container_is_handed_its_own_secrets_only(compose):
 
 
 def test_secrets_are_the_files_of_the_folder(compose):
-    """What `python -m infra.security` writes is what the compose file hands out."""
+    """The compose file mounts the files that `python -m infra.security` writes."""
     _, secured = compose
     folder = SecurityFolder(Path())
     expected = {"ca": folder.authority, "broker": folder.broker} | {user: folder.password(user) for user in USERS}
@@ -230,7 +230,7 @@ def test_secrets_are_the_files_of_the_folder(compose):
 
 
 def test_secured_properties_and_certificate_agree():
-    """The broker's certificate makes it the super user that the properties name, and the administrator is the other."""
+    """The super users of the properties are the broker's certificate and the administrator."""
     text = (ROOT / "infra" / "kafka" / "secured.properties").read_text(encoding="utf-8")
     assert f"super.users=User:{ADMIN};User:{BROKER}" in text.splitlines()
     rule = re.search(r"^ssl.principal.mapping.rules=RULE:(.*?)/\$1/", text, re.MULTILINE)
@@ -241,17 +241,17 @@ def test_secured_properties_and_certificate_agree():
     assert BROKER == found[1]
 
 
-def test_the_folder_keeps_strangers_out(folder):
-    """Nobody else of the machine gets into it, and the key that signs is its owner's alone."""
+def test_only_the_owner_reads_the_folder(folder):
+    """Only the owner can enter the folder and read the signing key."""
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in [folder.directory, *folder.directory.rglob("*")]}
     assert {0o700} == {modes[folder.directory], modes[folder.passwords]}
     assert 0o600 == modes[folder.authority_key]
-    # Containers read single files that they are handed, as another user.
+    # Containers read single mounted files, as another user.
     assert {0o644} == {modes[path] for path in (folder.authority, folder.broker, *map(folder.password, USERS))}
 
 
-def test_what_is_there_stays(folder):
-    """Run again it makes what is missing and no more; no two passwords are alike."""
+def test_a_second_run_keeps_existing_files(folder):
+    """A second run creates only missing files. All passwords differ."""
     before = {path: path.read_bytes() for path in folder.directory.rglob("*") if path.is_file()}
     folder.password("api").unlink()
     assert [folder.password("api")] == folder.complete(["127.0.0.1"])
@@ -260,8 +260,8 @@ def test_what_is_there_stays(folder):
     assert len(USERS) == len({folder.password(user).read_text() for user in USERS})
 
 
-def test_another_authority_takes_over(folder):
-    """Its certificate is before the old one, so that clients trust both; the broker's next one is of the new."""
+def test_a_new_authority_replaces_the_old_one(folder):
+    """Clients trust the new and the old CA certificate. The new CA signs the next broker certificate."""
     old, new = folder.authority.read_bytes(), Authority.new()
     folder.authority_key.write_bytes(new.key_pem())
     folder.authority.write_bytes(new.certificate_pem() + old)
@@ -270,7 +270,7 @@ def test_another_authority_takes_over(folder):
 
 
 def test_the_certificate_is_renewed_for_another_host_or_before_it_ends(folder):
-    """The authority stays, so that nobody who trusts it has to be told."""
+    """A renewal keeps the CA, so clients need no change."""
     authority = Authority.load(folder.authority.read_bytes(), folder.authority_key.read_bytes())
     pem, now = folder.broker.read_bytes(), datetime.now(UTC)
     assert authority.has_signed(pem, ["127.0.0.1"])

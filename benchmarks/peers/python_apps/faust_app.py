@@ -1,6 +1,6 @@
-"""The loyalty branch in Faust, with its table served over HTTP: python faust_app.py worker …
+"""The loyalty branch in Faust, which serves its table over HTTP: python faust_app.py worker …
 
-Settings are environment variables, as Faust's own command takes the rest: PEER_BROKER, PEER_GROUP, PEER_PREFIX.
+Faust's command parses the arguments, so settings are environment variables: PEER_BROKER, PEER_GROUP, PEER_PREFIX.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What both Python peers make of an invoice; they run in an environment without the project's packages."""
+"""Read invoices and write notifications, for both Python peers. Their environment lacks this project's packages."""
 
 import io
 import json
@@ -30,7 +30,7 @@ _PREFIX = _HEADER.pack(0, next(int(number) for number, file in _IDS.items() if f
 
 
 def purchase(value: bytes | None, timestamp: int) -> dict[str, Any] | None:
-    """The invoice as far as points depend on it; None for what is not valid, or earns nothing."""
+    """The fields of an invoice that determine points. None if it is invalid or earns nothing."""
     invoice = _decoded(value)
     if invoice is None or not _is_valid(invoice) or (invoice["CustomerType"] or "").upper() != "PRIME":
         return None
@@ -46,7 +46,7 @@ def purchase(value: bytes | None, timestamp: int) -> dict[str, Any] | None:
 
 
 def notification(bought: dict[str, Any], points: int, sequence: int) -> bytes:
-    """The record for the topic loyalty, with the customer's running total in hundredths."""
+    """The record for the topic loyalty, with the customer's total in hundredths."""
     total = Decimal(points).scaleb(-2)
     record = {
         "InvoiceNumber": bought["InvoiceNumber"],

@@ -1,7 +1,8 @@
-"""Commands in an account: each leads to one entry and one decision. Points are hundredths."""
+"""Commands in an account. Each command leads to one entry, and to one decision unless nobody waits for it."""
 
-from services.domain.account.lots import Terms, given_terms, notice_time, soonest_first, take_spendable
-from services.domain.account.model import Posting, Reservation
+from services.domain.account.lots import Terms, adjusted_terms, notice_time, soonest_first, take_spendable
+from services.domain.account.model import Reservation
+from services.domain.account.posting import Posting
 from services.domain.entries import Credit, Kind, Refusal
 from services.domain.events import Adjust, Capture, Command, Erase, Receive, Reserve, SentLot, Transfer, Void
 
@@ -29,7 +30,7 @@ def void(posting: Posting, event: Void) -> None:
     if reservation is None:
         refuse(posting, event, Refusal.UNKNOWN_REDEMPTION, event.redemption_id)
         return
-    posting.put(reservation.lots)
+    posting.add(reservation.lots)
     posting.decide(event, posting.enter(Kind.VOIDED), event.redemption_id)
 
 
@@ -37,9 +38,9 @@ def adjust(posting: Posting, event: Adjust) -> None:
     account = posting.account
     expires_time = 0
     if event.points > 0:
-        terms = given_terms(event.append_time, posting.programme)
+        terms = adjusted_terms(event.append_time, posting.programme)
         expires_time = terms.expires_time
-        posting.put({terms: event.points})
+        posting.add({terms: event.points})
     elif event.allow_negative:
         spent = sum(take_spendable(account.lots, -event.points).values())
         posting.take_back(-event.points - spent, into_debt=True)
@@ -52,6 +53,7 @@ def adjust(posting: Posting, event: Adjust) -> None:
 
 
 def transfer(posting: Posting, event: Transfer, card: str) -> None:
+    """Sends points from ``card``, the card of this account, to another card."""
     account = posting.account
     if event.counterparty == card:
         refuse(posting, event, Refusal.SAME_CUSTOMER)
@@ -67,12 +69,12 @@ def transfer(posting: Posting, event: Transfer, card: str) -> None:
 
 
 def receive(posting: Posting, event: Receive) -> None:
-    """No decision, as nobody asks for one."""
+    """Adds the points of a transfer. There is no decision, because no caller waits for one."""
     received: dict[Terms, int] = {}
     for lot in event.lots:
         terms = Terms(lot.expires_time, 0, notice_time(lot.expires_time, posting.programme))
         received[terms] = received.get(terms, 0) + lot.points
-    posting.put(received)
+    posting.add(received)
     posting.enter(
         Kind.RECEIVED,
         sum(received.values()),
@@ -82,7 +84,7 @@ def receive(posting: Posting, event: Receive) -> None:
 
 
 def erase(posting: Posting, event: Erase) -> None:
-    """The account ends with an entry that takes what is there, debt included."""
+    """Ends the account. Its last entry takes all points, and also a debt."""
     account, outcome = posting.account, posting.outcome
     outcome.account = None
     total = account.total

@@ -1,4 +1,4 @@
-"""Points in lots: how many there are of the same terms. Points are hundredths, times milliseconds since the epoch."""
+"""Points in lots. Points are hundredths; times are milliseconds since the epoch."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -8,14 +8,14 @@ from services.domain.programme import Programme
 
 
 class Terms(NamedTuple):
-    """What time does to points; each is 0 once it has done so, or where it never does.
+    """The times at which a lot changes. A time is 0 if the change never happens or has happened.
 
-    As what has been released has no time of release any more, points of ten years that never expire are one lot.
+    Released points have no available time any more. So ten years of points that never expire are one lot.
 
     Attributes:
-        expires_time: when they are lost.
-        available_time: from when they can be spent; until then they are pending.
-        notice_time: when their expiry is announced.
+        expires_time: the points are lost at this time.
+        available_time: the points are pending until this time.
+        notice_time: an entry announces the expiry at this time.
     """
 
     expires_time: int = 0
@@ -30,7 +30,7 @@ _NEVER = 2**63
 
 
 def earned_terms(time: int, programme: Programme) -> Terms:
-    """Those of points earned at that time."""
+    """Returns the terms of points that a purchase earns at that time."""
     if programme.valid_for is None and not programme.pending:
         return Terms()
     expires_time = 0 if programme.valid_for is None else end_of_day(time + programme.valid_for, programme.time_zone)
@@ -38,13 +38,13 @@ def earned_terms(time: int, programme: Programme) -> Terms:
     return Terms(expires_time, available_time, notice_time(expires_time, programme))
 
 
-def given_terms(time: int, programme: Programme) -> Terms:
-    """Those of points given by hand at that time: never pending."""
+def adjusted_terms(time: int, programme: Programme) -> Terms:
+    """Returns the terms of points that an adjustment adds at that time. They are never pending."""
     return earned_terms(time, programme)._replace(available_time=0)
 
 
 def notice_time(expires_time: int, programme: Programme) -> int:
-    """When the expiry is announced; 0: not at all."""
+    """Returns the time of the notice of expiry, or 0 for no notice."""
     return expires_time - programme.expiry_notice if expires_time and programme.expiry_notice else 0
 
 
@@ -52,47 +52,46 @@ def spendable(lots: Lots) -> int:
     return sum([points for terms, points in lots.items() if not terms.available_time])
 
 
-def put(lots: Lots, more: Lots) -> None:
-    """Add points to those of the same terms."""
-    for terms, points in more.items():
+def add(lots: Lots, added: Lots) -> None:
+    """Adds points to the lots of the same terms."""
+    for terms, points in added.items():
         if points:
             lots[terms] = lots.get(terms, 0) + points
 
 
 def soonest_first(lots: Iterable[Terms]) -> list[Terms]:
-    """The order of spending: what expires soonest first, what never expires last."""
-    return sorted(lots, key=_soonest)
+    """Sorts terms in the order of spending: points that expire soonest are first, points that never expire are last."""
+    return sorted(lots, key=lambda terms: (terms.expires_time or _NEVER, *terms[1:]))
 
 
 def take(lots: Lots, points: int, order: Iterable[Terms]) -> Lots:
-    """Remove so many points, or all there are, from the lots in that order; what was taken."""
+    """Removes points from the lots in that order, and returns them. It takes fewer if the lots do not have enough."""
     taken = {}
     for terms in order:
         if not points:
             break
-        here = lots.pop(terms)
-        taken[terms] = part = min(here, points)
+        found = lots.pop(terms)
+        taken[terms] = part = min(found, points)
         points -= part
-        if part < here:
-            lots[terms] = here - part
+        if part < found:
+            lots[terms] = found - part
     return taken
 
 
 def take_spendable(lots: Lots, points: int) -> Lots:
-    """Spend: soonest to expire first."""
+    """Removes points that are not pending, those that expire soonest first, and returns them."""
     return take(lots, points, soonest_first(terms for terms in lots if not terms.available_time))
 
 
 def take_any(lots: Lots, points: int, preferred: Terms | None = None) -> Lots:
-    """Take back: from the lot of those terms, pending or released, then soonest to expire first, pending ones too."""
+    """Removes points, also pending ones, and returns them.
+
+    It takes the lot with the preferred terms first (pending or released), then the lots that expire soonest.
+    """
     order = soonest_first(lots)
     if preferred:
         order.sort(key=lambda terms: _distance(terms, preferred))
     return take(lots, points, order)
-
-
-def _soonest(terms: Terms) -> tuple[int, ...]:
-    return (terms.expires_time or _NEVER, *terms[1:])
 
 
 def _distance(terms: Terms, preferred: Terms) -> int:

@@ -1,25 +1,29 @@
-"""Purchases and returns in an account. Points are hundredths."""
+"""Purchases and returns in an account. Points are hundredths; amounts are in units of money."""
 
-from services.domain.account.lots import Terms, earned_terms
-from services.domain.account.model import REMEMBERED, Account, Posting
-from services.domain.account.returns import PastPurchase, past, past_return, returned, returned_without_reference
-from services.domain.accrual import accrual, eligible
+from collections.abc import Iterable
+from decimal import Decimal
+
+from services.domain.account.lots import earned_terms
+from services.domain.account.model import EVENT_MEMORY, Account, PastPurchase
+from services.domain.account.posting import Posting
+from services.domain.accrual import accrual, base_points, earnings
 from services.domain.entries import Kind
-from services.domain.events import Purchase
+from services.domain.events import Line, Purchase
 from services.domain.local_time import period_of
 from services.domain.programme import Programme, SpentReturns
-from services.domain.tiers import rank, tier_for
+
+_ZERO = Decimal(0)
 
 
 def counts(purchase: Purchase, account: Account | None, programme: Programme) -> bool:
-    """Whether a purchase concerns the account: of a customer who takes part, or a return of something that did."""
-    if eligible(purchase, programme):
+    """Whether a purchase changes the account: its customer type is eligible, or it returns a remembered purchase."""
+    if programme.is_eligible(purchase.customer_type):
         return True
     return account is not None and purchase.original_invoice_number in account.purchases
 
 
 def purchase(posting: Posting, event: Purchase) -> None:
-    """A purchase earns; a return takes back."""
+    """Adds the points of a purchase, or takes back the points of a return."""
     if event.is_return:
         _return(posting, event)
     else:
@@ -27,24 +31,42 @@ def purchase(posting: Posting, event: Purchase) -> None:
 
 
 def forget(account: Account, now: int, programme: Programme) -> None:
-    """Purchases that can neither be returned nor repeated, and commands that cannot be repeated."""
-    window = max(programme.return_window, REMEMBERED)
-    # Few are outdated at a time, and the oldest are first.
+    """Removes purchases and commands that the account does not have to remember any more."""
+    window = max(programme.return_window, EVENT_MEMORY)
+    # The oldest are first, so the loops look at few that remain.
     while account.purchases and account.purchases[number := next(iter(account.purchases))].append_time + window < now:
         del account.purchases[number]
-    while account.commands and account.commands[command_id := next(iter(account.commands))] + REMEMBERED < now:
+    while account.commands and account.commands[command_id := next(iter(account.commands))] + EVENT_MEMORY < now:
         del account.commands[command_id]
 
 
 def _earn(posting: Posting, event: Purchase) -> None:
     account, programme = posting.account, posting.programme
     points = accrual(event, programme, account.tier).points
-    account.purchases[event.invoice_number] = past(event, programme, account.tier, points)
+    account.purchases[event.invoice_number] = _past_purchase(event, programme, account.tier, points)
     terms = earned_terms(event.append_time, programme)
-    posting.put({terms: points})
+    posting.add({terms: points})
     posting.enter(Kind.EARNED, points, expires_time=terms.expires_time)
     if programme.tier_period:
         _count_towards_tier(posting, points)
+
+
+def _past_purchase(purchase: Purchase, programme: Programme, tier: str, earned: int) -> PastPurchase:
+    if not programme.campaigns:
+        return PastPurchase(purchase.append_time, purchase.total_amount, earned, programme.version, tier)
+    created_time = purchase.append_time if purchase.created_time is None else purchase.created_time
+    items = frozenset[str]().union(*(campaign.items for campaign in programme.campaigns))
+    values = _values_by_item(line for line in purchase.lines if line.item_code in items)
+    return PastPurchase(
+        purchase.append_time,
+        purchase.total_amount,
+        earned,
+        programme.version,
+        tier,
+        created_time,
+        purchase.store_id,
+        tuple(Line(item, value) for item, value in values.items()),
+    )
 
 
 def _count_towards_tier(posting: Posting, points: int) -> None:
@@ -52,8 +74,8 @@ def _count_towards_tier(posting: Posting, points: int) -> None:
     if not account.period_end and programme.tier_period:
         account.period_start, account.period_end = period_of(posting.time, programme.tier_period, programme.time_zone)
     account.earned_in_period += points
-    reached = tier_for(account.earned_in_period, programme)
-    if rank(reached, programme) > rank(account.tier, programme):
+    reached = programme.tier_for(account.earned_in_period)
+    if programme.tier_rank(reached) > programme.tier_rank(account.tier):
         before, account.tier = account.tier, reached
         posting.enter(Kind.TIER, reason=before)
 
@@ -63,47 +85,85 @@ def _return(posting: Posting, event: Purchase) -> None:
     taken = 0
     original = account.purchases.get(event.original_invoice_number or "")
     if original is not None and event.original_invoice_number is not None:
-        left = returned(original, event, posting.programmes.version(original.programme_version))
-        taken = _take_back(posting, event.original_invoice_number, original, left)
+        programme = posting.programmes.version(original.programme_version)
+        taken = _take_back(posting, event.original_invoice_number, original, _after_return(original, event, programme))
     elif event.original_invoice_number is None:
         taken = _return_without_reference(posting, event)
-    account.purchases[event.invoice_number] = past_return(event, posting.programme)
+    # The account remembers the return too, so that a duplicate of it does nothing.
+    account.purchases[event.invoice_number] = PastPurchase(event.append_time, _ZERO, 0, posting.programme.version)
     posting.enter(Kind.RETURNED, -taken)
 
 
 def _return_without_reference(posting: Posting, event: Purchase) -> int:
-    """The newest purchases first, as tills name the original of what has been bought long ago."""
-    back = abs(event.total_amount)
+    """Returns the newest purchases first. Tills name the original invoice if the purchase is long ago."""
+    rest = abs(event.total_amount)
     taken = 0
     for number, bought in reversed(posting.account.purchases.items()):
-        if not back:
+        if not rest:
             break
-        part = min(back, bought.amount)
-        back -= part
+        part = min(rest, bought.amount)
+        rest -= part
         if part:
             programme = posting.programmes.version(bought.programme_version)
-            taken += _take_back(posting, number, bought, returned_without_reference(bought, part, programme))
+            taken += _take_back(posting, number, bought, _after_return_of_unknown_items(bought, part, programme))
     return taken
 
 
 def _take_back(posting: Posting, number: str, bought: PastPurchase, left: PastPurchase) -> int:
-    """Replace a purchase by what is left of it, and take the points of the rest."""
+    """Replaces a purchase by what is left of it, and takes back the points of the rest."""
     account = posting.account
     account.purchases[number] = left
     points = bought.earned - left.earned
     if not points:
         return 0
-    _count_against_tier(posting, bought.append_time, points)
-    into_debt = posting.programme.spent_returns is SpentReturns.NEGATIVE_ALLOWED
-    return posting.take_back(points, _terms_of(posting, bought), into_debt=into_debt)
-
-
-def _terms_of(posting: Posting, bought: PastPurchase) -> Terms:
-    return earned_terms(bought.append_time, posting.programmes.version(bought.programme_version))
-
-
-def _count_against_tier(posting: Posting, bought_time: int, points: int) -> None:
-    """A tier that is reached stays until the running period ends; what earlier periods were worth is settled."""
-    account = posting.account
-    if account.period_end and bought_time >= account.period_start:
+    # A tier that the customer has reached stays until the period ends. Earlier periods do not change.
+    if account.period_end and bought.append_time >= account.period_start:
         account.earned_in_period = max(0, account.earned_in_period - points)
+    into_debt = posting.programme.spent_returns is SpentReturns.NEGATIVE_ALLOWED
+    terms = earned_terms(bought.append_time, posting.programmes.version(bought.programme_version))
+    return posting.take_back(points, terms, into_debt=into_debt)
+
+
+def _after_return(bought: PastPurchase, returned: Purchase, programme: Programme) -> PastPurchase:
+    """Returns what is left of the purchase, with the points that the rest earns under the version of the purchase.
+
+    It computes the points of the rest anew. The rounded points of many small returns would add up to another sum.
+    """
+    amount = bought.amount - abs(returned.total_amount)
+    if amount <= 0:
+        return bought._replace(amount=_ZERO, earned=0, lines=())
+    lines = _without(bought.lines, returned.lines) if returned.lines else _at_most(bought.lines, amount)
+    rest = Purchase(bought.append_time, "", amount, bought.store_id, created_time=bought.created_time, lines=lines)
+    earned = earnings(rest, programme, bought.tier).points
+    return bought._replace(amount=amount, earned=min(bought.earned, earned), lines=lines)
+
+
+def _after_return_of_unknown_items(bought: PastPurchase, amount: Decimal, programme: Programme) -> PastPurchase:
+    """Returns what is left after a return of that amount. Only base points are lost, because the items are unknown."""
+    left = bought.amount - amount
+    worth = base_points(bought.amount, programme) - base_points(left, programme)
+    return bought._replace(amount=left, earned=max(0, bought.earned - worth))
+
+
+def _values_by_item(lines: Iterable[Line]) -> dict[str, Decimal]:
+    values: dict[str, Decimal] = {}
+    for line in lines:
+        values[line.item_code] = values.get(line.item_code, _ZERO) + line.value
+    return values
+
+
+def _without(lines: tuple[Line, ...], returned: Iterable[Line]) -> tuple[Line, ...]:
+    values = _values_by_item(Line(line.item_code, abs(line.value)) for line in returned)
+    rest = (Line(line.item_code, line.value - values.get(line.item_code, _ZERO)) for line in lines)
+    return tuple(line for line in rest if line.value > 0)
+
+
+def _at_most(lines: tuple[Line, ...], amount: Decimal) -> tuple[Line, ...]:
+    """Returns lines that are worth at most the amount. A return without line items does not say which are left."""
+    rest = []
+    for line in lines:
+        value = min(line.value, amount)
+        amount -= value
+        if value > 0:
+            rest.append(Line(line.item_code, value))
+    return tuple(rest)

@@ -1,24 +1,24 @@
-"""What time does to an account: release, notice and expiry of lots, lapse of reservations, the end of a tier period."""
+"""Changes at due times: lots are released, announced and expire; reservations lapse; tier periods end."""
 
 from services.domain.account.lots import Terms, soonest_first
-from services.domain.account.model import Account, Outcome, Posting
+from services.domain.account.model import Account, Outcome
+from services.domain.account.posting import Posting
 from services.domain.entries import Kind
-from services.domain.formats import to_points
+from services.domain.formats import points_text
 from services.domain.local_time import period_of
 from services.domain.programme import Programmes
-from services.domain.tiers import tier_for
 
 
 def apply_due_changes(account: Account, until: int, programmes: Programmes, outcome: Outcome) -> None:
-    """All that is due by then, in the order of due times."""
+    """Applies all changes that are due at or before that time, in the order of their due times."""
     while (due := account.next_due()) is not None and due <= until:
-        # What came back late, as from a void reservation, is due by a time that has passed.
+        # A voided reservation can return points whose due time has already passed.
         time = max(due, account.updated_time)
-        _do(Posting(account, programmes, programmes.at(time), time, outcome), due)
+        _apply(Posting(account, programmes, programmes.at(time), time, outcome), due)
 
 
-def _do(posting: Posting, due: int) -> None:
-    """One thing that is due at that very time."""
+def _apply(posting: Posting, due: int) -> None:
+    """Applies one change that is due at exactly that time."""
     account = posting.account
     if lots := soonest_first(terms for terms in account.lots if due in terms):
         _change_lot(posting, lots[0], due)
@@ -26,7 +26,7 @@ def _do(posting: Posting, due: int) -> None:
     for redemption_id, reservation in account.reservations.items():
         if reservation.lapses_time == due:
             del account.reservations[redemption_id]
-            posting.put(reservation.lots)
+            posting.add(reservation.lots)
             posting.enter(Kind.LAPSED, event_id=redemption_id)
             return
     _end_period(posting)
@@ -37,22 +37,22 @@ def _change_lot(posting: Posting, terms: Terms, due: int) -> None:
     if terms.expires_time == due:
         posting.enter(Kind.EXPIRED, -points, expires_time=due)
     elif terms.available_time == due:
-        posting.put({terms._replace(available_time=0): points})
+        posting.add({terms._replace(available_time=0): points})
         posting.enter(Kind.RELEASED, expires_time=terms.expires_time)
     else:
-        posting.put({terms._replace(notice_time=0): points})
-        posting.enter(Kind.EXPIRES_SOON, expires_time=terms.expires_time, reason=str(to_points(points)))
+        posting.add({terms._replace(notice_time=0): points})
+        posting.enter(Kind.EXPIRES_SOON, expires_time=terms.expires_time, reason=points_text(points))
 
 
 def _end_period(posting: Posting) -> None:
-    """The tier goes by the period that ends now. After one in which nothing was earned, nothing is left to end."""
+    """Sets the tier from the points of the period that ends. No new period begins if the period earned no points."""
     account, programme = posting.account, posting.programme
     start, earned = account.period_end, account.earned_in_period
     account.period_start = account.period_end = account.earned_in_period = 0
     if earned and programme.tier_period:
         account.period_start = start
         account.period_end = period_of(start, programme.tier_period, programme.time_zone)[1]
-    tier = tier_for(earned, programme)
+    tier = programme.tier_for(earned)
     if tier != account.tier:
         before, account.tier = account.tier, tier
         posting.enter(Kind.TIER, reason=before)

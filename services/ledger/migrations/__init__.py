@@ -1,1 +1,1 @@
-"""Alembic's migrations of the ledger, run by ``services.ledger.database.migrate``."""
+"""The Alembic migrations of the ledger. ``services.ledger.database.migrate`` runs them."""

@@ -1,4 +1,4 @@
-"""Run by Alembic: applies migrations on the connection, and in the transaction, of whoever migrates."""
+"""Alembic runs this module. It migrates on the connection, and in the transaction, of its caller."""
 
 from alembic import context
 

@@ -13,10 +13,9 @@ from schemas.topics import LOYALTY_BALANCES
 from services.messaging.avro import encoder
 from services.messaging.schema_ids import FolderSchemaIds
 from services.state_stores import catalogue
-from services.state_stores.local import LocalStores
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.store import StateStore, state_stores
-from services.state_stores.task import ChangelogRecord, Progress, StoreTask
+from services.state_stores.store import LocalStores, StateStore, state_stores
+from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
 from tests.support.clusters import FakeCommandLog, alone
 
@@ -49,7 +48,7 @@ class TestFeed:
     def open(self, target: int = 0) -> None:
         """Open all partitions as their owner, each restored once it has this many records."""
         for partition in range(self.store.definition.changelog.partitions):
-            progress = Progress(None, 0, 0, target, target, active_target=target)
+            progress = TaskProgress(None, 0, 0, target, target, active_target=target)
             self.store.add(StoreTask(self.store.definition, partition, MemoryStorePartition(), "test", progress))
 
     def write(self, card: str, points: str, sequence: int) -> None:

@@ -228,7 +228,7 @@ def test_a_mark_whose_command_never_came_is_made_good_by_a_retry() -> None:
 
 
 @pytest.mark.parametrize("lost", ["on_mark", "on_send"])
-def test_without_kafka_nothing_is_half_done(lost: str) -> None:
+def test_an_outage_of_kafka_leaves_no_partial_command(lost: str) -> None:
     """503 with Retry-After, and the same request works once Kafka is back, at once or when its mark is old."""
 
     async def steps(scene: Scene) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from services.boot_clock import boot_seconds
 from services.interactive_queries.group import GroupView, Member
-from services.state_stores.assignment import Place, Role
+from services.state_stores.assignment import ChangelogPartition, Role
 from tests.support.builders import balance, kind
 from tests.support.clusters import Callers, Group
 
@@ -58,7 +58,7 @@ def hops(group: Group) -> list[httpx.Request]:
 
 def new_owner(partition: int, number: int) -> GroupView:
     """The view in which a partition belongs to that instance, the others to whom they belonged."""
-    shares: dict[int, set[Place]] = {each: {(TOPIC, each)} - {(TOPIC, partition)} for each in range(3)}
+    shares: dict[int, set[ChangelogPartition]] = {each: {(TOPIC, each)} - {(TOPIC, partition)} for each in range(3)}
     shares[number].add((TOPIC, partition))
     members = tuple(Member(str(each), URLS[each], frozenset(places)) for each, places in shares.items())
     return GroupView(members, stable=True, asked_at=boot_seconds())

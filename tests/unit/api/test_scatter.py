@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.topics import LOYALTY_BALANCES
-from services.state_stores.assignment import Place, Role
+from services.state_stores.assignment import ChangelogPartition, Role
 from tests.support.builders import MINUTE, NOON, balance, kind, sales, shop
 from tests.support.clusters import Callers, Group
 
@@ -229,7 +229,7 @@ def test_paging_survives_instances_that_come_and_go(limit: int, moves: list[tupl
         """Everything moves round; then one instance at most is dead."""
         group.dead.clear()
 
-        def owner(place: Place) -> int:
+        def owner(place: ChangelogPartition) -> int:
             return (place[1] + turn) % 3
 
         group.share(owner, lambda place: (owner(place) + 1 + standby % 2) % 3)

@@ -7,14 +7,13 @@ from urllib.parse import quote
 import pytest
 import schemathesis
 from fastapi.testclient import TestClient
-from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
-from schemathesis.checks import not_a_server_error, positive_data_acceptance
 
 from schemas.topics import LOYALTY_BALANCES, STORES
-from services.state_stores.entry import Entry
+from services.state_stores.definition import VersionedValue
 from tests.support.builders import MINUTE, NOON, balance, kind, sales, shop
 from tests.support.clusters import Instance
+from tests.support.openapi import assert_responses_are_documented
 
 BALANCES, TOP, SALES, SHOPS = "customer-balances", "top-customers", "store-sales", "stores"
 
@@ -91,7 +90,7 @@ def test_one_key(client: TestClient, full: Instance) -> None:
     )
     stored = task.store.get(b"C07")
     assert stored is not None
-    assert Entry.unpack(stored).body in answer.content
+    assert VersionedValue.unpack(stored).body in answer.content
 
 
 @pytest.mark.parametrize("key", ["a/b", "/", "a b", "é☕", "100%", "?#", "a//b", "keys/x"])
@@ -369,14 +368,4 @@ def test_answers_keep_to_the_openapi_document(
     """Schemathesis finds no answer that the document does not describe, for valid and for invalid requests."""
     document = schemathesis.openapi.from_asgi("/openapi.json", client.app)
     path = next(path for path in document if path.startswith("/v1/stores/{store}/local/") and path.endswith(route))
-    operation = document[path][method]
-
-    @settings(max_examples=30, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    @given(case=operation.as_strategy(generation_mode=mode))
-    def check(case: Any) -> None:
-        response = case.call()
-        assert response.status_code != 500
-        # Whether a cursor, a partition or a span of windows is good depends on the store: no schema can say it.
-        case.validate_response(response, excluded_checks=[not_a_server_error, positive_data_acceptance])
-
-    check()
+    assert_responses_are_documented(document[path][method], mode, max_examples=30)

@@ -1,4 +1,4 @@
-"""The auditor's account of commands: it agrees with the domain, and names whatever is not so."""
+"""The auditor's accounts agree with the domain, and the auditor reports every difference."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from services.codecs.records import decision_record, notification_record
 from services.domain.account.processor import process
 from services.domain.events import Adjust, Capture, Purchase, Receive, Reserve, Transfer, Void
 from services.domain.programme import Programmes
-from tests.faults.accounts import Answer, Came, Given, mismatches
+from tests.faults.accounts import Answer, AuditInput, AuditOutput, mismatches
 
 CARDS = st.sampled_from(["A", "B"])
 POINTS = st.integers(1, 2_000)
@@ -32,7 +32,7 @@ EVENTS = st.one_of(
 
 @dataclass
 class Played:
-    """What went in, and what the domain makes of it, as records."""
+    """Input records, and the output records of the domain."""
 
     earned: dict = field(default_factory=lambda: defaultdict(dict))
     commands: list = field(default_factory=list)
@@ -43,11 +43,13 @@ class Played:
     def found(self):
         last = {entry["CustomerCardNo"]: entry for entry in self.entries}
         served = {card: Balance(entry["TotalLoyaltyPoints"], entry["Sequence"]) for card, entry in last.items()}
-        return mismatches(Given(self.earned, self.commands), Came(self.entries, self.decisions, served, self.answers))
+        return mismatches(
+            AuditInput(self.earned, self.commands), AuditOutput(self.entries, self.decisions, served, self.answers)
+        )
 
 
 def played(*steps):
-    """Events of cards, one after the other, each id once."""
+    """Process events of cards in order, without duplicates."""
     story, accounts, taken, waiting = Played(), {}, set(), list(steps)
     while waiting:
         card, event = waiting.pop(0)
@@ -71,12 +73,12 @@ def played(*steps):
 
 @given(st.lists(st.tuples(CARDS, EVENTS), max_size=16))
 def test_the_domain_and_the_auditor_agree(steps):
-    """Whatever is commanded, sensible or not: what the domain makes of it is what the auditor has worked out."""
+    """The auditor finds no difference for any commands, valid or not."""
     assert [] == played(*steps).found()
 
 
 def a_day():
-    """Earned 10, 4 of it reserved and spent, 3 sent to another, 9 refused."""
+    """Earn 10, redeem 4, transfer 3, and have 9 refused."""
     story = played(
         ("A", Purchase(0, "I1", Decimal(500))),
         ("A", Reserve(append_time=0, command_id="reserve", points=400)),
@@ -95,7 +97,7 @@ def the(records, name):
 
 
 def more(entry):
-    """The same entry once more, as if nobody had seen the first."""
+    """The same entry again, with the effect of a second event."""
     return {**entry, "Sequence": entry["Sequence"] + 1, "TotalLoyaltyPoints": entry["TotalLoyaltyPoints"] - 4}
 
 
@@ -137,8 +139,8 @@ WRONGS = {
 
 
 @pytest.mark.parametrize("wrong", WRONGS)
-def test_what_is_not_so_is_named(wrong):
-    """Each thing that can go wrong with a command is found, and called what it is."""
+def test_each_error_is_reported(wrong):
+    """The auditor finds each kind of error and gives its right nature."""
     nature, spoil = WRONGS[wrong]
     day = a_day()
     assert [] == day.found()

@@ -11,12 +11,12 @@ def rows_of_the_document() -> list[list[str]]:
 
 
 def test_every_fault_of_the_harness_has_its_row() -> None:
-    """What has not been run is not passed over in silence, and nothing stands there that nobody injects."""
+    """The document has a row for every fault, run or not, and no other row."""
     assert sorted(FAULTS) == sorted(row[0] for row in rows_of_the_document() if row[0] != "---")
 
 
-def test_a_row_says_what_was_seen() -> None:
-    """Figures, times rounded to seconds, a dash for what was not measured; what was seen is cut short."""
+def test_a_row_has_figures_times_and_evidence() -> None:
+    """A row has figures, times in seconds, a dash for missing values, and shortened evidence."""
     row = Row("kill", 3, 0, 1, 2, 14, unavailable_seconds=2.5, recovery_seconds=61.04, evidence="a | b " + "word " * 60)
     line = markdown([row]).splitlines()[-1]
 

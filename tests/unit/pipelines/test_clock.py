@@ -88,7 +88,7 @@ def test_time_stops_at_the_first_unread_record(
     monkeypatch.setattr(
         read_progress,
         "_unread_times",
-        lambda _, topic, found: times[topic] if found == positions.get(topic, {}) else pytest.fail(topic),
+        lambda _, topic, found, now: times[topic] if found == positions.get(topic, {}) else pytest.fail(topic),
     )
     found = read_progress.read_until(None, "checkpoint", (POS_INVOICES, LOYALTY_COMMANDS), Settings())  # type: ignore[arg-type]  # no Spark
     assert expected == found

@@ -15,8 +15,8 @@ from services.codecs.events import command_record, credit_record, decode_event
 from services.codecs.records import balance_record, decision_record, notification_record
 from services.codecs.state import decode_account, encode_account
 from services.domain.account.lots import Terms
-from services.domain.account.processor import Account, Reservation, process
-from services.domain.account.returns import PastPurchase
+from services.domain.account.model import Account, PastPurchase, Reservation
+from services.domain.account.processor import process
 from services.domain.entries import Kind
 from services.domain.events import Adjust, Erase, Line, Purchase, Receive, Reserve, SentLot, Transfer
 from services.domain.programme import Campaign, Programme, Programmes

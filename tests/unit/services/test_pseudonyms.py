@@ -53,5 +53,5 @@ def test_what_is_no_key_is_refused(tmp_path: Path, content: bytes) -> None:
     """The message names the file and says what is wrong."""
     file = tmp_path / "key"
     file.write_bytes(content)
-    with pytest.raises(PseudonymKeyError, match=f"key is no key: it has {len(content)} bytes"):
+    with pytest.raises(PseudonymKeyError, match=f"key is not a key: it has {len(content)} bytes"):
         pseudonyms(file)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from services.audit.comparison import Extent, verdict
+from services.audit.comparison import Coverage, compare
 from services.audit.facts import Facts, Source
 from services.codecs.records import balance_record
 from services.domain.entries import Kind
@@ -17,7 +17,7 @@ from services.domain.programme import DAY, Programme, Programmes
 from services.state_stores.catalogue import balance_body
 from tests.support.account_histories import CARD, HISTORIES, START, processed
 
-EVERYTHING = Extent(frozenset(Source), 0, 0, 0, START + 200 * DAY)
+EVERYTHING = Coverage(frozenset(Source), 0, 0, 0, START + 200 * DAY)
 
 
 PROGRAMMES = Programmes()
@@ -38,8 +38,8 @@ def facts_of(history):
     )
 
 
-def found(facts, programmes=PROGRAMMES, extent=EVERYTHING):
-    return verdict(CARD, facts, programmes, extent, pseudonymize).differences
+def found(facts, programmes=PROGRAMMES, coverage=EVERYTHING):
+    return compare(CARD, facts, programmes, coverage, pseudonymize)[0].differences
 
 
 def pseudonymize(card):
@@ -129,7 +129,7 @@ def test_a_wrong_balance_is_found():
     history = three()
     facts = facts_of(history)
     facts.balance = {**facts.balance, "TotalLoyaltyPoints": "99.00"}
-    assert [(Source.BALANCE, "of sequence 3: TotalLoyaltyPoints 99.00 for 6.00", False)] == found(facts)
+    assert [(Source.BALANCE, "of sequence 3: TotalLoyaltyPoints is 99.00 and should be 6.00", False)] == found(facts)
 
     facts.balance = balance(history.entries[1])
     assert [(Source.BALANCE, "is that of sequence 2, not 3", True)] == found(facts)
@@ -144,7 +144,7 @@ def test_a_wrong_state_is_found():
     facts = facts_of(history)
     facts.state = history.account.copy()
     facts.state.debt = 1
-    assert [(Source.STATE, "at sequence 3: debt 0.01 for 0.00", False)] == found(facts)
+    assert [(Source.STATE, "at sequence 3: debt is 0.01 and should be 0.00", False)] == found(facts)
 
     facts.state.sequence = 2
     assert [(Source.STATE, "has sequence 2, not 3", True)] == found(facts)
@@ -156,9 +156,9 @@ def test_what_time_has_not_done_is_found():
     history = processed([[Purchase(START, "I1", Decimal(100))]], programmes)
     facts = facts_of(history)
 
-    assert [] == found(facts, programmes, replace(EVERYTHING, awake=START + DAY - 1))
-    (difference,) = found(facts, programmes, replace(EVERYTHING, awake=START + DAY))
-    assert "time has not done what was due at 2026-09-22T14:13:20+00:00" == difference.what
+    assert [] == found(facts, programmes, replace(EVERYTHING, timers_until=START + DAY - 1))
+    (difference,) = found(facts, programmes, replace(EVERYTHING, timers_until=START + DAY))
+    assert "a timer that was due at 2026-09-22T14:13:20+00:00 has not run" == difference.what
 
 
 def test_the_ledger_may_have_forgotten_who():
@@ -171,7 +171,7 @@ def test_the_ledger_may_have_forgotten_who():
     assert [] == found(facts)
 
     facts.recorded[Source.LEDGER][-1] = replace(history.entries[-1], **hidden, points=-40)
-    assert [(Source.LEDGER, "entry 2: points -0.40 for -0.50", False)] == found(facts)
+    assert [(Source.LEDGER, "entry 2: points is -0.40 and should be -0.50", False)] == found(facts)
 
 
 def test_what_retention_took_is_not_called_wrong():
@@ -181,11 +181,11 @@ def test_what_retention_took_is_not_called_wrong():
     facts.events = facts.events[2:]
     gone = replace(EVERYTHING, events_from=START + 3)
 
-    seen = verdict(CARD, facts, PROGRAMMES, gone, pseudonymize)
+    seen, _ = compare(CARD, facts, PROGRAMMES, gone, pseudonymize)
     assert (False, []) == (seen.recomputed, seen.differences)
 
     facts.balance = {**facts.balance, "TotalLoyaltyPoints": "99.00"}
-    seen = verdict(CARD, facts, PROGRAMMES, gone, pseudonymize)
+    seen, _ = compare(CARD, facts, PROGRAMMES, gone, pseudonymize)
     assert [Source.BALANCE] == [each.where for each in seen.differences]
 
 
@@ -195,4 +195,4 @@ def test_what_could_not_be_read_is_not_compared(source):
     facts = facts_of(three())
     facts.recorded[source] = []
 
-    assert [] == found(facts, extent=replace(EVERYTHING, compared=EVERYTHING.compared - {source}))
+    assert [] == found(facts, coverage=replace(EVERYTHING, compared=EVERYTHING.compared - {source}))

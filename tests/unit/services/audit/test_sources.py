@@ -72,14 +72,14 @@ def test_all_pages_are_read():
 @pytest.mark.parametrize(("answer", "reason"), [((404, {}), "404"), (page(partial=True), r"partitions \[2\]")])
 def test_what_cannot_be_read_is_said(monkeypatch, answer, reason):
     """An API that does not know the store, or that stays partial, is named with its URL."""
-    monkeypatch.setattr(sources, "_SECONDS", 1.0)
+    monkeypatch.setattr(sources, "_PAGE_SECONDS", 1.0)
     with serving([answer]) as url, pytest.raises(UnreadableError, match=f"served balance: {url}.*{reason}"):
         list(served_balances(url))
 
 
 def test_no_api_is_said(monkeypatch):
     """An address where nobody listens."""
-    monkeypatch.setattr(sources, "_SECONDS", 1.0)
+    monkeypatch.setattr(sources, "_PAGE_SECONDS", 1.0)
     with pytest.raises(UnreadableError, match=r"served balance: http://127\.0\.0\.1:9/"):
         list(served_balances("http://127.0.0.1:9"))
 

@@ -17,13 +17,13 @@ def loyalty(*arguments: str, **environment: str) -> Result:
 
 
 @pytest.fixture
-def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker's time-out, shorter: nobody listens on the port, waiting longer proves nothing more."""
     monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 0.5)
     monkeypatch.setattr("services.messaging.dead_letters.BROKER_TIMEOUT", 0.5)
 
 
-@pytest.mark.usefixtures("short_patience")
+@pytest.mark.usefixtures("short_timeout")
 @pytest.mark.parametrize(
     "command",
     [

@@ -34,8 +34,8 @@ def test_a_bad_file_is_told_with_all_its_problems(command: str, tmp_path: Path) 
 
     assert (2, "") == (result.exit_code, result.stdout)
     assert [
-        f"{file}: line 1: loyalty-factor: 'much' is no decimal number such as 0.02",
-        f"{file}: line 3: time-zone: 'Mars' is no time zone of this machine, such as Asia/Kolkata or UTC",
+        f"{file}: line 1: loyalty-factor: 'much' is not a decimal number such as 0.02",
+        f"{file}: line 3: time-zone: 'Mars' is not a time zone of this machine, such as Asia/Kolkata or UTC",
         f"error: {file}: 2 problems",
     ] == result.stderr.splitlines()
 

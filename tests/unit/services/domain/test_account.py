@@ -6,7 +6,8 @@ from decimal import Decimal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.domain.account.processor import Account, Outcome, advance, process
+from services.domain.account.model import Account, Outcome
+from services.domain.account.processor import advance, process
 from services.domain.entries import Kind
 from services.domain.events import Purchase, Receive, Transfer
 from services.domain.programme import DAY, Programmes

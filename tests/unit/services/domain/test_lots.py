@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.domain.account.lots import Terms, put, spendable, take_any, take_spendable
+from services.domain.account.lots import Terms, add, spendable, take_any, take_spendable
 
 TERMS = st.builds(Terms, st.integers(0, 3), st.integers(0, 2), st.integers(0, 1))
 LOTS = st.dictionaries(TERMS, st.integers(1, 100), max_size=8)
@@ -23,7 +23,7 @@ def test_nothing_gets_lost(lots, points):
         taken = take(left, points)
         assert min(points, there) == sum(taken.values())
         assert all(count > 0 for held in (left, taken) for count in held.values())
-        put(left, taken)
+        add(left, taken)
         assert lots == left
 
 
@@ -42,6 +42,6 @@ def test_soonest_to_expire_goes_first(lots, points):
 def test_nothing_makes_no_lot():
     """An invoice that earns 0 leaves no trace among the lots."""
     lots = {Terms(): 5}
-    put(lots, {Terms(1): 0, Terms(): 0})
+    add(lots, {Terms(1): 0, Terms(): 0})
 
     assert {Terms(): 5} == lots

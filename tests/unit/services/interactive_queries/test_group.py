@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.interactive_queries.group import covers, heirs, is_url, leaders, standbys_of, view_of
-from services.state_stores.assignment import Place
+from services.interactive_queries.group import is_url, representative_topics, standbys_of, successors, view_of
+from services.state_stores.assignment import ChangelogPartition
 from tests.support.clusters import description, member, view
 
 A, B, C, D = (f"http://10.0.0.{number}:8080" for number in range(1, 5))
-PLACES: list[Place] = [("loyalty-balances", number) for number in range(6)]
+PLACES: list[ChangelogPartition] = [("loyalty-balances", number) for number in range(6)]
 
 
 def test_members_and_what_they_own() -> None:
@@ -19,8 +19,8 @@ def test_members_and_what_they_own() -> None:
     assert {A, B} == found.urls
     assert [A, A, B] == [found.owners[place].url for place in PLACES[:3]]
     assert (found.stable, found.asked_at) == (True, 7.0)
-    assert covers(found, PLACES)
-    assert not covers(found, [*PLACES, ("loyalty-balances", 6)])
+    assert found.covers(PLACES)
+    assert not found.covers([*PLACES, ("loyalty-balances", 6)])
 
 
 def test_during_a_rebalance_members_keep_what_they_had() -> None:
@@ -29,9 +29,9 @@ def test_during_a_rebalance_members_keep_what_they_had() -> None:
 
     during = view_of(description(member(A, []), member(C, []), stable=False), 8.0, before)
 
-    assert {A: frozenset(PLACES[:2]), C: frozenset()} == {each.url: each.places for each in during.members}
+    assert {A: frozenset(PLACES[:2]), C: frozenset()} == {each.url: each.partitions for each in during.members}
     assert not during.stable
-    assert not covers(during, PLACES[:2])
+    assert not during.covers(PLACES[:2])
 
 
 def test_an_instance_that_comes_back_is_another_member() -> None:
@@ -82,7 +82,7 @@ def test_standbys(owners: list[str], count: int) -> None:
         assert len(standbys) == len(set(standbys)) == min(count, 3)
         assert owner not in standbys
         if count:
-            assert standbys[0] == heirs(found, found.owners[place])[place]
+            assert standbys[0] == successors(found, found.owners[place])[place]
 
 
 def test_a_standby_more_moves_no_copy() -> None:
@@ -97,7 +97,7 @@ def test_heirs_are_those_with_least() -> None:
     """What a dead member leaves goes one by one to whoever has least, by member id where that is equal."""
     found = view({A: PLACES[:3], B: PLACES[3:5], C: PLACES[5:]})
 
-    assert {PLACES[0]: C, PLACES[1]: B, PLACES[2]: C} == heirs(found, found.owners[PLACES[0]])
+    assert {PLACES[0]: C, PLACES[1]: B, PLACES[2]: C} == successors(found, found.owners[PLACES[0]])
 
 
 def test_nobody_inherits_from_the_last() -> None:
@@ -105,9 +105,9 @@ def test_nobody_inherits_from_the_last() -> None:
     alone = view({A: PLACES})
 
     assert () == standbys_of(alone, PLACES[0], 2)
-    assert {} == heirs(alone, alone.owners[PLACES[0]])
+    assert {} == successors(alone, alone.owners[PLACES[0]])
 
 
 def test_topics_with_as_many_partitions_are_shared_as_one() -> None:
     """The first leads; one with another number of partitions leads itself."""
-    assert {"a": "a", "b": "a", "c": "c"} == leaders({"a": 3, "b": 3, "c": 2})
+    assert {"a": "a", "b": "a", "c": "c"} == representative_topics({"a": 3, "b": 3, "c": 2})

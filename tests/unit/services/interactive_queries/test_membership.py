@@ -49,14 +49,14 @@ def test_the_lease_runs_from_when_the_coordinator_was_asked(membership: GroupMem
     """Half of the session, however late the answer is looked at: a suspended process gains nothing by it."""
     assert not membership.lease_holds
     group = answer(description(member(URL, [PLACE])))
-    membership._note(clock.now, group, f"{URL}-1")
+    membership._update_view(clock.now, group, f"{URL}-1")
     assert membership.lease_holds
 
     clock.now += SESSION_SECONDS / 2 - 0.01
     assert membership.lease_holds
     clock.now += 0.01
     assert not membership.lease_holds
-    membership._note(1000.0, group, f"{URL}-1")
+    membership._update_view(1000.0, group, f"{URL}-1")
     assert not membership.lease_holds
 
 
@@ -70,7 +70,7 @@ def test_the_lease_runs_from_when_the_coordinator_was_asked(membership: GroupMem
 )
 def test_nobody_else_s_word_renews_it(membership: GroupMembership, clock: Clock, result: Any) -> None:
     """Only a description that names this very member does."""
-    membership._note(clock.now, answer(result), f"{URL}-1")
+    membership._update_view(clock.now, answer(result), f"{URL}-1")
 
     assert not membership.lease_holds
 

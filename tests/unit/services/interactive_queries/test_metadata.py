@@ -4,18 +4,16 @@ import pytest
 
 from schemas.topics import LOYALTY_BALANCES
 from services.boot_clock import boot_seconds
-from services.interactive_queries.cluster import Cluster
 from services.interactive_queries.local import LocalInstance, ReplicaStatus
-from services.interactive_queries.metadata import MetadataNotAvailableError, Target
+from services.interactive_queries.metadata import Cluster, MetadataNotAvailableError, Target
 from services.interactive_queries.reports import HeldPartition, InstanceReport, PeerReports
 from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
 from services.state_stores import catalogue
 from services.state_stores.assignment import Role
-from services.state_stores.local import LocalStores
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.store import NotServingError, StateStore, state_stores
-from services.state_stores.task import Progress, StoreTask
+from services.state_stores.store import LocalStores, NotServingError, StateStore, state_stores
+from services.state_stores.task import StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
 from tests.support.clusters import URL, FixedMembership, view
 
@@ -41,11 +39,11 @@ class Scene:
         stores = state_stores(catalogue.stores(FolderSchemaIds()))
         self.membership = FixedMembership(**membership)  # type: ignore[arg-type]
         self.local = LocalInstance(LocalStores(stores, NoFeed(), SequenceWaiters()), self.membership, Settings())
-        self.cluster = Cluster.around(self.local, PeerReports())
+        self.cluster = Cluster.of(self.local, PeerReports())
         self.store: StateStore = stores["customer-balances"]
 
     def hold(self, position: int = 5, target: int = 5, active_target: int | None = None) -> StoreTask:
-        progress = Progress(None, 0, position, 5, target, active_target=active_target, end_asked_at=boot_seconds())
+        progress = TaskProgress(None, 0, position, 5, target, active_target=active_target, end_asked_at=boot_seconds())
         task = StoreTask(self.store.definition, 1, MemoryStorePartition(), "test", progress)
         self.store.add(task)
         return task
@@ -150,7 +148,7 @@ def test_a_global_store_is_asked_here() -> None:
 
 
 def standing(scene: Scene) -> ReplicaStatus:
-    return scene.local.standing(scene.store, 1)
+    return scene.local.status(scene.store, 1)
 
 
 def test_an_owner_under_its_lease_is_active() -> None:
@@ -180,6 +178,27 @@ def test_anything_less_is_a_standby(membership: dict[str, object], active_target
     assert standing(scene).stale
 
 
+def test_a_global_copy_is_stale_while_kafka_is_away() -> None:
+    """It may miss a record that other instances have, unless the broker has confirmed its end within a lease."""
+    scene = Scene()
+    store = scene.local.stores.by_name["stores"]
+    now = boot_seconds()
+    progress = TaskProgress(None, 0, 5, 5, 5, active_target=5, end_asked_at=now)
+    task = StoreTask(store.definition, 0, MemoryStorePartition(), "test", progress)
+    store.add(task)
+    before = scene.local.status(store, 0)
+    assert ReplicaStatus(ACTIVE, 0, 5, 0, lag_known=True) == before
+
+    progress.end_asked_at = now - scene.membership.lease_seconds - 1
+
+    assert scene.local.status(store, 0).stale
+    assert scene.local.confirm(store, before).stale
+    progress.end_asked_at = boot_seconds()
+    assert not scene.local.status(store, 0).stale
+    task.note_end(6, boot_seconds(), 0)
+    assert scene.local.status(store, 0).stale
+
+
 def test_the_lease_is_checked_after_the_read_too() -> None:
     """A process that was stopped in the middle of a read does not answer as the owner."""
     scene = Scene(owned=frozenset({(TOPIC, 1)}))
@@ -187,7 +206,7 @@ def test_the_lease_is_checked_after_the_read_too() -> None:
     before = standing(scene)
     scene.membership.lease_holds = False
 
-    assert scene.local.after_read(scene.store, before).role is STANDBY
+    assert scene.local.confirm(scene.store, before).role is STANDBY
 
 
 def test_nothing_is_read_from_what_is_not_restored_or_not_here() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -232,5 +233,62 @@ def test_a_customer_can_be_erased_twice(ledger: Ledger) -> None:
     assert [None, "0815", "4711"] == ledger.cards()
     end = entry(2, opened_time=OPENED_AGAIN, time=OPENED_AGAIN + 5, kind=Kind.ERASED, points=-100, total=0)
     assert 1 == ledger.append(("4711", end)).erased
+    assert [None, "0815", None] == ledger.cards()
+    assert "4711" not in texts(ledger.engine)
+
+
+ACTED = [
+    ("4711", entry(1)),
+    ("0815", entry(1, kind=Kind.ADJUSTED, reason=WORDS, actor="4711")),
+    ("0815", entry(2, kind=Kind.ADJUSTED, reason="goodwill", actor="clerk")),
+    ("4711", erased(2)),
+    ("0815", entry(3, kind=Kind.ADJUSTED, reason=WORDS, actor="4711", time=OPENED_AGAIN - 1)),
+]
+
+
+@pytest.mark.parametrize("cut", range(len(ACTED) + 1))
+def test_defect_12_other_accounts_do_not_name_an_erased_actor(ledger: Ledger, cut: int) -> None:
+    """A customer who acted on another account has a pseudonym there after the erasure, and the words are gone."""
+    for batch in (ACTED[:cut], ACTED[cut:]):
+        if batch:
+            ledger.append(*batch)
+    found = texts(ledger.engine)
+    assert "4711" not in found
+    assert "Anna" not in found
+    assert expected(ACTED) == stored(ledger.engine)
+    assert 2 == found.count(f"'', '{PSEUDONYMS.of('4711')}'")
+    assert "'goodwill', 'clerk'" in found
+
+
+def test_defect_12_an_actor_who_is_back_is_named_again(ledger: Ledger) -> None:
+    """Only entries of the time before the erasure hide the actor."""
+    ledger.append(*ACTED, ("4711", entry(1, opened_time=OPENED_AGAIN)))
+    newer = entry(4, kind=Kind.ADJUSTED, reason="new words", actor="4711", time=OPENED_AGAIN + 1)
+    ledger.append(("0815", newer))
+    assert "'new words', '4711'" in texts(ledger.engine)
+
+
+def test_defect_12_an_erasure_finds_actors_by_an_index(tmp_path: Path) -> None:
+    """Without an index each erasure would read all entries."""
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    plan: list[str] = []
+
+    def explain(connection: Any, _: object, statement: str, parameters: Any, *__: object) -> None:
+        if statement.startswith("UPDATE ledger_entry"):
+            rows = connection.connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            plan.extend(row[-1] for row in rows)
+
+    event.listen(ledger.engine, "before_cursor_execute", explain)
+    ledger.append(*LIFE)
+    ledger.close()
+    assert any("ix_ledger_entry_actor" in step for step in plan)
+    assert not [step for step in plan if step.startswith("SCAN")]
+
+
+def test_defect_12_an_erasure_includes_older_accounts_of_the_card(ledger: Ledger) -> None:
+    """If the ledger missed the first erasure, the second one also deletes the card of the first account."""
+    end = entry(2, opened_time=OPENED_AGAIN, time=OPENED_AGAIN + 5, kind=Kind.ERASED, points=-100, total=0)
+    ledger.append(*LIFE[:5], ("4711", entry(1, opened_time=OPENED_AGAIN, time=OPENED_AGAIN)))
+    assert 2 == ledger.append(("4711", end)).erased
     assert [None, "0815", None] == ledger.cards()
     assert "4711" not in texts(ledger.engine)

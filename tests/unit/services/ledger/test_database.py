@@ -21,6 +21,7 @@ def engine(database_url: str) -> Iterator[Engine]:
     engine.dispose()
 
 
+@pytest.mark.filterwarnings("ignore:.*expression-based index")  # SQLite does not show them
 def test_migrations_lead_to_the_tables(engine: Engine) -> None:
     """After all migrations the database has what the code's tables say, and nothing else."""
     migrate(engine)
@@ -77,7 +78,7 @@ def test_readers_of_a_file_cannot_write(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("nonsense", "is no URL"),
+        ("nonsense", "is not the URL"),
         ("mysql://root:secret@host/db", "neither sqlite"),
         ("sqlite://", "neither sqlite"),
         ("sqlite:///:memory:", "neither sqlite"),

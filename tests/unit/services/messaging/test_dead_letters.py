@@ -1,34 +1,35 @@
-"""Which dead letters are the same message, set aside twice. The broker's part is in the integration tests."""
+"""Deduplication of dead letters. The integration tests cover the part with a broker."""
 
 from dataclasses import replace
 
-from services.messaging.dead_letters import DeadLetter, each_once
+from services.messaging.dead_letters import DeadLetter, deduplicated
+from services.messaging.record_position import RecordPosition
 
-LETTER = DeadLetter((0, 4), 1, "pos-invoices", (1, 7), "StoreID is missing", b"STR1", b"{}")
-
-
-def test_a_letter_set_aside_again_counts_once() -> None:
-    """The first of two with one origin, wherever the second lies and whatever its time and reason."""
-    again = replace(LETTER, place=(2, 9), time=2, reason="another")
-
-    assert [LETTER] == list(each_once([LETTER, again, again]))
+LETTER = DeadLetter(RecordPosition(0, 4), 1, "pos-invoices", RecordPosition(1, 7), "StoreID is missing", b"STR1", b"{}")
 
 
-def test_other_messages_are_all_kept() -> None:
-    """Another topic, partition, offset, key or value: another message."""
+def test_a_second_dead_letter_of_a_record_is_dropped() -> None:
+    """The first dead letter of an origin is kept, whatever position, time and reason the second one has."""
+    again = replace(LETTER, position=RecordPosition(2, 9), time=2, reason="another")
+
+    assert [LETTER] == list(deduplicated([LETTER, again, again]))
+
+
+def test_dead_letters_of_different_records_are_kept() -> None:
+    """A different topic, partition, offset, key or value means a different record."""
     others = [
         replace(LETTER, topic="till-invoices"),
-        replace(LETTER, origin=(2, 7)),
-        replace(LETTER, origin=(1, 8)),
+        replace(LETTER, origin=RecordPosition(2, 7)),
+        replace(LETTER, origin=RecordPosition(1, 8)),
         replace(LETTER, key=None),
-        replace(LETTER, value=None),  # the topic was made anew, and counts from 0 again
+        replace(LETTER, value=None),  # a topic that was created again uses the same offset for another record
     ]
 
-    assert [LETTER, *others] == list(each_once([LETTER, *others]))
+    assert [LETTER, *others] == list(deduplicated([LETTER, *others]))
 
 
-def test_letters_that_do_not_say_where_they_came_from_are_kept() -> None:
-    """Nothing tells whether two of them are one."""
+def test_dead_letters_without_an_origin_are_kept() -> None:
+    """Without an origin nothing shows that two dead letters are of the same record."""
     unknown = [replace(LETTER, origin=None), replace(LETTER, topic=None)]
 
-    assert [*unknown, *unknown] == list(each_once([*unknown, *unknown]))
+    assert [*unknown, *unknown] == list(deduplicated([*unknown, *unknown]))

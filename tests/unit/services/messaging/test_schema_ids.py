@@ -91,5 +91,5 @@ def test_a_registry_that_cannot_be_asked_is_no_yes() -> None:
     """Whoever wants to know is told that nobody knows."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        with pytest.raises(SchemaRegistryUnavailableError, match="whether it takes"):
+        with pytest.raises(SchemaRegistryUnavailableError, match="whether it accepts"):
             ids_at(f"http://127.0.0.1:{taken.getsockname()[1]}").accepts(topics.STORE_SALES, "{}")

@@ -87,8 +87,8 @@ class TestStorePartition:
         """Only keys with the prefix are found, also where the prefix ends in the highest byte."""
         store.apply(dict.fromkeys([b"a", b"ab", b"ab\xff", b"ac", b"\xff", b"\xff\xff1"], b"v"), NOTHING)
 
-        assert [key for key, _ in store.scan_prefix(b"ab", 10)] == [b"ab", b"ab\xff"]
-        assert [key for key, _ in store.scan_prefix(b"\xff", 10)] == [b"\xff", b"\xff\xff1"]
+        assert [key for key, _ in store.scan(b"ab", end_of_prefix(b"ab"), 10)] == [b"ab", b"ab\xff"]
+        assert [key for key, _ in store.scan(b"\xff", end_of_prefix(b"\xff"), 10)] == [b"\xff", b"\xff\xff1"]
 
     def test_refuses_everything_after_close(self, store: StorePartition) -> None:
         """A closed store raises StoreClosedError; closing twice is allowed."""
@@ -139,7 +139,9 @@ class TestStorePartition:
 
         assert store.scan(b"", None, 1_000) == sorted(model.items())
         assert store.scan(start, None, 3) == sorted(item for item in model.items() if item[0] >= start)[:3]
-        assert store.scan_prefix(prefix, 99) == sorted(item for item in model.items() if item[0].startswith(prefix))
+        assert store.scan(prefix, end_of_prefix(prefix), 99) == sorted(
+            item for item in model.items() if item[0].startswith(prefix)
+        )
         assert store.count() == len(model)
         store.destroy()
 

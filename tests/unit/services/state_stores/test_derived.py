@@ -16,7 +16,7 @@ from services.state_stores import catalogue
 from services.state_stores.contract import Checkpoint, StorePartition
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import StateStore, state_stores
-from services.state_stores.task import ChangelogRecord, Progress, StoreTask
+from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 
 IDS = FolderSchemaIds()
 THRESHOLD = Decimal("100.00")
@@ -36,7 +36,7 @@ class Pair(NamedTuple):
         stores = state_stores(catalogue.stores(IDS, THRESHOLD))
         pair = cls(stores[catalogue.BALANCES], stores[catalogue.TOP_CUSTOMERS])
         for store, partition, position in zip(pair, (keyed, derived), at, strict=True):
-            store.add(StoreTask(store.definition, 0, partition, "test", Progress(None, 0, position, 0, 0)))
+            store.add(StoreTask(store.definition, 0, partition, "test", TaskProgress(None, 0, position, 0, 0)))
         return pair
 
     def apply(self, records: list[ChangelogRecord]) -> None:
@@ -134,7 +134,7 @@ def test_the_source_may_be_rebuilt_meanwhile() -> None:
     pair.apply([record(0, "A", 1, "100.00")])
     pair.keyed.tasks[0].store.close()
     fresh = MemoryStorePartition()
-    pair.keyed.add(StoreTask(pair.keyed.definition, 0, fresh, "test", Progress(None, 0, 0, 0, 0)))
+    pair.keyed.add(StoreTask(pair.keyed.definition, 0, fresh, "test", TaskProgress(None, 0, 0, 0, 0)))
 
     pair.apply([record(0, "A", 1, "100.00"), record(1, "B", 1, "200.00")])
 
@@ -159,7 +159,7 @@ def test_only_balances_tell_how_fresh_they_are() -> None:
     for name in (catalogue.BALANCES, catalogue.TOP_CUSTOMERS):
         store = stores[name]
         task = StoreTask(
-            store.definition, 0, MemoryStorePartition(), "test", Progress(None, 0, 0, 0, 0), freshness.append
+            store.definition, 0, MemoryStorePartition(), "test", TaskProgress(None, 0, 0, 0, 0), freshness.append
         )
         store.add(task)
         task.apply([record(0, "A", 1, "100.00")])
@@ -181,7 +181,7 @@ def test_a_windowed_store_forgets_as_its_changelog_does() -> None:
     retention = definition.changelog.retention
     assert retention is not None
     now, milliseconds = time.time_ns() // 1_000_000, int(retention.total_seconds() * 1000)
-    task = StoreTask(definition, 0, MemoryStorePartition(), "test", Progress(None, 0, 0, 0, 0))
+    task = StoreTask(definition, 0, MemoryStorePartition(), "test", TaskProgress(None, 0, 0, 0, 0))
     encode = encoder(definition.changelog, IDS)
 
     def sale(offset: int, start: int, append_time: int) -> ChangelogRecord:

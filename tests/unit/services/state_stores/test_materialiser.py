@@ -2,14 +2,16 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import timedelta
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import stamina
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
@@ -19,12 +21,12 @@ from services.messaging.avro import encoder
 from services.messaging.schema_ids import FolderSchemaIds, SchemaRegistryUnavailableError
 from services.settings import Settings
 from services.state_stores import catalogue
-from services.state_stores.assignment import Place, Role
+from services.state_stores.assignment import ChangelogPartition, Role
 from services.state_stores.changelog import Changelog, EndOffsets
 from services.state_stores.contract import Checkpoint, StoreCorruptError, StorePartition
 from services.state_stores.materialiser import Materialiser
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.store import StateStore
+from services.state_stores.store import Opener, StateStore
 from services.state_stores.waiters import SequenceWaiters
 
 TOPIC = "loyalty-balances"
@@ -59,7 +61,7 @@ class ByHand:
     """An assignment that is as the test says."""
 
     def __init__(self) -> None:
-        self.roles: dict[Place, Role] = {}
+        self.roles: dict[ChangelogPartition, Role] = {}
         self.settled = True
         self.alive = True
 
@@ -67,7 +69,7 @@ class ByHand:
 
     def leave(self) -> None: ...
 
-    def holdings(self, held: Collection[Place]) -> Mapping[Place, Role]:
+    def holdings(self, held: Collection[ChangelogPartition]) -> Mapping[ChangelogPartition, Role]:
         return dict(self.roles)
 
     def give(self, *partitions: int, role: Role = Role.ACTIVE) -> None:
@@ -107,11 +109,12 @@ class Scene:
         self.materialiser._changelogs[TOPIC] = Changelog(origin, 3, RETENTION)
 
     def reconcile(self) -> dict[int, int]:
-        self.materialiser._reconcile(cast(Consumer, self.broker), cast(AdminClient, self.broker))
+        self.materialiser._reader.consumer = cast(Consumer, self.broker)
+        self.materialiser._follow_assignment(cast(AdminClient, self.broker))
         return self.broker.reads
 
     def take_again(self) -> list[int]:
-        starts = self.materialiser._take(cast(AdminClient, self.broker), self.materialiser._held)
+        starts = self.materialiser._open_partitions(cast(AdminClient, self.broker), self.materialiser._roles)
         return [start.offset for start in starts]
 
 
@@ -193,11 +196,11 @@ def test_no_offset_says_nothing_about_how_far_a_store_is() -> None:
     broker.answer = (0, OFFSET_INVALID)
     assert [] == list(ends.poll([(TOPIC, 0)]))
     broker.answer = (0, 5)
-    ends._next = 0.0
+    ends._next_time = 0.0
 
     assert [] == list(ends.poll([(TOPIC, 0)]))
 
-    assert [((TOPIC, 0), 5)] == [(each.place, each.offset) for each in ends.poll([(TOPIC, 0)])]
+    assert [((TOPIC, 0), 5)] == [(each.partition, each.offset) for each in ends.poll([(TOPIC, 0)])]
 
 
 def test_a_standby_that_becomes_the_owner_keeps_its_open_store() -> None:
@@ -228,7 +231,7 @@ def test_a_standby_that_becomes_the_owner_keeps_its_open_store() -> None:
         (stored(5, "another topic"), 0, 9, "made of another topic"),
         (stored(10), 0, 9, "outside"),  # the topic lost its end
         (stored(5), 6, 9, "outside"),  # records between were deleted, tombstones perhaps
-        (stored(5, age=0.95 * RETENTION), 0, 9, "forgets deletions"),
+        (stored(5, age=0.95 * RETENTION), 0, 9, "drops deletions"),
     ],
 )
 def test_data_that_cannot_be_continued_are_thrown_away(local: StorePartition, low: int, high: int, why: str) -> None:
@@ -280,8 +283,29 @@ def test_a_changelog_replaced_while_running_is_read_anew() -> None:
     assert task.store.count() == 0
 
 
+def test_a_damaged_store_is_rebuilt_and_the_others_read_on() -> None:
+    """A read found damage: the copy is read from the start again, and the report says why. Its neighbour stays open."""
+    damaged, kept, empty = stored(5), stored(5), MemoryStorePartition()
+    scene = Scene(damaged, kept, empty, high=5)
+    scene.assignment.give(0, 1)
+    scene.reconcile()
+    scene.broker.reads[1] = 5
+    damaged.damage = "block checksum mismatch"
+
+    scene.materialiser._rebuild_damaged(cast(AdminClient, scene.broker))
+
+    assert {0: 0, 1: 5} == scene.broker.reads
+    task = scene.store.tasks[0]
+    assert task.store is empty
+    assert (False, False) == (task.serving, task.progress.caught_up)
+    assert task.progress.rebuilt_because == "block checksum mismatch"
+    assert scene.store.tasks[1].store is kept
+    task.advance(5)
+    assert (True, True) == (task.serving, task.progress.caught_up)
+
+
 class NoEnds:
-    def poll(self, places: Collection[Place]) -> list[None]:
+    def poll(self, places: Collection[ChangelogPartition]) -> list[None]:
         return []
 
 
@@ -293,10 +317,10 @@ def test_a_store_that_has_slept_past_the_tombstones_is_rebuilt_while_running() -
     scene.store.tasks[0].caught_up_time -= int(RETENTION.total_seconds() * 1000)
 
     with pytest.raises(StoreCorruptError):
-        scene.materialiser._tend(cast(EndOffsets, NoEnds()))
+        scene.materialiser._maintain(cast(EndOffsets, NoEnds()))
 
     assert [0] == scene.take_again()
-    assert "forgets deletions" in str(scene.store.tasks[0].progress.rebuilt_because)
+    assert "drops deletions" in str(scene.store.tasks[0].progress.rebuilt_because)
 
 
 def test_an_idle_store_does_not_grow_old() -> None:
@@ -307,7 +331,7 @@ def test_an_idle_store_does_not_grow_old() -> None:
     task, now = scene.store.tasks[0], int(time.time() * 1000)
 
     task.note_end(5, 1.0, now)
-    scene.materialiser._tend(cast(EndOffsets, NoEnds()))
+    scene.materialiser._maintain(cast(EndOffsets, NoEnds()))
 
     assert task.store.checkpoint == Checkpoint("here", 5, now)
 
@@ -373,30 +397,50 @@ def test_a_schema_registry_that_is_away_costs_time_and_no_balance(monkeypatch: p
                 raise SchemaRegistryUnavailableError("the registry is away")
             return super().writer_schema(schema_id)
 
-    module = "services.state_stores.materialiser"
-    monkeypatch.setattr(f"{module}._FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(f"{module}.describe_changelogs", lambda *_: {TOPIC: Changelog("here", 3, RETENTION)})
-    monkeypatch.setattr(f"{module}.EndOffsets", lambda _: NoEnds())
-    monkeypatch.setattr(Materialiser, "_consumer", lambda _: OneBalance())
-    monkeypatch.setattr(f"{module}.clients.admin", lambda *_: Broker(0, 1))
     store = StateStore(catalogue.stores(Registry())[0])
-    assignment = ByHand()
-    assignment.give(0)
-    materialiser = Materialiser(
-        [store],
-        Settings(),
-        open_partition=lambda *_: MemoryStorePartition(),
-        assignment=assignment,
-        waiters=SequenceWaiters(),
-    )
-    materialiser.start()
-    try:
+    with running(store, monkeypatch, lambda *_: MemoryStorePartition()) as materialiser:
         until(lambda: len(failures) > 2)
         assert materialiser.alive
         assert (0, 0) == (store.tasks[0].progress.undecodable, store.tasks[0].progress.position)
         back.set()
         until(lambda: store.tasks[0].progress.position == 1)
         assert store.read(0, {b"C1"})[b"C1"] is not None
+
+
+def test_a_write_that_finds_damage_rebuilds_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread stays alive, deletes the damaged copy and reads the changelog again."""
+
+    class Damaged(MemoryStorePartition):
+        def apply(self, *_: object) -> None:
+            self.damage = "Corruption: bad block"
+            raise StoreCorruptError(self.damage)
+
+    opened: list[StorePartition] = [Damaged(), MemoryStorePartition()]
+    store = StateStore(catalogue.stores(FolderSchemaIds())[0])
+    with running(store, monkeypatch, lambda *_: opened.pop(0)) as materialiser:
+        until(lambda: 0 in store.tasks and store.tasks[0].progress.position == 1)
+        assert materialiser.alive
+        assert store.tasks[0].progress.rebuilt_because == "Corruption: bad block"
+        assert {0: 1} == store.rebuilds
+
+
+@contextmanager
+def running(store: StateStore, monkeypatch: pytest.MonkeyPatch, open_partition: Opener) -> Iterator[Materialiser]:
+    """A materialiser that owns partition 0, whose changelog has one balance."""
+    module = "services.state_stores.materialiser"
+    monkeypatch.setattr(f"{module}.describe_changelogs", lambda *_: {TOPIC: Changelog("here", 3, RETENTION)})
+    monkeypatch.setattr(f"{module}.EndOffsets", lambda _: NoEnds())
+    monkeypatch.setattr("services.messaging.clients.consumer", lambda *_, **__: OneBalance())
+    monkeypatch.setattr(f"{module}.clients.admin", lambda *_: Broker(0, 1))
+    assignment = ByHand()
+    assignment.give(0)
+    materialiser = Materialiser(
+        [store], Settings(), open_partition=open_partition, assignment=assignment, waiters=SequenceWaiters()
+    )
+    materialiser.start()
+    try:
+        with stamina.set_testing(True, attempts=1_000_000):
+            yield materialiser
     finally:
         materialiser.stop()
 

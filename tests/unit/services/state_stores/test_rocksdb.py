@@ -16,10 +16,8 @@ from services.messaging.schema_ids import FolderSchemaIds
 from services.state_stores import catalogue
 from services.state_stores.changelog import Changelog
 from services.state_stores.contract import Checkpoint, StoreClosedError, StoreCorruptError, StoreError
-from services.state_stores.directory import StateDirectory, StateDirectoryInUseError
-from services.state_stores.entry import FORMAT
-from services.state_stores.opening import TaskOpener
-from services.state_stores.rocksdb import RocksDbStorePartition, RocksDbTuning
+from services.state_stores.definition import FORMAT
+from services.state_stores.rocksdb import RocksDbStorePartition, RocksDbTuning, StateDirectory, StateDirectoryInUseError
 from services.state_stores.store import StateStore
 
 WRITE_FOR_EVER = """
@@ -67,7 +65,7 @@ def test_kill_leaves_data_and_checkpoint_of_one_moment(tmp_path: Path) -> None:
     assert checkpoint.offset >= 500
     assert store.get(b"first") == store.get(b"last") == str(checkpoint.offset).encode()
     assert store.count() == checkpoint.offset + 2
-    assert len(store.scan_prefix(b"only ", 10_000_000)) == checkpoint.offset
+    assert len(store.scan(b"only ", b"only!", 10_000_000)) == checkpoint.offset
     store.close()
 
 
@@ -147,7 +145,7 @@ def test_readers_of_a_closing_store_are_told_so(tmp_path: Path, attempt: int) ->
 def test_a_state_directory_lets_one_process_in(tmp_path: Path) -> None:
     """A second process gets one line that names the directory and the holder; after the release it gets in."""
     enter = (
-        "import sys; from pathlib import Path; from services.state_stores.directory import StateDirectory\n"
+        "import sys; from pathlib import Path; from services.state_stores.rocksdb import StateDirectory\n"
         "try: StateDirectory(Path(sys.argv[1]))\n"
         "except RuntimeError as error: print(error)\n"
     )
@@ -178,8 +176,8 @@ def test_a_store_of_an_older_format_is_rebuilt(tmp_path: Path) -> None:
     old.apply({b"A": entry}, Checkpoint("format 1 of topic x", 6, now))
     old.close()
 
-    opener = TaskOpener(directory.open_rocksdb(RocksDbTuning()), lambda _: None)
-    task = opener.open(store, 0, Changelog(f"format {FORMAT} of topic x", 3, timedelta(days=1)), 0, 9)
+    changelog = Changelog(f"format {FORMAT} of topic x", 3, timedelta(days=1))
+    task = store.open_task(0, changelog, (0, 9), directory.open_rocksdb(RocksDbTuning()))
 
     assert (0, 0, None) == (task.store.count(), task.progress.position, task.progress.resumed_from)
     assert "format 1 of topic x" in str(task.progress.rebuilt_because)

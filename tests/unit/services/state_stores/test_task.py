@@ -11,9 +11,9 @@ from services.messaging.avro import encoder
 from services.messaging.schema_ids import FolderSchemaIds, SchemaRegistryUnavailableError
 from services.state_stores import catalogue
 from services.state_stores.contract import Checkpoint
-from services.state_stores.entry import Entry
+from services.state_stores.definition import VersionedValue
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.task import ChangelogRecord, Progress, StoreTask
+from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 
 IDS = FolderSchemaIds()
 DEFINITION = catalogue.stores(IDS)[0]
@@ -38,13 +38,13 @@ def record(offset: int, card: str, content: bytes | None) -> ChangelogRecord:
 
 def new_task(target: int = 0, freshness: list[float] | None = None) -> StoreTask:
     observed = [] if freshness is None else freshness
-    progress = Progress(None, 0, 0, target, target)
+    progress = TaskProgress(None, 0, 0, target, target)
     return StoreTask(DEFINITION, 0, MemoryStorePartition(), "here", progress, observed.append)
 
 
-def entry(task: StoreTask, card: str) -> Entry | None:
+def entry(task: StoreTask, card: str) -> VersionedValue | None:
     stored = task.store.get(card.encode())
-    return None if stored is None else Entry.unpack(stored)
+    return None if stored is None else VersionedValue.unpack(stored)
 
 
 def test_keeps_what_is_ready_to_send() -> None:
@@ -209,7 +209,7 @@ class RegistryThatIsAway(FolderSchemaIds):
 def test_what_cannot_be_read_now_is_not_skipped() -> None:
     """Without the Schema Registry nothing of the batch is written or counted; it is taken when it comes again."""
     registry = RegistryThatIsAway()
-    task = StoreTask(catalogue.stores(registry)[0], 0, MemoryStorePartition(), "here", Progress(None, 0, 0, 0, 0))
+    task = StoreTask(catalogue.stores(registry)[0], 0, MemoryStorePartition(), "here", TaskProgress(None, 0, 0, 0, 0))
     batch = [record(0, "A", b"garbage"), record(1, "A", value("A", 1))]
 
     with pytest.raises(SchemaRegistryUnavailableError):

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from services.state_stores.entry import Entry, ReadConsistency
+from services.state_stores.definition import ReadConsistency, VersionedValue
 from services.state_stores.waiters import SequenceWaiters
 
 LONG = 60.0
@@ -18,7 +18,7 @@ def test_an_entry_that_is_there_is_returned_at_once() -> None:
     async def scenario() -> None:
         waiters = SequenceWaiters()
         waiters.bind(asyncio.get_running_loop())
-        newest = Entry(5, 0, 0, b"")
+        newest = VersionedValue(5, 0, 0, b"")
 
         assert await waiters.wait(b"A", ReadConsistency(5), LONG, lambda: newest) is newest
         assert await waiters.wait(b"A", ReadConsistency(6), 0, lambda: newest) is newest
@@ -29,7 +29,7 @@ def test_an_entry_that_is_there_is_returned_at_once() -> None:
 def test_past_the_timeout_the_last_read_is_returned() -> None:
     """A sequence that never comes costs the timeout, and no longer."""
 
-    async def scenario() -> Entry | None:
+    async def scenario() -> VersionedValue | None:
         waiters = SequenceWaiters()
         waiters.bind(asyncio.get_running_loop())
         return await waiters.wait(b"A", ReadConsistency(6), 0.05, lambda: None)
@@ -42,19 +42,19 @@ def test_past_the_timeout_the_last_read_is_returned() -> None:
 
 def test_every_waiter_of_a_key_wakes_whenever_the_write_comes() -> None:
     """A thread writes sequences as fast as it can; 50 waiters per key, started at any moment, all get theirs."""
-    store = {key: Entry(0, 0, 0, b"") for key in (b"A", b"B")}
+    store = {key: VersionedValue(0, 0, 0, b"") for key in (b"A", b"B")}
 
-    async def scenario() -> list[Entry | None]:
+    async def scenario() -> list[VersionedValue | None]:
         waiters = SequenceWaiters()
         waiters.bind(asyncio.get_running_loop())
 
         def write() -> None:
             for sequence in range(1, 2_001):
                 for key in store:
-                    store[key] = Entry(sequence, 0, 0, b"")
+                    store[key] = VersionedValue(sequence, 0, 0, b"")
                     waiters.notify([key])
 
-        async def wait(key: bytes, sequence: int) -> Entry | None:
+        async def wait(key: bytes, sequence: int) -> VersionedValue | None:
             return await waiters.wait(key, ReadConsistency(sequence), LONG, lambda: store[key])
 
         writer = threading.Thread(target=write)
@@ -98,6 +98,6 @@ def test_a_change_is_seen_in_its_account_and_in_later_ones(
     is_seen: bool,  # noqa: FBT001  # the expected value
 ) -> None:
     """The sequence counts within an account; a later account has everything, an earlier one nothing of it."""
-    found = entry and Entry(entry[1], 0, 0, b"", opened_time=entry[0])
+    found = entry and VersionedValue(entry[1], 0, 0, b"", opened_time=entry[0])
 
-    assert is_seen == awaited.is_seen_in(found)
+    assert is_seen == awaited.is_satisfied_by(found)

@@ -1,11 +1,15 @@
-"""One delivery, against a server in the same loop that answers byte by byte as told."""
+"""Deliveries to a server in the same event loop, which sends the bytes of a test."""
 
 import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from typing import cast
 
+import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from infra.local.ports import free_port
@@ -17,15 +21,20 @@ from services.webhooks.metrics import Metrics
 MESSAGE = Message("msg_1", "earned", b"{}")
 
 
-def delivered(answers: list[bytes], **rules: object) -> tuple[int, float]:
-    """Deliver to a server that gives these answers in turn, an empty one hangs; how many it gave, and seconds."""
+def delivered(answers: list[bytes], requests: list[bytes] | None = None, **rules: object) -> tuple[int, float]:
+    """Deliver to a server that sends these answers in turn and repeats the last one; an empty answer sends nothing.
+
+    Returns the number of requests and the seconds. The requests are added to ``requests``.
+    """
     asked = 0
     connections: list[asyncio.StreamWriter] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal asked
         connections.append(writer)
-        await reader.readuntil(b"\r\n\r\n{}")
+        request = await reader.readuntil(b"\r\n\r\n{}")
+        if requests is not None:
+            requests.append(request)
         asked += 1
         writer.write(answers[min(asked, len(answers)) - 1])
         if answers[min(asked, len(answers)) - 1].endswith(b"\r\n\r\n"):
@@ -57,30 +66,30 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 
 def test_any_2xx_is_delivered() -> None:
-    """Also one without a body, or with one that does not matter."""
+    """The status decides, with or without a body."""
     for status in (b"200 OK", b"202 Accepted", b"204 No Content"):
         assert 1 == delivered([b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\n\r\n"])[0]
 
 
-def test_with_its_status_here_the_rest_of_an_answer_does_not_matter() -> None:
-    """A body that never ends, or is far too large, does not make a delivery fail."""
+def test_an_error_after_the_status_does_not_matter() -> None:
+    """A body that never ends or is too large does not make a delivery fail."""
     hangs = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbut it"
     large = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 200_000
     assert 1 == delivered([hangs], timeout=timedelta(seconds=0.3))[0]
     assert 1 == delivered([large])[0]
 
 
-def test_an_answer_that_does_not_come_is_waited_for_as_long_as_said() -> None:
-    """Then it is tried again; after the last try the reason says that there was none."""
+def test_an_attempt_without_an_answer_ends_after_the_timeout() -> None:
+    """Then comes the next attempt. After the last attempt the reason says that there was no answer."""
     assert 2 == delivered([b"", OK], timeout=timedelta(seconds=0.3))[0]
     with pytest.raises(UndeliveredError, match=r"^no answer: TimeoutError after 3$"):
-        delivered([b""], timeout=timedelta(seconds=0.1))
+        delivered([b""], timeout=timedelta(seconds=0.5))
     with pytest.raises(UndeliveredError, match=r"^no answer: RemoteProtocolError after 3$"):
         delivered([b"hello\r\n\r\n"])
 
 
 def test_nobody_listening_is_no_answer() -> None:
-    """The reason names the error, and not the URL."""
+    """The reason names the error but not the URL."""
 
     async def deliver() -> None:
         url = f"http://127.0.0.1:{free_port()}/t0ken"
@@ -94,14 +103,14 @@ def test_nobody_listening_is_no_answer() -> None:
 
 @pytest.mark.parametrize("status", [b"301 Moved", b"400 Bad", b"401 No", b"404 Not Found", b"410 Gone", b"422 No"])
 def test_other_answers_are_final(status: bytes) -> None:
-    """One try, and the answer is the reason."""
+    """There is one attempt, and the reason names the answer."""
     with pytest.raises(UndeliveredError, match=f"^answer {status.decode()} after 1$"):
         delivered([b"HTTP/1.1 " + status + b"\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n"])
 
 
 @pytest.mark.parametrize("status", [b"408 Slow", b"429 Busy", b"500 Oh", b"502 Bad", b"503 Down", b"599 What"])
 def test_these_answers_are_tried_again(status: bytes) -> None:
-    """Until the answer is another one, or after the last try."""
+    """Attempts follow until another answer comes, or until the last attempt."""
     again = b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\n\r\n"
     assert 3 == delivered([again, again, OK])[0]
     with pytest.raises(UndeliveredError, match=f"^answer {status.decode()} after 3$"):
@@ -109,7 +118,7 @@ def test_these_answers_are_tried_again(status: bytes) -> None:
 
 
 def test_a_receiver_cannot_ask_for_more_than_the_longest_wait() -> None:
-    """A Retry-After of a day is cut to the endpoint's own limit."""
+    """A Retry-After of a day is cut to the longest wait of the endpoint."""
     asks = b"HTTP/1.1 429 Busy\r\nRetry-After: 86400\r\nContent-Length: 0\r\n\r\n"
     asked, seconds = delivered([asks, OK], longest_wait=timedelta(seconds=0.5))
     assert 2 == asked
@@ -121,11 +130,94 @@ def test_a_receiver_cannot_ask_for_more_than_the_longest_wait() -> None:
     [(None, None), ("0", 0), ("120", 120), ("-1", None), ("1.5", None), ("soon", None), ("٣", None), ("", None)],
 )
 def test_retry_after_in_seconds(value: str | None, seconds: float | None) -> None:
-    """Whole seconds; what is neither those nor a date is as if it were not there."""
+    """Whole seconds are accepted. A text that is neither a number nor a date counts as absent."""
     assert seconds == _retry_after(value)
 
 
 def test_retry_after_as_a_date() -> None:
-    """The time until then, none for a time that has passed."""
+    """The wait lasts until the date. It is zero for a date in the past."""
     assert 50 < (_retry_after(format_datetime(datetime.now(UTC) + timedelta(minutes=1), usegmt=True)) or 0) <= 60
     assert 0 == _retry_after("Wed, 21 Oct 2015 07:28:00 GMT")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "Mon, 01 Jan 99999999999 00:00:00 GMT",
+        "Mon, 01 Jan 10000 00:00:00 GMT",
+        "Mon, 32 Jan 2026 00:00:00 GMT",
+        "Mon, 01 Jan 2026 00:00:00 +9999999",
+        "Mon, 01 Jan 2026 99:99:99 GMT",
+        "nan",
+        "inf",
+        "-1e9",
+    ],
+)
+def test_defect_7_a_retry_after_that_is_no_time_is_ignored(value: str) -> None:
+    """Such a header counts as absent, and the usual wait applies."""
+    assert _retry_after(value) is None
+
+
+@given(st.text(max_size=60) | st.from_regex(r"\A\w{3}, \d{1,20} \w{3} \d{1,20} \d{1,5}:\d\d:\d\d [+-]?\w{1,9}\Z"))
+def test_defect_7_no_retry_after_raises_an_error(value: str) -> None:
+    """Every text gives None or a number of seconds that is not negative."""
+    seconds = _retry_after(value)
+    assert seconds is None or seconds >= 0
+
+
+def test_defect_7_a_huge_retry_after_is_cut_to_the_longest_wait() -> None:
+    """Receivers can name more seconds than a float has digits."""
+    asks = b"HTTP/1.1 503 Down\r\nRetry-After: " + b"9" * 400 + b"\r\nContent-Length: 0\r\n\r\n"
+    assert 2 == delivered([asks, OK], longest_wait=timedelta(seconds=0.1))[0]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 503 \xff\xfe\r\nRetry-After: Mon, 01 Jan 99999999999 00:00:00 GMT\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 503 Down\r\nLocation: http://[::1\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 503 Down\r\nSet-Cookie: a=b; Expires=Mon, 01 Jan 99999999999 00:00:00 GMT\r\n\r\n",
+        b"HTTP/1.1 503 Down\r\nContent-Length: -1\r\n\r\n",
+        b"HTTP/1.1 503 Down\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 503 Down\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nnone",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n",
+        b"HTTP/1.1 999 Odd\r\nContent-Length: 0\r\n\r\n",
+        b"\x16\x03\x01\x00\x00",
+    ],
+)
+def test_defect_7_whatever_a_receiver_answers_is_a_failed_attempt(answer: bytes) -> None:
+    """No response raises anything but UndeliveredError: another error would end the dispatchers of all endpoints."""
+    with pytest.raises(UndeliveredError, match="after"):
+        delivered([answer], attempts=1, timeout=timedelta(seconds=1))
+
+
+@pytest.mark.parametrize("error", [UnicodeError("label too long"), OverflowError(), RuntimeError(), KeyError("a")])
+def test_defect_7_an_unexpected_error_of_the_client_is_a_failed_attempt(error: Exception) -> None:
+    """An error that httpx does not document counts as no answer."""
+
+    class Client:
+        def stream(self, *_: object, **__: object) -> None:
+            raise error
+
+    endpoint = Endpoint("a", "http://crm.example/hook", (b"x" * 24,), attempts=1)
+    delivery = Delivery(endpoint, cast(httpx.AsyncClient, Client()), Metrics(CollectorRegistry()))
+    with pytest.raises(UndeliveredError, match=rf"^no answer: {type(error).__name__}$"):
+        asyncio.run(delivery.deliver(MESSAGE))
+
+
+def test_defect_7_a_reason_phrase_is_cut() -> None:
+    """The phrase becomes part of a dead letter, whose headers must stay small."""
+    answer = b"HTTP/1.1 400 " + b"x" * 50_000 + b"\r\nContent-Length: 0\r\n\r\n"
+    with pytest.raises(UndeliveredError) as caught:
+        delivered([answer])
+    is_short = len(str(caught.value)) < 300
+    assert is_short
+
+
+def test_defect_7_cookies_are_not_kept() -> None:
+    """A receiver that sets cookies would make each request, and the memory of the process, larger."""
+    requests: list[bytes] = []
+    sets = b"HTTP/1.1 503 Down\r\nSet-Cookie: session=1\r\nContent-Length: 0\r\n\r\n"
+    delivered([sets, OK], requests=requests)
+    assert 2 == len(requests)
+    assert b"cookie" not in requests[1].lower()

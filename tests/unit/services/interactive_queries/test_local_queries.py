@@ -9,15 +9,22 @@ from hypothesis import strategies as st
 
 from schemas.topics import LOYALTY_BALANCES, STORE_SALES
 from services.interactive_queries.local import LocalInstance
-from services.interactive_queries.queries import KeyRange, Row, Share, count, look_up, scan, share_of, window_keys
+from services.interactive_queries.local_queries import (
+    KeyRange,
+    Row,
+    ServingPartitions,
+    count,
+    look_up,
+    scan,
+    serving_partitions,
+    window_keys,
+)
 from services.settings import Settings
 from services.state_stores.contract import Checkpoint, StorePartition
-from services.state_stores.definition import StoreDefinition, View
-from services.state_stores.entry import Entry
-from services.state_stores.local import LocalStores
+from services.state_stores.definition import StoreDefinition, VersionedValue, View
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.store import StateStore
-from services.state_stores.task import Progress, StoreTask
+from services.state_stores.store import LocalStores, StateStore
+from services.state_stores.task import StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
 from tests.support.clusters import FakeFeed, FixedMembership
 
@@ -28,8 +35,8 @@ DEFINITION = StoreDefinition("things", LOYALTY_BALANCES, lambda key, value: View
 Open = Callable[[], StorePartition]
 
 
-def entry_of(key: bytes) -> Entry:
-    return Entry(len(key), 7, 8, b'{"key":"' + key.hex().encode() + b'"}')
+def entry_of(key: bytes) -> VersionedValue:
+    return VersionedValue(len(key), 7, 8, b'{"key":"' + key.hex().encode() + b'"}')
 
 
 def new_store(open_store: Open, keys: set[bytes], restoring: frozenset[int] = frozenset()) -> StateStore:
@@ -39,14 +46,14 @@ def new_store(open_store: Open, keys: set[bytes], restoring: frozenset[int] = fr
         mine = {key: entry_of(key).pack() for key in keys if store.partition_of(key) == number}
         partition.apply(mine, Checkpoint("test", 40, 0))
         target = 50 if number in restoring else 0
-        store.add(StoreTask(DEFINITION, number, partition, "test", Progress(None, 0, 40, 45, target)))
+        store.add(StoreTask(DEFINITION, number, partition, "test", TaskProgress(None, 0, 40, 45, target)))
     return store
 
 
-def whole(store: StateStore, wanted: Sequence[int] = (0, 1, 2)) -> Share:
+def whole(store: StateStore, wanted: Sequence[int] = (0, 1, 2)) -> ServingPartitions:
     """The share of an instance that has the store and owns none of it."""
     stores = LocalStores({"things": store}, FakeFeed(), SequenceWaiters())
-    return share_of(LocalInstance(stores, FixedMembership("http://one"), Settings()), store, wanted)
+    return serving_partitions(LocalInstance(stores, FixedMembership("http://one"), Settings()), store, wanted)
 
 
 def close(store: StateStore) -> None:
@@ -80,7 +87,7 @@ def test_pages_visit_every_key_once_and_in_order(
 
     expected = sorted(key for key in keys if first <= key and (last is None or key <= last) and key.startswith(prefix))
     assert expected == [row.key for row in visited]
-    assert all(row.entry == entry_of(row.key) and row.partition == store.partition_of(row.key) for row in visited)
+    assert all(row.value == entry_of(row.key) and row.partition == store.partition_of(row.key) for row in visited)
     close(store)
 
 
@@ -105,7 +112,7 @@ def test_a_share_leaves_out_what_is_restoring_or_elsewhere() -> None:
     share = whole(store)
 
     assert [1, 2] == share.missing
-    assert [(0, 40, 5, True)] == [(each.partition, each.position, each.lag, each.stale) for each in share.standings]
+    assert [(0, 40, 5, True)] == [(each.partition, each.position, each.lag, each.stale) for each in share.statuses]
     assert {0} == {row.partition for row in scan(share, ALL, 100).rows}
     assert sorted(key for key in keys if store.partition_of(key) == 0) == [
         row.key for row in look_up(store, share, keys)

@@ -4,23 +4,23 @@ from typing import cast
 
 import pytest
 
+from services.interactive_queries.assignment import GroupAssignment
 from services.interactive_queries.group import GroupView, view_of
 from services.interactive_queries.membership import GroupMembership
 from services.interactive_queries.reports import HeldPartition, InstanceReport, PeerReports
-from services.interactive_queries.sharing import GroupAssignment
-from services.state_stores.assignment import Place, Role
+from services.state_stores.assignment import ChangelogPartition, Role
 from tests.support.clusters import URL, FixedMembership, description, member, view
 
 OTHER, THIRD = "http://10.0.0.2:8080", "http://10.0.0.3:8080"
 BALANCES, SALES = "loyalty-balances", "store-sales"
-PLACES: list[Place] = [(BALANCES, number) for number in range(3)]
+PLACES: list[ChangelogPartition] = [(BALANCES, number) for number in range(3)]
 TOPICS = {BALANCES: 3, SALES: 3}
 
 
 class Member(FixedMembership):
     """A membership that notes what it joins."""
 
-    places = PLACES
+    partitions = PLACES
     joined: dict[str, int] | None = None
 
     @property
@@ -42,7 +42,7 @@ def reports() -> PeerReports:
 
 
 def sharing(
-    membership: Member, reports: PeerReports, standbys: int = 0, on_disk: tuple[Place, ...] = ()
+    membership: Member, reports: PeerReports, standbys: int = 0, on_disk: tuple[ChangelogPartition, ...] = ()
 ) -> GroupAssignment:
     stores = {BALANCES: ["customer-balances", "top-customers"], SALES: ["store-sales"]}
     assignment = GroupAssignment(cast(GroupMembership, membership), reports, standbys, frozenset(on_disk), stores)
@@ -58,7 +58,7 @@ def serves(url: str, *held: tuple[str, int], role: Role = Role.ACTIVE) -> Instan
     return InstanceReport(url=url, group="loyalty-api", partitions=tuple(partitions))
 
 
-def numbers(holdings: dict[Place, Role], role: Role, topic: str = BALANCES) -> list[int]:
+def numbers(holdings: dict[ChangelogPartition, Role], role: Role, topic: str = BALANCES) -> list[int]:
     return sorted(number for (name, number), held in holdings.items() if (name, held) == (topic, role))
 
 
@@ -144,7 +144,9 @@ def test_what_is_on_disk_is_held_until_the_group_has_settled(membership: Member,
         (view({URL: PLACES[:1], OTHER: PLACES[1:]}), []),  # has not heard of its share
     ],
 )
-def test_has_not_settled(membership: Member, reports: PeerReports, found: GroupView | None, owned: list[Place]) -> None:
+def test_has_not_settled(
+    membership: Member, reports: PeerReports, found: GroupView | None, owned: list[ChangelogPartition]
+) -> None:
     """Settled is when the group has given everything away, and this instance knows of its share."""
     membership.view, membership.owned = found, frozenset(owned)
 

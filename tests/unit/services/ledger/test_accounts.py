@@ -1,9 +1,9 @@
-"""Missing sequences: services.ledger.gaps."""
+"""Missing sequences: services.ledger.accounts."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.ledger.gaps import Gap, track
+from services.ledger.accounts import Gap, find_gaps
 
 
 @given(st.lists(st.lists(st.integers(1, 40), max_size=10), max_size=6))
@@ -11,7 +11,7 @@ def test_gaps_are_what_is_missing(batches: list[list[int]]) -> None:
     """In whatever order and batches sequences come, repeats included: the gaps are those below the highest not seen."""
     last, gaps = 0, list[Gap]()
     for batch in batches:
-        last, gaps = track(last, gaps, batch)
+        last, gaps = find_gaps(last, gaps, batch)
     seen = {sequence for batch in batches for sequence in batch}
     assert max(seen, default=0) == last
     missing = [sequence for gap in gaps for sequence in range(gap.first, gap.last + 1)]

@@ -1,0 +1,100 @@
+"""Writes one event, or one change at a due time, into an account."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from services.domain.account import lots
+from services.domain.account.lots import Lots, Terms
+from services.domain.account.model import Account, Outcome
+from services.domain.entries import Decision, Entry, Kind, Refusal
+from services.domain.events import Command, Event, Purchase, Reserve
+from services.domain.programme import Programme, Programmes
+
+
+@dataclass(slots=True)
+class Posting:
+    """An event, or a change at a due time, that is being written into an account.
+
+    Attributes:
+        account: the posting changes it.
+        programme: the version that decides at ``time``.
+        outcome: receives the entries, decisions and credits.
+        event: None for a change at a due time.
+    """
+
+    account: Account
+    programmes: Programmes
+    programme: Programme
+    time: int
+    outcome: Outcome
+    event: Event | None = None
+
+    def enter(self, kind: Kind, points: int = 0, **details: Any) -> Entry:
+        """Appends an entry with the current state of the account. ``details`` are further fields of the entry."""
+        account, event = self.account, self.event
+        account.sequence += 1
+        account.updated_time = max(account.updated_time, self.time)
+        if isinstance(event, Purchase):
+            details |= {
+                "event_id": event.invoice_number,
+                "invoice_number": event.invoice_number,
+                "total_amount": event.total_amount,
+            }
+        elif event is not None:
+            details = {"event_id": event.command_id, "reason": event.reason, "actor": event.actor} | details
+        available, pending, reserved = account.available, account.pending, account.reserved
+        entry = Entry(
+            sequence=account.sequence,
+            opened_time=account.opened_time,
+            kind=kind,
+            points=points,
+            total=available + pending + reserved,
+            available=available,
+            pending=pending,
+            reserved=reserved,
+            time=self.time,
+            programme_version=self.programme.version,
+            tier=account.tier,
+            **details,
+        )
+        self.outcome.entries.append(entry)
+        return entry
+
+    def decide(self, command: Command, entry: Entry, redemption_id: str = "", refusal: Refusal | None = None) -> None:
+        """Appends the decision that follows from the entry of the command."""
+        reserved = entry.kind is Kind.RESERVED
+        self.outcome.decisions.append(
+            Decision(
+                command_id=command.command_id,
+                kind=command.kind,
+                request_hash=command.request_hash,
+                refusal=refusal,
+                points=command.points if isinstance(command, Reserve) and reserved else entry.points,
+                redemption_id=redemption_id,
+                account_sequence=entry.sequence,
+                opened_time=entry.opened_time,
+                total=entry.total,
+                available=entry.available,
+                expires_time=entry.expires_time if reserved else 0,
+                time=entry.time,
+            )
+        )
+
+    def add(self, added: Lots) -> None:
+        """Adds points. They pay the debt first, from the lots that expire soonest."""
+        account = self.account
+        lots.add(account.lots, added)
+        if account.debt:
+            account.debt -= sum(lots.take_any(account.lots, account.debt).values())
+
+    def take_back(self, points: int, preferred: Terms | None = None, *, into_debt: bool) -> int:
+        """Takes points from all lots, also pending ones, and returns how many it took.
+
+        If there are too few points, the account gets a debt with ``into_debt``. Without it, the rest is not taken.
+        """
+        account = self.account
+        taken = sum(lots.take_any(account.lots, points, preferred).values())
+        if into_debt:
+            account.debt += points - taken
+            return points
+        return taken

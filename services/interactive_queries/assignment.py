@@ -1,0 +1,91 @@
+"""The partitions that this instance holds: those it owns, its standbys, and copies that it must not close yet."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from services.interactive_queries.group import GroupView, representative_topics, standbys_of
+from services.interactive_queries.membership import GroupMembership
+from services.interactive_queries.reports import PeerReports
+from services.state_stores.assignment import ChangelogPartition, Role
+
+
+class GroupAssignment:
+    """Distributes partitions through the consumer group (see ``Assignment``)."""
+
+    def __init__(
+        self,
+        membership: GroupMembership,
+        reports: PeerReports,
+        standby_replicas: int,
+        on_disk: frozenset[ChangelogPartition],
+        stores_of: Mapping[str, Collection[str]],
+    ) -> None:
+        """Prepare an assignment.
+
+        Args:
+            membership: the membership of the group.
+            reports: the reports of the peers.
+            standby_replicas: the number of standbys of each partition.
+            on_disk: the partitions with local data. They are held until the group is known, so that a restarted
+                instance serves while the coordinator still waits for the heartbeats of its previous process.
+            stores_of: the names of the stores of each topic.
+        """
+        self._membership = membership
+        self._reports = reports
+        self._standby_replicas = standby_replicas
+        self._stores_of = stores_of
+        self._standbys = on_disk
+        self._representative_of: Mapping[str, str] = {}
+        self._last_view: GroupView | None = None
+
+    def attach(self, topics: Mapping[str, int]) -> None:
+        self._representative_of = representative_topics(topics)
+        self._standbys = frozenset(each for each in self._standbys if each[1] < topics.get(each[0], 0))
+        self._membership.join({topic: topics[topic] for topic in set(self._representative_of.values())})
+
+    def leave(self) -> None:
+        self._membership.leave()
+
+    @property
+    def alive(self) -> bool:
+        return self._membership.alive
+
+    @property
+    def settled(self) -> bool:
+        view, member_id = self._membership.view, self._membership.member_id
+        if view is None or not view.covers(self._membership.partitions):
+            return False
+        own = {partition for partition, owner in view.owners.items() if owner.member_id == member_id}
+        return own == self._membership.owned and view.has(member_id or "")
+
+    def holdings(self, held: Collection[ChangelogPartition]) -> Mapping[ChangelogPartition, Role]:
+        owned, view = self._with_copartitioned(self._membership.owned), self._membership.view
+        if view is not None and view is not self._last_view and view.covers(self._membership.partitions):
+            # Standbys are computed from complete views only. During a rebalance copies would be closed and reopened.
+            own = self._membership.url
+            self._standbys = self._with_copartitioned(
+                partition
+                for partition in self._membership.partitions
+                if own in standbys_of(view, partition, self._standby_replicas)
+            )
+            self._last_view = view
+        kept = self._standbys | {partition for partition in held if self._is_needed(partition, view)}
+        return {**dict.fromkeys(kept, Role.STANDBY), **dict.fromkeys(owned, Role.ACTIVE)}
+
+    def _with_copartitioned(self, partitions: Iterable[ChangelogPartition]) -> frozenset[ChangelogPartition]:
+        distributed = frozenset(partitions)
+        return frozenset(
+            (topic, number)
+            for topic, representative in self._representative_of.items()
+            for owned_topic, number in distributed
+            if owned_topic == representative
+        )
+
+    def _is_needed(self, partition: ChangelogPartition, view: GroupView | None) -> bool:
+        """Whether this copy must stay, because the new owner does not serve the partition yet."""
+        topic, number = partition
+        owner = view.owners.get((self._representative_of.get(topic, topic), number)) if view else None
+        report = self._reports.of(owner.url) if owner else None
+        if report is None:
+            return True
+        copies = [report.copies.get((store, number)) for store in self._stores_of[topic]]
+        return not all(copy is not None and copy.role is Role.ACTIVE for copy in copies)

@@ -1,0 +1,135 @@
+"""Reads the topic loyalty and appends its entries to the ledger."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import structlog
+from confluent_kafka import Message, TopicCollection, TopicPartition
+
+from schemas.topics import LOYALTY
+from services.ledger.appender import Appender, Batch
+from services.ledger.database import AWAY
+from services.ledger.metrics import Metrics
+from services.ledger.positions import PositionMovedError, Span, Watermarks
+from services.ledger.records import CardEntry, Undecodable, entry_of
+from services.messaging import clients
+from services.messaging.avro import Record, UndecodableError
+from services.messaging.log_reader import LogReader
+from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
+from services.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+CLIENT_ID = "loyalty-ledger"
+
+# A larger batch would not be faster: the commit costs little beside so many rows. This many records fit in memory.
+_BATCH_RECORDS = 5_000
+_POLL_SECONDS = 0.5
+_BROKER_SECONDS = 5.0
+_CHECK_SECONDS = 5.0
+
+_TEMPORARY = (*AWAY, SchemaRegistryUnavailableError, PositionMovedError)
+"""After these errors the consumer reads the positions again and continues there. It skips nothing."""
+
+
+class LedgerConsumer:
+    """Appends all records of the topic until it is told to stop.
+
+    It is not a member of a consumer group: the database stores the positions, in the transactions of the entries.
+    """
+
+    def __init__(
+        self, settings: Settings, appender: Appender, decode: Callable[[bytes], Record], metrics: Metrics
+    ) -> None:
+        self._settings = settings
+        self._topic = settings.name_of(LOYALTY)
+        self._appender = appender
+        self._decode = decode
+        self._metrics = metrics
+        self._reader = LogReader(settings, CLIENT_ID, retry_on=_TEMPORARY, **{"enable.partition.eof": False})
+        self._positions: dict[int, int] = {}
+        self._next_check = 0.0
+        metrics.ready.set_function(lambda: self.problem is None)
+
+    @property
+    def problem(self) -> str | None:
+        """Why the ledger cannot append now, for an operator; None if it can."""
+        return self._reader.error or (None if self._reader.connected else "not connected")
+
+    def stop(self) -> None:
+        """Make ``run`` return after the current transaction."""
+        self._reader.stop()
+
+    def run(self) -> None:
+        """Append until ``stop``. Raises LedgerError."""
+        self._reader.run(self._connect, self._poll_once)
+
+    def _connect(self) -> None:
+        """Read the positions from the database and continue there."""
+        admin = clients.admin(self._settings, CLIENT_ID)
+        (future,) = admin.describe_topics(TopicCollection([self._topic]), request_timeout=_BROKER_SECONDS).values()
+        topic = future.result()
+        consumer = self._reader.consumer
+        marks = {}
+        for partition in topic.partitions:
+            offsets = consumer.get_watermark_offsets(TopicPartition(self._topic, partition.id), timeout=_BROKER_SECONDS)
+            marks[partition.id] = Watermarks(*offsets)
+        self._positions = self._appender.open(str(topic.topic_id), marks)
+        self._metrics.gaps.set(self._appender.count_gaps())
+        consumer.assign([TopicPartition(self._topic, number, start) for number, start in self._positions.items()])
+        log.info("following", topic=self._topic, positions=self._positions)
+
+    def _poll_once(self) -> None:
+        records = self._reader.read(_BATCH_RECORDS, _POLL_SECONDS).records
+        if records:
+            self._append([message for of_partition in records.values() for message in of_partition])
+        elif time.monotonic() >= self._next_check:
+            # A quiet topic does not show that the database is away, or that `loyalty ledger reread` was run.
+            self._appender.check(self._positions)
+            self._next_check = time.monotonic() + _CHECK_SECONDS
+        self._appender.checkpoint_after_erasure()
+        for partition, position in self._positions.items():
+            self._metrics.position.labels(partition).set(position)
+            self._metrics.lag.labels(partition).set(max(0, self._reader.end_offset(self._topic, partition) - position))
+
+    def _append(self, messages: Sequence[Message]) -> None:
+        batch = self._batch(messages)
+        with self._metrics.transaction_seconds.time():
+            appended = self._appender.append(batch)
+        self._positions |= {partition: span.end for partition, span in batch.spans.items()}
+        self._metrics.entries.inc(appended.entries)
+        self._metrics.repeats.inc(len(batch.entries) - appended.entries)
+        self._metrics.undecodable.inc(len(batch.undecodable))
+        self._metrics.erased.inc(appended.erased)
+        self._metrics.gaps.inc(appended.gaps)
+        for record in batch.undecodable:
+            # The log never shows the key, because it is a card number.
+            log.error(
+                "a record is not an entry; `loyalty ledger undecodable` lists all of them",
+                topic=self._topic,
+                partition=record.partition,
+                offset=record.offset,
+                reason=record.reason,
+            )
+
+    def _batch(self, messages: Sequence[Message]) -> Batch:
+        entries: list[CardEntry] = []
+        undecodable: list[Undecodable] = []
+        ends: dict[int, int] = {}
+        for message in messages:
+            # The type of these methods includes None for messages that do not come from a consumer.
+            partition, offset = cast(int, message.partition()), cast(int, message.offset())
+            ends[partition] = offset + 1
+            try:
+                entries.append(self._entry(message))
+            except (UndecodableError, UnknownSchemaIdError) as error:
+                undecodable.append(Undecodable(partition, offset, message.timestamp()[1], str(error)))
+        spans = {partition: Span(self._positions[partition], end) for partition, end in ends.items()}
+        return Batch(entries, undecodable, spans)
+
+    def _entry(self, message: Message) -> CardEntry:
+        value = message.value()
+        if value is None:
+            raise UndecodableError("it has no value")
+        return entry_of(self._decode(value), message.key())

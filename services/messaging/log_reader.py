@@ -1,0 +1,154 @@
+"""Reads Kafka partitions in batches from positions that its user stores, and reconnects after errors."""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import NamedTuple, Self, cast
+
+import stamina
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from services.messaging import clients
+from services.settings import Settings
+
+_PROBE_SECONDS = 1.0
+# stop() takes at most this long while Kafka does not answer.
+_LONGEST_BACKOFF_SECONDS = 2.0
+
+
+class Batch(NamedTuple):
+    """What one read returns. A partition is identified by its topic and number.
+
+    Attributes:
+        records: the records of each partition, in the order of their offsets.
+        ends: the end offset of each partition whose end was reached (only with ``enable.partition.eof``). It can be
+            above the last record, because transaction markers and compacted records have offsets too.
+    """
+
+    records: dict[tuple[str, int], list[Message]]
+    ends: dict[tuple[str, int], int]
+
+
+class LogReader:
+    """Reads partitions with one consumer.
+
+    The user stores its own positions, for example in a database transaction with the results. So an offset that the
+    broker does not have is an error by default: a jump to another offset would lose or repeat records.
+    A member of a consumer group passes ``group.id`` and ``auto.offset.reset``, and subscribes with ``consumer``.
+
+    Attributes:
+        consumer: the Kafka consumer, from ``__enter__`` to ``__exit__``. Its user assigns the partitions to it.
+        connected: whether ``connect`` has succeeded since the last error.
+        error: why the reader cannot read now, in one line; None if it can.
+        last_step_time: when ``run`` started its last step, in seconds of ``time.monotonic``.
+    """
+
+    consumer: Consumer
+
+    def __init__(
+        self,
+        settings: Settings,
+        client_id: str,
+        *,
+        retry_on: tuple[type[Exception], ...] = (),
+        **options: clients.Option,
+    ) -> None:
+        """Prepare a reader.
+
+        Args:
+            settings: where the brokers are.
+            client_id: the client id, and the group id of a reader that is not a member of a group.
+            retry_on: errors after which ``run`` reconnects, besides KafkaException.
+            options: options of librdkafka, for example ``enable.partition.eof``.
+        """
+        self._settings = settings
+        self._client_id = client_id
+        self._retry_on: tuple[type[Exception], ...] = (KafkaException, *retry_on)
+        self._options = {"auto.offset.reset": "error", "error_cb": self._note_client_error, **options}
+        self._stopping = threading.Event()
+        self.connected = False
+        self.error: str | None = None
+        self.last_step_time = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self.consumer = clients.consumer(self._settings, self._client_id, **self._options)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connected = False
+        self.consumer.close()
+
+    def run(self, connect: Callable[[], None], poll_once: Callable[[], None]) -> None:
+        """Call ``connect``, then ``poll_once`` repeatedly, until ``stop``.
+
+        Both may raise KafkaException or an error of ``retry_on``. The reader then waits, and calls ``connect`` again:
+        it must find the stored positions and assign them. Any other error ends the run and is raised.
+        """
+        with self:
+            while not self._stopping.is_set():
+                # A new context for each step: the wait is short again after a success.
+                for attempt in stamina.retry_context(
+                    on=self._retry_on, attempts=None, timeout=None, wait_max=_LONGEST_BACKOFF_SECONDS
+                ):
+                    with attempt:
+                        self._step(connect, poll_once)
+
+    def stop(self) -> None:
+        """Make ``run`` return after its current step."""
+        self._stopping.set()
+
+    def read(self, max_records: int, timeout_seconds: float) -> Batch:
+        """Wait for a record, then return it with all records that have arrived already.
+
+        Returns an empty batch after the timeout. Raises KafkaException for an error of the client or of a partition.
+        """
+        batch = Batch(defaultdict(list), {})
+        first = self.consumer.poll(timeout_seconds)
+        if first is None:
+            if self.error:
+                self._probe()
+            return batch
+        for message in [first, *self.consumer.consume(max_records - 1, 0)]:
+            # The type of these methods includes None for messages that do not come from a consumer.
+            partition = cast(tuple[str, int], (message.topic(), message.partition()))
+            error = message.error()
+            if error is None:
+                batch.records[partition].append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # the library's public name
+                batch.ends[partition] = cast(int, message.offset())
+            else:
+                raise KafkaException(error)
+        self.error = None
+        return batch
+
+    def end_offset(self, topic: str, partition: int) -> int:
+        """The end offset that came with the last fetch; negative if it is not known yet."""
+        return self.consumer.get_watermark_offsets(TopicPartition(topic, partition), cached=True)[1]
+
+    def _step(self, connect: Callable[[], None], poll_once: Callable[[], None]) -> None:
+        self.last_step_time = time.monotonic()
+        if self._stopping.is_set():
+            return
+        try:
+            if not self.connected:
+                connect()
+                self.connected, self.error = True, None
+            poll_once()
+        except self._retry_on as error:
+            self.connected, self.error = False, _in_one_line(error)
+            raise
+
+    def _probe(self) -> None:
+        """Clear the error if a broker answers: librdkafka reconnects by itself, and does not report it."""
+        self.consumer.list_topics(timeout=_PROBE_SECONDS)
+        self.error = None
+
+    def _note_client_error(self, error: KafkaError) -> None:
+        self.error = error.str()
+
+
+def _in_one_line(error: Exception) -> str:
+    if isinstance(error, KafkaException):
+        return str(error.args[0].str())
+    return f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -1,0 +1,282 @@
+"""Reads the topic loyalty for one endpoint and delivers its notifications."""
+
+import asyncio
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Message as KafkaMessage
+
+from schemas import topics
+from services.messaging import clients
+from services.messaging.avro import decoder
+from services.messaging.dead_letters import DeadLetterWriter
+from services.messaging.log_reader import LogReader
+from services.messaging.record_position import RecordPosition
+from services.messaging.schema_ids import SchemaIds, UnknownSchemaIdError
+from services.settings import Settings
+from services.webhooks.delivery import UndeliveredError
+from services.webhooks.endpoints import Endpoint
+from services.webhooks.message import Message
+from services.webhooks.metrics import Metrics
+
+log = structlog.get_logger(__name__)
+
+MAX_UNCOMMITTED = 500
+"""Records of one partition that are read and not committed. A crash repeats at most so many deliveries.
+
+A small number repeats little after a crash. With a large number other customers wait less for a retried notification.
+"""
+
+_IDLE_SECONDS = 0.5
+_BUSY_SECONDS = 0.05
+_BROKER_SECONDS = 10.0
+_MILLISECONDS = 1_000
+
+
+class UncommittedOffsets:
+    """The offsets of each partition that were read and not committed, and which of them are finished."""
+
+    def __init__(self) -> None:
+        # By partition: offset to whether it is finished, in the order of the offsets.
+        self._finished: defaultdict[int, dict[int, bool]] = defaultdict(dict)
+
+    def add(self, position: RecordPosition) -> None:
+        """Add the next record of a partition."""
+        self._finished[position.partition][position.offset] = False
+
+    def finish(self, position: RecordPosition) -> None:
+        """Note that a record needs no more work. Unknown positions are ignored."""
+        if position.offset in self._finished[position.partition]:
+            self._finished[position.partition][position.offset] = True
+
+    def count(self, partition: int) -> int:
+        return len(self._finished[partition])
+
+    def committable(self) -> dict[int, int]:
+        """By partition: the offset to commit, which is the one behind the finished records at the start."""
+        found = {}
+        for partition, offsets in self._finished.items():
+            for offset, finished in offsets.items():
+                if not finished:
+                    break
+                found[partition] = offset + 1
+        return found
+
+    def remove_committed(self, committed: dict[int, int]) -> None:
+        """Forget the records below these offsets, by partition."""
+        for partition, end in committed.items():
+            rest = {offset: done for offset, done in self._finished[partition].items() if offset >= end}
+            self._finished[partition] = rest
+
+
+class EndpointDispatcher:
+    """Delivers every notification to one endpoint at least once, in the order of each customer.
+
+    The endpoint has its own consumer group, so several processes share its partitions. A new endpoint starts at the end
+    of the topic. The dispatcher commits this start at once: then the endpoint gets all later records, even if the
+    process ends before the first one.
+
+    A thread calls the Kafka consumer, one call after the other. Kafka runs the callbacks of a rebalance inside of these
+    calls. All other code runs in the event loop.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        settings: Settings,
+        ids: SchemaIds,
+        deliver: Callable[[Message], Awaitable[None]],
+        dead_letters: DeadLetterWriter,
+        metrics: Metrics,
+    ) -> None:
+        self._endpoint = endpoint
+        self._topic = settings.name_of(topics.LOYALTY)
+        self._decode = decoder(topics.LOYALTY, ids)
+        self._deliver = deliver
+        self._dead_letters = dead_letters
+        self._metrics = metrics
+        self._reader = self._group_reader(settings)
+        self._records: list[KafkaMessage] = []
+        self._deliveries: set[asyncio.Task[None]] = set()
+        self._last_of_key: dict[bytes | None, asyncio.Task[None]] = {}
+        self._uncommitted = UncommittedOffsets()
+        self._paused: set[int] = set()
+        self._revoked = False
+        self._failure: Exception | None = None
+
+    def _group_reader(self, settings: Settings) -> LogReader:
+        options: dict[str, clients.Option] = {
+            "group.id": f"{settings.topic_prefix}loyalty-webhooks-{self._endpoint.name}",
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": int(settings.session_timeout.total_seconds() * _MILLISECONDS),
+            "enable.partition.eof": False,
+            "error_cb": self._log_client_error,
+        }
+        return LogReader(settings, "loyalty-webhooks", retry_on=(), **options)
+
+    def _log_client_error(self, error: KafkaError) -> None:
+        # The client reconnects by itself.
+        log.warning("the Kafka client reports an error", endpoint=self._endpoint.name, error=error.str())
+
+    async def run(self, stopping: threading.Event) -> None:
+        """Deliver until ``stopping`` is set. Records that are not committed come again at the next start.
+
+        Raises KafkaException, PublishError (a dead letter could not be written) and SchemaRegistryUnavailableError.
+        """
+        kafka_thread = ThreadPoolExecutor(1, f"kafka-{self._endpoint.name}")
+        with kafka_thread, self._reader:
+            self._reader.consumer.subscribe(
+                [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
+            )
+            try:
+                while not stopping.is_set() and self._failure is None:
+                    await self._poll_once(kafka_thread)
+            finally:
+                await self._cancel_deliveries()
+                self._commit()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _poll_once(self, kafka_thread: ThreadPoolExecutor) -> None:
+        loop = asyncio.get_running_loop()
+        seconds = _BUSY_SECONDS if self._deliveries else _IDLE_SECONDS
+        await loop.run_in_executor(kafka_thread, self._read, seconds)
+        if self._revoked:
+            await self._cancel_deliveries()
+            self._revoked = False
+        for record in self._records:
+            self._start_delivery(record)
+        self._records.clear()
+        await loop.run_in_executor(kafka_thread, self._commit)
+        self._update_lag()
+
+    def _read(self, seconds: float) -> None:
+        """Read the records that are there; wait for the first one.
+
+        It reads one record per call: after a rebalance, a call for several could return records of revoked partitions.
+        """
+        while len(self._records) < MAX_UNCOMMITTED:
+            try:
+                found = self._reader.read(1, seconds).records
+            except KafkaException as error:
+                if not error.args[0].retriable():
+                    raise
+                return
+            if not found:
+                return
+            for (_, partition), records in found.items():
+                self._records += records
+                for record in records:
+                    self._uncommitted.add(_position_of(record))
+                if self._uncommitted.count(partition) >= MAX_UNCOMMITTED:
+                    self._reader.consumer.pause([TopicPartition(self._topic, partition)])
+                    self._paused.add(partition)
+            seconds = 0
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        assigned = consumer.committed(partitions, timeout=_BROKER_SECONDS)
+        new = [each for each in assigned if each.offset < 0]
+        for each in new:
+            _, each.offset = consumer.get_watermark_offsets(each, timeout=_BROKER_SECONDS)
+        consumer.assign(assigned)
+        if new:
+            consumer.commit(offsets=new, asynchronous=False)
+        log.info("following", endpoint=self._endpoint.name, partitions=sorted(each.partition for each in assigned))
+
+    def _on_revoke(self, _: Consumer, __: list[TopicPartition]) -> None:
+        """Commit what is finished. The next owner of a partition, which can be this process, reads the rest again."""
+        self._commit()
+        self._records.clear()
+        self._uncommitted = UncommittedOffsets()
+        self._paused.clear()
+        self._revoked = True
+
+    async def _cancel_deliveries(self) -> None:
+        for task in self._deliveries:
+            task.cancel()
+        await asyncio.gather(*self._deliveries, return_exceptions=True)
+
+    def _start_delivery(self, record: KafkaMessage) -> None:
+        key = record.key()
+        task = asyncio.create_task(self._process_after(self._last_of_key.get(key), record))
+        self._deliveries.add(task)
+        self._last_of_key[key] = task
+
+        def forget(done: asyncio.Task[None]) -> None:
+            self._deliveries.discard(done)
+            if self._last_of_key.get(key) is done:
+                del self._last_of_key[key]
+
+        task.add_done_callback(forget)
+
+    async def _process_after(self, previous: asyncio.Task[None] | None, record: KafkaMessage) -> None:
+        if previous is not None:
+            await asyncio.wait([previous])
+        try:
+            if self._failure is None:
+                await self._process(record)
+                self._uncommitted.finish(_position_of(record))
+        except Exception as error:  # noqa: BLE001 - `run` raises it
+            self._failure = error
+
+    async def _process(self, record: KafkaMessage) -> None:
+        name = self._endpoint.name
+        try:
+            message = Message.of(self._decode(record.value() or b""))
+        except (ValueError, OverflowError, UnknownSchemaIdError) as error:
+            # The value cannot be decoded, or a time of it is beyond the calendar.
+            await self._write_dead_letter(record, str(error))
+            return
+        if message.kind not in self._endpoint.kinds:
+            return
+        try:
+            await self._deliver(message)
+        except UndeliveredError as error:
+            await self._write_dead_letter(record, str(error))
+            return
+        self._metrics.messages.labels(name, "delivered").inc()
+        self._metrics.delay.labels(name).observe(_age_seconds(record))
+
+    async def _write_dead_letter(self, record: KafkaMessage, reason: str) -> None:
+        await self._dead_letters.write(record, f"webhook {self._endpoint.name}: {reason}")
+        self._metrics.messages.labels(self._endpoint.name, "dead").inc()
+
+    def _commit(self) -> None:
+        """Commit each partition up to its first record that is not finished, and resume partitions that have room."""
+        if not (offsets := self._uncommitted.committable()):
+            return
+        consumer = self._reader.consumer
+        try:
+            positions = [TopicPartition(self._topic, partition, offset) for partition, offset in offsets.items()]
+            consumer.commit(offsets=positions, asynchronous=False)
+        except KafkaException as error:
+            # The next call tries again. If the process ends before, the receiver gets the same ids again.
+            log.warning("the commit failed", endpoint=self._endpoint.name, error=error.args[0].str())
+            return
+        self._uncommitted.remove_committed(offsets)
+        if ready := [each for each in self._paused if self._uncommitted.count(each) <= MAX_UNCOMMITTED // 2]:
+            consumer.resume([TopicPartition(self._topic, partition) for partition in ready])
+            self._paused.difference_update(ready)
+
+    def _update_lag(self) -> None:
+        consumer = self._reader.consumer
+        assigned = consumer.assignment()
+        unread = 0
+        for each in consumer.position(assigned) if assigned else []:
+            if each.offset >= 0:
+                unread += max(0, self._reader.end_offset(self._topic, each.partition) - each.offset)
+        self._metrics.lag.labels(self._endpoint.name).set(unread + len(self._deliveries))
+
+
+def _position_of(record: KafkaMessage) -> RecordPosition:
+    return RecordPosition(int(record.partition() or 0), int(record.offset() or 0))
+
+
+def _age_seconds(record: KafkaMessage) -> float:
+    """The time since the broker appended the record."""
+    return max(0.0, time.time() - record.timestamp()[1] / _MILLISECONDS)

@@ -1,0 +1,112 @@
+"""Faults that only a recomputation of accounts reveals: an early erasure, and a hole in the archive."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+from infra.local.ports import free_port
+from schemas import topics
+from services.domain.events import Erase
+from services.settings import Settings
+from tests.faults.alone import Scenario
+from tests.faults.environment import Environment
+from tests.faults.programs import last_error, loyalty, run_module
+from tests.faults.refusals import delete_to_the_end
+from tests.faults.report import Row
+from tests.support.builders import invoice
+from tests.support.kafka import publish_commands, publish_invoices
+
+_KNOWN, _UNKNOWN = "ERASED-KNOWN", "ERASED-UNKNOWN"
+_BATCH = 50
+_BACKLOG = 8 * _BATCH
+
+
+def erasure_before_late_invoices(name: str, directory: Path, _seed: int) -> Row:
+    """Erase two customers while a backlog delays their older invoices.
+
+    Spark limits a micro-batch for each topic, so it reads the erasures some batches before the invoices. One customer
+    had an account before. The rebuild must give the same balances as the running query.
+    """
+    with Environment(directory, max_offsets_per_trigger=_BATCH) as environment:
+        settings, pipeline = environment.settings, environment.stack.pipeline
+        publish_invoices(settings, invoice("before", _KNOWN, 5_000.0))
+        environment.recovered()
+        environment.settle()
+        environment.halt(pipeline)
+        publish_invoices(settings, *_invoices("filler", "FILLER", _BACKLOG))
+        publish_invoices(settings, invoice("late-1", _KNOWN, 1_000.0), invoice("late-2", _UNKNOWN, 1_000.0))
+        publish_commands(
+            settings, *((card, Erase(append_time=0, command_id=f"erase-{card}")) for card in (_KNOWN, _UNKNOWN))
+        )
+        publish_invoices(settings, invoice("after-1", _KNOWN, 200.0), invoice("after-2", _UNKNOWN, 200.0))
+        environment.resume(pipeline)
+        environment.recovered()
+        environment.settle()
+        served = [environment.balance(card) for card in (_KNOWN, _UNKNOWN)]
+        audited = loyalty(settings, "audit").returncode
+        environment.halt(pipeline)
+        rebuilt = loyalty(settings, "rebuild").returncode
+        environment.resume(pipeline)
+        recovery = environment.recovered()
+        environment.settle()
+        rebuilt_balances = [environment.balance(card) for card in (_KNOWN, _UNKNOWN)]
+        audited_again = loyalty(settings, "audit").returncode
+    wrong = sum(map(bool, (audited, rebuilt, audited_again))) + sum(
+        before != after or before is None for before, after in zip(served, rebuilt_balances, strict=True)
+    )
+    statuses = f"exit status of audit, rebuild, audit: {audited}, {rebuilt}, {audited_again}"
+    evidence = f"{statuses}; balances {served}, after the rebuild {rebuilt_balances}"
+    return Row(name, 2, 0, 0, wrong, recovery_seconds=round(recovery, 1), evidence=evidence)
+
+
+def hole_in_the_archive(name: str, directory: Path, _seed: int) -> Row:
+    """Retention deletes records before the archive reads them, and an operator accepts the loss.
+
+    The archive then has a hole between its first and last record. A rebuild from it must refuse, because it would lose
+    the points of the missing events.
+    """
+    with Environment(directory, archive_dir=str(directory / "archive")) as environment:
+        settings = environment.settings
+        _publish_and_settle(environment, "archived")
+        archived = [_archive(settings).returncode]
+        _publish_and_settle(environment, "lost")
+        delete_to_the_end(environment)
+        _publish_and_settle(environment, "later")
+        refusal = _archive(settings)
+        archived.append(_archive(settings, LOYALTY_ACCEPT_DATA_LOSS="true").returncode)
+        _publish_and_settle(environment, "last")
+        archived.append(_archive(settings).returncode)
+        delete_to_the_end(environment)
+        before = environment.balance("HOLE-0")
+        environment.halt(environment.stack.pipeline)
+        rebuild = loyalty(settings, "rebuild", "--from", "parquet")
+        environment.resume(environment.stack.pipeline)
+        recovery = environment.recovered()
+        after = environment.balance("HOLE-0")
+    is_refused = bool(rebuild.returncode) and topics.POS_INVOICES.name in last_error(rebuild)
+    wrong = (refusal.returncode == 0) + sum(map(bool, archived)) + (not is_refused) + (before != after)
+    evidence = f"rebuild: exit status {rebuild.returncode}, {last_error(rebuild)}; balance {before}, then {after}"
+    return Row(name, 1, 0, 0, wrong, recovery_seconds=round(recovery, 1), evidence=evidence)
+
+
+def _publish_and_settle(environment: Environment, prefix: str) -> None:
+    publish_invoices(environment.settings, *_invoices(prefix, "HOLE", 20))
+    environment.recovered()
+    environment.settle()
+
+
+def _invoices(prefix: str, card: str, count: int) -> Iterable[dict[str, object]]:
+    return (invoice(f"{prefix}-{number}", f"{card}-{number % 5}") for number in range(count))
+
+
+def _archive(settings: Settings, **changes: str) -> CompletedProcess[str]:
+    metrics = str(free_port())
+    return run_module(
+        "pipelines", settings, "--query", "archive", "--available-now", LOYALTY_METRICS_PORT=metrics, **changes
+    )
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "an erasure while older invoices lag": erasure_before_late_invoices,
+    "an archive with a hole": hole_in_the_archive,
+}

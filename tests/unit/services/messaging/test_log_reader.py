@@ -1,0 +1,167 @@
+"""The log reader: its batches, its errors, and how it connects again."""
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+import stamina
+from confluent_kafka import KafkaError, KafkaException
+
+from services.messaging.log_reader import LogReader
+from services.settings import Settings
+
+
+class FakeError:
+    """An error of a message. Instances of KafkaError for messages cannot be made in Python with a partition."""
+
+    def __init__(self, code: int) -> None:
+        self._code = code
+
+    def code(self) -> int:
+        return self._code
+
+
+class FakeMessage:
+    def __init__(self, partition: int, offset: int, error: int | None = None) -> None:
+        self._partition = partition
+        self._offset = offset
+        self._error = error
+
+    def topic(self) -> str:
+        return "t"
+
+    def partition(self) -> int:
+        return self._partition
+
+    def offset(self) -> int:
+        return self._offset
+
+    def error(self) -> FakeError | None:
+        return None if self._error is None else FakeError(self._error)
+
+
+class FakeConsumer:
+    """A consumer that returns these messages, and answers metadata requests unless it is offline."""
+
+    def __init__(self, *messages: FakeMessage) -> None:
+        self.messages = list(messages)
+        self.offline = False
+        self.closed = False
+
+    def poll(self, _: float) -> FakeMessage | None:
+        return self.messages.pop(0) if self.messages else None
+
+    def consume(self, number: int, _: float) -> list[FakeMessage]:
+        taken, self.messages = self.messages[:number], self.messages[number:]
+        return taken
+
+    def list_topics(self, timeout: float) -> None:
+        if self.offline:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def no_waiting() -> Iterator[None]:
+    with stamina.set_testing(True, attempts=1_000):
+        yield
+
+
+def reader_of(monkeypatch: pytest.MonkeyPatch, consumer: FakeConsumer, **arguments: Any) -> LogReader:
+    monkeypatch.setattr("services.messaging.clients.consumer", lambda *_, **__: consumer)
+    return LogReader(Settings(), "test", **arguments)
+
+
+def test_a_batch_has_all_records_that_have_arrived_by_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records are grouped in the order of their offsets, up to the maximum; end offsets are reported separately."""
+    end = FakeMessage(1, 9, KafkaError._PARTITION_EOF)
+    consumer = FakeConsumer(FakeMessage(0, 3), FakeMessage(1, 7), FakeMessage(0, 4), end, FakeMessage(0, 5))
+    with reader_of(monkeypatch, consumer) as reader:
+        first, second, third = (reader.read(4, 0) for _ in range(3))
+
+    offsets = {key: [message.offset() for message in messages] for key, messages in first.records.items()}
+    assert {("t", 0): [3, 4], ("t", 1): [7]} == offsets
+    assert {("t", 1): 9} == first.ends
+    assert [5] == [message.offset() for message in second.records["t", 0]]
+    assert ({}, {}) == third
+    assert consumer.closed
+
+
+def test_an_error_of_a_partition_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user reads again from its stored positions, so no record of the batch is lost."""
+    consumer = FakeConsumer(FakeMessage(0, 3), FakeMessage(0, -1, KafkaError._AUTO_OFFSET_RESET))
+    with reader_of(monkeypatch, consumer) as reader, pytest.raises(KafkaException):
+        reader.read(10, 0)
+
+
+def test_a_client_error_is_cleared_when_a_broker_answers_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Librdkafka reports a lost connection, but not that it has reconnected. A quiet topic must not hide that."""
+    consumer = FakeConsumer()
+    with reader_of(monkeypatch, consumer) as reader:
+        cast(Any, reader._options["error_cb"])(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+        consumer.offline = True
+        with pytest.raises(KafkaException):
+            reader.read(10, 0)
+        assert reader.error is not None
+
+        consumer.offline = False
+        reader.read(10, 0)
+
+        assert reader.error is None
+
+
+@pytest.mark.usefixtures("no_waiting")
+def test_it_connects_again_after_each_transient_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors in connect and in poll_once are retried; the reader says why it does not read, and recovers."""
+    calls: list[str] = []
+    errors: list[str | None] = []
+    outcomes = iter([KafkaException(KafkaError(KafkaError._TIMED_OUT)), None, TimeoutError("the database is away")])
+
+    def connect() -> None:
+        calls.append("connect")
+        errors.append(reader.error)
+        if error := next(outcomes, None):
+            raise error
+
+    def poll_once() -> None:
+        calls.append("poll_once")
+        if error := next(outcomes, None):
+            raise error
+        if len(calls) > 6:
+            assert (True, None) == (reader.connected, reader.error)
+            reader.stop()
+
+    reader = reader_of(monkeypatch, FakeConsumer(), retry_on=(TimeoutError,))
+    reader.run(connect, poll_once)
+
+    assert ["connect", "connect", "poll_once", "connect", "poll_once", "poll_once", "poll_once"] == calls
+    assert [None, "Local: Timed out", "TimeoutError: the database is away"] == errors
+    assert not reader.connected
+
+
+@pytest.mark.usefixtures("no_waiting")
+def test_any_other_error_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect is not retried, and the consumer is closed."""
+    consumer = FakeConsumer()
+
+    def fail() -> None:
+        raise ValueError("a defect")
+
+    with pytest.raises(ValueError, match="a defect"):
+        reader_of(monkeypatch, consumer).run(lambda: None, fail)
+
+    assert consumer.closed
+
+
+@pytest.mark.usefixtures("no_waiting")
+def test_it_stops_while_kafka_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop ends the retries, without an error."""
+    reader = reader_of(monkeypatch, FakeConsumer())
+
+    def connect() -> None:
+        reader.stop()
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    reader.run(connect, lambda: None)

@@ -1,0 +1,90 @@
+"""Damaged data on disk: each read reports them, the copy stops serving, and it is rebuilt from the changelog.
+
+The tests flip 64 bytes in the middle of an SST file, as a failing disk does. Opening the store does not notice that.
+"""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from services.messaging.schema_ids import FolderSchemaIds
+from services.state_stores import catalogue
+from services.state_stores.changelog import Changelog
+from services.state_stores.contract import Checkpoint, StoreCorruptError
+from services.state_stores.definition import VersionedValue
+from services.state_stores.rocksdb import RocksDbStorePartition, RocksDbTuning
+from services.state_stores.store import NotServingError, StateStore
+
+KEYS = [f"card{number:06d}".encode() for number in range(5_000)]
+CHANGELOG = Changelog("here", 3, timedelta(days=1))
+
+
+def damaged_store(directory: Path) -> RocksDbStorePartition:
+    """An open store with one damaged block."""
+    store = RocksDbStorePartition(directory, RocksDbTuning())
+    body = bytes(range(256))  # it hardly compresses, so that the file has many blocks
+    store.apply({key: VersionedValue(1, 7, 0, body + key).pack() for key in KEYS}, Checkpoint("here", 7, 2**42))
+    store._db.flush()
+    store.close()
+    (file,) = directory.glob("*.sst")
+    content = bytearray(file.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 64] = bytes(255 - byte for byte in content[middle : middle + 64])
+    file.write_bytes(content)
+    return RocksDbStorePartition(directory, RocksDbTuning())
+
+
+def damaged_keys(store: RocksDbStorePartition) -> list[bytes]:
+    found = []
+    for key in KEYS:
+        try:
+            assert store.get(key) is not None
+        except StoreCorruptError:
+            found.append(key)
+    return found
+
+
+def test_each_operation_reports_a_damaged_block(tmp_path: Path) -> None:
+    """A read of a lost key never says that the key does not exist, and a scan never leaves it out silently."""
+    store = damaged_store(tmp_path / "0")
+    assert store.damage is None
+
+    lost = damaged_keys(store)
+    assert 0 < len(lost) < 100
+    with pytest.raises(StoreCorruptError):
+        store.get_many(KEYS)
+    for limit in (len(KEYS), len(KEYS) + 1, 10**9):
+        with pytest.raises(StoreCorruptError):
+            store.scan(b"", None, limit)
+    with pytest.raises(StoreCorruptError):
+        store.scan(lost[0], None, 1)
+    with pytest.raises(StoreCorruptError):
+        store.scan(lost[-1], lost[-1] + b"\0", 1)
+
+    assert "block checksum mismatch" in str(store.damage)
+    assert [KEYS[0]] == [key for key, _ in store.scan(b"", None, 1)]
+    assert KEYS[-1:] == [key for key, _ in store.scan(KEYS[-1], None, 9)]
+    store.close()
+
+
+def test_a_damaged_copy_stops_serving_and_is_rebuilt(tmp_path: Path) -> None:
+    """After the first read that fails, the partition is not served, so that callers ask another copy.
+
+    When the materialiser opens it again, the copy starts empty, and the reason is reported.
+    """
+    store = StateStore(catalogue.stores(FolderSchemaIds())[0])
+    task = store.open_task(0, CHANGELOG, (0, 7), lambda *_: damaged_store(tmp_path / "0"))
+    assert store.serving(0) is task
+    assert isinstance(task.store, RocksDbStorePartition)
+
+    assert damaged_keys(task.store)
+
+    with pytest.raises(NotServingError):
+        store.serving(0)
+    assert not task.serving
+    rebuilt = store.open_task(0, CHANGELOG, (0, 7), lambda *_: RocksDbStorePartition(tmp_path / "0", RocksDbTuning()))
+    assert (0, 0, False) == (rebuilt.store.count(), rebuilt.progress.position, rebuilt.serving)
+    assert "block checksum mismatch" in str(rebuilt.progress.rebuilt_because)
+    assert {0: 1} == store.rebuilds
+    rebuilt.store.close()

@@ -1,0 +1,208 @@
+"""The dispatcher of an endpoint, with a reader in place of Kafka."""
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, Self, cast
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from schemas import topics
+from services.domain.entries import Kind
+from services.messaging.avro import encoder
+from services.messaging.dead_letters import DeadLetterWriter
+from services.messaging.log_reader import Batch
+from services.messaging.record_position import RecordPosition
+from services.messaging.schema_ids import FolderSchemaIds
+from services.settings import Settings
+from services.webhooks import dispatcher
+from services.webhooks.dispatcher import MAX_UNCOMMITTED, EndpointDispatcher, UncommittedOffsets
+from services.webhooks.endpoints import Endpoint
+from services.webhooks.message import Message
+from services.webhooks.metrics import Metrics
+from tests.support.builders import entry, notification
+
+IDS = FolderSchemaIds()
+ENDPOINT = Endpoint("crm", "http://crm.example", (b"x" * 24,), frozenset(Kind))
+STUCK = "stuck"
+TOPIC = Settings().name_of(topics.LOYALTY)
+
+
+class Record:
+    """A record of a customer."""
+
+    def __init__(self, partition: int, offset: int, card: str) -> None:
+        self.position = RecordPosition(partition, offset)
+        self.card = card
+
+    def partition(self) -> int:
+        return self.position.partition
+
+    def offset(self) -> int:
+        return self.position.offset
+
+    def key(self) -> bytes:
+        return self.card.encode()
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 1
+
+    def value(self) -> bytes:
+        return encoder(topics.LOYALTY, IDS)(notification(self.card, entry(self.position.offset + 1)))
+
+
+class Reader:
+    """Reader and consumer: partitions with records, which can be paused, and the committed offsets."""
+
+    def __init__(self, partitions: dict[int, list[str]]) -> None:
+        self._partitions = {
+            number: [Record(number, offset, card) for offset, card in enumerate(cards)]
+            for number, cards in partitions.items()
+        }
+        self.consumer = self
+        self.read_count: defaultdict[int, int] = defaultdict(int)
+        self.committed: defaultdict[int, int] = defaultdict(int)
+        self.paused: set[int] = set()
+        self.max_uncommitted = 0
+        self.commits_fail = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def read(self, _: int, seconds: float) -> Batch:
+        for number, records in self._partitions.items():
+            if number not in self.paused and self.read_count[number] < len(records):
+                record = records[self.read_count[number]]
+                self.read_count[number] += 1
+                self.max_uncommitted = max(self.max_uncommitted, self.read_count[number] - self.committed[number])
+                return Batch({(TOPIC, number): [cast(Any, record)]}, {})
+        threading.Event().wait(min(seconds, 0.01))
+        return Batch({}, {})
+
+    def commit(self, offsets: list[TopicPartition], *, asynchronous: bool) -> None:
+        assert not asynchronous
+        if self.commits_fail:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        for each in offsets:
+            self.committed[each.partition] = each.offset
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        self.paused |= {each.partition for each in partitions}
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        self.paused -= {each.partition for each in partitions}
+
+    def subscribe(self, *_: object, **__: object) -> None: ...
+
+    def assignment(self) -> list[TopicPartition]:
+        return []
+
+
+def dispatch(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch, steps: Callable[[asyncio.Event, list[str]], Any]
+) -> list[str]:
+    """Run a dispatcher while ``steps`` runs. Deliveries of STUCK wait for its event. Returns the delivered ids."""
+    monkeypatch.setattr(dispatcher, "LogReader", lambda *_, **__: reader)
+    delivered: list[str] = []
+
+    async def run() -> None:
+        released, stopping = asyncio.Event(), threading.Event()
+
+        async def deliver(message: Message) -> None:
+            if f'"CustomerCardNo":"{STUCK}"'.encode() in message.body:
+                await released.wait()
+            delivered.append(message.identity)
+
+        each = EndpointDispatcher(
+            ENDPOINT, Settings(), IDS, deliver, cast(DeadLetterWriter, None), Metrics(CollectorRegistry())
+        )
+        running = asyncio.create_task(each.run(stopping))
+        try:
+            async with asyncio.timeout(60):
+                await steps(released, delivered)
+        finally:
+            stopping.set()
+            await running
+
+    asyncio.run(run())
+    return delivered
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - the reader's thread changes it
+        await asyncio.sleep(0.01)
+
+
+def test_defect_8_one_notification_in_retry_keeps_at_most_500_uncommitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The partition pauses behind it, so a crash repeats 500 deliveries at most. After it the partition continues."""
+    reader = Reader({0: [STUCK, *(f"card {number % 97}" for number in range(1, 1_500))]})
+
+    async def steps(released: asyncio.Event, delivered: list[str]) -> None:
+        await until(lambda: len(delivered) == MAX_UNCOMMITTED - 1 and bool(reader.paused))
+        await asyncio.sleep(0.2)
+        assert (MAX_UNCOMMITTED, 0) == (reader.read_count[0], reader.committed[0])
+        released.set()
+        await until(lambda: reader.committed[0] == 1_500)
+
+    assert 1_500 == len(set(dispatch(reader, monkeypatch, steps)))
+    assert reader.max_uncommitted <= MAX_UNCOMMITTED == 500
+
+
+def test_defect_8_a_notification_in_retry_stops_no_other_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each partition has its own limit."""
+    reader = Reader({0: [STUCK] + ["a"] * 600, 1: ["b"] * 800})
+
+    async def steps(released: asyncio.Event, _: list[str]) -> None:
+        await until(lambda: reader.committed[1] == 800)
+        assert 0 == reader.committed[0]
+        released.set()
+        await until(lambda: reader.committed[0] == 601)
+
+    assert 1_401 == len(set(dispatch(reader, monkeypatch, steps)))
+
+
+def test_defect_8_failed_commits_count_as_uncommitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While Kafka takes no commit, the dispatcher reads no more than the limit, and then commits all."""
+    reader = Reader({0: ["a", "b"] * 300})
+    reader.commits_fail = True
+
+    async def steps(_: asyncio.Event, delivered: list[str]) -> None:
+        await until(lambda: len(delivered) == MAX_UNCOMMITTED)
+        await asyncio.sleep(0.2)
+        assert MAX_UNCOMMITTED == len(delivered)
+        reader.commits_fail = False
+        await until(lambda: reader.committed[0] == 600)
+
+    assert 600 == len(set(dispatch(reader, monkeypatch, steps)))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["add", "finish", "commit"]), st.integers(0, 2), st.integers(0, 30))))
+def test_only_finished_records_are_committed(steps: list[tuple[str, int, int]]) -> None:
+    """The committed offset is the first that is not finished; all records behind it count as uncommitted."""
+    uncommitted = UncommittedOffsets()
+    added, finished, committed = defaultdict[int, int](int), set[RecordPosition](), defaultdict[int, int](int)
+    for what, partition, offset in steps:
+        if what == "add":
+            uncommitted.add(RecordPosition(partition, added[partition]))
+            added[partition] += 1
+        elif what == "finish" and offset < added[partition]:
+            uncommitted.finish(RecordPosition(partition, offset))
+            finished.add(RecordPosition(partition, offset))
+        elif what == "commit":
+            offsets = uncommitted.committable()
+            uncommitted.remove_committed(offsets)
+            committed.update(offsets)
+    for partition in range(3):
+        uncommitted.remove_committed(found := uncommitted.committable())
+        committed.update(found)
+        end = committed[partition]
+        assert all(RecordPosition(partition, offset) in finished for offset in range(end))
+        assert RecordPosition(partition, end) not in finished
+        assert added[partition] - end == uncommitted.count(partition)
