@@ -28,7 +28,7 @@ def spark_state_text(spark: SparkSession, settings: Settings) -> list[str]:
     }
     rows = []
     for operator, name in operators.items():
-        variables = [ACCOUNTS, "timers", "waiting"] if name.startswith("transformWithState") else [None]
+        variables = [ACCOUNTS, "timers", "waiting", "later", "postponed"] if name.startswith("transformWithState") else [None]
         for variable in variables:
             options = {"operatorId": operator} | ({"stateVarName": variable} if variable else {})
             rows += map(str, spark.read.format("statestore").options(**options).load(checkpoint).collect())
