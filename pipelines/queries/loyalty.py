@@ -73,6 +73,7 @@ LOYALTY = Query(
     [POS_INVOICES, LOYALTY_COMMANDS],
     _loyalty,
     lambda settings: f"{settings.checkpoint_dir}/loyalty",
+    reads_programme=True,
     fixed=lambda _: {"state": STATE_VERSION},
     remedies={"state": "`loyalty rebuild` makes one that this release can continue (docs/operations.md)"},
     check=_check,
