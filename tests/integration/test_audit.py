@@ -13,7 +13,6 @@ from sqlalchemy import delete, func, select
 from infra.local.stack import environment_of
 from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation.audit import audit
-from pipelines.reconciliation.context import Context
 from schemas import topics
 from services.codecs.records import balance_record, entry_from_notification, notification_record
 from services.domain.entries import Kind
@@ -21,11 +20,15 @@ from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
 from services.ledger.database import writing_engine
 from services.ledger.tables import AccountRow, EntryRow
 from services.messaging.avro import encoder
-from services.programmes.topic import load_programmes
-from services.pseudonyms import pseudonyms
 from tests.support.builders import IDS, invoice
 from tests.support.kafka import publish, publish_commands, publish_invoices, records_of
-from tests.support.processes import ApiProcess, run_to_the_end, running_ledger, spark_process_settings
+from tests.support.processes import (
+    ApiProcess,
+    reconciliation_context,
+    run_to_the_end,
+    running_ledger,
+    spark_process_settings,
+)
 
 ROOT = Path(__file__).parents[2]
 A, B, C = "8001-A", "8002-B", "8003-C"
@@ -36,10 +39,6 @@ def settings(settings, tmp_path):
     return settings.model_copy(
         update={"timer_interval": timedelta(seconds=1), "archive_dir": str(tmp_path / "archive")}
     )
-
-
-def context_of(spark, settings):
-    return Context(spark, settings, IDS, load_programmes(settings), pseudonyms(settings.pseudonym_key_file))
 
 
 @pytest.mark.usefixtures("topics_created")
@@ -69,7 +68,7 @@ def test_the_audit_reports_exactly_the_falsified_values(spark, settings, tmp_pat
     number = len(records_of(settings, topics.LOYALTY))
     with ApiProcess(settings, tmp_path / "api.log") as api, running_ledger(settings, number, tmp_path / "ledger.log"):
         api.wait_until_ready()
-        context = context_of(spark, settings)
+        context = reconciliation_context(spark, settings)
         report = audit(context, api.url, (), archive=False)
         assert ([], [], []) == (report.differences, report.unreadable, report.notes)
         assert (3, number, 0) == (report.accounts, report.entries, report.not_recomputed)

@@ -23,8 +23,8 @@ from services.settings import Settings
 from tests.faults import poison
 from tests.faults.auditor import audit
 from tests.faults.brokers import LossyProxy
-from tests.support.builders import IDS
-from tests.support.kafka import publish, publish_commands, read_all, records_of
+from tests.support.builders import IDS, invoice
+from tests.support.kafka import publish, publish_commands, publish_invoices, read_all, records_of
 from tests.support.processes import ApiProcess, run_to_the_end
 
 SEED = 7
@@ -73,11 +73,10 @@ def test_the_auditor_accepts_malformed_input_and_finds_planted_errors(
 @pytest.mark.usefixtures("topics_created")
 def test_unread_records_that_retention_deleted_are_reported(spark, settings: Settings) -> None:
     """The query refuses to start and names the lost offsets. With the setting that accepts the loss it continues."""
-    encode = encoder(topics.POS_INVOICES, IDS)
 
     def send(first: int, count: int) -> None:
-        invoices = [poison.invoice(f"R{number}") for number in range(first, first + count)]
-        publish(settings, topics.POS_INVOICES, [(b"STR1", encode(each)) for each in invoices])
+        numbers = range(first, first + count)
+        publish_invoices(settings, *(invoice(f"R{number}", f"card-R{number}") for number in numbers))
 
     send(0, 3)
     run_to_the_end(spark, settings, LOYALTY)

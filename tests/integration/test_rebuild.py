@@ -14,17 +14,15 @@ from pipelines.checkpoints.retention import RecordsLostError
 from pipelines.queries.archive import ARCHIVE
 from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation.audit import audit
-from pipelines.reconciliation.context import ArchiveError, Context
+from pipelines.reconciliation.context import ArchiveError
 from pipelines.reconciliation.rebuild import RebuildError, rebuild
 from schemas import topics
 from services.audit.facts import Source
 from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
 from services.messaging.clients import admin
-from services.programmes.topic import load_programmes
-from services.pseudonyms import pseudonyms
-from tests.support.builders import IDS, invoice
+from tests.support.builders import invoice
 from tests.support.kafka import last_balances_of, publish_commands, publish_invoices, unique_records_of
-from tests.support.processes import run_to_the_end
+from tests.support.processes import reconciliation_context, run_to_the_end
 
 A, B, C = "9001-A", "9002-B", "9003-C"
 OTHERS = (Source.LEDGER, Source.BALANCE)
@@ -35,10 +33,6 @@ def settings(settings, tmp_path):
     return settings.model_copy(
         update={"timer_interval": timedelta(seconds=1), "archive_dir": str(tmp_path / "archive")}
     )
-
-
-def context_of(spark, settings):
-    return Context(spark, settings, IDS, load_programmes(settings), pseudonyms(settings.pseudonym_key_file))
 
 
 def delete_records(settings, *of):
@@ -73,9 +67,9 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
         run_to_the_end(spark, settings, LOYALTY)
 
     with lock.hold(LOYALTY.checkpoint(settings)), pytest.raises(RebuildError, match="stop the pipeline first"):
-        rebuild(context_of(spark, settings), archive=False)
+        rebuild(reconciliation_context(spark, settings), archive=False)
 
-    rebuilt = rebuild(context_of(spark, settings), archive=False)
+    rebuilt = rebuild(reconciliation_context(spark, settings), archive=False)
 
     assert (3, 2, None, []) == (rebuilt.accounts, rebuilt.late, rebuilt.aside, rebuilt.differences)
     after = last_balances_of(settings)
@@ -89,7 +83,7 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
     publish_commands(settings, (A, Capture(append_time=0, command_id="capture", redemption_id="reserve")))
     run_to_the_end(spark, settings, LOYALTY)
     run_to_the_end(spark, settings, ARCHIVE)
-    report = audit(context_of(spark, settings), "", OTHERS, archive=False)
+    report = audit(reconciliation_context(spark, settings), "", OTHERS, archive=False)
     assert ([], []) == (report.differences, report.unreadable)
     going_on = last_balances_of(settings)
     assert (Decimal("16.20"), before[A]["Sequence"] + 2) == (
@@ -100,16 +94,16 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
 
     delete_records(settings, topics.POS_INVOICES, topics.LOYALTY_COMMANDS)
     with pytest.raises(RebuildError, match=r"pos-invoices: records of before .* are no longer in the topic"):
-        rebuild(context_of(spark, settings), archive=False)
+        rebuild(reconciliation_context(spark, settings), archive=False)
     assert Path(LOYALTY.checkpoint(settings)).exists(), "what is refused changes nothing"
 
-    rebuilt = rebuild(context_of(spark, settings), archive=True)
+    rebuilt = rebuild(reconciliation_context(spark, settings), archive=True)
 
     assert (3, 0, []) == (rebuilt.accounts, rebuilt.late, rebuilt.differences)
     assert Path(rebuilt.aside).is_dir()
     publish_commands(settings, (B, Adjust(append_time=0, command_id="adjust", points=5, reason="r", actor="a")))
     run_to_the_end(spark, settings, LOYALTY)
-    report = audit(context_of(spark, settings), "", OTHERS, archive=True)
+    report = audit(reconciliation_context(spark, settings), "", OTHERS, archive=True)
     assert ([], [], []) == (report.differences, report.unreadable, report.notes)
     assert Decimal("4.05") == last_balances_of(settings)[B]["TotalLoyaltyPoints"]
     sequences = sorted(
@@ -121,7 +115,7 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
 @pytest.mark.usefixtures("topics_created")
 @pytest.mark.timeout(900)
 def test_an_archive_with_a_gap_or_another_key_is_refused(spark, settings, tmp_path):
-    """Defect 2: after an accepted loss the archive misses events for ever, and accounts must not be made of the rest."""
+    """Defect 2: after an accepted loss the archive lacks events, and a rebuild must not make accounts of the others."""
     settings = settings.model_copy(update={"pseudonym_key_file": tmp_path / "monday.key"})
     publish_invoices(settings, invoice("I1", A, 1000.0))
     run_to_the_end(spark, settings, LOYALTY, ARCHIVE)
@@ -138,11 +132,11 @@ def test_an_archive_with_a_gap_or_another_key_is_refused(spark, settings, tmp_pa
     with pytest.raises(
         RebuildError, match=r"archive .* lacks .*pos-invoices \d from offset 1 to 1, which retention deleted"
     ):
-        rebuild(context_of(spark, settings), archive=True)
+        rebuild(reconciliation_context(spark, settings), archive=True)
     assert Path(LOYALTY.checkpoint(settings)).exists(), "a refusal changes nothing"
 
     tuesday = settings.model_copy(update={"pseudonym_key_file": tmp_path / "tuesday.key"})
     with pytest.raises(CheckpointMismatchError, match="pseudonym_key"):
         run_to_the_end(spark, tuesday, ARCHIVE)
     with pytest.raises(ArchiveError, match="LOYALTY_PSEUDONYM_KEY_FILE"):
-        rebuild(context_of(spark, tuesday), archive=True)
+        rebuild(reconciliation_context(spark, tuesday), archive=True)

@@ -6,23 +6,13 @@ from pipelines.queries.branches import BRANCHES, branch_records
 from pipelines.sources.invoices import check_invoices
 from schemas import topics
 from services.messaging.avro import decoder, encoder
-from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
 from tests.spark.test_parity import as_records, records_of
+from tests.support.builders import HOME_DELIVERY, IDS, invoice
 
-IDS = FolderSchemaIds()
-DELIVERED = {
-    "InvoiceNumber": "D1",
-    "StoreID": "STR1",
-    "TotalAmount": 10.0,
-    "CashierID": "OAS1",
-    "CustomerType": "PRIME",
-    "CustomerCardNo": "4629185211",
-    "DeliveryType": "Home-Delivery",
-    "DeliveryAddress": {"AddressLine": "1 High Street", "City": "Gonda", "ContactNumber": "7243866404"},
-    "InvoiceLineItems": [{"ItemCode": "a", "ItemQty": 1}, {"ItemCode": "b", "ItemQty": 2}],
-}
-TAKEN_AWAY = {**DELIVERED, "InvoiceNumber": "T1", "DeliveryType": "TAKEAWAY", "DeliveryAddress": None}
+ITEMS = [{"ItemCode": "a", "ItemQty": 1}, {"ItemCode": "b", "ItemQty": 2}]
+TAKEN_AWAY = invoice("T1", "4629185211", 10.0, CashierID="OAS1", InvoiceLineItems=ITEMS)
+DELIVERED = {**TAKEN_AWAY, **HOME_DELIVERY, "InvoiceNumber": "D1", "DeliveryType": "Home-Delivery"}
 
 
 @pytest.fixture(scope="module")

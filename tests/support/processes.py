@@ -20,13 +20,16 @@ from infra.local.ports import HOST, free_port
 from infra.local.stack import environment_of
 from services.ledger.database import reading_engine
 from services.ledger.tables import EntryRow
-from services.messaging.schema_ids import FolderSchemaIds
+from services.programmes.topic import load_programmes
+from services.pseudonyms import pseudonyms
 from services.settings import Settings
+from tests.support.builders import IDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from pipelines.reconciliation.context import Context
     from pipelines.runtime.query import Query
 
 DEADLINE_SECONDS = 240.0
@@ -134,7 +137,7 @@ def run_to_the_end(spark: "SparkSession", settings: Settings, *queries: "Query")
     from pipelines.__main__ import MAX_RESTARTS, WORKER_TIMEOUT
 
     def start(query: "Query") -> "StreamingQuery":
-        return query.start(spark, FolderSchemaIds(), settings, available_now=True)
+        return query.start(spark, IDS, settings, available_now=True)
 
     restarts_left = MAX_RESTARTS
     running = [(query, start(query)) for query in queries]
@@ -147,6 +150,13 @@ def run_to_the_end(spark: "SparkSession", settings: Settings, *queries: "Query")
                 raise
             restarts_left -= 1
             running.append((query, start(query)))
+
+
+def reconciliation_context(spark: "SparkSession", settings: Settings) -> "Context":
+    """The context of an audit or rebuild with these settings."""
+    from pipelines.reconciliation.context import Context
+
+    return Context(spark, settings, IDS, load_programmes(settings), pseudonyms(settings.pseudonym_key_file))
 
 
 def spark_process_settings(settings: Settings) -> Settings:

@@ -8,18 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from services.domain.events import (
-    Adjust,
-    Capture,
-    Erase,
-    Line,
-    Purchase,
-    Receive,
-    Reserve,
-    SentLot,
-    Transfer,
-    Void,
-)
+from services.domain.events import Adjust, Capture, Erase, Line, Purchase, Receive, Reserve, SentLot, Transfer, Void
 from services.domain.programme import Campaign, Combining, Period, Programme, Programmes, SpentReturns, Tier
 
 # Avro strings are UTF-8, so lone surrogates cannot reach the system.

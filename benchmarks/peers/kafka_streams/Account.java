@@ -2,7 +2,7 @@ import java.nio.ByteBuffer;
 import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
 
-/** A customer's points, in hundredths, and how many invoices are in them. */
+/** The points of a customer in hundredths, and the number of invoices that they include. */
 record Account(long points, long sequence) {
     static final Account EMPTY = new Account(0, 0);
 

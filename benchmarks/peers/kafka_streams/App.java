@@ -4,7 +4,7 @@ import org.apache.kafka.clients.consumer.ConsumerConfig;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsConfig;
 
-/** The peer as a process; its settings are system properties. Ends with SIGTERM. */
+/** The peer as a process. Its settings are system properties. SIGTERM ends it. */
 public final class App {
     public static void main(String[] arguments) throws Exception {
         Properties properties = new Properties();

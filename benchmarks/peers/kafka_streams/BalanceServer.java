@@ -12,7 +12,7 @@ import org.apache.kafka.streams.errors.InvalidStateStoreException;
 import org.apache.kafka.streams.state.QueryableStoreTypes;
 import org.apache.kafka.streams.state.ReadOnlyKeyValueStore;
 
-/** GET /v1/customers/{card}/balance from the local store, with the JDK's own HTTP server. */
+/** Serves GET /v1/customers/{card}/balance from the local store, with the HTTP server of the JDK. */
 final class BalanceServer {
     private static final int THREADS = 8;
 

@@ -2,7 +2,7 @@ import java.util.List;
 import java.util.Locale;
 import org.apache.avro.generic.GenericRecord;
 
-/** A record of pos-invoices as it came, with its invoice, or with the reason why it is none. */
+/** A record of pos-invoices with its invoice, or with the reason why it has none. */
 record CheckedInvoice(byte[] value, GenericRecord invoice, String reason) {
     private static final double LARGEST_AMOUNT = 1e11;
     private static final int LONGEST_TEXT = 128;

@@ -27,7 +27,7 @@ import org.apache.kafka.streams.state.Stores;
 import org.apache.kafka.streams.state.WindowStore;
 import org.apache.kafka.streams.state.WindowStoreIterator;
 
-/** The branches of the pipeline in the DSL of Kafka Streams; what it has no word for, as a processor. */
+/** The branches of the pipeline in the DSL of Kafka Streams. Processors do what the DSL cannot express. */
 final class LoyaltyTopology {
     static final String ACCOUNTS = "accounts";
     private static final String SEEN = "seen";
@@ -47,7 +47,7 @@ final class LoyaltyTopology {
         this.prefix = prefix;
     }
 
-    /** @param dropRepeats with the window store of Confluent's tutorial on duplicates, nine days long. */
+    /** @param dropRepeats whether to drop duplicates with a window store of nine days, as in Confluent's tutorial. */
     Topology build(boolean fanOut, boolean loyalty, boolean dropRepeats) {
         StreamsBuilder builder = new StreamsBuilder();
         ThreadLocal<Wire.Codec> codecs = ThreadLocal.withInitial(() -> wire.codec("PosInvoice"));
@@ -143,7 +143,7 @@ final class LoyaltyTopology {
         return new java.math.BigInteger(bytes).longValueExact();
     }
 
-    /** Adds what an invoice earns to the account, and says what is there. */
+    /** Adds the earned points to the account, and forwards a notification. */
     private static final class RunningTotal extends ContextualFixedKeyProcessor<String, GenericRecord, GenericRecord> {
         private KeyValueStore<String, Account> accounts;
 
@@ -168,7 +168,7 @@ final class LoyaltyTopology {
         }
     }
 
-    /** Lets the first invoice of each number pass. */
+    /** Forwards only the first invoice of each number. */
     private static final class FirstOfEach extends ContextualFixedKeyProcessor<byte[], CheckedInvoice, CheckedInvoice> {
         private final Duration horizon;
         private WindowStore<String, Long> seen;
@@ -198,7 +198,7 @@ final class LoyaltyTopology {
         }
     }
 
-    /** Sets a record aside, its value untouched, with its origin and the reason. */
+    /** Writes a dead letter with the unchanged value, the origin and the reason. */
     private static final class DeadLetter extends ContextualFixedKeyProcessor<byte[], CheckedInvoice, byte[]> {
         @Override
         public void process(FixedKeyRecord<byte[], CheckedInvoice> record) {

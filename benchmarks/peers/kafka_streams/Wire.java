@@ -19,7 +19,7 @@ import org.apache.avro.io.EncoderFactory;
 import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
 
-/** Avro in the Confluent framing, with the ids of schemas/ids.json: what KafkaAvroSerde does where there is a registry. */
+/** Avro in the Confluent framing, with the ids of schemas/ids.json. KafkaAvroSerde would need a registry. */
 final class Wire {
     private static final int HEADER = 5;
 
@@ -35,7 +35,7 @@ final class Wire {
         return parsed(name + ".avsc");
     }
 
-    /** Reads and writes records of that name; not for several threads at once in one instance, as Kafka Streams asks. */
+    /** Reads and writes records of this name. Not thread-safe, as Kafka Streams allows. */
     Codec codec(String name) {
         return new Codec(name, schema(name), idOf(name + ".avsc"));
     }
@@ -66,7 +66,7 @@ final class Wire {
         }
     }
 
-    /** Texts as String and not as Utf8, as the rules look at most of them. */
+    /** Reads texts as String instead of Utf8, because the rules use most of them. */
     private static void texts(Schema schema) {
         switch (schema.getType()) {
             case STRING -> GenericData.setStringType(schema, GenericData.StringType.String);

@@ -8,17 +8,7 @@ import pytest
 from services.domain.account.lots import Terms
 from services.domain.account.processor import process
 from services.domain.entries import Credit, Kind, Refusal
-from services.domain.events import (
-    Adjust,
-    Capture,
-    Erase,
-    Purchase,
-    Receive,
-    Reserve,
-    SentLot,
-    Transfer,
-    Void,
-)
+from services.domain.events import Adjust, Capture, Erase, Purchase, Receive, Reserve, SentLot, Transfer, Void
 from services.domain.programme import DAY, MINUTE, Programme, Programmes, Tier
 
 BOUGHT = Purchase(1, "bought", Decimal(500))

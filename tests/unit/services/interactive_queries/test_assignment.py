@@ -1,4 +1,4 @@
-"""What an instance holds, from what the group and the other instances say."""
+"""The partitions that an instance holds, from the view of the group and the reports of its peers."""
 
 from typing import cast
 
@@ -18,7 +18,7 @@ TOPICS = {BALANCES: 3, SALES: 3}
 
 
 class Member(FixedMembership):
-    """A membership that notes what it joins."""
+    """A membership that notes the topics that it joins."""
 
     partitions = PLACES
     joined: dict[str, int] | None = None
@@ -41,7 +41,7 @@ def reports() -> PeerReports:
     return PeerReports()
 
 
-def sharing(
+def new_assignment(
     membership: Member, reports: PeerReports, standbys: int = 0, on_disk: tuple[ChangelogPartition, ...] = ()
 ) -> GroupAssignment:
     stores = {BALANCES: ["customer-balances", "top-customers"], SALES: ["store-sales"]}
@@ -62,34 +62,34 @@ def numbers(holdings: dict[ChangelogPartition, Role], role: Role, topic: str = B
     return sorted(number for (name, number), held in holdings.items() if (name, held) == (topic, role))
 
 
-def test_what_the_leader_gives_goes_for_the_topics_it_leads(membership: Member, reports: PeerReports) -> None:
-    """Only the leader is joined; owning its partition is owning those of the same number."""
+def test_the_owner_of_a_representative_owns_copartitioned_topics(membership: Member, reports: PeerReports) -> None:
+    """The group distributes only the representative. Its owner also owns equal partitions of the other topics."""
     membership.owned = frozenset(PLACES[:1])
 
-    holdings = dict(sharing(membership, reports).holdings([]))
+    holdings = dict(new_assignment(membership, reports).holdings([]))
 
     assert {BALANCES: 3} == membership.joined
     assert {(BALANCES, 0): Role.ACTIVE, (SALES, 0): Role.ACTIVE} == holdings
 
 
-def test_standbys_of_others_are_held(membership: Member, reports: PeerReports) -> None:
-    """With one standby of two instances, each holds all: its own as the owner, the other's as a standby."""
+def test_standbys_are_held(membership: Member, reports: PeerReports) -> None:
+    """With one standby and two instances, each holds all partitions: its own as owner, the others as standby."""
     membership.owned, membership.view = frozenset(PLACES[:1]), view({URL: PLACES[:1], OTHER: PLACES[1:]})
 
-    holdings = dict(sharing(membership, reports, standbys=1).holdings([]))
+    holdings = dict(new_assignment(membership, reports, standbys=1).holdings([]))
 
     assert [0] == numbers(holdings, Role.ACTIVE)
     assert [1, 2] == numbers(holdings, Role.STANDBY)
     assert [1, 2] == numbers(holdings, Role.STANDBY, SALES)
 
 
-def test_nothing_is_dropped_in_the_middle_of_a_rebalance(membership: Member, reports: PeerReports) -> None:
-    """An unstable view, or one that gives a partition to nobody, changes no standby."""
+def test_no_standby_is_closed_during_a_rebalance(membership: Member, reports: PeerReports) -> None:
+    """An unstable view, or one in which a partition has no owner, changes no standby."""
     membership.view = view({URL: [], OTHER: PLACES})
-    assignment = sharing(membership, reports, standbys=1)
+    assignment = new_assignment(membership, reports, standbys=1)
     before = assignment.holdings([])
 
-    membership.view = view({OTHER: PLACES[1:]})  # this instance is not even in it
+    membership.view = view({OTHER: PLACES[1:]})  # this instance is not in the view
     assert before == assignment.holdings([])
     membership.view = view_of(description(member(OTHER, []), stable=False), 1.0, None)
     assert before == assignment.holdings([])
@@ -98,33 +98,33 @@ def test_nothing_is_dropped_in_the_middle_of_a_rebalance(membership: Member, rep
 @pytest.mark.parametrize(
     ("report", "kept"),
     [
-        (None, True),  # the new owner has not said anything
-        (serves(OTHER), True),  # it has not opened it
+        (None, True),  # the new owner has sent no report
+        (serves(OTHER), True),  # it has not opened the partition
         (serves(OTHER, ("customer-balances", 1), ("top-customers", 1), role=Role.STANDBY), True),  # it restores
-        (serves(OTHER, ("customer-balances", 1)), True),  # only one of the topic's two stores is there
+        (serves(OTHER, ("customer-balances", 1)), True),  # it has only one of the two stores of the topic
         (serves(OTHER, ("customer-balances", 1), ("top-customers", 1)), False),
     ],
 )
-def test_what_has_moved_is_kept_until_its_new_owner_serves_it(
+def test_a_copy_stays_until_the_new_owner_serves(
     membership: Member,
     reports: PeerReports,
     report: InstanceReport | None,
     kept: bool,  # noqa: FBT001
 ) -> None:
-    """So that a partition that moves can always be read somewhere."""
+    """So a partition that moves can always be read from an instance."""
     membership.owned, membership.view = frozenset(PLACES[:1]), view({URL: PLACES[:1], OTHER: PLACES[1:]})
     if report:
         reports.note(report)
 
-    holdings = sharing(membership, reports).holdings([PLACES[0], PLACES[1]])
+    holdings = new_assignment(membership, reports).holdings([PLACES[0], PLACES[1]])
 
     assert kept == (PLACES[1] in holdings)
     assert holdings[PLACES[0]] is Role.ACTIVE
 
 
-def test_what_is_on_disk_is_held_until_the_group_has_settled(membership: Member, reports: PeerReports) -> None:
-    """A restarted instance answers from its copies while its former self is still in the group; then they may go."""
-    assignment = sharing(membership, reports, on_disk=(PLACES[0], PLACES[2], (BALANCES, 9)))
+def test_local_data_are_held_until_the_group_has_settled(membership: Member, reports: PeerReports) -> None:
+    """A restarted instance serves from its copies while its former member is still in the group."""
+    assignment = new_assignment(membership, reports, on_disk=(PLACES[0], PLACES[2], (BALANCES, 9)))
     assert [0, 2] == numbers(dict(assignment.holdings([])), Role.STANDBY)
     assert not assignment.settled
 
@@ -139,24 +139,24 @@ def test_what_is_on_disk_is_held_until_the_group_has_settled(membership: Member,
     ("found", "owned"),
     [
         (None, []),
-        (view({OTHER: PLACES}), []),  # not in the group yet
-        (view({URL: PLACES[:1], OTHER: PLACES[1:2]}), PLACES[:1]),  # one is on its way
-        (view({URL: PLACES[:1], OTHER: PLACES[1:]}), []),  # has not heard of its share
+        (view({OTHER: PLACES}), []),  # this instance is not in the group yet
+        (view({URL: PLACES[:1], OTHER: PLACES[1:2]}), PLACES[:1]),  # one partition has no owner yet
+        (view({URL: PLACES[:1], OTHER: PLACES[1:]}), []),  # this instance does not know its partitions yet
     ],
 )
 def test_has_not_settled(
     membership: Member, reports: PeerReports, found: GroupView | None, owned: list[ChangelogPartition]
 ) -> None:
-    """Settled is when the group has given everything away, and this instance knows of its share."""
+    """It has settled when each partition has an owner, and this instance knows its own partitions."""
     membership.view, membership.owned = found, frozenset(owned)
 
-    assert not sharing(membership, reports).settled
+    assert not new_assignment(membership, reports).settled
 
 
-def test_cut_off_from_the_group_it_keeps_what_it_has(membership: Member, reports: PeerReports) -> None:
-    """Its client gives the partitions up after a session without the coordinator; the copies stay to be read."""
+def test_a_disconnected_instance_keeps_its_copies(membership: Member, reports: PeerReports) -> None:
+    """Its client gives up the partitions after a session time-out. The copies stay readable."""
     membership.view = view({URL: PLACES})
 
-    holdings = dict(sharing(membership, reports).holdings(PLACES))
+    holdings = dict(new_assignment(membership, reports).holdings(PLACES))
 
     assert [0, 1, 2] == numbers(holdings, Role.STANDBY)

@@ -1,4 +1,4 @@
-"""What follows from a description of the group: owners, standbys, heirs. Descriptions are the client's own class."""
+"""Owners, standbys and successors that follow from a description of the group."""
 
 import pytest
 from hypothesis import given
@@ -12,8 +12,8 @@ A, B, C, D = (f"http://10.0.0.{number}:8080" for number in range(1, 5))
 PLACES: list[ChangelogPartition] = [("loyalty-balances", number) for number in range(6)]
 
 
-def test_members_and_what_they_own() -> None:
-    """A member's client id is its URL; whoever is in the group without one is no instance."""
+def test_members_and_their_partitions() -> None:
+    """The client id of a member is its URL. A member without a URL is not an instance."""
     found = view_of(description(member(A, PLACES[:2]), member(B, PLACES[2:]), member("kcat", [])), 7.0, None)
 
     assert {A, B} == found.urls
@@ -23,8 +23,8 @@ def test_members_and_what_they_own() -> None:
     assert not found.covers([*PLACES, ("loyalty-balances", 6)])
 
 
-def test_during_a_rebalance_members_keep_what_they_had() -> None:
-    """The coordinator then names members without partitions; whoever has left has nothing, a new one nothing yet."""
+def test_during_a_rebalance_members_keep_their_partitions() -> None:
+    """The coordinator then lists members without partitions. Departed and new members have none."""
     before = view({A: PLACES[:2], B: PLACES[2:]})
 
     during = view_of(description(member(A, []), member(C, []), stable=False), 8.0, before)
@@ -34,8 +34,8 @@ def test_during_a_rebalance_members_keep_what_they_had() -> None:
     assert not during.covers(PLACES[:2])
 
 
-def test_an_instance_that_comes_back_is_another_member() -> None:
-    """Same URL, new member id: it has nothing of what its former self had."""
+def test_an_instance_that_restarts_is_another_member() -> None:
+    """It has the same URL and a new member id, and none of its former partitions."""
     before = view_of(description(member(A, PLACES, "old")), 1.0, None)
 
     during = view_of(description(member(A, [], "new"), stable=False), 2.0, before)
@@ -62,8 +62,8 @@ def test_an_instance_that_comes_back_is_another_member() -> None:
         ("http://a b", False),
     ],
 )
-def test_only_bare_addresses_are_instances(client_id: str, expected: bool) -> None:  # noqa: FBT001
-    """Requests go to scheme, host and port; nothing else that a client id may hold is taken for an address."""
+def test_only_base_urls_are_instances(client_id: str, expected: bool) -> None:  # noqa: FBT001
+    """An instance is scheme, host and port. Requests go to no other client id."""
     assert expected is is_url(client_id)
 
 
@@ -72,7 +72,7 @@ shares = st.lists(st.sampled_from([A, B, C, D]), min_size=6, max_size=6)
 
 @given(shares, st.integers(0, 5))
 def test_standbys(owners: list[str], count: int) -> None:
-    """As many as asked for and there are, each once, never the owner; the heir first."""
+    """There are as many as configured and available, each once, never the owner, and the successor is the first."""
     found = view(
         {url: [place for place, owner in zip(PLACES, owners, strict=True) if owner == url] for url in (A, B, C, D)}
     )
@@ -85,29 +85,29 @@ def test_standbys(owners: list[str], count: int) -> None:
             assert standbys[0] == successors(found, found.owners[place])[place]
 
 
-def test_a_standby_more_moves_no_copy() -> None:
-    """With n + 1 standbys the first n are those that n gave."""
+def test_one_more_standby_moves_no_copy() -> None:
+    """The first n of n + 1 standbys are the same as with n standbys."""
     found = view({A: PLACES[:2], B: PLACES[2:4], C: PLACES[4:5], D: PLACES[5:]})
 
     for place in PLACES:
         assert standbys_of(found, place, 3)[:2] == standbys_of(found, place, 2)
 
 
-def test_heirs_are_those_with_least() -> None:
-    """What a dead member leaves goes one by one to whoever has least, by member id where that is equal."""
+def test_successors_are_the_members_with_the_fewest_partitions() -> None:
+    """Each partition goes to the member that has the fewest; of equal ones, to the lowest member id."""
     found = view({A: PLACES[:3], B: PLACES[3:5], C: PLACES[5:]})
 
     assert {PLACES[0]: C, PLACES[1]: B, PLACES[2]: C} == successors(found, found.owners[PLACES[0]])
 
 
-def test_nobody_inherits_from_the_last() -> None:
-    """A single instance has no standby."""
+def test_a_single_instance_has_no_successor() -> None:
+    """It has no standby either."""
     alone = view({A: PLACES})
 
     assert () == standbys_of(alone, PLACES[0], 2)
     assert {} == successors(alone, alone.owners[PLACES[0]])
 
 
-def test_topics_with_as_many_partitions_are_shared_as_one() -> None:
-    """The first leads; one with another number of partitions leads itself."""
+def test_topics_with_equally_many_partitions_have_one_representative() -> None:
+    """It is the first of them. A topic with another number of partitions represents itself."""
     assert {"a": "a", "b": "a", "c": "c"} == representative_topics({"a": 3, "b": 3, "c": 2})

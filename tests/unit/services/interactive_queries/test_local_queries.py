@@ -1,4 +1,4 @@
-"""Queries over the partitions of a store: pages, ranges, several keys, counts."""
+"""Queries over the local partitions of a store: pages, ranges, several keys, counts."""
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -35,7 +35,7 @@ DEFINITION = StoreDefinition("things", LOYALTY_BALANCES, lambda key, value: View
 Open = Callable[[], StorePartition]
 
 
-def entry_of(key: bytes) -> VersionedValue:
+def value_of(key: bytes) -> VersionedValue:
     return VersionedValue(len(key), 7, 8, b'{"key":"' + key.hex().encode() + b'"}')
 
 
@@ -43,7 +43,7 @@ def new_store(open_store: Open, keys: set[bytes], restoring: frozenset[int] = fr
     store = StateStore(DEFINITION)
     for number in range(DEFINITION.changelog.partitions):
         partition = open_store()
-        mine = {key: entry_of(key).pack() for key in keys if store.partition_of(key) == number}
+        mine = {key: value_of(key).pack() for key in keys if store.partition_of(key) == number}
         partition.apply(mine, Checkpoint("test", 40, 0))
         target = 50 if number in restoring else 0
         store.add(StoreTask(DEFINITION, number, partition, "test", TaskProgress(None, 0, 40, 45, target)))
@@ -51,7 +51,7 @@ def new_store(open_store: Open, keys: set[bytes], restoring: frozenset[int] = fr
 
 
 def whole(store: StateStore, wanted: Sequence[int] = (0, 1, 2)) -> ServingPartitions:
-    """The share of an instance that has the store and owns none of it."""
+    """The serving partitions of an instance that has standbys only."""
     stores = LocalStores({"things": store}, FakeFeed(), SequenceWaiters())
     return serving_partitions(LocalInstance(stores, FixedMembership("http://one"), Settings()), store, wanted)
 
@@ -69,10 +69,10 @@ def close(store: StateStore) -> None:
     prefix=KEYS.map(lambda key: key[:1] if key[:1].isascii() else b""),
     limit=st.integers(1, 5),
 )
-def test_pages_visit_every_key_once_and_in_order(
+def test_pages_return_each_key_once_and_in_order(
     open_store: Open, keys: set[bytes], first: bytes, last: bytes | None, prefix: bytes, limit: int
 ) -> None:
-    """Page by page, a range is the sorted keys between its ends, both included, that have the prefix."""
+    """All pages of a range have the sorted keys with the prefix between both ends, which are included."""
     store = new_store(open_store, keys)
     wanted = KeyRange.between(first, last, prefix)
     visited: list[Row] = []
@@ -87,14 +87,14 @@ def test_pages_visit_every_key_once_and_in_order(
 
     expected = sorted(key for key in keys if first <= key and (last is None or key <= last) and key.startswith(prefix))
     assert expected == [row.key for row in visited]
-    assert all(row.value == entry_of(row.key) and row.partition == store.partition_of(row.key) for row in visited)
+    assert all(row.value == value_of(row.key) and row.partition == store.partition_of(row.key) for row in visited)
     close(store)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(keys=st.sets(KEYS, max_size=8), asked=st.lists(KEYS, max_size=8))
-def test_look_up_gives_each_known_key_once(open_store: Open, keys: set[bytes], asked: list[bytes]) -> None:
-    """Of the keys that are asked for, those that exist, once and sorted."""
+def test_look_up_returns_each_known_key_once(open_store: Open, keys: set[bytes], asked: list[bytes]) -> None:
+    """The result has the requested keys that exist, once and sorted."""
     store = new_store(open_store, keys)
 
     assert sorted(keys & set(asked)) == [row.key for row in look_up(store, whole(store), asked)]
@@ -102,20 +102,20 @@ def test_look_up_gives_each_known_key_once(open_store: Open, keys: set[bytes], a
     close(store)
 
 
-def test_a_share_leaves_out_what_is_restoring_or_elsewhere() -> None:
-    """Only restored partitions are read, with their position and lag; the others are missing, if they are wanted."""
+def test_a_partition_that_is_restoring_or_elsewhere_is_missing() -> None:
+    """Only restored partitions are read, with position and lag. The other wanted partitions are missing."""
     keys = {f"k{number}".encode() for number in range(30)}
     store = new_store(MemoryStorePartition, keys, restoring=frozenset({1}))
     gone = store.remove(2)
     assert gone is not None
 
-    share = whole(store)
+    serving = whole(store)
 
-    assert [1, 2] == share.missing
-    assert [(0, 40, 5, True)] == [(each.partition, each.position, each.lag, each.stale) for each in share.statuses]
-    assert {0} == {row.partition for row in scan(share, ALL, 100).rows}
+    assert [1, 2] == serving.missing
+    assert [(0, 40, 5, True)] == [(each.partition, each.position, each.lag, each.stale) for each in serving.statuses]
+    assert {0} == {row.partition for row in scan(serving, ALL, 100).rows}
     assert sorted(key for key in keys if store.partition_of(key) == 0) == [
-        row.key for row in look_up(store, share, keys)
+        row.key for row in look_up(store, serving, keys)
     ]
     assert [] == whole(store, [0]).missing
     assert {} == whole(store, []).tasks
@@ -132,8 +132,8 @@ def test_a_share_leaves_out_what_is_restoring_or_elsewhere() -> None:
         (-60_000, 0, [-60_000, 0]),
     ],
 )
-def test_window_keys_are_those_of_the_full_minutes_between(first: int, last: int, starts: list[int]) -> None:
-    """Both ends count, also where they are no full minutes, and whatever the key looks like."""
+def test_window_keys_are_the_keys_of_full_minutes(first: int, last: int, starts: list[int]) -> None:
+    """Both ends are included, even if they are not full minutes. The key can contain any characters."""
     definition = StoreDefinition("sales", STORE_SALES, DEFINITION.view, window=timedelta(minutes=1))
 
     assert [f"S@1@{start}".encode() for start in starts] == window_keys(definition, "S@1", first, last)

@@ -1,4 +1,4 @@
-"""The lease on what the group has given; the coordinator's part is in tests/integration."""
+"""The lease of a member. Tests with a coordinator are in tests/integration."""
 
 from concurrent.futures import Future
 from typing import Any, cast
@@ -45,8 +45,8 @@ def answer(result: Any) -> "Future[Any]":
     return future
 
 
-def test_the_lease_runs_from_when_the_coordinator_was_asked(membership: GroupMembership, clock: Clock) -> None:
-    """Half of the session, however late the answer is looked at: a suspended process gains nothing by it."""
+def test_the_lease_starts_when_the_coordinator_is_asked(membership: GroupMembership, clock: Clock) -> None:
+    """It lasts half of the session time-out, however late the answer is read, for example after a suspend."""
     assert not membership.lease_holds
     group = answer(description(member(URL, [PLACE])))
     membership._update_view(clock.now, group, f"{URL}-1")
@@ -63,20 +63,20 @@ def test_the_lease_runs_from_when_the_coordinator_was_asked(membership: GroupMem
 @pytest.mark.parametrize(
     "result",
     [
-        description(member(OTHER, [PLACE])),  # expelled
-        description(member(URL, [PLACE], "former")),  # in it under an id of before
+        description(member(OTHER, [PLACE])),  # removed from the group
+        description(member(URL, [PLACE], "former")),  # in the group with an old member id
         KafkaException(KafkaError(KafkaError._TIMED_OUT)),
     ],
 )
-def test_nobody_else_s_word_renews_it(membership: GroupMembership, clock: Clock, result: Any) -> None:
-    """Only a description that names this very member does."""
+def test_other_answers_do_not_renew_the_lease(membership: GroupMembership, clock: Clock, result: Any) -> None:
+    """Only a description that lists this member id does."""
     membership._update_view(clock.now, answer(result), f"{URL}-1")
 
     assert not membership.lease_holds
 
 
 class Group:
-    """What the callbacks ask of a consumer, and what was owned when they did."""
+    """The consumer of the callbacks. It notes what is owned at each of their calls."""
 
     def __init__(self, membership: GroupMembership) -> None:
         self._membership = membership
@@ -87,10 +87,8 @@ class Group:
 
 
 @pytest.mark.parametrize("callback", ["_revoked", "_lost"])
-def test_what_is_given_up_is_owned_no_more_before_the_group_hears_of_it(
-    membership: GroupMembership, callback: str
-) -> None:
-    """Else two instances could own it; what is given is paused at once, as this member reads nothing."""
+def test_ownership_ends_before_the_group_knows(membership: GroupMembership, callback: str) -> None:
+    """Otherwise two instances could own a partition. Assigned partitions are paused: this member reads nothing."""
     group, changes = Group(membership), []
     membership.on_change(lambda: changes.append(PLACE in membership.owned))
     partitions = [TopicPartition(*PLACE)]

@@ -1,4 +1,4 @@
-"""Whom to ask for a key, and what may be claimed of an answer."""
+"""Which instances to ask for a key, and the status of local copies."""
 
 import pytest
 
@@ -22,7 +22,7 @@ TOPIC = LOYALTY_BALANCES.name
 ACTIVE, STANDBY = Role.ACTIVE, Role.STANDBY
 
 
-class NoFeed:
+class NoMaterialiser:
     kafka_error = None
     alive = True
     restored = True
@@ -33,12 +33,14 @@ class NoFeed:
 
 
 class Scene:
-    """This instance, with a membership by hand; partition 1 of the balances is what is asked for."""
+    """This instance with a fixed membership. Partition 1 of the balances is requested."""
 
     def __init__(self, **membership: object) -> None:
         stores = state_stores(catalogue.stores(FolderSchemaIds()))
         self.membership = FixedMembership(**membership)  # type: ignore[arg-type]
-        self.local = LocalInstance(LocalStores(stores, NoFeed(), SequenceWaiters()), self.membership, Settings())
+        self.local = LocalInstance(
+            LocalStores(stores, NoMaterialiser(), SequenceWaiters()), self.membership, Settings()
+        )
         self.cluster = Cluster.of(self.local, PeerReports())
         self.store: StateStore = stores["customer-balances"]
 
@@ -68,8 +70,8 @@ def owned_by(owner: str, *others: str) -> object:
     return view({owner: [(TOPIC, 1)], **{url: [] for url in others}})
 
 
-def test_the_owner_first_then_the_copies_that_are_furthest() -> None:
-    """By position: a lag is each instance's own idea of the end."""
+def test_the_owner_comes_first_and_then_copies_by_position() -> None:
+    """Lags cannot be compared, because each instance knows another end offset."""
     scene = Scene(view=owned_by(B, C, D))
     scene.reported(C, 7)
     scene.reported(D, 9)
@@ -78,8 +80,8 @@ def test_the_owner_first_then_the_copies_that_are_furthest() -> None:
     assert [Target(B, ACTIVE), Target(D, STANDBY), Target(URL, STANDBY), Target(C, STANDBY)] == scene.targets()
 
 
-def test_who_does_not_answer_is_asked_last() -> None:
-    """And first again as soon as it reports."""
+def test_a_suspect_is_asked_last() -> None:
+    """After its next report it is no longer a suspect."""
     scene = Scene(view=owned_by(B, C))
     scene.reported(C, 7)
     scene.cluster.reports.suspect(B, "no answer")
@@ -90,8 +92,8 @@ def test_who_does_not_answer_is_asked_last() -> None:
     assert [Target(B, ACTIVE), Target(C, STANDBY)] == scene.targets()
 
 
-def test_nobody_outside_of_the_group_is_asked() -> None:
-    """Neither for a report that was there before, nor for one that somebody made up."""
+def test_only_group_members_are_asked() -> None:
+    """An old or forged report of another URL changes nothing."""
     scene = Scene(view=owned_by(B))
     scene.reported("http://169.254.169.254", 99)
     scene.reported(C, 9)
@@ -101,7 +103,7 @@ def test_nobody_outside_of_the_group_is_asked() -> None:
 
 
 def test_a_copy_that_is_not_restored_is_not_asked() -> None:
-    """Neither another instance's nor one's own."""
+    """This holds for copies of peers and for the own copy."""
     scene = Scene(view=owned_by(B, C))
     scene.reported(C, 7, restored=False)
     scene.hold(position=3)
@@ -109,8 +111,8 @@ def test_a_copy_that_is_not_restored_is_not_asked() -> None:
     assert [Target(B, ACTIVE)] == scene.targets()
 
 
-def test_between_two_owners_the_copies_are_asked() -> None:
-    """The former owner still has the partition."""
+def test_without_an_owner_the_copies_are_asked() -> None:
+    """The former owner still has a copy."""
     scene = Scene(view=view({B: [], C: []}))
     assert [] == scene.targets()
 
@@ -121,16 +123,16 @@ def test_between_two_owners_the_copies_are_asked() -> None:
         scene.cluster.metadata.of_key(scene.store, b"C1")
 
 
-def test_an_owner_by_the_groups_word_alone_is_asked_for_a_copy_only() -> None:
-    """After its client has given up, cut off from the group, the last view still names this instance."""
+def test_an_owner_by_an_old_view_is_asked_as_a_standby() -> None:
+    """After a disconnect the last view still names this instance, although it has lost the partition."""
     scene = Scene(view=owned_by(URL))
     scene.hold()
 
     assert [Target(URL, STANDBY)] == scene.targets()
 
 
-def test_before_the_group_is_known_nobody_is() -> None:
-    """NOT_AVAILABLE, in the words of Kafka Streams."""
+def test_before_the_first_view_no_owner_is_known() -> None:
+    """Kafka Streams calls this NOT_AVAILABLE."""
     scene = Scene()
 
     assert [] == scene.targets()
@@ -138,8 +140,8 @@ def test_before_the_group_is_known_nobody_is() -> None:
         scene.cluster.metadata.of_key(scene.store, b"any")
 
 
-def test_a_global_store_is_asked_here() -> None:
-    """Every instance has all of it, and names itself."""
+def test_a_global_store_is_read_locally() -> None:
+    """Each instance has all of it, and names itself."""
     scene = Scene(view=owned_by(B))
     stores = scene.local.stores.by_name["stores"]
 
@@ -147,35 +149,35 @@ def test_a_global_store_is_asked_here() -> None:
     assert scene.cluster.metadata.of_key(stores, b"S1").active == URL
 
 
-def standing(scene: Scene) -> ReplicaStatus:
+def status(scene: Scene) -> ReplicaStatus:
     return scene.local.status(scene.store, 1)
 
 
-def test_an_owner_under_its_lease_is_active() -> None:
-    """Owned, lease, and all that was there when it was taken: nobody knows better."""
+def test_an_owner_with_a_valid_lease_is_active() -> None:
+    """It owns the partition, its lease is valid, and it has all records from before its promotion."""
     scene = Scene(owned=frozenset({(TOPIC, 1)}))
     scene.hold(active_target=5)
 
-    assert ReplicaStatus(ACTIVE, 1, 5, 0, lag_known=True) == standing(scene)
-    assert not standing(scene).stale
+    assert ReplicaStatus(ACTIVE, 1, 5, 0, lag_known=True) == status(scene)
+    assert not status(scene).stale
 
 
 @pytest.mark.parametrize(
     ("membership", "active_target"),
     [
-        ({"owned": frozenset({(TOPIC, 1)}), "lease_holds": False}, 5),  # stopped, or cut off
-        ({"owned": frozenset({(TOPIC, 1)})}, 6),  # promoted, and has not caught up
-        ({"owned": frozenset({(TOPIC, 1)})}, None),  # the materialiser has not heard of it
+        ({"owned": frozenset({(TOPIC, 1)}), "lease_holds": False}, 5),  # paused or disconnected
+        ({"owned": frozenset({(TOPIC, 1)})}, 6),  # promoted and not caught up
+        ({"owned": frozenset({(TOPIC, 1)})}, None),  # the materialiser does not know it yet
         ({"owned": frozenset()}, 5),  # just revoked
     ],
 )
-def test_anything_less_is_a_standby(membership: dict[str, object], active_target: int | None) -> None:
-    """And says that it is stale."""
+def test_any_other_copy_is_a_standby(membership: dict[str, object], active_target: int | None) -> None:
+    """Its responses are marked as stale."""
     scene = Scene(**membership)
     scene.hold(active_target=active_target)
 
-    assert standing(scene).role is STANDBY
-    assert standing(scene).stale
+    assert status(scene).role is STANDBY
+    assert status(scene).stale
 
 
 def test_a_global_copy_is_stale_while_kafka_is_away() -> None:
@@ -199,26 +201,26 @@ def test_a_global_copy_is_stale_while_kafka_is_away() -> None:
     assert scene.local.status(store, 0).stale
 
 
-def test_the_lease_is_checked_after_the_read_too() -> None:
-    """A process that was stopped in the middle of a read does not answer as the owner."""
+def test_the_lease_is_checked_again_after_the_read() -> None:
+    """A process that was paused during a read does not answer as the owner."""
     scene = Scene(owned=frozenset({(TOPIC, 1)}))
     scene.hold(active_target=5)
-    before = standing(scene)
+    before = status(scene)
     scene.membership.lease_holds = False
 
     assert scene.local.confirm(scene.store, before).role is STANDBY
 
 
-def test_nothing_is_read_from_what_is_not_restored_or_not_here() -> None:
-    """NotServingError, with the task where there is one."""
+def test_a_partition_that_is_restoring_or_elsewhere_is_not_read() -> None:
+    """The read raises NotServingError, with the task if there is one."""
     scene = Scene()
     with pytest.raises(NotServingError) as error:
-        standing(scene)
+        status(scene)
     assert error.value.task is None
 
     task = scene.hold(position=3)
     with pytest.raises(NotServingError) as error:
-        standing(scene)
+        status(scene)
     assert error.value.task is task
 
 
@@ -230,17 +232,17 @@ def test_nothing_is_read_from_what_is_not_restored_or_not_here() -> None:
         (STANDBY, 9, True, 9, True),
         (STANDBY, 9, True, 8, False),
         (STANDBY, 0, True, 0, True),
-        (STANDBY, 0, False, 0, False),  # the broker has not said for long that it is 0
+        (STANDBY, 0, False, 0, False),  # the broker has not confirmed the end offset for too long
         (ACTIVE, 9, False, 0, True),
     ],
 )
 def test_max_lag(role: Role, lag: int, known: bool, max_lag: int | None, expected: bool) -> None:  # noqa: FBT001
-    """An active copy always, an unknown lag never, else by the figure."""
+    """An active copy is always sufficient, and an unknown lag never is."""
     assert expected is ReplicaStatus(role, 1, 5, lag, known).is_within(max_lag)
 
 
-def test_the_report_tells_every_copy() -> None:
-    """Store, partition, role and offsets, in JSON that another instance reads back."""
+def test_the_report_contains_each_copy() -> None:
+    """It has store, partition, role and offsets, in JSON that a peer can read."""
     scene = Scene(owned=frozenset({(TOPIC, 1)}))
     scene.hold(position=4, target=4, active_target=4)
 

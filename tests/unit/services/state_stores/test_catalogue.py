@@ -1,4 +1,4 @@
-"""What the stores of the table show of their changelogs' records."""
+"""The JSON bodies that the stores make of their changelog records."""
 
 import io
 import json
@@ -39,7 +39,7 @@ def view(name: str, topic: Topic, key: bytes, record: dict[str, Any]) -> View:
 
 
 def test_every_kind_is_in_the_table() -> None:
-    """Keyed, derived, windowed and global; a derived store has the changelog of its source, which stands before it."""
+    """The kinds are right, and a derived store has the changelog of its source, which precedes it."""
     assert {"keyed", "derived", "windowed", "global"} == {definition.kind for definition in TABLE.values()}
     seen: dict[str, StoreDefinition] = {}
     for name, definition in TABLE.items():
@@ -49,7 +49,7 @@ def test_every_kind_is_in_the_table() -> None:
 
 
 def test_a_window_shows_exact_amounts_and_their_average() -> None:
-    """Amounts are strings with two places, times ISO 8601, the average is rounded half up."""
+    """Amounts are strings with two decimal places, times are ISO 8601, and the average is rounded half up."""
     shown = view("store-sales", STORE_SALES, b"STR1@1700000040000", SALES)
 
     assert (3, None) == (shown.sequence, shown.updated_time)
@@ -69,7 +69,7 @@ def test_a_window_shows_exact_amounts_and_their_average() -> None:
 
 @given(cents=st.integers(-(10**28) + 1, 10**28 - 1), count=st.integers(1, 2**63 - 1))
 def test_averages_are_rounded_once(cents: int, count: int) -> None:
-    """Half up, away from zero, for sums of any size: checked in whole numbers."""
+    """The average is rounded half up, away from zero, for sums of any size. Integers prove it."""
     body = catalogue.sales_body({**SALES, "Sum": Decimal(cents).scaleb(-2), "Count": count})
 
     rounded = (2 * abs(cents) + count) // (2 * count)
@@ -89,13 +89,13 @@ def test_averages_are_rounded_once(cents: int, count: int) -> None:
     ],
 )
 def test_a_window_that_contradicts_itself_is_unreadable(key: bytes, changed: dict[str, Any]) -> None:
-    """Another key than the value says, no invoices, a time that no calendar has."""
+    """The key is not the key of the value, the window has no invoices, or a time is after the year 9999."""
     with pytest.raises(UndecodableError):
         view("store-sales", STORE_SALES, key, {**SALES, **changed})
 
 
 def test_a_shop_counts_by_its_last_record() -> None:
-    """The reference topic has no sequences; what it says is shown as it is."""
+    """The reference topic has no sequence numbers, and its records are shown unchanged."""
     shop = {"StoreID": "STR1", "Name": "Pune 2", "City": "Pune", "State": "Maharashtra"}
 
     shown = view("stores", STORES, b"STR1", shop)
@@ -119,7 +119,7 @@ BALANCE = {
 
 
 def test_a_balance_says_what_can_be_spent() -> None:
-    """Total, available, pending and reserved points as strings, the tier, and which account it is."""
+    """It has total, available, pending and reserved points as strings, the tier, and the opened time of the account."""
     shown = view("customer-balances", LOYALTY_BALANCES, b"4711", BALANCE)
 
     assert (4, 1_600_000_000_000, 1_700_000_000_000) == (shown.sequence, shown.opened_time, shown.updated_time)
@@ -137,7 +137,7 @@ def test_a_balance_says_what_can_be_spent() -> None:
 
 
 def test_a_balance_of_the_old_schema_is_still_read() -> None:
-    """Id 5 on the wire: all its points can be spent, none are pending or reserved, and its account is the oldest."""
+    """Schema id 5: all points are available, none are pending or reserved, and the account is the oldest."""
     old = {name: BALANCE[name] for name in ("CustomerCardNo", "TotalLoyaltyPoints", "Sequence", "UpdatedTime")}
     body = io.BytesIO()
     fastavro.schemaless_writer(body, json.loads(schemas.schema_text("history/Balance-1.avsc")), old)
@@ -153,7 +153,7 @@ def test_a_balance_of_the_old_schema_is_still_read() -> None:
 
 
 def test_a_decision_is_ready_to_send() -> None:
-    """A mark shows nothing but that something was asked for; a decision has points as strings and times in ISO 8601."""
+    """A mark shows only that a command was sent. A decision has points as strings and times in ISO 8601."""
     mark = mark_of("C-1", "reserve", "beef")
     decided = {
         **mark,
@@ -182,7 +182,7 @@ def test_a_decision_is_ready_to_send() -> None:
 
 
 def test_a_version_of_the_programme_shows_its_file() -> None:
-    """The text as it was published, under the number of the version; another key is none of it."""
+    """The text is shown as it was published, under the number of its version. Another key is refused."""
     version = {"Version": 3, "EffectiveTime": 1_700_000_000_123, "PublishedTime": 0, "Programme": "version: 1\n"}
 
     shown = orjson.loads(view("programmes", LOYALTY_PROGRAMMES, b"3", version).body)

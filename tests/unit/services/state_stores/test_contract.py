@@ -1,8 +1,7 @@
-"""The contract of a store partition, checked on both backends."""
+"""The behaviour that memory and RocksDB share."""
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,18 +9,8 @@ from hypothesis import strategies as st
 
 from services.state_stores.contract import Checkpoint, StoreClosedError, StorePartition, end_of_prefix
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.rocksdb import RocksDbStorePartition, RocksDbTuning
 
 NOTHING = Checkpoint("test", 0, 0)
-
-
-@pytest.fixture(params=["memory", "rocksdb"])
-def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], StorePartition]:
-    tuning = RocksDbTuning()
-    directories = (tmp_path / "store" / str(number) for number in range(1_000_000))
-    if request.param == "memory":
-        return MemoryStorePartition
-    return lambda: RocksDbStorePartition(next(directories), tuning)
 
 
 @pytest.fixture
@@ -30,15 +19,15 @@ def store(open_store: Callable[[], StorePartition]) -> StorePartition:
 
 
 class TestStorePartition:
-    def test_holds_nothing_at_first(self, store: StorePartition) -> None:
-        """A new store has no checkpoint, no keys and no values."""
+    def test_a_new_store_is_empty(self, store: StorePartition) -> None:
+        """It has no checkpoint and no keys."""
         assert store.checkpoint is None
         assert store.count() == 0
         assert store.get(b"a") is None
         assert store.scan(b"", None, 10) == []
 
     def test_applies_writes_and_checkpoint_together(self, store: StorePartition) -> None:
-        """After apply, the values and the checkpoint are those given."""
+        """Both are readable after apply."""
         checkpoint = Checkpoint("format 1 of topic x", 7, 1_700_000_000_000)
         store.apply({b"a": b"1", b"b": b"2"}, checkpoint)
 
@@ -46,7 +35,7 @@ class TestStorePartition:
         assert (store.get(b"a"), store.get(b"b")) == (b"1", b"2")
 
     def test_reads_several_keys_at_once(self, store: StorePartition) -> None:
-        """Each key that was asked for, None where there is no value; what was read need not be read again to write."""
+        """The result has None for an unknown key. A write can use the result instead of another read."""
         store.apply({b"a": b"1", b"b": b""}, NOTHING)
         known = store.get_many([b"b", b"c", b"a"])
         store.apply({b"a": None, b"b": b"2", b"c": b"3"}, NOTHING, known)
@@ -57,7 +46,7 @@ class TestStorePartition:
         assert store.count() == 2
 
     def test_deletes(self, store: StorePartition) -> None:
-        """None deletes a key, and deleting an unknown key changes nothing."""
+        """None deletes a key. Deleting an unknown key changes nothing."""
         store.apply({b"a": b"1", b"b": b"2"}, NOTHING)
         store.apply({b"a": None, b"c": None}, NOTHING)
 
@@ -73,7 +62,7 @@ class TestStorePartition:
         assert store.count() == 2
 
     def test_scans_in_the_order_of_bytes(self, store: StorePartition) -> None:
-        """The start is included, the end is not, the limit holds, and bytes above 127 come last."""
+        """The start is included, the end is excluded, the limit holds, and bytes above 127 come last."""
         keys = [b"\xff", b"b", b"a\x00", b"a", b"\xc3\xa9", b""]
         store.apply({key: b"v" + key for key in keys}, NOTHING)
 
@@ -84,14 +73,14 @@ class TestStorePartition:
         assert store.scan(b"", None, 0) == []
 
     def test_scans_a_prefix(self, store: StorePartition) -> None:
-        """Only keys with the prefix are found, also where the prefix ends in the highest byte."""
+        """Only keys with the prefix are found, even if the prefix ends with the highest byte."""
         store.apply(dict.fromkeys([b"a", b"ab", b"ab\xff", b"ac", b"\xff", b"\xff\xff1"], b"v"), NOTHING)
 
         assert [key for key, _ in store.scan(b"ab", end_of_prefix(b"ab"), 10)] == [b"ab", b"ab\xff"]
         assert [key for key, _ in store.scan(b"\xff", end_of_prefix(b"\xff"), 10)] == [b"\xff", b"\xff\xff1"]
 
-    def test_refuses_everything_after_close(self, store: StorePartition) -> None:
-        """A closed store raises StoreClosedError; closing twice is allowed."""
+    def test_a_closed_store_refuses_each_operation(self, store: StorePartition) -> None:
+        """It raises StoreClosedError. A second close is allowed."""
         store.apply({b"a": b"1"}, NOTHING)
         store.close()
         store.close()
@@ -107,8 +96,8 @@ class TestStorePartition:
             with pytest.raises(StoreClosedError):
                 operation()
 
-    def test_is_empty_after_destroy(self, open_store: Callable[[], StorePartition]) -> None:
-        """A destroyed store is closed."""
+    def test_a_destroyed_store_is_closed(self, open_store: Callable[[], StorePartition]) -> None:
+        """Each operation raises StoreClosedError."""
         store = open_store()
         store.apply({b"a": b"1"}, NOTHING)
         store.destroy()
@@ -131,7 +120,7 @@ class TestStorePartition:
         start: bytes,
         prefix: bytes,
     ) -> None:
-        """Whatever is written, reads, scans and count are those of a sorted dictionary."""
+        """After any writes, reads, scans and the count are equal to those of a sorted dictionary."""
         store, model = open_store(), {}
         for batch in batches:
             store.apply(batch, NOTHING)
@@ -147,7 +136,7 @@ class TestStorePartition:
 
 
 class ClosesFirst:
-    """A lock that somebody who closes the store gets first."""
+    """A lock. Before it is acquired for the first time, another caller closes the store."""
 
     def __init__(self, store: MemoryStorePartition) -> None:
         self._store: MemoryStorePartition | None = store
@@ -164,11 +153,11 @@ class ClosesFirst:
 
 
 @pytest.mark.parametrize("read", [lambda store: store.get(b"a"), lambda store: store.count()], ids=["get", "count"])
-def test_memory_closed_before_a_read_gives_no_answer(read: Callable[[StorePartition], object]) -> None:
-    """Whatever moment it is closed at: the value that was there, or StoreClosedError; never "there is none"."""
+def test_a_memory_store_that_closes_before_a_read_raises(read: Callable[[StorePartition], object]) -> None:
+    """A read during a close returns the value or raises StoreClosedError. It never says that the key does not exist."""
 
     class ClosedBeforeTheRead(dict[bytes, bytes]):
-        """Is emptied, as close does, before it is asked."""
+        """Values that are deleted by a close just before they are read."""
 
         def get(self, *_: object) -> None:  # type: ignore[override]
             store.close()
@@ -189,8 +178,8 @@ def test_memory_closed_before_a_read_gives_no_answer(read: Callable[[StorePartit
     [lambda store: store.scan(b"", None, 9), lambda store: store.apply({b"b": b"2"}, NOTHING)],
     ids=["scan", "apply"],
 )
-def test_memory_closed_while_it_waits_gives_no_answer(operation: Callable[[StorePartition], object]) -> None:
-    """Closed between the call and its turn: StoreClosedError, no empty page, nothing written."""
+def test_a_memory_store_that_closes_during_a_call_raises(operation: Callable[[StorePartition], object]) -> None:
+    """If the store closes while a call waits for the lock, the call returns no empty page and writes nothing."""
     store = MemoryStorePartition()
     store.apply({b"a": b"1"}, NOTHING)
     store._lock = ClosesFirst(store)  # type: ignore[assignment]
@@ -203,5 +192,5 @@ def test_memory_closed_while_it_waits_gives_no_answer(operation: Callable[[Store
     ("prefix", "end"), [(b"a", b"b"), (b"a\xff", b"b"), (b"\xff\xff", None), (b"", None), (b"a\x00", b"a\x01")]
 )
 def test_end_of_prefix(prefix: bytes, end: bytes | None) -> None:
-    """The end is the first key after all with the prefix."""
+    """The end is the first key after all keys with the prefix."""
     assert end_of_prefix(prefix) == end

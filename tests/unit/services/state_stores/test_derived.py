@@ -1,4 +1,4 @@
-"""A store derived by a filter: the same changelog, fewer keys."""
+"""A derived store: it has the same changelog as its source, and fewer keys."""
 
 import time
 from collections.abc import Callable
@@ -26,7 +26,7 @@ Open = Callable[[], StorePartition]
 
 
 class Pair(NamedTuple):
-    """The keyed store and the derived one, fed as the materialiser feeds them."""
+    """A keyed store and its derived store. Both get records as from the materialiser."""
 
     keyed: StateStore
     derived: StateStore
@@ -54,7 +54,7 @@ def record(offset: int, card: str, sequence: int, points: str | None) -> Changel
 
 
 def only_top(keyed: dict[bytes, bytes]) -> dict[bytes, bytes]:
-    """What the filter leaves, by the points in the text of the JSON."""
+    """The values that pass the filter, by the points in their JSON."""
     points = {key: stored.split(b'"TotalLoyaltyPoints":"')[1].split(b'"')[0] for key, stored in keyed.items()}
     return {key: stored for key, stored in keyed.items() if Decimal(points[key].decode()) >= THRESHOLD}
 
@@ -83,11 +83,11 @@ def log_of(updates: list[tuple[str, int, str | None]]) -> list[ChangelogRecord]:
 def test_is_the_filter_of_the_keyed_store(
     open_store: Open, updates: list[tuple[str, int, str | None]], cuts: list[int]
 ) -> None:
-    """After every batch of updates, repeats, old records, garbage and tombstones, in any cut, to the byte."""
+    """Both are equal after each batch of updates, duplicates, old records, garbage and tombstones, split anywhere."""
     pair, log = Pair.open(open_store(), open_store()), log_of(updates)
 
     for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(log)], strict=True):
-        pair.apply(log[max(0, start - 2) : end])  # two records come again
+        pair.apply(log[max(0, start - 2) : end])  # two records are read again
 
         keyed, derived = pair.contents()
         assert only_top(keyed) == derived
@@ -98,10 +98,10 @@ def test_is_the_filter_of_the_keyed_store(
 
 @settings(max_examples=60, deadline=None)
 @given(updates=UPDATES, behind=st.tuples(st.integers(0, 25), st.integers(0, 25)))
-def test_a_crash_between_the_two_writes_is_caught_up(
+def test_a_crash_between_the_two_writes_is_repaired(
     updates: list[tuple[str, int, str | None]], behind: tuple[int, int]
 ) -> None:
-    """Either store may have stopped earlier than the other: reading again from the earlier offset makes them agree."""
+    """One store may have stopped before the other. They agree after a read from the lower offset."""
     log = log_of(updates)
     ends = [min(each, len(log)) for each in behind]
     partitions = []
@@ -117,8 +117,8 @@ def test_a_crash_between_the_two_writes_is_caught_up(
     assert only_top(keyed) == derived
 
 
-def test_what_was_filtered_out_stays_out() -> None:
-    """A late record with a lower sequence, enough points or not, brings nothing back."""
+def test_an_old_record_does_not_bring_a_key_back() -> None:
+    """A late record with a lower sequence number changes nothing, even if it has enough points."""
     pair = Pair.open(MemoryStorePartition(), MemoryStorePartition())
     pair.apply([record(0, "A", 5, "100.00")])
     assert [b"A"] == list(pair.contents()[1])
@@ -128,8 +128,8 @@ def test_what_was_filtered_out_stays_out() -> None:
     assert {} == pair.contents()[1]
 
 
-def test_the_source_may_be_rebuilt_meanwhile() -> None:
-    """A derived store reads the source that is there now, not the one of its own start."""
+def test_the_source_can_be_rebuilt() -> None:
+    """A derived store reads the current task of its source, not the one that was open at its own start."""
     pair = Pair.open(MemoryStorePartition(), MemoryStorePartition())
     pair.apply([record(0, "A", 1, "100.00")])
     pair.keyed.tasks[0].store.close()
@@ -142,7 +142,7 @@ def test_the_source_may_be_rebuilt_meanwhile() -> None:
 
 
 def test_another_threshold_is_another_origin() -> None:
-    """Local data of another threshold are thrown away; the keyed store's stay; 100 and 100.00 are the same."""
+    """Local data of another threshold are deleted. The data of the keyed store stay. 100 and 100.00 are equal."""
 
     def origins(threshold: str) -> list[str]:
         return [each.origin("topic x") for each in catalogue.stores(IDS, Decimal(threshold))[:2]]
@@ -152,8 +152,8 @@ def test_another_threshold_is_another_origin() -> None:
     assert origins("100")[1] == origins("100.00")[1]
 
 
-def test_only_balances_tell_how_fresh_they_are() -> None:
-    """A derived store observes nothing: each balance would count twice."""
+def test_a_derived_store_does_not_measure_freshness() -> None:
+    """Each balance would be counted twice."""
     freshness: list[float] = []
     stores = state_stores(catalogue.stores(IDS, THRESHOLD))
     for name in (catalogue.BALANCES, catalogue.TOP_CUSTOMERS):
@@ -169,13 +169,13 @@ def test_only_balances_tell_how_fresh_they_are() -> None:
 
 
 def test_a_derived_store_without_its_source_is_refused() -> None:
-    """It would stay empty, and nobody would know."""
+    """It would stay empty without an error."""
     with pytest.raises(ValueError, match="source"):
         StateStore(catalogue.stores(IDS)[1])
 
 
-def test_a_windowed_store_forgets_as_its_changelog_does() -> None:
-    """What is older than the retention is deleted with the next records, and only that."""
+def test_a_windowed_store_deletes_expired_values() -> None:
+    """Values older than the retention are deleted with the next records, and no others."""
     stores = state_stores(catalogue.stores(IDS))
     definition = stores[catalogue.STORE_SALES].definition
     retention = definition.changelog.retention

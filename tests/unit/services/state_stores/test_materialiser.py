@@ -1,4 +1,4 @@
-"""Which partitions are opened, closed and counted, and what happens to local data; the broker's part is elsewhere."""
+"""The materialiser: which partitions it opens, closes and rebuilds. Tests with a broker are in tests/integration."""
 
 import threading
 import time
@@ -34,7 +34,7 @@ RETENTION = timedelta(hours=1)
 
 
 class Broker:
-    """What opening partitions asks of an admin and of a consumer; notes what is read."""
+    """The admin client and the consumer of a materialiser. It notes the positions from which partitions are read."""
 
     def __init__(self, low: int, high: int) -> None:
         self.answer = (low, high)
@@ -57,8 +57,8 @@ class Broker:
             del self.reads[each.partition]
 
 
-class ByHand:
-    """An assignment that is as the test says."""
+class FixedAssignment:
+    """An assignment that the test sets."""
 
     def __init__(self) -> None:
         self.roles: dict[ChangelogPartition, Role] = {}
@@ -84,13 +84,13 @@ def stored(offset: int, origin: str = "here", age: timedelta = timedelta(0)) -> 
 
 
 class Scene:
-    """A materialiser whose openings give these stores in turn, and note if all was ready; its origin is ``here``."""
+    """A materialiser that opens these stores in turn, and notes whether it is ready. The origin is ``here``."""
 
     def __init__(self, *opened: StorePartition, low: int = 0, high: int = 0) -> None:
         self._left = list(opened)
         self.ready: list[bool] = []
         self.store = StateStore(catalogue.stores(FolderSchemaIds())[0])
-        self.assignment = ByHand()
+        self.assignment = FixedAssignment()
         self.broker = Broker(low, high)
         self.materialiser = Materialiser(
             [self.store],
@@ -108,89 +108,89 @@ class Scene:
     def changelog_is(self, origin: str) -> None:
         self.materialiser._changelogs[TOPIC] = Changelog(origin, 3, RETENTION)
 
-    def reconcile(self) -> dict[int, int]:
+    def follow(self) -> dict[int, int]:
         self.materialiser._reader.consumer = cast(Consumer, self.broker)
         self.materialiser._follow_assignment(cast(AdminClient, self.broker))
         return self.broker.reads
 
-    def take_again(self) -> list[int]:
+    def reconnect(self) -> list[int]:
         starts = self.materialiser._open_partitions(cast(AdminClient, self.broker), self.materialiser._roles)
         return [start.offset for start in starts]
 
 
-def test_is_not_ready_before_the_last_partition_is_open() -> None:
-    """With empty changelogs each partition is restored when it is opened; all three must be."""
+def test_it_is_not_ready_before_the_last_partition_is_open() -> None:
+    """With empty changelogs each partition is restored when it is opened. All three must be restored."""
     scene = Scene(*[MemoryStorePartition() for _ in range(3)])
     scene.assignment.give(0, 1, 2)
     assert not scene.materialiser.restored
 
-    assert {0: 0, 1: 0, 2: 0} == scene.reconcile()
+    assert {0: 0, 1: 0, 2: 0} == scene.follow()
     assert [False, False, False] == scene.ready
     assert scene.materialiser.restored
 
 
-def test_with_nothing_to_hold_it_is_ready_once_that_is_known() -> None:
-    """More instances than partitions: nothing is held, and ready; but not before the group has settled."""
+def test_without_partitions_it_is_ready_when_the_group_has_settled() -> None:
+    """With more instances than partitions, an instance may hold none. It is ready, but not before it knows that."""
     scene = Scene()
     scene.assignment.settled = False
-    assert {} == scene.reconcile()
+    assert {} == scene.follow()
     assert not scene.materialiser.restored
 
     scene.assignment.settled = True
-    scene.reconcile()
+    scene.follow()
 
     assert scene.materialiser.restored
 
 
-def test_what_is_taken_over_later_makes_nobody_unready() -> None:
-    """Ready means that the first share was restored; the partition of a dead neighbour is restored beside it."""
+def test_a_partition_that_is_taken_over_later_does_not_change_readiness() -> None:
+    """Ready means that the first partitions were restored. A partition of a dead peer is restored while they serve."""
     scene = Scene(stored(5), MemoryStorePartition(), high=5)
     scene.assignment.give(0)
-    scene.reconcile()
+    scene.follow()
     assert scene.materialiser.restored
 
     scene.assignment.give(1)
-    scene.reconcile()
+    scene.follow()
 
     assert not scene.store.tasks[1].progress.restored
     assert scene.materialiser.restored
 
 
-def test_a_partition_given_up_is_closed_and_read_no_more() -> None:
-    """What moved away is closed; the rest goes on as it is."""
+def test_a_partition_that_moves_away_is_closed() -> None:
+    """It is read no more. The other partitions stay as they are."""
     kept, gone = stored(5), stored(4)
     scene = Scene(kept, gone, high=5)
     scene.assignment.give(0, 1)
-    assert {0: 5, 1: 4} == scene.reconcile()
+    assert {0: 5, 1: 4} == scene.follow()
 
     del scene.assignment.roles[TOPIC, 1]
 
-    assert {0: 5} == scene.reconcile()
+    assert {0: 5} == scene.follow()
     assert [0] == list(scene.store.tasks)
     assert scene.store.tasks[0].store is kept
 
 
-def test_no_offset_is_not_the_end_of_an_empty_changelog() -> None:
-    """While a partition has no leader the broker may give neither an error nor an offset: nothing is opened or lost."""
+def test_a_missing_end_offset_is_an_error() -> None:
+    """Without a leader the broker may return neither an error nor an offset. Nothing is opened or deleted then."""
     kept = stored(5)
     scene = Scene(kept, high=5)
     scene.assignment.give(0)
-    scene.reconcile()
+    scene.follow()
     scene.broker.answer = (OFFSET_INVALID, OFFSET_INVALID)
 
     with pytest.raises(KafkaException, match="no offset"):
-        scene.take_again()
+        scene.reconnect()
     scene.assignment.give(1)
     with pytest.raises(KafkaException, match="no offset"):
-        scene.reconcile()
+        scene.follow()
 
     assert [0] == list(scene.store.tasks)
     assert scene.store.tasks[0].store is kept
     assert b"x" == kept.get(b"old")
 
 
-def test_no_offset_says_nothing_about_how_far_a_store_is() -> None:
-    """Where the broker gives no offset, the end is as unknown as after an error."""
+def test_a_missing_end_offset_is_not_noted() -> None:
+    """If the broker returns no offset, the end offset is unknown, as after an error."""
     broker = Broker(0, 5)
     ends = EndOffsets(cast(AdminClient, broker))
     broker.answer = (0, OFFSET_INVALID)
@@ -203,24 +203,24 @@ def test_no_offset_says_nothing_about_how_far_a_store_is() -> None:
     assert [((TOPIC, 0), 5)] == [(each.partition, each.offset) for each in ends.poll([(TOPIC, 0)])]
 
 
-def test_a_standby_that_becomes_the_owner_keeps_its_open_store() -> None:
-    """Nothing is opened or read again; it leads once it has what the changelog had at that moment."""
+def test_a_promoted_standby_keeps_its_open_store() -> None:
+    """Nothing is opened or read again. It is caught up when it has all records of the moment of its promotion."""
     scene = Scene(stored(5), high=5)
     scene.assignment.give(0, role=Role.STANDBY)
-    scene.reconcile()
+    scene.follow()
     task = scene.store.tasks[0]
     assert (task.progress.restored, task.progress.caught_up) == (True, False)
 
     scene.broker.answer = (0, 7)
     scene.assignment.give(0, role=Role.ACTIVE)
-    scene.reconcile()
+    scene.follow()
 
     assert scene.store.tasks[0] is task
     assert (task.progress.restored, task.progress.caught_up) == (True, False)
     task.advance(7)
     assert task.progress.caught_up
     scene.assignment.give(0, role=Role.STANDBY)
-    scene.reconcile()
+    scene.follow()
     assert scene.store.tasks[0] is task
     assert not task.progress.caught_up
 
@@ -229,18 +229,18 @@ def test_a_standby_that_becomes_the_owner_keeps_its_open_store() -> None:
     ("local", "low", "high", "why"),
     [
         (stored(5, "another topic"), 0, 9, "made of another topic"),
-        (stored(10), 0, 9, "outside"),  # the topic lost its end
-        (stored(5), 6, 9, "outside"),  # records between were deleted, tombstones perhaps
+        (stored(10), 0, 9, "outside"),  # the topic has lost its last records
+        (stored(5), 6, 9, "outside"),  # records in between were deleted, perhaps tombstones
         (stored(5, age=0.95 * RETENTION), 0, 9, "drops deletions"),
     ],
 )
-def test_data_that_cannot_be_continued_are_thrown_away(local: StorePartition, low: int, high: int, why: str) -> None:
-    """Another origin, an offset that the broker does not have, too old: from the start, and /readyz can say why."""
+def test_data_that_cannot_be_continued_are_deleted(local: StorePartition, low: int, high: int, why: str) -> None:
+    """The origin differs, the offset is unknown, or the data are too old. The store is rebuilt for that reason."""
     empty = MemoryStorePartition()
     scene = Scene(local, empty, low=low, high=high)
     scene.assignment.give(0)
 
-    assert {0: low} == scene.reconcile()
+    assert {0: low} == scene.follow()
     task = scene.store.tasks[0]
     assert task.store is empty
     assert task.progress.resumed_from is None
@@ -249,35 +249,35 @@ def test_data_that_cannot_be_continued_are_thrown_away(local: StorePartition, lo
 
 
 def test_data_younger_than_the_tombstones_are_continued() -> None:
-    """A store that was complete within the changelog's memory of deletions resumes at its checkpoint."""
+    """A store that was complete within the tombstone retention resumes at its checkpoint."""
     scene = Scene(stored(5, age=0.8 * RETENTION), high=9)
     scene.assignment.give(0)
 
-    assert {0: 5} == scene.reconcile()
+    assert {0: 5} == scene.follow()
     assert scene.store.tasks[0].progress.rebuilt_because is None
 
 
-def test_taking_again_keeps_what_is_good() -> None:
-    """After an interruption the store goes on where it is, restored as before, and learns the new end."""
+def test_a_reconnect_keeps_good_stores() -> None:
+    """After an error the store continues at its position, stays restored, and gets the new end offset."""
     scene = Scene(stored(5), high=5)
     scene.assignment.give(0)
-    scene.reconcile()
+    scene.follow()
     scene.broker.answer = (0, 9)
 
-    assert [5] == scene.take_again()
+    assert [5] == scene.reconnect()
     assert scene.store.tasks[0].progress.restored
     assert scene.store.tasks[0].progress.lag == 4
 
 
-def test_a_changelog_replaced_while_running_is_read_anew() -> None:
-    """If the interruption was the topic's deletion, the open store is thrown away and no longer restored."""
+def test_a_changelog_that_was_created_again_is_read_from_the_start() -> None:
+    """If the topic was deleted and created again, the data of the open store are deleted."""
     scene = Scene(stored(5), MemoryStorePartition(), high=5)
     scene.assignment.give(0)
-    scene.reconcile()
+    scene.follow()
     scene.changelog_is("there")
     scene.broker.answer = (0, 9)
 
-    assert [0] == scene.take_again()
+    assert [0] == scene.reconnect()
     task = scene.store.tasks[0]
     assert not task.progress.restored
     assert task.store.count() == 0
@@ -288,7 +288,7 @@ def test_a_damaged_store_is_rebuilt_and_the_others_read_on() -> None:
     damaged, kept, empty = stored(5), stored(5), MemoryStorePartition()
     scene = Scene(damaged, kept, empty, high=5)
     scene.assignment.give(0, 1)
-    scene.reconcile()
+    scene.follow()
     scene.broker.reads[1] = 5
     damaged.damage = "block checksum mismatch"
 
@@ -304,40 +304,40 @@ def test_a_damaged_store_is_rebuilt_and_the_others_read_on() -> None:
     assert (True, True) == (task.serving, task.progress.caught_up)
 
 
-class NoEnds:
+class NoEndOffsets:
     def poll(self, places: Collection[ChangelogPartition]) -> list[None]:
         return []
 
 
-def test_a_store_that_has_slept_past_the_tombstones_is_rebuilt_while_running() -> None:
-    """A process that was suspended for days: before it reads on, the store is found too old, and built anew."""
+def test_a_store_that_was_suspended_for_too_long_is_rebuilt() -> None:
+    """After a suspend of several days the store may miss deletions. It is rebuilt before it reads on."""
     scene = Scene(stored(5), MemoryStorePartition(), high=5)
     scene.assignment.give(0)
-    scene.reconcile()
+    scene.follow()
     scene.store.tasks[0].caught_up_time -= int(RETENTION.total_seconds() * 1000)
 
     with pytest.raises(StoreCorruptError):
-        scene.materialiser._maintain(cast(EndOffsets, NoEnds()))
+        scene.materialiser._maintain(cast(EndOffsets, NoEndOffsets()))
 
-    assert [0] == scene.take_again()
+    assert [0] == scene.reconnect()
     assert "drops deletions" in str(scene.store.tasks[0].progress.rebuilt_because)
 
 
-def test_an_idle_store_does_not_grow_old() -> None:
-    """Being at the end when the broker was asked counts as complete at that time, and is written down."""
+def test_the_store_of_a_quiet_topic_does_not_look_old() -> None:
+    """A store at the end offset is complete at the time of the question. That time is saved."""
     scene = Scene(stored(5, age=0.8 * RETENTION), high=5)
     scene.assignment.give(0)
-    scene.reconcile()
+    scene.follow()
     task, now = scene.store.tasks[0], int(time.time() * 1000)
 
     task.note_end(5, 1.0, now)
-    scene.materialiser._maintain(cast(EndOffsets, NoEnds()))
+    scene.materialiser._maintain(cast(EndOffsets, NoEndOffsets()))
 
     assert task.store.checkpoint == Checkpoint("here", 5, now)
 
 
 class OneBalance(Broker):
-    """A consumer of one record, which comes again to whoever reads from its offset again."""
+    """A consumer of one record. It returns the record again when it is read from its offset again."""
 
     def __init__(self) -> None:
         super().__init__(0, 1)
@@ -385,8 +385,8 @@ class OneBalance(Broker):
         return None
 
 
-def test_a_schema_registry_that_is_away_costs_time_and_no_balance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread says what it waits for, lives, and has the balance once the registry answers."""
+def test_no_balance_is_lost_while_the_schema_registry_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread stays alive, and applies the balance when the registry answers."""
     failures: list[int] = []
     back = threading.Event()
 
@@ -394,7 +394,7 @@ def test_a_schema_registry_that_is_away_costs_time_and_no_balance(monkeypatch: p
         def writer_schema(self, schema_id: int) -> str:
             if not back.is_set():
                 failures.append(schema_id)
-                raise SchemaRegistryUnavailableError("the registry is away")
+                raise SchemaRegistryUnavailableError("the registry does not answer")
             return super().writer_schema(schema_id)
 
     store = StateStore(catalogue.stores(Registry())[0])
@@ -429,10 +429,10 @@ def running(store: StateStore, monkeypatch: pytest.MonkeyPatch, open_partition: 
     """A materialiser that owns partition 0, whose changelog has one balance."""
     module = "services.state_stores.materialiser"
     monkeypatch.setattr(f"{module}.describe_changelogs", lambda *_: {TOPIC: Changelog("here", 3, RETENTION)})
-    monkeypatch.setattr(f"{module}.EndOffsets", lambda _: NoEnds())
+    monkeypatch.setattr(f"{module}.EndOffsets", lambda _: NoEndOffsets())
     monkeypatch.setattr("services.messaging.clients.consumer", lambda *_, **__: OneBalance())
     monkeypatch.setattr(f"{module}.clients.admin", lambda *_: Broker(0, 1))
-    assignment = ByHand()
+    assignment = FixedAssignment()
     assignment.give(0)
     materialiser = Materialiser(
         [store], Settings(), open_partition=open_partition, assignment=assignment, waiters=SequenceWaiters()

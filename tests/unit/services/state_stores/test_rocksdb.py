@@ -1,4 +1,4 @@
-"""What only a store on disk can do: outlive its process, be damaged, be locked."""
+"""RocksDB stores: restarts, crashes, damaged files and locks."""
 
 import os
 import signal
@@ -35,8 +35,8 @@ for number in range(1, 1_000_000_000):
 """
 
 
-def test_reopens_where_it_was(tmp_path: Path) -> None:
-    """Values, count and checkpoint are there again after close and open."""
+def test_a_store_keeps_its_data_after_a_restart(tmp_path: Path) -> None:
+    """Values, count and checkpoint are equal after close and open."""
     store = RocksDbStorePartition(tmp_path / "0", RocksDbTuning())
     store.apply({b"a": b"1", b"b": b"2"}, Checkpoint("café", 2, 99))
     store.close()
@@ -49,8 +49,8 @@ def test_reopens_where_it_was(tmp_path: Path) -> None:
     again.close()
 
 
-def test_kill_leaves_data_and_checkpoint_of_one_moment(tmp_path: Path) -> None:
-    """After kill -9 amid writes, all keys, the count and the offset are those of the same batch."""
+def test_a_crash_leaves_data_and_checkpoint_consistent(tmp_path: Path) -> None:
+    """After kill -9 during writes, all keys, the count and the offset come from the same batch."""
     writer = subprocess.Popen([sys.executable, "-c", WRITE_FOR_EVER, str(tmp_path / "0")], stdout=subprocess.PIPE)
     assert writer.stdout is not None
     assert writer.stdout.readline() == b"going\n"
@@ -69,8 +69,8 @@ def test_kill_leaves_data_and_checkpoint_of_one_moment(tmp_path: Path) -> None:
     store.close()
 
 
-def test_destroy_leaves_nothing(tmp_path: Path) -> None:
-    """A store opened where another was destroyed is empty."""
+def test_destroy_deletes_all_data(tmp_path: Path) -> None:
+    """A store that is opened in the same directory is empty."""
     store = RocksDbStorePartition(tmp_path / "0", RocksDbTuning())
     store.apply({b"a": b"1"}, Checkpoint("test", 1, 0))
     store.destroy()
@@ -83,8 +83,8 @@ def test_destroy_leaves_nothing(tmp_path: Path) -> None:
     again.close()
 
 
-def test_damage_is_told_and_wiped(tmp_path: Path) -> None:
-    """A damaged store raises StoreCorruptError once, and the next open finds an empty one."""
+def test_a_damaged_store_is_reported_and_deleted(tmp_path: Path) -> None:
+    """The first open raises StoreCorruptError, and the next open returns an empty store."""
     state = StateDirectory(tmp_path)
     open_partition = state.open_rocksdb(RocksDbTuning())
     store = open_partition("balances", 0)
@@ -101,8 +101,8 @@ def test_damage_is_told_and_wiped(tmp_path: Path) -> None:
     state.release()
 
 
-def test_a_second_handle_is_refused_without_harm(tmp_path: Path) -> None:
-    """A partition that is open elsewhere raises StoreError, not StoreCorruptError: nothing may be wiped."""
+def test_a_second_open_is_refused_and_deletes_nothing(tmp_path: Path) -> None:
+    """A partition that is already open raises StoreError, not StoreCorruptError, because its data are intact."""
     store = RocksDbStorePartition(tmp_path / "0", RocksDbTuning())
     store.apply({b"a": b"1"}, Checkpoint("test", 1, 0))
 
@@ -115,8 +115,8 @@ def test_a_second_handle_is_refused_without_harm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("attempt", range(10))
-def test_readers_of_a_closing_store_are_told_so(tmp_path: Path, attempt: int) -> None:
-    """A read that meets a close raises StoreClosedError and nothing else, and the close succeeds."""
+def test_a_read_during_a_close_raises(tmp_path: Path, attempt: int) -> None:
+    """It raises StoreClosedError and no other error, and the close succeeds."""
     store = RocksDbStorePartition(tmp_path / str(attempt), RocksDbTuning())
     store.apply({str(key).encode(): b"v" for key in range(500)}, Checkpoint("test", 1, 0))
     reading = threading.Barrier(4)
@@ -128,7 +128,7 @@ def test_readers_of_a_closing_store_are_told_so(tmp_path: Path, attempt: int) ->
             while True:
                 store.get(b"7")
                 store.scan(b"1", None, 100)
-        except Exception as error:  # noqa: BLE001  # which one it is, is the test
+        except Exception as error:  # noqa: BLE001  # the test compares its type
             met.append(error)
 
     readers = [threading.Thread(target=read) for _ in range(3)]
@@ -142,8 +142,8 @@ def test_readers_of_a_closing_store_are_told_so(tmp_path: Path, attempt: int) ->
     assert [StoreClosedError] * 3 == [type(error) for error in met]
 
 
-def test_a_state_directory_lets_one_process_in(tmp_path: Path) -> None:
-    """A second process gets one line that names the directory and the holder; after the release it gets in."""
+def test_one_process_uses_a_state_directory(tmp_path: Path) -> None:
+    """A second process gets an error with the directory and the process id. After the release it succeeds."""
     enter = (
         "import sys; from pathlib import Path; from services.state_stores.rocksdb import StateDirectory\n"
         "try: StateDirectory(Path(sys.argv[1]))\n"
@@ -167,7 +167,7 @@ def test_a_state_directory_lets_one_process_in(tmp_path: Path) -> None:
 
 
 def test_a_store_of_an_older_format_is_rebuilt(tmp_path: Path) -> None:
-    """Entries had 24 bytes before their JSON once: such a store is thrown away as a whole, and not misread."""
+    """Values had a header of 24 bytes in format 1. Such a store is deleted and not misread."""
     directory = StateDirectory(tmp_path)
     store = StateStore(catalogue.stores(FolderSchemaIds())[0])
     old = RocksDbStorePartition(tmp_path / store.definition.name / "0", RocksDbTuning())

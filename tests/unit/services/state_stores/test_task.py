@@ -1,4 +1,4 @@
-"""What a changelog does to a store."""
+"""How a task applies changelog records to a store."""
 
 import random
 from decimal import Decimal
@@ -42,17 +42,17 @@ def new_task(target: int = 0, freshness: list[float] | None = None) -> StoreTask
     return StoreTask(DEFINITION, 0, MemoryStorePartition(), "here", progress, observed.append)
 
 
-def entry(task: StoreTask, card: str) -> VersionedValue | None:
+def value_of(task: StoreTask, card: str) -> VersionedValue | None:
     stored = task.store.get(card.encode())
     return None if stored is None else VersionedValue.unpack(stored)
 
 
-def test_keeps_what_is_ready_to_send() -> None:
-    """An entry has the record's sequence, offset and append time, and the JSON of its balance with exact points."""
+def test_a_value_has_a_body_that_is_ready_to_send() -> None:
+    """A value has sequence number, offset and append time of the record, and its balance as JSON with exact points."""
     task = new_task()
     assert list(task.apply([record(5, "CARD1", value("CARD1", 3, "90071992547409.93"))])) == [b"CARD1"]
 
-    kept = entry(task, "CARD1")
+    kept = value_of(task, "CARD1")
 
     assert kept is not None
     assert (kept.sequence, kept.offset, kept.append_time) == (3, 5, 1_700_000_000_999)
@@ -69,43 +69,43 @@ def test_keeps_what_is_ready_to_send() -> None:
     }
 
 
-def test_ignores_what_is_not_newer() -> None:
-    """Repeats and lower sequences change nothing, in the same batch and in a later one."""
+def test_a_value_that_is_not_newer_is_ignored() -> None:
+    """Duplicates and lower sequence numbers change nothing, in the same batch and in a later one."""
     task = new_task()
     task.apply([record(0, "A", value("A", 5, "5.00")), record(1, "A", value("A", 4)), record(2, "A", value("A", 5))])
     task.apply([record(3, "A", value("A", 1)), record(4, "A", value("A", 5))])
 
-    kept = entry(task, "A")
+    kept = value_of(task, "A")
 
     assert kept is not None
     assert (kept.sequence, kept.offset, task.progress.ignored) == (5, 0, 4)
 
 
 def test_tombstone_deletes() -> None:
-    """A null value deletes the key; a record after it counts afresh."""
+    """A null value deletes the key. A later record is stored whatever its sequence number is."""
     task = new_task()
     task.apply([record(0, "A", value("A", 5)), record(1, "A", None)])
-    assert entry(task, "A") is None
+    assert value_of(task, "A") is None
     task.apply([record(2, "A", value("A", 1))])
 
-    kept = entry(task, "A")
+    kept = value_of(task, "A")
 
     assert kept is not None
     assert kept.sequence == 1
 
 
 def test_an_account_that_was_opened_later_is_newer() -> None:
-    """A new account counts from 1: it replaces the erased one's last balance, and nothing of that comes back."""
+    """A new account counts from 1. It replaces the balance of the erased account, which never comes back."""
     task = new_task()
     task.apply([record(0, "A", value("A", 57, opened=1_000)), record(1, "A", value("A", 1, opened=2_000))])
     task.apply([record(2, "A", value("A", 58, opened=1_000)), record(3, "A", value("A", 59))])
 
-    kept = entry(task, "A")
+    kept = value_of(task, "A")
 
     assert kept is not None
     assert ((2_000, 1), 1, 2) == (kept.version, kept.offset, task.progress.ignored)
     task.apply([record(4, "A", value("A", 2, opened=2_000))])
-    kept = entry(task, "A")
+    kept = value_of(task, "A")
     assert kept is not None
     assert (2_000, 2) == kept.version
 
@@ -115,34 +115,34 @@ def test_an_account_that_was_opened_later_is_newer() -> None:
     [
         b"",
         b"garbage",
-        b"\x00\x00\x00\x00\x63rest",  # an id that nobody registered
+        b"\x00\x00\x00\x00\x63rest",  # an id that is not registered
         value("A", 9)[:-3],
-        value("B", 9),  # another customer's
-        value("A", 9, updated=2**62),  # a time that no calendar has
+        value("B", 9),  # the value of another customer
+        value("A", 9, updated=2**62),  # a time after the year 9999
     ],
 )
-def test_skips_what_cannot_be_read(bad: bytes) -> None:
-    """An unreadable value is counted, the stored balance stays, and what follows is applied."""
+def test_a_value_that_cannot_be_decoded_is_skipped(bad: bytes) -> None:
+    """It is counted, the stored balance stays, and the next records are applied."""
     task = new_task()
     task.apply([record(0, "A", value("A", 1)), record(1, "A", bad), record(2, "C", value("C", 1))])
 
-    kept = entry(task, "A")
+    kept = value_of(task, "A")
 
     assert kept is not None
     assert (kept.sequence, task.progress.undecodable, task.progress.position) == (1, 1, 3)
-    assert entry(task, "C") is not None
+    assert value_of(task, "C") is not None
 
 
-def test_skips_a_record_without_key() -> None:
-    """A record without a key is counted as unreadable."""
+def test_a_record_without_a_key_is_skipped() -> None:
+    """It is counted as undecodable."""
     task = new_task()
     task.apply([ChangelogRecord(0, 0, None, value("A", 1))])
 
     assert (task.progress.undecodable, task.store.count()) == (1, 0)
 
 
-def test_keeps_the_offset_with_the_data() -> None:
-    """The checkpoint is one past the last record, also where a batch changed nothing; offsets seen are skipped."""
+def test_the_checkpoint_is_written_with_the_data() -> None:
+    """Its offset is one above the last record, even if the batch changed nothing. Lower offsets are skipped."""
     task = new_task()
     task.apply([record(0, "A", value("A", 1)), record(7, "A", b"garbage")])
     checkpoint = task.store.checkpoint
@@ -153,14 +153,14 @@ def test_keeps_the_offset_with_the_data() -> None:
     assert task.progress.position == 8
 
 
-def test_is_restored_once_its_target_is_reached() -> None:
-    """Restored at the end offset of the start, by a record or by the broker's word; later records only make lag."""
+def test_a_task_is_restored_when_it_reaches_its_target() -> None:
+    """A record or an end-of-partition event takes it to the end offset of the start. Later records are only lag."""
     task = new_task(target=3)
     task.apply([record(0, "A", value("A", 1))])
     assert not task.progress.restored
     assert (task.progress.lag, round(task.progress.restored_share, 2)) == (2, 0.33)
 
-    task.advance(3)  # offset 2 was compacted away
+    task.advance(3)  # compaction has removed offset 2
     task.progress.end_offset = 10
 
     assert task.progress.restored
@@ -168,7 +168,7 @@ def test_is_restored_once_its_target_is_reached() -> None:
 
 
 def test_freshness_is_measured_after_the_restore() -> None:
-    """Records of the restore are not observed, later ones are, once each."""
+    """Records of the restore are not measured. Each later record is measured once."""
     freshness: list[float] = []
     task = new_task(target=1, freshness=freshness)
     task.apply([record(0, "A", value("A", 1))])
@@ -180,7 +180,7 @@ def test_freshness_is_measured_after_the_restore() -> None:
 
 
 def test_any_cut_into_batches_with_repeats_gives_the_same_store() -> None:
-    """However a changelog is cut and re-read, the store ends as the highest sequence of each customer says."""
+    """The store ends with the highest sequence number of each customer, however the changelog is split."""
     chance = random.Random(7)
     log = [record(n, card, value(card, n + 1, f"{n}.00")) for n in range(200) for card in [f"C{chance.randrange(9)}"]]
     whole = new_task()
@@ -195,8 +195,8 @@ def test_any_cut_into_batches_with_repeats_gives_the_same_store() -> None:
     assert whole.store.count() == 9
 
 
-class RegistryThatIsAway(FolderSchemaIds):
-    """Knows the schema ids of the folder while it can be reached."""
+class UnavailableRegistry(FolderSchemaIds):
+    """A registry that can be unavailable."""
 
     away = True
 
@@ -206,9 +206,9 @@ class RegistryThatIsAway(FolderSchemaIds):
         return super().writer_schema(schema_id)
 
 
-def test_what_cannot_be_read_now_is_not_skipped() -> None:
-    """Without the Schema Registry nothing of the batch is written or counted; it is taken when it comes again."""
-    registry = RegistryThatIsAway()
+def test_a_batch_waits_for_the_schema_registry() -> None:
+    """Without the Schema Registry nothing of the batch is written or counted. It is applied when it is read again."""
+    registry = UnavailableRegistry()
     task = StoreTask(catalogue.stores(registry)[0], 0, MemoryStorePartition(), "here", TaskProgress(None, 0, 0, 0, 0))
     batch = [record(0, "A", b"garbage"), record(1, "A", value("A", 1))]
 
@@ -219,4 +219,4 @@ def test_what_cannot_be_read_now_is_not_skipped() -> None:
     registry.away = False
     task.apply(batch)
     assert (2, 1, 1) == (task.progress.position, task.progress.undecodable, task.progress.applied)
-    assert entry(task, "A") is not None
+    assert value_of(task, "A") is not None

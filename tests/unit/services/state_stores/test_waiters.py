@@ -1,4 +1,4 @@
-"""Long polls: no wake-up is lost, none comes late."""
+"""Long polls: no wake-up is lost or late."""
 
 import asyncio
 import threading
@@ -12,8 +12,8 @@ from services.state_stores.waiters import SequenceWaiters
 LONG = 60.0
 
 
-def test_an_entry_that_is_there_is_returned_at_once() -> None:
-    """No wait where the sequence is reached, none without a timeout."""
+def test_a_value_that_is_new_enough_is_returned_at_once() -> None:
+    """A request does not wait if the sequence number is reached, or if its timeout is 0."""
 
     async def scenario() -> None:
         waiters = SequenceWaiters()
@@ -26,8 +26,8 @@ def test_an_entry_that_is_there_is_returned_at_once() -> None:
     asyncio.run(asyncio.wait_for(scenario(), 10))
 
 
-def test_past_the_timeout_the_last_read_is_returned() -> None:
-    """A sequence that never comes costs the timeout, and no longer."""
+def test_after_the_timeout_the_last_value_is_returned() -> None:
+    """A request waits no longer than its timeout."""
 
     async def scenario() -> VersionedValue | None:
         waiters = SequenceWaiters()
@@ -40,8 +40,8 @@ def test_past_the_timeout_the_last_read_is_returned() -> None:
     assert 0.05 <= time.monotonic() - started < 5
 
 
-def test_every_waiter_of_a_key_wakes_whenever_the_write_comes() -> None:
-    """A thread writes sequences as fast as it can; 50 waiters per key, started at any moment, all get theirs."""
+def test_all_waiters_of_a_key_wake_after_a_write() -> None:
+    """A thread writes as fast as it can. 50 waiters of each key, started at any moment, all get their values."""
     store = {key: VersionedValue(0, 0, 0, b"") for key in (b"A", b"B")}
 
     async def scenario() -> list[VersionedValue | None]:
@@ -67,7 +67,7 @@ def test_every_waiter_of_a_key_wakes_whenever_the_write_comes() -> None:
     found = asyncio.run(asyncio.wait_for(scenario(), 30))
     wanted = [sequence for sequence in range(40, 2_001, 40) for _ in store]
 
-    assert all(entry and entry.sequence >= sequence for entry, sequence in zip(found, wanted, strict=True))
+    assert all(value and value.sequence >= sequence for value, sequence in zip(found, wanted, strict=True))
 
 
 OLD, NEW = 1_000, 2_000
@@ -75,7 +75,7 @@ OLD, NEW = 1_000, 2_000
 
 
 @pytest.mark.parametrize(
-    ("awaited", "entry", "is_seen"),
+    ("consistency", "version", "expected"),
     [
         (ReadConsistency(), None, True),
         (ReadConsistency(3), None, False),
@@ -83,8 +83,8 @@ OLD, NEW = 1_000, 2_000
         (ReadConsistency(3), (OLD, 2), False),
         (ReadConsistency(3, OLD), (OLD, 3), True),
         (ReadConsistency(3, OLD), (OLD, 2), False),
-        (ReadConsistency(3, OLD), (NEW, 1), True),  # the account after the erased one knows of all that was before
-        (ReadConsistency(1, NEW), (OLD, 57), False),  # sequences of another account say nothing
+        (ReadConsistency(3, OLD), (NEW, 1), True),  # a later account has applied all earlier changes
+        (ReadConsistency(1, NEW), (OLD, 57), False),  # sequence numbers of two accounts cannot be compared
         (ReadConsistency(1, NEW), (0, 57), False),
         (ReadConsistency(9, OLD, erased=True), (OLD, 8), False),
         (ReadConsistency(9, OLD, erased=True), (OLD, 9), False),
@@ -92,12 +92,12 @@ OLD, NEW = 1_000, 2_000
         (ReadConsistency(9, OLD, erased=True), (NEW, 1), True),
     ],
 )
-def test_a_change_is_seen_in_its_account_and_in_later_ones(
-    awaited: ReadConsistency,
-    entry: tuple[int, int] | None,
-    is_seen: bool,  # noqa: FBT001  # the expected value
+def test_a_change_is_visible_in_its_account_and_in_later_accounts(
+    consistency: ReadConsistency,
+    version: tuple[int, int] | None,
+    expected: bool,  # noqa: FBT001
 ) -> None:
-    """The sequence counts within an account; a later account has everything, an earlier one nothing of it."""
-    found = entry and VersionedValue(entry[1], 0, 0, b"", opened_time=entry[0])
+    """Sequence numbers count within an account. A later account satisfies each read, and an earlier account none."""
+    value = version and VersionedValue(version[1], 0, 0, b"", opened_time=version[0])
 
-    assert is_seen == awaited.is_satisfied_by(found)
+    assert expected == consistency.is_satisfied_by(value)
