@@ -1,6 +1,6 @@
 # retail-loyalty: every target sets up what it needs first. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo compose-demo up down status images test test-unit test-containers faults lint format bench bench-queries bench-ledger bench-containers bench-simulator bench-peers lock clean
+.PHONY: help setup demo compose-demo up down status images test test-unit test-containers faults lint format docs bench bench-queries bench-ledger bench-containers bench-simulator bench-peers lock clean
 
 N ?=
 FILES ?=
@@ -64,6 +64,10 @@ lint: setup ## ruff, mypy, import-linter
 format: setup ## let ruff format and fix the code
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+docs: setup ## build the documentation site into var/site; every link is checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+	@echo "The site is ready: open var/site/index.html"
 
 bench: setup ## measure throughput, cost, latency and memory of the pipeline
 	$(BIN)/python -m benchmarks.pipeline

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property
+from importlib.metadata import version
 
 from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
@@ -90,7 +91,7 @@ def create_app(
 
     app = _Application(
         title="retail-loyalty",
-        version="1.0.0",
+        version=version("retail-loyalty"),
         summary="Loyalty points: balances from state that the instances share, and commands.",
         description=documentation.DESCRIPTION,
         openapi_tags=[

@@ -130,11 +130,17 @@ class _StoresCollector(Collector):
             "ignored": CounterMetricFamily("loyalty_store_ignored_records", "Records already seen.", labels=labels),
         }
         families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {**gauges, **counters}
+        rebuilds = CounterMetricFamily(
+            "loyalty_store_rebuilds", "Local copies that were deleted and read again.", labels=labels
+        )
         for name, store in self._stores.by_name.items():
+            for partition, number in store.rebuilds.items():
+                rebuilds.add_metric([name, str(partition)], number)
             for partition, task in store.tasks.items():
                 for key, value in _sample(task).items():
                     families[key].add_metric([name, str(partition)], value)
         yield from families.values()
+        yield rebuilds
         alive = GaugeMetricFamily("loyalty_materialiser_alive", "1 while the thread lives and turns.")
         alive.add_metric([], float(self._stores.materialiser.alive))
         yield alive

@@ -1,4 +1,4 @@
-"""Write the comparison with peers into docs/benchmarks.md: ``python -m benchmarks.peers.document``."""
+"""Write the comparison with peers into docs/lab/benchmarks.md: ``python -m benchmarks.peers.document``."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
@@ -8,7 +8,7 @@ from benchmarks.peers import report
 from benchmarks.peers.report import Entry
 from infra.local import jars
 
-DOCUMENT = jars.ROOT / "docs" / "benchmarks.md"
+DOCUMENT = jars.ROOT / "docs" / "lab" / "benchmarks.md"
 BEGIN, END = "<!-- peers -->", "<!-- /peers -->"
 
 _BAR = 40

@@ -1,7 +1,7 @@
 """What must come out of the messages that went in, worked out a second time.
 
 Standard library only, and nothing shared with the domain or the pipeline: a mistake there must not be repeated here.
-The rules are those of docs/demo.md; they fit on one page so that they can be checked by eye.
+The rules are those of docs/reference/demo.md; they fit on one page so that they can be checked by eye.
 """
 
 import math

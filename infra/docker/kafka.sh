@@ -3,7 +3,7 @@
 #   KAFKA_ADDRESS       how containers reach it (kafka:9092)
 #   KAFKA_HOST_ADDRESS  how this machine reaches what port 29092 is published as (127.0.0.1:9092)
 #   KAFKA_JVM_OPTIONS   heap and collector
-#   KAFKA_SECRETS       folder with the files ca, broker and admin: clients must prove who they are (docs/security.md)
+#   KAFKA_SECRETS       folder with the files ca, broker and admin: clients must prove who they are (docs/how-to/secure-kafka.md)
 set -euo pipefail
 
 app=${KAFKA_HOME:-/app}

@@ -1,7 +1,7 @@
 """The stateful operator of the loyalty query: keeps accounts in Spark's state store and calls the domain's rules.
 
 Cards are grouped into buckets. For each group Spark calls Python for the group's key and again for a record batch of
-output. For a card with one invoice these calls cost more than the account itself (docs/benchmarks.md). Inside a bucket
+output. For a card with one invoice these calls cost more than the account itself (docs/lab/queries.md). Inside a bucket
 each account is a value of its own. The operator reads and writes it once in a micro-batch.
 """
 

@@ -3,7 +3,7 @@
 PySpark sends one call to the JVM and waits for its answer before it sends the next. Each account then costs two changes
 of thread in each direction. The JVM answers the calls of a connection in their order. So this module writes many calls
 together and reads their answers together. That uses private classes of PySpark, which another version may change. With
-another version than KNOWN_VERSION the public API makes the calls one by one (docs/decisions/0015).
+another version than KNOWN_VERSION the public API makes the calls one by one (docs/explanation/decisions/0015).
 """
 
 import pickle

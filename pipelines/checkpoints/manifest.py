@@ -45,7 +45,7 @@ def claim(
         differences = (f"{name}: {before.get(name)!r} before, {made_with.get(name)!r} now" for name in different)
         raise CheckpointMismatchError(
             f"the checkpoint {checkpoint} was made with other settings ({'; '.join(differences)}); restore them, or "
-            "read in docs/operations.md what a new checkpoint costs"
+            "read in docs/how-to/manage-checkpoints.md what a new checkpoint costs"
         )
     if adopted:
         files.write(MANIFEST, json.dumps(before, indent=2))

@@ -44,7 +44,7 @@ def check(spark: SparkSession, checkpoint: str, sources: Iterable[Topic], settin
     if not settings.accept_data_loss:
         raise RecordsLostError(
             f"retention has deleted records that {checkpoint} had not read: {'; '.join(map(str, lost))}. With "
-            "LOYALTY_ACCEPT_DATA_LOSS=true the query continues after them; docs/operations.md says what that means"
+            "LOYALTY_ACCEPT_DATA_LOSS=true the query continues after them; see docs/how-to/manage-checkpoints.md"
         )
     # A restart may find the same loss again, and by then more records may be gone.
     ends = {each[:3]: each.end for each in (*accepted_losses(spark, checkpoint), *lost)}

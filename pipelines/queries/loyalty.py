@@ -75,7 +75,7 @@ LOYALTY = Query(
     lambda settings: f"{settings.checkpoint_dir}/loyalty",
     reads_programme=True,
     fixed=lambda _: {"state": STATE_VERSION},
-    remedies={"state": "`loyalty rebuild` makes one that this release can continue (docs/operations.md)"},
+    remedies={"state": "`loyalty rebuild` makes one that this release can continue (docs/how-to/rebuild.md)"},
     check=_check,
 )
 

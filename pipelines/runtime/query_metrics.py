@@ -43,7 +43,7 @@ class ProgressMetrics:
 
     Spark's JVM calls this listener directly, without PySpark's listener in between. PySpark's listener asks the JVM for
     every value of a report. These are hundreds of calls, and the JVM searches all jars for a missing class after each
-    map. For the loyalty query that took 5 % of the JVM's processor time (docs/benchmarks.md). A report as JSON is
+    map. For the loyalty query that took 5 % of the JVM's processor time (docs/lab/queries.md). A report as JSON is
     one call.
     """
 

@@ -27,7 +27,7 @@ _SHARED = {
     # Faster than TCP between the JVM and its Python workers.
     "spark.python.unix.domain.socket.enabled": "true",
     # The default value. If it is not set, Spark 4.2.0 reads the process's environment for every field in an expression
-    # that has no generated code (docs/benchmarks.md).
+    # that has no generated code (docs/lab/queries.md).
     "spark.sql.types.framework.enabled": "false",
 }
 
@@ -58,7 +58,7 @@ _LOCAL = {
 _LOCAL_FILES = {
     # By default Spark writes checkpoints through Hadoop's FileContext. On a local disk that starts ten processes
     # (readlink, chmod) for each of the eight files of a micro-batch. This manager starts two. It also writes data and
-    # checksum to other files first and then renames them (docs/benchmarks.md).
+    # checksum to other files first and then renames them (docs/lab/queries.md).
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),

@@ -16,7 +16,7 @@ from services.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="The rules of the loyalty programme.")
 
-File = Annotated[Path, typer.Argument(help="A programme file (docs/programme.md).")]
+File = Annotated[Path, typer.Argument(help="A programme file (docs/reference/programme.md).")]
 
 
 @app.command("check")

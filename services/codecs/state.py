@@ -1,7 +1,7 @@
 """Encodes accounts for Spark's state store.
 
 The first byte names the format. 1 is MessagePack of the tuples of the domain. 0 is the framing of Avro: older
-checkpoints contain accounts as framed records LoyaltyAccount, which can still be read (docs/decisions/0016).
+checkpoints contain accounts as framed records LoyaltyAccount, which can still be read (decision 16).
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Converts a programme file (YAML) to the rules of the domain. docs/programme.md explains each key."""
+"""Converts a programme file (YAML) to the rules of the domain. docs/reference/programme.md explains each key."""
 
 import re
 import zoneinfo

@@ -1,4 +1,4 @@
-"""Reads the endpoints file. docs/webhooks.md explains its keys."""
+"""Reads the endpoints file. docs/reference/webhooks.md explains its keys."""
 
 import base64
 import binascii

@@ -39,7 +39,7 @@ def main(
         typer.Option(help="Inject the faults under load once each, for this number of minutes, and audit once."),
     ] = None,
     document: Annotated[
-        bool, typer.Option("--document", help="Inject nothing. Write the last results into docs/reliability.md.")
+        bool, typer.Option("--document", help="Inject nothing. Write the last results into docs/lab/faults.md.")
     ] = False,
 ) -> None:
     """Inject faults into running stacks under load, and audit the result of each."""

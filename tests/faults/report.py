@@ -1,4 +1,4 @@
-"""The report: a row for each fault in var/reports/faults.json, on the screen and in docs/reliability.md."""
+"""The report: a row for each fault in var/reports/faults.json, on the screen and in docs/lab/faults.md."""
 
 import json
 import textwrap
@@ -12,7 +12,7 @@ from rich.table import Table
 from infra.local import jars
 
 REPORT = jars.ROOT / "var" / "reports" / "faults.json"
-DOCUMENT = jars.ROOT / "docs" / "reliability.md"
+DOCUMENT = jars.ROOT / "docs" / "lab" / "faults.md"
 BEGIN, END = "<!-- faults -->", "<!-- /faults -->"
 _LONGEST_SEEN = 140
 
@@ -73,7 +73,7 @@ def show(console: Console, rows: list[Row]) -> None:
 
 
 def markdown(rows: list[Row]) -> str:
-    """The table of docs/reliability.md."""
+    """The table of docs/lab/faults.md."""
     lines = [HEADINGS, ["---"] * len(HEADINGS), *(_cells(row) for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 

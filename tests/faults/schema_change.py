@@ -53,7 +53,7 @@ _WIDENED = "narrower, widened since"
 def schema_change(name: str, directory: Path, seed: int) -> Row:
     """Old and new writers publish together. The records of an incompatible schema become dead letters.
 
-    As schemas/README.md describes, a writer registers its schema, the pipeline restarts, and then the writer begins.
+    A writer registers its schema, the pipeline restarts, and then the writer begins (docs/how-to/change-a-schema.md).
     """
     with Registry() as registry, Environment(directory, schema_registry_url=registry.url) as environment:
         subject = f"{environment.settings.name_of(topics.POS_INVOICES)}-value"

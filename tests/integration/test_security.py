@@ -1,4 +1,4 @@
-"""A secured broker with the rights of docs/security.md: each service works with its own rights only."""
+"""A secured broker with the rights of docs/how-to/secure-kafka.md: each service works with its own rights only."""
 
 import json
 import re

@@ -1,16 +1,26 @@
-"""Settings, topics, headers, metrics, commands, targets and links in the documents agree with the code."""
+"""The documents agree with the code, every link leads somewhere, and the site builds."""
 
 import ast
 import importlib.util
 import re
 import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import typer
 from typer.core import TyperGroup
 
+from api.app import create_app
+from api.http.metrics import Metrics
+from api.http.problems import Problem
+from infra.site.hooks import on_page_markdown
 from schemas import topics
 from schemas.topics import Topic
 from services.cli import app
@@ -18,7 +28,7 @@ from services.messaging import headers
 from services.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "schemas" / "README.md"])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EVERY_DOCUMENT = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 OWN_OPTIONS = {("pipeline",): "pipelines", ("api",): "api"}
 """Commands that forward their options, and the program that accepts them."""
@@ -28,15 +38,19 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")
 
 
-def table(document: str, mark: str) -> list[str]:
-    """The rows of the table between two marks, without the header."""
-    text = (ROOT / document).read_text(encoding="utf-8")
-    rows = text.partition(f"<!-- {mark} -->\n")[2].partition(f"<!-- /{mark} -->")[0].splitlines()
-    return [row for row in rows if row][2:]
+def filled(document: Path) -> str:
+    """The Markdown of a page, with the parts that come from code."""
+    return on_page_markdown(document.read_text(encoding="utf-8"))
+
+
+def rows(document: str) -> list[list[str]]:
+    """The cells of every line of every table of a page."""
+    lines = filled(ROOT / "docs" / document).splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
 
 
 def commands(document: Path) -> list[str]:
-    """All code in a document: indented lines, fenced lines, and code in sentences."""
+    """All that a document writes as code: indented lines, fenced lines, and code in a sentence."""
     text = document.read_text(encoding="utf-8")
     fenced = [line for block in _FENCED.findall(text) for line in block.splitlines()[1:-1]]
     joined = re.sub(r"\\\n\s*", " ", text)
@@ -50,8 +64,8 @@ def anchor(heading: str) -> str:
 
 
 @EVERY_DOCUMENT
-def test_relative_links_have_targets(document: Path) -> None:
-    """Every link within the project leads to a file or folder that exists, and to a heading that it has."""
+def test_relative_links_lead_somewhere(document: Path) -> None:
+    """Every link inside the project leads to a file that exists, and to a heading of that file."""
     broken = []
     for link in _LINK.findall(_FENCED.sub("", document.read_text(encoding="utf-8"))):
         path, _, heading = link.partition("#")
@@ -61,14 +75,14 @@ def test_relative_links_have_targets(document: Path) -> None:
         if not target.exists():
             broken.append(link)
         elif heading:
-            text = _FENCED.sub("", target.read_text(encoding="utf-8"))
-            broken += [link] * (heading not in map(anchor, re.findall(r"^#+ (.*)$", text, re.MULTILINE)))
+            headings = re.findall(r"^#+ (.*)$", _FENCED.sub("", filled(target)), re.MULTILINE)
+            broken += [link] * (heading not in map(anchor, headings))
     assert [] == broken
 
 
 @EVERY_DOCUMENT
 def test_make_targets_exist(document: Path) -> None:
-    """The documents name only targets that the Makefile has."""
+    """Every `make` target of a document is a target of the Makefile."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     named = {name for line in commands(document) for name in re.findall(r"^make ([a-z-]+)", line)}
@@ -76,83 +90,125 @@ def test_make_targets_exist(document: Path) -> None:
 
 
 @EVERY_DOCUMENT
-def test_named_modules_and_files_exist(document: Path) -> None:
-    """The modules behind `python -m` and the named files of the project exist."""
+def test_what_is_named_in_code_exists(document: Path) -> None:
+    """Every module after `python -m` and every file or folder of the project that a document names exists."""
     code = "\n".join(commands(document))
-    modules = re.findall(r"python -m ((?:api|infra|pipelines|services)[\w.]*)", code)
-    named = re.findall(r"^(?:api|infra|pipelines|requirements|schemas|services|tests)/[\w./-]*\w", code, re.MULTILINE)
+    modules = re.findall(r"python -m ((?:api|benchmarks|infra|pipelines|services|tests)[\w.]*)", code)
+    folders = "api|benchmarks|docs|infra|pipelines|requirements|schemas|services|tests"
+    named = re.findall(rf"^(?:{folders})/[\w./-]*\w", code, re.MULTILINE)
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     assert [] == missing + [name for name in named if not (ROOT / name).exists()]
 
 
+def test_pages_that_the_code_names_exist() -> None:
+    """A message, a comment or a script that sends its reader to a page of docs/ names a page that exists."""
+    folders = ("api", "benchmarks", "infra", "pipelines", "schemas", "services", "tests")
+    suffixes = {".py", ".yaml", ".yml", ".sh", ".properties", ".avsc"}
+    sources = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
+    named = {
+        page
+        for source in [*sources, ROOT / "Makefile", *ROOT.glob("docker-compose*.yml")]
+        for page in re.findall(r"(?<![/\w])docs/[\w/.-]+\.(?:md|yaml)", source.read_text(encoding="utf-8"))
+    }
+    assert "docs/how-to/manage-checkpoints.md" in named
+    assert [] == [page for page in sorted(named) if not (ROOT / page).exists()]
+
+
 @EVERY_DOCUMENT
-def test_named_settings_exist(document: Path) -> None:
-    """A LOYALTY_ variable in a document is a setting, or the prefix of settings (LOYALTY_SPARK_…)."""
+def test_settings_that_are_named_exist(document: Path) -> None:
+    """Every LOYALTY_ variable of a document is a setting, or the beginning of several (LOYALTY_SPARK_…)."""
     known = {f"LOYALTY_{name.upper()}" for name in Settings.model_fields}
     found = set(re.findall(r"LOYALTY_[A-Z_]*[A-Z](?![A-Z_]|_…)", document.read_text(encoding="utf-8")))
     assert set() == found - known
 
 
-def test_every_setting_is_documented() -> None:
-    """docs/configuration.md has exactly the settings, in their order, each with its default and what it is for."""
-    assert [setting_row(name) for name in Settings.model_fields] == table("docs/configuration.md", "settings")
+def test_every_setting_is_documented_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page of settings has exactly the settings, in their order, each with its default, whatever is set here."""
+    expected = [setting_row(name) for name in Settings.model_fields]
+    monkeypatch.setenv("LOYALTY_API_PORT", "9999")
+    monkeypatch.setenv("LOYALTY_KAFKA_SASL_PASSWORD", "secret of this machine")
+    assert expected == [row for row in rows("reference/settings.md") if row[0].startswith("`LOYALTY_")]
 
 
-def setting_row(name: str) -> str:
+def setting_row(name: str) -> list[str]:
+    field = Settings.model_fields[name]
     default = Settings().model_dump(mode="json")[name]
-    shown = f"`{default}`" if default not in (None, "") else "not set"
-    return f"| `LOYALTY_{name.upper()}` | {shown} | {Settings.model_fields[name].description} |"
+    return [f"`LOYALTY_{name.upper()}`", f"`{default}`" if default not in (None, "") else "not set", field.description]
 
 
 def test_the_table_of_topics_is_the_catalogue() -> None:
-    """docs/architecture.md has exactly the topics of the catalogue, in its order."""
-    assert [topic_row(topic) for topic in topics.ALL] == table("docs/architecture.md", "topics")
+    """The page of topics and records has exactly the topics of the catalogue, in its order, and the fields of each."""
+    found = rows("reference/records.md")
+    named = {f"`{topic.name}`": topic for topic in topics.ALL}
+    listed = [row for row in found if row[0] in named and len(row) == 6]
+    assert [topic_row(topic) for topic in topics.ALL] == [[*row[:2], *row[3:5]] for row in listed]
+    assert {"`InvoiceNumber`", "`TotalLoyaltyPoints`", "`CommandID`"} <= {row[0] for row in found}
 
 
-def topic_row(topic: Topic) -> str:
-    kept = f"{topic.retention.days} days" if topic.retention else "latest of each key"
-    cells = (topic.name, topic.key, topic.value or "as it came", topic.partitions, topic.cleanup_policy, kept)
-    return f"| {' | '.join(map(str, cells))} |"
+def topic_row(topic: Topic) -> list[str]:
+    return [f"`{topic.name}`", topic.key, str(topic.partitions), topic.cleanup_policy]
+
+
+def test_the_api_has_the_version_of_the_package() -> None:
+    """OpenAPI shows the version of pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == create_app(MagicMock(), Metrics(), MagicMock()).version
 
 
 def test_headers_are_documented() -> None:
-    """schemas/README.md names every header that records carry, and no other."""
+    """docs/reference/records.md names every header that records carry, and no other."""
     named = {value for name, value in vars(headers).items() if name.startswith("DEAD_LETTER_")}
     source = (ROOT / "pipelines" / "columns" / "avro.py").read_text(encoding="utf-8")
     named |= set(re.findall(r'"(ce_\w+|content-type)":', source))
-    documented = (ROOT / "schemas" / "README.md").read_text(encoding="utf-8")
+    documented = (ROOT / "docs" / "reference" / "records.md").read_text(encoding="utf-8")
     assert named == set(re.findall(r"^\| `([a-z_-]+)` \|", documented, re.MULTILINE))
 
 
 def test_metrics_are_documented() -> None:
-    """docs/operations.md names every metric of the pipeline, the API and the ledger, and no other."""
+    """The page of metrics names every metric of the pipeline, the API and the ledger, and no other."""
     metrics = ("pipelines/runtime/query_metrics.py", "api/http/metrics.py", "services/ledger/metrics.py")
     sources = [ROOT / path for path in metrics]
     in_code = {name for path in sources for name in re.findall(r'"(loyalty_\w+)"', path.read_text(encoding="utf-8"))}
-    named = re.findall(r"`(loyalty_\w+)`", (ROOT / "docs" / "operations.md").read_text(encoding="utf-8"))
+    named = re.findall(r"`(loyalty_\w+)`", (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8"))
     # prometheus-client adds _total to a counter that does not have it.
     assert {name.removesuffix("_total") for name in in_code} == {name.removesuffix("_total") for name in named}
 
 
+def test_problems_are_documented() -> None:
+    """The page of problems has a row for every problem of the API, and for no other."""
+    codes = {problem.code for problem in subclasses(Problem) if getattr(problem, "code", "")}
+    first_cells = [row[0] for row in rows("reference/problems.md")[1:]]
+    # The framework raises these two, for a path or a method that no route has.
+    codes |= {"unknown-route", "method-not-allowed"}
+    assert codes == {code for cell in first_cells for code in re.findall(r"`([a-z-]+)`", cell)}
+
+
+def subclasses(class_: type) -> Iterator[type]:
+    for each in class_.__subclasses__():
+        yield each
+        yield from subclasses(each)
+
+
 def uses(document: Path) -> dict[str, list[str]]:
-    """Every `loyalty …` command line of a document, and the words behind `loyalty`."""
+    """Every `loyalty …` command line of a document, and the words after `loyalty`."""
     found = {}
     for line in commands(document):
-        # The command stands at the start, after variables, as .venv/bin/loyalty, or after a container.
+        # At the start of the line, after variables, as .venv/bin/loyalty, or as the command of a container.
         if match := re.match(r"(?:[A-Z_]+=\S+ +)*(?:\S+/|docker-compose .* (?:api|audit) )?loyalty ([^…|;#]+)", line):
             found[line] = shlex.split(match[1])
     return found
 
 
 def test_commands_are_found() -> None:
-    """The check finds these commands, so it does not pass because it finds none."""
-    shown = {words[0] for words in uses(ROOT / "docs" / "operations.md").values()}
+    """The how-to guides show these commands, so that the check below checks something."""
+    guides = (ROOT / "docs" / "how-to").glob("*.md")
+    shown = {words[0] for guide in guides for words in uses(guide).values()}
     assert {"simulate", "dead-letters", "topics"} <= shown
 
 
 @EVERY_DOCUMENT
 def test_commands_and_their_options_exist(document: Path) -> None:
-    """Each `loyalty …` in the documents is a command that exists and has these options."""
+    """Every `loyalty …` of a document can be run: the command exists and has the options."""
     assert [] == [line for line, words in uses(document).items() if not is_command(words)]
 
 
@@ -189,17 +245,69 @@ def options_of(package: str) -> set[str]:
         ("bogus", False),
     ],
 )
-def test_a_wrong_command_is_detected(line: str, *, expected: bool) -> None:
-    """The check refuses command lines that do not exist."""
+def test_a_wrong_command_is_noticed(line: str, *, expected: bool) -> None:
+    """The check above accepts commands and refuses everything else."""
     assert expected == is_command(line.split())
 
 
 def test_decisions_are_numbered_once() -> None:
-    """Each decision has its own number, a title that agrees with its file name, and the same sections."""
-    pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    """Each decision has its own number, the number of its title, and the same parts as the others."""
+    pages = sorted((ROOT / "docs" / "explanation" / "decisions").glob("0*.md"))
     numbers = [int(page.name[:4]) for page in pages]
     assert all(first < second for first, second in pairwise(numbers))
     for page, number in zip(pages, numbers, strict=True):
         headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
         assert headings[0].startswith(f"{number}. ")
         assert ["Context", "Decision", "Consequences", "Alternatives"] == headings[1:]
+
+
+class _Assets(HTMLParser):
+    """Collects the addresses that a browser loads by itself when it shows a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        loads = tag in {"script", "img", "iframe", "source", "video", "audio", "embed", "object"}
+        if tag == "link":
+            loads = (given.get("rel") or "") not in {"canonical", "prev", "next"}
+        self.addresses += [value for name in ("src", "href", "data", "srcset") if loads and (value := given.get(name))]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as `make docs` builds it; a broken link or anchor, or a page without a place, fails the build."""
+    folder = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert 0 == built.returncode, built.stderr[-3000:]
+    return folder
+
+
+def test_the_site_has_every_page(site: Path) -> None:
+    """Each document is a page, and no mark of a generated part is left."""
+    pages = {path.relative_to(site).with_suffix(".md") for path in site.rglob("*.html")} - {Path("404.md")}
+    assert {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")} == pages
+    assert [] == [path for path in site.rglob("*.html") if "generated:" in path.read_text(encoding="utf-8")]
+
+
+def test_pages_load_nothing_from_the_network(site: Path) -> None:
+    """Every script, style sheet, font and picture of the site is a file of the site."""
+    remote = re.compile(r"^(?:https?:)?//")
+    found = []
+    for page in site.rglob("*.html"):
+        assets = _Assets()
+        assets.feed(page.read_text(encoding="utf-8"))
+        assert assets.addresses
+        found += [address for address in assets.addresses if remote.match(address)]
+    for sheet in site.rglob("*.css"):
+        addresses = re.findall(r"(?:url\(|@import )[\"']?([^)\"';]+)", sheet.read_text(encoding="utf-8"))
+        found += [address for address in addresses if remote.match(address)]
+    assert [] == found

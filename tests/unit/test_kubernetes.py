@@ -153,7 +153,7 @@ def test_every_service_of_the_compose_file_has_a_manifest() -> None:
 
 def test_documents_create_the_secrets_of_pods() -> None:
     """The documented command creates every secret and every key that a manifest uses."""
-    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "how-to" / "deploy-on-kubernetes.md").read_text(encoding="utf-8")
     needed = {
         (reference["name"], reference["key"])
         for manifest in OWN

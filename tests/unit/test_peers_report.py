@@ -1,4 +1,4 @@
-"""The report of the comparison with peers, and how it enters docs/benchmarks.md."""
+"""The report of the comparison with peers, and how it enters docs/lab/benchmarks.md."""
 
 import json
 import shutil
@@ -51,7 +51,7 @@ def test_the_section_has_ratios_medians_and_spread() -> None:
 
 
 def test_the_document_has_a_place_for_it() -> None:
-    """docs/benchmarks.md has a place for the section. The text around it stays."""
+    """docs/lab/benchmarks.md has a place for the section. The text around it stays."""
     found = document.DOCUMENT.read_text(encoding="utf-8")
     written = document.replaced(found, "measured")
     assert found.partition(document.BEGIN)[0] == written.partition(document.BEGIN)[0]

@@ -69,6 +69,7 @@ def test_metrics_have_templates_never_cards(client: TestClient, feed: Any) -> No
     assert 'loyalty_http_requests_total{method="GET",route="unmatched",status="404"} 1.0' in text
     assert f'loyalty_http_request_duration_seconds_count{{method="GET",{route}}} 2.0' in text
     assert 'loyalty_store_entries{partition="' in text
+    assert "# TYPE loyalty_store_rebuilds_total counter" in text
     assert "loyalty_materialiser_alive 1.0" in text
     assert "loyalty_balance_freshness_seconds_bucket" in text
     assert not [word for word in ("9265846829", "UNKNOWN-CARD", "BREW") if word in text]

@@ -1,4 +1,4 @@
-"""The table of docs/reliability.md."""
+"""The table of docs/lab/faults.md."""
 
 from tests.faults.__main__ import FAULTS
 from tests.faults.report import DOCUMENT, HEADINGS, Row, markdown

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 from services.cli import app
 
 NOBODY = "127.0.0.1:1"
-EXAMPLE = Path(__file__).resolve().parents[4] / "docs" / "programme-example.yaml"
+EXAMPLE = Path(__file__).resolve().parents[4] / "docs" / "reference" / "programme-example.yaml"
 BAD = "loyalty-factor: much\nrounding: down\ntime-zone: Mars\n"
 
 

@@ -1,4 +1,4 @@
-"""The figures of docs/programme.md are those that the domain computes."""
+"""The figures of docs/reference/programme.md are those that the domain computes."""
 
 import re
 from datetime import UTC, datetime
@@ -11,11 +11,13 @@ from services.domain.accrual import accrual
 from services.domain.events import Line, Purchase
 from services.programmes.file import parse_programme
 
-DOCS = Path(__file__).resolve().parents[4] / "docs"
+DOCS = Path(__file__).resolve().parents[4] / "docs" / "reference"
 FRESH = [
     each
     for each in re.findall(
-        r"^```yaml\n(.*?)^```", (DOCS / "programme.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        r"^```yaml\n(.*?)^```",
+        (DOCS / "programme.md").read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
     )
     if "name: fresh" in each
 ]

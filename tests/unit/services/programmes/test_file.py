@@ -13,7 +13,7 @@ from services.domain.programme import DAY, MINUTE, Campaign, Combining, Period, 
 from services.programmes.file import ROUNDING, WEEKDAYS, ProgrammeError, parse_programme
 from services.yaml_files.tree import Problem
 
-EXAMPLE = Path(__file__).resolve().parents[4] / "docs" / "programme-example.yaml"
+EXAMPLE = Path(__file__).resolve().parents[4] / "docs" / "reference" / "programme-example.yaml"
 LEAST = "loyalty-factor: 0.02\n"
 TIER = "tier-period: year\ntiers:\n"
 CAMPAIGN = "campaigns:\n  - {name: a, multiplier: 2}\n"

@@ -1,4 +1,4 @@
-"""docs/webhooks.md and docs/programme.md say what the code does."""
+"""docs/reference/webhooks.md and docs/reference/programme.md say what the code does."""
 
 import re
 from pathlib import Path
@@ -13,8 +13,8 @@ from services.webhooks.metrics import Metrics
 from services.yaml_files.model import _key
 
 DOCS = Path(__file__).resolve().parents[4] / "docs"
-WEBHOOKS = (DOCS / "webhooks.md").read_text(encoding="utf-8")
-PROGRAMME = (DOCS / "programme.md").read_text(encoding="utf-8")
+WEBHOOKS = (DOCS / "reference" / "webhooks.md").read_text(encoding="utf-8")
+PROGRAMME = (DOCS / "reference" / "programme.md").read_text(encoding="utf-8")
 
 
 def rows(text: str) -> list[str]:

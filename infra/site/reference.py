@@ -1,0 +1,215 @@
+"""Markdown that describes the code: settings, topics, records, rights, commands and HTTP requests."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from unittest.mock import MagicMock
+
+import typer
+from typer.core import TyperGroup
+
+from api import __main__ as api_main
+from api.app import create_app
+from api.http.metrics import Metrics
+from pipelines import __main__ as pipelines_main
+from schemas import topics
+from schemas.access import SERVICES
+from services.cli import app as command_line
+from services.settings import Settings
+
+_SCHEMAS = topics.__file__.removesuffix("topics.py")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table. Cells hold one line each."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+def settings() -> str:
+    # Neither environment variables nor secrets of the machine that builds the site.
+    defaults = Settings.model_construct().model_dump(mode="json")
+    return table(
+        ("variable", "default", "purpose"),
+        (
+            (f"`LOYALTY_{name.upper()}`", _code(defaults[name]) or "not set", field.description)
+            for name, field in Settings.model_fields.items()
+        ),
+    )
+
+
+def catalogue() -> str:
+    """The topics, in the order of the catalogue."""
+    return table(
+        ("topic", "key", "value", "partitions", "cleanup", "kept"),
+        (
+            (
+                f"`{topic.name}`",
+                topic.key,
+                f"[{topic.value}](#{topic.value.lower()})" if topic.value else "the value of the original record",
+                topic.partitions,
+                topic.cleanup_policy,
+                f"{topic.retention.days} days" if topic.retention else "the latest record of each key",
+            )
+            for topic in topics.ALL
+        ),
+    )
+
+
+def records() -> str:
+    """The fields of every record that is the value of a topic."""
+    names = dict.fromkeys(topic.value for topic in topics.ALL if topic.value)
+    return "\n".join(_record(_schema(name)) for name in names)
+
+
+def access() -> str:
+    def names(found: Sequence[topics.Topic]) -> str:
+        return "all" if tuple(found) == topics.ALL else ", ".join(topic.name for topic in found) or "none"
+
+    return table(
+        ("service", "writes", "reads", "reads the settings of", "consumer groups and transactional ids"),
+        (
+            (
+                service.user,
+                names(service.writes),
+                names(service.reads),
+                names(service.reads_settings_of),
+                ", ".join((*service.groups, *(f"{name} (transactions)" for name in service.transactional_ids)))
+                or "none",
+            )
+            for service in SERVICES
+        ),
+    )
+
+
+def commands() -> str:
+    """Every command. `pipeline` and `api` pass their options on to programs of their own."""
+    passed_on: Mapping[str, Any] = {"loyalty pipeline": pipelines_main.main, "loyalty api": api_main.main}
+    return "\n".join(_commands(typer.main.get_command(command_line), "loyalty", passed_on))
+
+
+def requests() -> str:
+    """Every HTTP request, from the OpenAPI document. The routes do not depend on what the app is made of."""
+    document = create_app(MagicMock(), Metrics(), MagicMock()).openapi()
+    operations = [
+        (path, method, operation) for path, item in document["paths"].items() for method, operation in item.items()
+    ]
+    parts = []
+    for tag in document["tags"]:
+        parts.append(f"### {tag['name'].capitalize()}\n\n{tag['description']}\n")
+        parts += [_operation(*each) for each in operations if each[2]["tags"] == [tag["name"]]]
+    return "\n".join([*parts, "## Bodies\n", *_models(document)])
+
+
+GENERATORS: Mapping[str, Callable[[], str]] = {
+    "settings": settings,
+    "topics": catalogue,
+    "records": records,
+    "access": access,
+    "commands": commands,
+    "requests": requests,
+}
+"""The name in a page's mark to the function that fills it."""
+
+
+def _code(value: object) -> str:
+    return "" if value in (None, "") else f"`{value}`"
+
+
+def _schema(name: str) -> Mapping[str, Any]:
+    with open(f"{_SCHEMAS}{name}.avsc", encoding="utf-8") as file:  # noqa: PTH123
+        schema: Mapping[str, Any] = json.load(file)
+    return schema
+
+
+def _record(schema: Mapping[str, Any]) -> str:
+    rows = [(f"`{field['name']}`", _avro_type(field["type"]), field.get("doc", "")) for field in schema["fields"]]
+    return f"### {schema['name']}\n\n{schema.get('doc', '')}\n\n{table(('field', 'type', 'meaning'), rows)}"
+
+
+def _avro_type(type_: Any) -> str:
+    match type_:
+        case str():
+            return type_
+        case list():
+            return " or ".join(map(_avro_type, type_))
+        case {"logicalType": "decimal", "precision": precision, "scale": scale}:
+            return f"decimal({precision},{scale})"
+        case {"type": "array", "items": items}:
+            return f"array of {_avro_type(items)}"
+        case {"type": "record", "name": name, "fields": fields}:
+            return f"{name} ({', '.join(field['name'] for field in fields)})"
+        case _:
+            return str(type_.get("logicalType", type_["type"]))
+
+
+def _commands(command: Any, path: str, passed_on: Mapping[str, Any]) -> Iterator[str]:
+    if isinstance(command, TyperGroup):
+        for name, inner in command.commands.items():
+            yield from _commands(inner, f"{path} {name}", passed_on)
+        return
+    if path in passed_on:
+        program = typer.Typer(add_completion=False)
+        program.command()(passed_on[path])
+        command = typer.main.get_command(program)
+    arguments = "".join(
+        f" {(each.metavar or each.name).upper()}" for each in command.params if each.param_type_name == "argument"
+    )
+    yield f"### `{path}{arguments}`\n\n{command.help or ''}\n"
+    rows = [
+        (", ".join(f"`{name}`" for name in each.opts), _default(each.default), each.help)
+        for each in command.params
+        if each.param_type_name == "option"
+    ]
+    if rows:
+        yield table(("option", "default", "meaning"), rows)
+
+
+def _default(value: Any) -> str:
+    return "" if value in (None, False, ()) or callable(value) else f"`{value}`"
+
+
+def _operation(path: str, method: str, operation: Mapping[str, Any]) -> str:
+    parts = [f"#### `{method.upper()} {path}`\n", operation.get("description", operation.get("summary", "")), ""]
+    if parameters := operation.get("parameters"):
+        asked = [
+            (f"`{each['name']}`", each["in"], "yes" if each.get("required") else "no", each.get("description", ""))
+            for each in parameters
+        ]
+        parts.append(table(("parameter", "in", "required", "meaning"), asked))
+    if body := operation.get("requestBody"):
+        parts.append(f"Body: {_link(next(iter(body['content'].values())).get('schema', {}))}\n")
+    responses = sorted(operation["responses"].items())
+    rows = [(status, each["description"], _bodies(each)) for status, each in responses if status < "400"]
+    problems = [status for status, _ in responses if status >= "400"]
+    parts.append(table(("status", "meaning", "body"), rows))
+    if problems:
+        parts.append(f"[Problems](problems.md): {', '.join(problems)}.\n")
+    return "\n".join(parts)
+
+
+def _bodies(response: Mapping[str, Any]) -> str:
+    return ", ".join(_link(each.get("schema", {})) for each in response.get("content", {}).values())
+
+
+def _link(schema: Mapping[str, Any]) -> str:
+    if "$ref" in schema:
+        name = schema["$ref"].rsplit("/", 1)[-1]
+        return f"[{name}](#{name.lower()})"
+    options = schema.get("anyOf") or schema.get("oneOf")
+    if options:
+        return " or ".join(map(_link, options))
+    if schema.get("type") == "array":
+        return f"array of {_link(schema['items'])}"
+    return str(schema.get("type", "any"))
+
+
+def _models(document: Mapping[str, Any]) -> Iterator[str]:
+    for name, schema in sorted(document["components"]["schemas"].items()):
+        rows = [
+            (f"`{field}`", _link(each), each.get("description", ""))
+            for field, each in schema.get("properties", {}).items()
+        ]
+        yield f"### {name}\n\n{schema.get('description', '')}\n"
+        if rows:
+            yield table(("member", "type", "meaning"), rows)
