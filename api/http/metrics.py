@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.state_stores.contract import StoreClosedError
+from services.state_stores.contract import StoreError
 from services.state_stores.store import LocalStores
 from services.state_stores.task import StoreTask
 
@@ -115,6 +115,9 @@ class _StoresCollector(Collector):
         labels = ["store", "partition"]
         gauges = {
             "restored": GaugeMetricFamily("loyalty_store_restored", "1 once restored.", labels=labels),
+            "damaged": GaugeMetricFamily(
+                "loyalty_store_damaged", "1 after a read has found damage, until the rebuild.", labels=labels
+            ),
             "share": GaugeMetricFamily(
                 "loyalty_store_restored_ratio", "Share of the restore that is done.", labels=labels
             ),
@@ -149,7 +152,8 @@ class _StoresCollector(Collector):
 def _sample(task: StoreTask) -> dict[str, float]:
     progress = task.progress
     sample = {
-        "restored": float(progress.restored),
+        "restored": float(task.serving),
+        "damaged": float(task.store.damage is not None),
         "share": progress.restored_share,
         "lag": progress.lag,
         "position": progress.position,
@@ -157,7 +161,7 @@ def _sample(task: StoreTask) -> dict[str, float]:
         "undecodable": progress.undecodable,
         "ignored": progress.ignored,
     }
-    with suppress(StoreClosedError):  # no figure rather than a wrong one
+    with suppress(StoreError):  # no figure rather than a wrong one
         sample["entries"] = task.store.count()
     return sample
 

@@ -13,9 +13,11 @@ from typing import Any, Self
 import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from starlette.exceptions import HTTPException
 
+from services.state_stores.contract import StoreCorruptError, StoreError
 from services.state_stores.store import NotServingError
 
 MEDIA_TYPE = "application/problem+json"
@@ -23,6 +25,17 @@ TYPE_PREFIX = "urn:problem-type:loyalty:"
 """Problem types are names and not addresses, because a deployment has no server for their documentation."""
 
 _HEADER_FIELDS = frozenset({"retry_after", "location"})
+
+
+class ProblemBody(BaseModel):
+    """An error, after RFC 9457. Some types have further members."""
+
+    model_config = ConfigDict(extra="allow", title="Problem")
+
+    type: str = Field(description="Names the kind of problem.", examples=["urn:problem-type:loyalty:unknown-customer"])
+    title: str
+    status: int = Field(ge=400, le=599)
+    detail: str
 
 
 class Problem(Exception):  # noqa: N818 - subclasses are named after what happened
@@ -99,13 +112,13 @@ class OtherProblem(Problem):
         self.received_members: Mapping[str, Any] = {}
 
     @classmethod
-    def from_response(cls, response: Response) -> Self:
+    def from_response(cls, content: bytes, retry_after: str | None) -> Self:
         """The problem in the response of another instance."""
-        body = orjson.loads(response.body)
+        body = orjson.loads(content)
         kind = body.pop("type").removeprefix(TYPE_PREFIX)
         problem = cls(body.pop("status"), kind, body.pop("title"), body.pop("detail"))
         problem.received_members = body
-        if retry_after := response.headers.get("Retry-After"):
+        if retry_after:
             problem.retry_after = int(retry_after)
         return problem
 
@@ -543,15 +556,15 @@ ANOTHER_MAY_ANSWER = frozenset(each.code for each in (NotTheOwner, Starting, Res
 """Codes of the problems for which another instance may have an answer."""
 
 
-def not_serving(error: NotServingError) -> Problem:
+def from_store_error(error: NotServingError | StoreError, partition: int) -> Problem:
+    """The problem of a read that the local copy of a partition cannot serve."""
+    if isinstance(error, StoreCorruptError):
+        return Restoring(partition, 0.0)
+    if isinstance(error, StoreError):
+        return Stopping()
     if error.task is None:
-        return Starting(error.partition)
-    return Restoring(error.partition, error.task.progress.restored_share)
-
-
-def owner_unreachable(partition: int, tried: Sequence[str], *, timed_out: bool) -> Problem:
-    kind = OwnerTimeout if timed_out else OwnerUnreachable
-    return kind(partition, tried)
+        return Starting(partition)
+    return Restoring(partition, error.task.progress.restored_share)
 
 
 def responses(*kinds: type[Problem]) -> dict[int | str, dict[str, Any]]:

@@ -6,9 +6,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from api.http.pagination import Text
-from api.http.parameters import LONGEST_CARD, NotBlank
-from api.schemas.documentation import EXACT, PointsText, Time
+from api.schemas.fields import EXACT, LONGEST_CARD, NotBlank, PointsText, Text, Time
 from services.domain.formats import to_hundredths
 
 LONGEST_REASON = 500
@@ -57,8 +55,8 @@ class _Body(BaseModel):
     # A name that is spelled wrong must not be taken for one that was left out.
     model_config = ConfigDict(alias_generator=to_camel, extra="forbid")
 
-    def asked(self) -> dict[str, Any]:
-        """What the request asks for, the same for every spelling of it."""
+    def normalized(self) -> dict[str, Any]:
+        """The fields of the request, equal for all spellings of the same points."""
         fields = self.model_dump()
         return {**fields, "points": to_hundredths(Decimal(fields["points"]))}
 

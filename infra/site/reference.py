@@ -10,7 +10,6 @@ from typer.core import TyperGroup
 
 from api import __main__ as api_main
 from api.app import create_app
-from api.http.metrics import Metrics
 from pipelines import __main__ as pipelines_main
 from schemas import topics
 from schemas.access import SERVICES
@@ -90,7 +89,7 @@ def commands() -> str:
 
 def requests() -> str:
     """Every HTTP request, from the OpenAPI document. The routes do not depend on what the app is made of."""
-    document = create_app(MagicMock(), Metrics(), MagicMock()).openapi()
+    document = create_app(MagicMock()).openapi()
     operations = [
         (path, method, operation) for path, item in document["paths"].items() for method, operation in item.items()
     ]

@@ -1,4 +1,4 @@
-"""What is bought, by whom, at which till: one valid invoice after the other."""
+"""Valid invoices of one simulated day."""
 
 import random
 from datetime import date
@@ -11,11 +11,11 @@ from services.pos_simulator.chain import Chain, Shopper
 NONPRIME = "NONPRIME"
 TAKEAWAY = "TAKEAWAY"
 
-# How shoppers behave: round figures chosen by eye, no survey stands behind them.
+# The behaviour of customers. The numbers are estimates.
 _ANOTHER_LINE = 0.6
 _SAME_DEPARTMENT = 0.7
 _MOST_LINES = 8
-_PAID_BY_CARD = 0.417  # as on the recorded invoices
+_PAID_BY_CARD = 0.417  # as in the recorded invoices
 
 
 def tax(cents: int, per_hundred_thousand: int) -> int:
@@ -24,12 +24,12 @@ def tax(cents: int, per_hundred_thousand: int) -> int:
 
 
 class Invoicing:
-    """Writes the invoices of one day. The same seed, chain, shares and times give the same invoices.
+    """Writes the invoices of one day. The same arguments give the same invoices.
 
     Args:
-        seed: named in each invoice number, so that two seeds never share one.
+        seed: is part of each invoice number, so that two seeds have no common number.
         prime, home_delivery: shares of the invoices, 0 to 1.
-        customers: how many shoppers the chain has, 2 or more.
+        customers: the number of customers, at least 2.
     """
 
     def __init__(self, seed: int, chain: Chain, customers: int, prime: float, home_delivery: float, day: date) -> None:
@@ -44,7 +44,7 @@ class Invoicing:
         self._written = 0
 
     def next_invoice(self, part_of_trade: float) -> PosInvoice:
-        """The next invoice, written when that part (0 to below 1) of the day's trade is done."""
+        """The next invoice, at the time when this part (0 to below 1) of the day's trade is done."""
         chance = self._chance
         prime = chance() < self._prime
         shopper = self._shopper(prime=prime)
@@ -75,16 +75,16 @@ class Invoicing:
         }
 
     def _shopper(self, *, prime: bool) -> Shopper:
-        # The square of an even chance favours the regulars: the n-th shopper comes about 1/sqrt(n) times as often.
+        # The square of a uniform number prefers low numbers. Customer n comes in proportion to 1/sqrt(n).
         favoured = self._chance() ** 2
         if prime:
             return self._chain.shopper(int(self._prime_customers * favoured))
         return self._chain.shopper(self._prime_customers + int(self._other_customers * favoured))
 
     def _basket(self) -> tuple[list[LineItem], int]:
-        """The lines of a basket, no article twice, and what they cost together in cents."""
+        """The lines of a basket and their sum in cents. No article appears twice."""
         chance = self._chance
-        # One size for the whole basket: who buys six chairs buys twelve plates.
+        # One household size for the whole basket: a customer with six chairs buys twelve plates.
         household = chance()
         items: list[LineItem] = []
         codes: set[str] = set()

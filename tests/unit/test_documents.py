@@ -18,7 +18,6 @@ import typer
 from typer.core import TyperGroup
 
 from api.app import create_app
-from api.http.metrics import Metrics
 from api.http.problems import Problem
 from infra.site.hooks import on_page_markdown
 from schemas import topics
@@ -152,7 +151,7 @@ def topic_row(topic: Topic) -> list[str]:
 def test_the_api_has_the_version_of_the_package() -> None:
     """OpenAPI shows the version of pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["version"] == create_app(MagicMock(), Metrics(), MagicMock()).version
+    assert project["version"] == create_app(MagicMock()).version
 
 
 def test_headers_are_documented() -> None:

@@ -1,4 +1,4 @@
-"""What a request for a command must be, and that the OpenAPI document says so."""
+"""The validation of command requests, and its description in OpenAPI."""
 
 import json
 import time
@@ -47,13 +47,13 @@ from tests.support.openapi import assert_responses_are_documented
         ("transfers", {"from": "A", "to": "B" * 129, "points": "1"}),
     ],
 )
-def test_what_cannot_be_is_refused_before_it_is_sent(path: str, body: dict[str, Any]) -> None:
-    """422 that says where; nothing goes to Kafka."""
+def test_an_invalid_command_is_refused_before_it_is_sent(path: str, body: dict[str, Any]) -> None:
+    """422 names the parameter. Nothing is sent to Kafka."""
 
     async def steps(scene: Scene) -> None:
         answer = await scene.http.post(
             f"{scene.group.instances[0].url}/v1/{path}",
-            content=json.dumps(body).encode(),  # which can carry half a surrogate pair, as a client's may
+            content=json.dumps(body).encode(),  # httpx does not encode half a surrogate pair, but a client may
             headers={"Idempotency-Key": "k", "content-type": "application/json"},
         )
         assert "invalid-parameters" == kind(answer, 422)
@@ -63,8 +63,8 @@ def test_what_cannot_be_is_refused_before_it_is_sent(path: str, body: dict[str, 
     assert ([], []) == (scene.sent, scene.marks)
 
 
-def test_the_key_has_to_be_there_and_printable() -> None:
-    """400 without, 422 for one that is empty, too long or no ASCII; bodies that are no JSON are no command either."""
+def test_the_idempotency_key_is_required_and_printable() -> None:
+    """400 without a key. 422 for a key that is empty, too long or not ASCII. 413 for a body that is too large."""
 
     async def steps(scene: Scene) -> None:
         assert "idempotency-key-missing" == kind(await scene.redeem(key=None), 400)  # type: ignore[arg-type]
@@ -100,8 +100,8 @@ def test_the_key_has_to_be_there_and_printable() -> None:
         ("/v1/simulate", "POST"),
     ],
 )
-def test_answers_keep_to_the_openapi_document(path: str, method: str, mode: GenerationMode) -> None:
-    """Schemathesis finds no answer that the document does not describe, for valid and for invalid requests."""
+def test_responses_match_the_openapi_document(path: str, method: str, mode: GenerationMode) -> None:
+    """Schemathesis finds no response that the document does not describe, for valid and for invalid requests."""
     instance = Instance()
     instance.own_everything()
     account: dict[str, Account | None] = {}

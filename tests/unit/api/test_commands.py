@@ -1,4 +1,4 @@
-"""Commands over HTTP: real apps over real memory stores, decided by the real account; the test plays Kafka."""
+"""Commands over HTTP: real apps, memory stores and accounts. The test replaces Kafka."""
 
 import asyncio
 import time
@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 
-from api.commands import service as desk
+from api.commands import service
 from schemas.topics import LOYALTY_BALANCES
 from services.commands.log import mark_of
 from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
 from tests.support.builders import CARD, kind
+from tests.support.clusters import damage
 from tests.support.loyalty_query import Scene, play
 
 
 def test_a_redemption_sets_points_aside_and_the_next_read_shows_it() -> None:
-    """201 with id and expiry; Loyalty-Sequence is that of the balance, which has the points in reserve."""
+    """201 with id and expiry. Loyalty-Sequence is that of the balance, which shows the reserved points."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -39,7 +40,7 @@ def test_a_redemption_sets_points_aside_and_the_next_read_shows_it() -> None:
 
 
 def test_a_redemption_is_captured_or_made_void() -> None:
-    """Capture takes the points, void frees them; what is no longer open is refused, what never was is not found."""
+    """Capture takes the points and void frees them. A closed redemption is refused, and an unknown one is not found."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -67,7 +68,7 @@ def test_a_redemption_is_captured_or_made_void() -> None:
 
 
 def test_points_are_corrected_by_hand() -> None:
-    """Signed, with reason and actor; below zero only where that is asked for."""
+    """An adjustment has a sign, a reason and an actor. It goes below zero only if the client allows it."""
 
     async def steps(scene: Scene) -> None:
         path, words = f"/v1/customers/{CARD}/adjustments", {"reason": "goodwill", "actor": "clerk 7"}
@@ -85,7 +86,7 @@ def test_points_are_corrected_by_hand() -> None:
 
 
 def test_points_are_given_to_another_customer() -> None:
-    """What leaves one card arrives on the other; to oneself it is refused."""
+    """The points leave one card and arrive on the other. A transfer to the same card is refused."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -103,7 +104,7 @@ def test_points_are_given_to_another_customer() -> None:
 
 
 def test_an_erased_customer_is_unknown_and_begins_anew() -> None:
-    """200, repeated too; the balance is 404, earlier commands are forgotten, and what comes later is a new account."""
+    """200, also when repeated. The balance is 404, old commands are unknown, and later events open a new account."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -126,8 +127,8 @@ def test_an_erased_customer_is_unknown_and_begins_anew() -> None:
     play(steps)
 
 
-def test_the_same_request_is_done_once_and_answered_the_same() -> None:
-    """Done or refused, however the points are spelled: same status, same body, nothing sent again."""
+def test_a_repeated_request_is_executed_once() -> None:
+    """A repeated command gets the same status and body, however its points are spelled. It is sent once."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -144,7 +145,7 @@ def test_the_same_request_is_done_once_and_answered_the_same() -> None:
 
 
 def test_the_same_key_with_another_body_is_refused() -> None:
-    """422, while the first is in flight as well as once it is decided; under another path it is another command."""
+    """422 while the first command is in flight and after it is decided. Under another path it is another command."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -161,8 +162,8 @@ def test_the_same_key_with_another_body_is_refused() -> None:
     play(steps)
 
 
-def test_past_its_deadline_the_caller_is_told_where_to_ask() -> None:
-    """202 pending with Location and Retry-After; asked there, 202 again until there is a decision, then 200."""
+def test_after_the_timeout_the_client_is_told_where_to_ask() -> None:
+    """202 pending with Location and Retry-After. A GET of Location gives 202 until the decision, then 200."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -184,8 +185,8 @@ def test_past_its_deadline_the_caller_is_told_where_to_ask() -> None:
     play(steps)
 
 
-def test_who_repeats_what_is_in_flight_is_told_so() -> None:
-    """409 with Location while another request waits for it, and while it is young; then the first one's answer."""
+def test_a_repetition_in_flight_is_refused() -> None:
+    """409 with Location while the command is in flight. Afterwards the same answer as the first request."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -195,7 +196,7 @@ def test_who_repeats_what_is_in_flight_is_told_so() -> None:
         second = await scene.redeem()
 
         assert "command-in-flight" == kind(second, 409)
-        assert 1 <= int(second.headers["retry-after"]) <= desk.SEND_AGAIN_SECONDS
+        assert 1 <= int(second.headers["retry-after"]) <= service.SEND_AGAIN_SECONDS
         scene.decide()
         assert 201 == (await first).status_code
         assert second.headers["location"] == (await first).headers["location"]
@@ -205,8 +206,8 @@ def test_who_repeats_what_is_in_flight_is_told_so() -> None:
     play(steps)
 
 
-def test_a_mark_whose_command_never_came_is_made_good_by_a_retry() -> None:
-    """The API died in between: in flight until the mark is old, then the command is sent, and marked no second time."""
+def test_a_retry_sends_a_marked_command_that_was_never_sent() -> None:
+    """The first sender died. When the mark is old, a retry sends the command without a second mark."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -215,7 +216,7 @@ def test_a_mark_whose_command_never_came_is_made_good_by_a_retry() -> None:
         request_hash = scene.marks[0]["RequestHash"]
         died = Scene()
         died.earn("25.00")
-        then = int((time.time() - desk.SEND_AGAIN_SECONDS - 1) * 1000)
+        then = int((time.time() - service.SEND_AGAIN_SECONDS - 1) * 1000)
         died.take_mark(mark_of(command_id, "reserve", request_hash), then)
 
         async with died.group.running() as callers:
@@ -249,14 +250,14 @@ def test_an_outage_of_kafka_leaves_no_partial_command(lost: str) -> None:
             assert (1, 201) == (wait, again.status_code)
         else:
             assert "command-in-flight" == kind(again, 409)
-            assert int(again.headers["retry-after"]) <= wait == desk.SEND_AGAIN_SECONDS
+            assert int(again.headers["retry-after"]) <= wait == service.SEND_AGAIN_SECONDS
         assert "25.00" == (await scene.balance())["TotalLoyaltyPoints"]
 
     play(steps)
 
 
-def test_done_means_that_it_can_be_seen() -> None:
-    """Decided, but the balance does not show it: 202; once it does, 201."""
+def test_done_means_visible() -> None:
+    """202 while the balance does not show the decision, then 201."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -279,8 +280,8 @@ def test_done_means_that_it_can_be_seen() -> None:
     play(steps)
 
 
-def test_any_instance_takes_any_command() -> None:
-    """The owner of the command's record sends it, whoever is asked, and each instance answers the same."""
+def test_every_instance_accepts_every_command() -> None:
+    """The owner of the command's record sends it. Each instance gives the same answer."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("100.00")
@@ -302,8 +303,8 @@ def test_any_instance_takes_any_command() -> None:
     play(steps, size=3)
 
 
-def test_of_many_at_once_through_all_instances_one_is_sent() -> None:
-    """The same request 30 times at once: one command; everybody is told it is in flight, or how it ended."""
+def test_concurrent_repetitions_send_one_command() -> None:
+    """Thirty equal requests at the same time send one command. Each gets 409 in flight or the decision."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -317,8 +318,8 @@ def test_of_many_at_once_through_all_instances_one_is_sent() -> None:
     play(steps, size=3)
 
 
-def test_no_copy_stands_in_for_an_owner() -> None:
-    """Where the owner does not answer, or cannot be sure of being it, the command is not sent: 502 or 503."""
+def test_no_standby_replaces_the_owner() -> None:
+    """502 if the owner does not respond, and 503 if it has no lease. The command is not sent."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -341,7 +342,7 @@ def test_no_copy_stands_in_for_an_owner() -> None:
 
 
 def test_a_partition_that_has_moved_is_found() -> None:
-    """Its former owner refuses, the group is asked again, and the new owner does it."""
+    """The former owner refuses, the group is asked again, and the new owner executes the command."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -362,9 +363,9 @@ def test_a_partition_that_has_moved_is_found() -> None:
     play(steps, size=3)
 
 
-def test_an_instance_takes_no_more_than_it_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """503 too-many-commands beyond its limit, and room again once they are decided."""
-    monkeypatch.setattr(desk, "MOST_IN_FLIGHT", 3)
+def test_an_instance_limits_its_commands_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """503 too-many-commands beyond the limit. The slots are free again after the decisions."""
+    monkeypatch.setattr(service, "MOST_IN_FLIGHT", 3)
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -377,5 +378,49 @@ def test_an_instance_takes_no_more_than_it_can_hold(monkeypatch: pytest.MonkeyPa
         scene.decide()
         assert [201] * 3 == [(await each).status_code for each in waiting]
         assert 201 == (await scene.redeem("1", "3")).status_code
+
+    play(steps)
+
+
+def test_command_slots_are_released_after_store_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store of decisions fails while commands wait: 202, and their slots are free when it is whole again."""
+    monkeypatch.setattr(service, "MOST_IN_FLIGHT", 3)
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        scene.decides = False
+        (instance,) = scene.group.instances
+        tasks = instance.stores["decisions"].tasks.values()
+        waiting = [asyncio.create_task(scene.redeem("1", str(number), "?timeout=0.1")) for number in range(3)]
+        await scene.until_sent(3)
+        whole = [dict(vars(task.store)) for task in tasks]
+        for task in tasks:
+            damage(task)
+        assert [202] * 3 == [(await each).status_code for each in waiting]
+        assert "restoring" == kind(await scene.redeem("1", "0"), 503)
+
+        for task, state in zip(tasks, whole, strict=True):  # as the rebuild does
+            vars(task.store).clear()
+            vars(task.store).update(state)
+        instance.waiters.notify_all()
+        scene.decides = True
+        scene.decide()
+        assert [201] * 3 == [(await scene.redeem("1", str(number))).status_code for number in range(3)]
+        assert 201 == (await scene.redeem("1", "3")).status_code
+
+    play(steps)
+
+
+def test_a_damaged_store_of_decisions_is_a_problem() -> None:
+    """A read of a command from a damaged copy gets 503 and not 500 while no other copy exists."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        where = (await scene.redeem()).headers["location"]
+        for task in scene.group.instances[0].stores["decisions"].tasks.values():
+            damage(task)
+        for _ in range(2):
+            assert "restoring" == kind(await scene.ask("GET", where), 503)
+            assert "restoring" == kind(await scene.redeem(), 503)
 
     play(steps)

@@ -64,7 +64,7 @@ def test_it_runs_at_most_once(process: ManagedProcess, tmp_path: Path) -> None:
     """A second start is refused, and the process continues."""
     start(process, tmp_path, WAITS)
     pid = process.pid
-    with pytest.raises(ProcessFailedError, match=f"runs already, pid {pid}"):
+    with pytest.raises(ProcessFailedError, match=f"already runs with pid {pid}"):
         start(process, tmp_path, WAITS)
     assert pid == process.pid
 

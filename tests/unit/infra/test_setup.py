@@ -55,9 +55,9 @@ def test_an_action_runs_once_for_the_same_content(environment: Path) -> None:  #
     def fails() -> None:
         raise setup.SetupError("no network")
 
-    setup.once("step", b"1", lambda: done.append("first"))
-    setup.once("step", b"1", lambda: done.append("repeated"))
+    setup.run_once("step", b"1", lambda: done.append("first"))
+    setup.run_once("step", b"1", lambda: done.append("repeated"))
     with pytest.raises(setup.SetupError):
-        setup.once("step", b"2", fails)
-    setup.once("step", b"1", lambda: done.append("after a failure"))
+        setup.run_once("step", b"2", fails)
+    setup.run_once("step", b"1", lambda: done.append("after a failure"))
     assert ["first", "after a failure"] == done

@@ -26,7 +26,7 @@ def test_a_taken_port_is_named_with_its_setting(tmp_path: Path) -> None:
     with socket.create_server((HOST, 0)) as server:
         port = server.getsockname()[1]
         stack = LocalStack(tmp_path, private_settings(tmp_path, api_port=port))
-        with pytest.raises(PortTakenError, match=f"port {port} for api-1 .*LOYALTY_API_PORT"):
+        with pytest.raises(PortTakenError, match=f"port {port} of api-1: .*LOYALTY_API_PORT"):
             stack.start()
     assert ["kafka", "pipeline", "api-1", "ledger"] == [process.name for process in stack.processes]
     assert {None} == {process.pid for process in stack.processes}
@@ -51,7 +51,7 @@ def test_a_taken_port_of_a_reader_is_named(tmp_path: Path) -> None:
     with socket.create_server((HOST, 0)) as server:
         port = server.getsockname()[1]
         stack = LocalStack(tmp_path, private_settings(tmp_path, ledger_metrics_port=port))
-        with pytest.raises(PortTakenError, match=f"port {port} for ledger .*LOYALTY_LEDGER_METRICS_PORT"):
+        with pytest.raises(PortTakenError, match=f"port {port} of ledger: .*LOYALTY_LEDGER_METRICS_PORT"):
             stack.start()
 
 
