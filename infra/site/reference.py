@@ -180,11 +180,15 @@ def _operation(path: str, method: str, operation: Mapping[str, Any]) -> str:
         parts.append(f"Body: {_link(next(iter(body['content'].values())).get('schema', {}))}\n")
     responses = sorted(operation["responses"].items())
     rows = [(status, each["description"], _bodies(each)) for status, each in responses if status < "400"]
-    problems = [status for status, _ in responses if status >= "400"]
     parts.append(table(("status", "meaning", "body"), rows))
-    if problems:
-        parts.append(f"[Problems](problems.md): {', '.join(problems)}.\n")
+    if problems := [_problems(status, each) for status, each in responses if status >= "400"]:
+        parts.append(f"[Problems](problems.md): {'; '.join(problems)}.\n")
     return "\n".join(parts)
+
+
+def _problems(status: str, response: Mapping[str, Any]) -> str:
+    codes = [code for content in response.get("content", {}).values() for code in content.get("examples", {})]
+    return " ".join([status, ", ".join(f"`{code}`" for code in codes)]).strip()
 
 
 def _bodies(response: Mapping[str, Any]) -> str:
