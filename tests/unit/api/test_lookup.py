@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,6 +11,9 @@ import pytest
 from services.boot_clock import boot_seconds
 from services.interactive_queries.group import GroupView, Member
 from services.state_stores.assignment import ChangelogPartition, Role
+from services.state_stores.contract import Checkpoint
+from services.state_stores.definition import VersionedValue
+from services.state_stores.rocksdb import RocksDbStorePartition, RocksDbTuning
 from tests.support.builders import balance, kind
 from tests.support.clusters import Callers, Group, damage
 
@@ -258,6 +262,41 @@ def test_a_standby_serves_for_a_damaged_copy() -> None:
             assert "restoring" == kind(await callers.get(number, path(group, 1)), 503)
 
     run(group, steps)
+
+
+def test_a_damaged_block_on_disk_is_served_by_a_standby(tmp_path: Path) -> None:
+    """The owner reads from RocksDB, and 64 bytes of its SST file are flipped. No read gets 500, and none gets 404."""
+    group = three()
+    keys = [f"card{number:06d}".encode() for number in range(3_000)]
+    values = {key: VersionedValue(1, 7, 0, b'{"padding":"%s"}' % (key * 25)).pack() for key in keys}
+    storage = RocksDbStorePartition(tmp_path / "1", RocksDbTuning())
+    storage.apply(values, Checkpoint("test", 7, 1))
+    storage._db.flush()
+    storage.close()
+    (file,) = (tmp_path / "1").glob("*.sst")
+    content = bytearray(file.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 64] = bytes(255 - byte for byte in content[middle : middle + 64])
+    file.write_bytes(content)
+    owner, standby = (group.instances[number].stores["customer-balances"].tasks[1] for number in (1, 2))
+    owner.store = RocksDbStorePartition(tmp_path / "1", RocksDbTuning())
+    standby.store.apply(values, Checkpoint("test", 7, 1))
+
+    async def steps(callers: Callers) -> None:
+        store = group.instances[1].stores["customer-balances"]
+        served_by = []
+        for key in keys[:: len(keys) // 1_000]:
+            if store.partition_of(key) == 1:
+                answer = await callers.get(1, f"/v1/customers/{key.decode()}/balance")
+                assert 200 == answer.status_code
+                served_by.append(answer.headers["loyalty-served-by"])
+        first = served_by.index(URLS[2])
+        assert 0 < first
+        assert {URLS[2]} == set(served_by[first:])
+        assert "Corruption" in str(owner.store.damage)
+
+    run(group, steps)
+    owner.store.close()
 
 
 def test_a_damaged_copy_is_reported_as_not_restored() -> None:
