@@ -1,4 +1,4 @@
-"""``python -m api``: one API instance. The only place where its parts meet."""
+"""``python -m api`` runs one API instance."""
 
 import gc
 import signal
@@ -12,12 +12,12 @@ import uvicorn
 from fastapi import FastAPI
 
 from api.app import create_app
+from api.dependencies import Dependencies
 from api.http.metrics import Metrics
 from services.commands.log import KafkaCommandLog
 from services.interactive_queries.assignment import GroupAssignment
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.membership import GroupMembership
-from services.interactive_queries.metadata import Cluster
 from services.interactive_queries.reports import PeerReports
 from services.ledger.database import LedgerError
 from services.ledger.queries import LedgerQueries
@@ -32,12 +32,12 @@ from services.state_stores.rocksdb import RocksDbTuning, StateDirectory, StateDi
 from services.state_stores.store import LocalStores, state_stores
 from services.state_stores.waiters import SequenceWaiters
 
-# Requests in flight get this long after SIGTERM; longer long polls are cut off.
+# Requests in flight may take this long after SIGTERM. Longer long polls are cut off.
 _GRACE_SECONDS = 5
 
 
 def build_app(settings: Settings, directory: StateDirectory, membership: GroupMembership) -> FastAPI:
-    """The app with real stores that follow the real changelogs, and with the other instances of its group."""
+    """Compose the app from stores that follow the changelogs in Kafka and from the group of instances."""
     metrics, waiters, reports = Metrics(), SequenceWaiters(), PeerReports()
     stores = state_stores(catalogue.stores(schema_ids(settings), settings.top_customers_threshold))
     stores_of: defaultdict[str, list[str]] = defaultdict(list)
@@ -54,21 +54,16 @@ def build_app(settings: Settings, directory: StateDirectory, membership: GroupMe
         observe_freshness=metrics.observe_freshness,
     )
     local = LocalInstance(LocalStores(stores, materialiser, waiters), membership, settings)
-    return create_app(
-        Cluster.of(local, reports),
-        metrics,
-        KafkaCommandLog(settings),
-        default_programme(settings),
-        LedgerQueries(settings.ledger_url),
-    )
+    command_log, ledger = KafkaCommandLog(settings), LedgerQueries(settings.ledger_url)
+    return create_app(Dependencies(local, reports, metrics, command_log, default_programme(settings), ledger))
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT. Raises StateDirectoryInUseError at once if another process has the directory."""
+    """Serve until SIGTERM or SIGINT. Raises StateDirectoryInUseError if another process uses the state directory."""
     directory = StateDirectory(settings.state_dir)
     membership = GroupMembership(settings, settings.advertised_url)
     app = build_app(settings, directory, membership)
-    # What is here by now stays for good; the collector need not look through all of it again and again.
+    # All present objects live until the end. The garbage collector need not examine them again and again.
     gc.freeze()
     server = uvicorn.Server(
         uvicorn.Config(
@@ -77,7 +72,7 @@ def serve(settings: Settings) -> None:
             port=settings.api_port,
             loop="uvloop",
             http="httptools",
-            # Paths hold card numbers, and a line per request costs more than the request.
+            # Paths contain card numbers, and writing a line costs more than serving a lookup.
             access_log=False,
             log_config=None,
             timeout_graceful_shutdown=_GRACE_SECONDS,
@@ -86,11 +81,11 @@ def serve(settings: Settings) -> None:
     )
 
     def stop(_: int, __: FrameType | None) -> None:
-        # First the group: the others take over while requests in flight are finished here.
+        # Leave the group first: the peers take over while this instance finishes its requests.
         membership.begin_to_leave()
         server.should_exit = True
 
-    # When it is done, uvicorn raises the signals it has handled once more: without a handler of ours a death by signal.
+    # uvicorn raises the handled signals again when it has stopped. Without our handlers they would kill the process.
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     server.run()
@@ -100,18 +95,18 @@ def serve(settings: Settings) -> None:
 
 
 def main(
-    host: Annotated[str | None, typer.Option(help="Where to listen.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port to listen on.")] = None,
-    state_dir: Annotated[Path | None, typer.Option(help="Local stores; one process a directory.")] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="Directory of the local stores, for one process.")] = None,
     application_server: Annotated[
-        str | None, typer.Option(help="URL under which the other instances reach this one.")
+        str | None, typer.Option(help="URL at which the other instances reach this one.")
     ] = None,
     standby_replicas: Annotated[
-        int | None, typer.Option(min=0, help="Instances that keep a warm copy of each partition beside its owner.")
+        int | None, typer.Option(min=0, help="Number of standby copies of each partition.")
     ] = None,
 ) -> None:
-    """Serve balances and commands over HTTP. Options go before LOYALTY_… environment variables."""
-    given = {
+    """Serve balances and commands over HTTP. Options override the environment variables LOYALTY_…."""
+    options = {
         "api_host": host,
         "api_port": port,
         "state_dir": state_dir,
@@ -119,7 +114,7 @@ def main(
         "standby_replicas": standby_replicas,
     }
     try:
-        settings = read_settings(**given)
+        settings = read_settings(**options)
         configure_logging(settings)
         serve(settings)
     except (SettingsError, StateDirectoryInUseError, LedgerError) as error:

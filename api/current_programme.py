@@ -1,4 +1,4 @@
-"""What a basket would earn by the loyalty programme as it is now; nothing is stored."""
+"""Finds the version of the loyalty programme that is in force."""
 
 import time
 from dataclasses import replace
@@ -10,43 +10,35 @@ from api.http import problems
 from services.domain.formats import to_milliseconds
 from services.domain.programme import Programme, Programmes
 from services.programmes.file import ProgrammeError, parse_programme
-from services.state_stores.contract import StoreClosedError
+from services.state_stores.contract import StoreError
 from services.state_stores.definition import VersionedValue
 from services.state_stores.store import NotServingError, StateStore
-from services.state_stores.task import StoreTask
 
 _MOST_VERSIONS = 10_000
 
 
 class CurrentProgramme:
-    """The programme in force, from the global store of all versions."""
+    """Reads the global store of all versions of the programme."""
 
     def __init__(self, store: StateStore, version_0: Programme) -> None:
         self._store = store
         self._version_0 = version_0
         self._parsed: dict[bytes, Programme] = {}
 
-    def now(self) -> tuple[Programme, int]:
-        """The version that decides an invoice that the broker appends now, and this machine's idea of now.
+    def in_force(self) -> tuple[Programme, int]:
+        """The version that decides about an invoice that arrives now, and the present time in ms since the epoch.
 
-        The time is in milliseconds since the epoch. Raises Problem while the store is not restored, and for a
-        version that cannot be read.
+        Raises Problem while the store is restoring, and for a version that this instance cannot parse.
         """
         now = time.time_ns() // 1_000_000
         try:
-            found = [stored for task in self._tasks() for _, stored in task.store.scan(b"", None, _MOST_VERSIONS)]
-        except StoreClosedError as error:
-            raise problems.Stopping from error
-        return Programmes.of([self._version_0, *map(self._rules, found)]).at(now), now
+            tasks = [self._store.serving(number) for number in range(self._store.definition.changelog.partitions)]
+            entries = [stored for task in tasks for _, stored in task.store.scan(b"", None, _MOST_VERSIONS)]
+        except (NotServingError, StoreError) as error:
+            raise problems.from_store_error(error, 0) from error
+        return Programmes.of([self._version_0, *map(self._parse, entries)]).at(now), now
 
-    def _tasks(self) -> list[StoreTask]:
-        tasks = self._store.tasks
-        for number in range(self._store.definition.changelog.partitions):
-            if number not in tasks or not tasks[number].progress.restored:
-                raise problems.not_serving(NotServingError(number, tasks.get(number)))
-        return list(tasks.values())
-
-    def _rules(self, stored: bytes) -> Programme:
+    def _parse(self, stored: bytes) -> Programme:
         if stored not in self._parsed:
             published = orjson.loads(VersionedValue.unpack(stored).body)
             effective_time = to_milliseconds(datetime.fromisoformat(published["EffectiveTime"]))

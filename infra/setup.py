@@ -1,6 +1,6 @@
-"""``make setup``: everything the project needs, from pinned and checked sources; does nothing when it is all there.
+"""``make setup`` installs everything that the project needs, from pinned sources with checksums.
 
-Standard library only. Runs under any Python 3.11+, the one in .venv included.
+It uses only the standard library and runs with any Python from 3.11. It does nothing if everything is installed.
 """
 
 import hashlib
@@ -19,16 +19,16 @@ ROOT = jars.ROOT
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 REQUIREMENTS = ROOT / "requirements"
-# pip must neither build with unpinned tools nor say that it is old: requirements/build.txt has the tools.
+# pip must not build with unpinned tools. requirements/build.txt has the tools.
 PIP = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-build-isolation"]
 
 
 class SetupError(RuntimeError):
-    """The set-up cannot go on; the message is one line that says what to do."""
+    """The setup failed. The message is one line that says what to do."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Set up; with ``lock-jars`` also accept today's jars as the right ones."""
+    """Install everything. With ``lock-jars`` also write the checksums of the downloaded jars."""
     try:
         create_environment()
         install_packages()
@@ -37,24 +37,24 @@ def main(arguments: Sequence[str]) -> int:
             jars.resolve(java, ivy_jar())
             jars.write_lock()
         elif jars.differences(jars.read_lock()):
-            say("Resolving the jars of Spark's connectors and of Kafka")
+            say("Downloading the jars of Spark's connectors and of Kafka")
             jars.ensure(java, ivy_jar())
     except (SetupError, JavaNotFoundError, jars.JarsError) as error:
-        print(f"set-up: {error}", file=sys.stderr)
+        print(f"setup failed: {error}", file=sys.stderr)
         return 1
     return 0
 
 
 def create_environment() -> None:
-    """A virtual environment in .venv; one that works is kept, whoever made it: others may be running from it.
+    """Create the virtual environment .venv. A working one stays, because other processes may use it.
 
-    Only PYTHON=… of another version replaces a working one, as that is what was asked for.
+    PYTHON=… with another version replaces a working environment.
     """
     this = f"{sys.version_info.major}.{sys.version_info.minor}"
     if works(this if os.environ.get("PYTHON") else None):
         return
     say(f"Creating .venv with Python {this}")
-    # In a half-made .venv this very interpreter is about to be cleared away.
+    # The interpreter of an incomplete .venv is deleted below, so it cannot create the new one.
     base = getattr(sys, "_base_executable", sys.executable)
     if not succeeds([base, "-c", "import ensurepip, venv"]):
         apt_install([f"python{this}-venv"], otherwise=f"install the venv module of Python {this} (python{this}-venv)")
@@ -62,38 +62,38 @@ def create_environment() -> None:
 
 
 def works(version: str | None) -> bool:
-    """Whether .venv has a pip, and a Python that is new enough and, if given, of that version."""
+    """Whether .venv has pip and a Python that is new enough. A given version must be equal."""
     if not PYTHON.exists() or not any(VENV.glob("lib/python*/site-packages/pip/__init__.py")):
         return False
-    asked = subprocess.run(
+    run_version = subprocess.run(
         [str(PYTHON), "-c", "import sys; print(*sys.version_info[:2], sep='.')"],
         capture_output=True,
         text=True,
         check=False,
     )
-    found = asked.stdout.strip()
-    return asked.returncode == 0 and found == (version or found) and tuple(map(int, found.split("."))) >= (3, 11)
+    found = run_version.stdout.strip()
+    return run_version.returncode == 0 and found == (version or found) and tuple(map(int, found.split("."))) >= (3, 11)
 
 
 def install_packages() -> None:
-    """The packages of requirements/all.txt, with their hashes checked, and the project itself, editable."""
+    """Install the packages of requirements/all.txt with checked hashes, and the project itself in editable mode."""
     locked = REQUIREMENTS / "all.txt"
-    once("packages", locked.read_bytes(), lambda: install_locked(locked))
+    run_once("packages", locked.read_bytes(), lambda: install_locked(locked))
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)
     identity = repr([ROOT, project["project"], project["build-system"], project["tool"]["hatch"]]).encode()
-    once("project", identity, lambda: run([*PIP, "--no-deps", "--no-index", "--editable", str(ROOT)]))
+    run_once("project", identity, lambda: run([*PIP, "--no-deps", "--no-index", "--editable", str(ROOT)]))
 
 
 def install_locked(locked: Path) -> None:
     say(f"Installing {locked.relative_to(ROOT)}")
-    # pyspark comes as source only, so what builds it must be there before it.
+    # pyspark has only a source package, so its build tools come first.
     for file in (REQUIREMENTS / "build.txt", locked):
         run([*PIP, "--use-pep517", "--require-hashes", "-r", str(file)])
 
 
-def once(name: str, content: bytes, action: Callable[[], None]) -> None:
-    """Do it unless it was done to its end for the same content."""
+def run_once(name: str, content: bytes, action: Callable[[], None]) -> None:
+    """Run the action, unless it has succeeded for the same content before."""
     stamp = VENV / f".{name}"
     fingerprint = hashlib.sha256(content).hexdigest()
     if stamp.exists() and stamp.read_text() == fingerprint:
@@ -112,15 +112,15 @@ def java_home() -> Path:
 
 
 def ivy_jar() -> Path:
-    """The Ivy that the PySpark wheel carries."""
+    """The Ivy jar of PySpark."""
     found = sorted(VENV.glob("lib/python*/site-packages/pyspark/jars/ivy-*.jar"))
     if not found:
-        raise SetupError("the installed pyspark carries no Ivy: delete .venv and run make setup again")
+        raise SetupError("the installed pyspark contains no Ivy: delete .venv and run make setup again")
     return found[-1]
 
 
 def apt_install(packages: Sequence[str], otherwise: str) -> None:
-    """Install the first of the packages that this Debian or Ubuntu knows; elsewhere stop and say what to do."""
+    """Install the first available package with apt. Without apt, raise SetupError with the given instruction."""
     root = [] if os.geteuid() == 0 else ["sudo", "-n"]
     if not shutil.which("apt-get") or (root and not succeeds([*root, "true"])):
         raise SetupError(otherwise)
@@ -143,7 +143,7 @@ def succeeds(command: Sequence[str]) -> bool:
 
 def run(command: Sequence[str]) -> None:
     if (status := subprocess.run(command, check=False, stdout=sys.stderr).returncode) != 0:
-        raise SetupError(f"failed with status {status}: {' '.join(command)}")
+        raise SetupError(f"this command failed with status {status}; read its output above: {' '.join(command)}")
 
 
 def say(message: str) -> None:

@@ -1,4 +1,4 @@
-"""The contracts: what is on the wire, and on which topic."""
+"""The Avro schemas of all records."""
 
 import json
 from functools import cache
@@ -11,7 +11,7 @@ Schema = dict[str, Any]
 
 @cache
 def ids() -> dict[int, str]:
-    """Schema id to file, for deployments without a Schema Registry. An id, once given, never changes its meaning."""
+    """Schema ids and their files, for deployments without a Schema Registry. The file of an id never changes."""
     entries = json.loads((files(__name__) / "ids.json").read_text(encoding="utf-8"))
     return {int(schema_id): path for schema_id, path in entries.items()}
 
@@ -23,7 +23,7 @@ def schema_text(path: str) -> str:
 
 
 def current(name: str) -> Schema:
-    """The newest schema of a record, e.g. ``current("PosInvoice")``: what is written, and what is read into."""
+    """The newest schema of a record, e.g. ``current("PosInvoice")``. Writers and readers use it."""
     schema: Schema = json.loads(schema_text(f"{name}.avsc"))
     return schema
 
@@ -34,5 +34,5 @@ def field_names(name: str) -> list[str]:
 
 
 def record_name(path: str) -> str:
-    """The record of a schema file: ``history/PosInvoice-1.avsc`` and ``PosInvoice.avsc`` are both PosInvoice."""
+    """The name of the record in a schema file: PosInvoice for PosInvoice.avsc and history/PosInvoice-1.avsc."""
     return path.removeprefix("history/").removesuffix(".avsc").partition("-")[0]

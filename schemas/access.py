@@ -1,6 +1,6 @@
-"""Who may do what with which topic: everything else is denied. One table; ``loyalty access apply`` brings it to Kafka.
+"""The rights of all services on topics and groups. Kafka denies everything else.
 
-A right to read or write a topic brings the right to describe it; no other right is implied.
+``loyalty access apply`` writes them to Kafka. The right to read or write a topic includes the right to describe it.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from schemas.topics import (
 )
 
 ADMIN = "admin"
-"""The super user: creates topics, users and rights. No service runs as this one."""
+"""The super user. It creates topics, users and rights. No service uses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Service:
     """One user of the brokers and its rights.
 
     Attributes:
-        user: the name under which it proves who it is.
+        user: its SASL user.
         reads, writes: topics.
-        reads_settings_of: topics whose retention and the like it asks for.
-        groups: consumer groups it may be in, without a deployment's prefix; a last ``*`` stands for any ending.
-        transactional_ids: under which it writes in transactions, without the prefix too.
+        reads_settings_of: topics whose configuration it reads.
+        groups: its consumer groups, without the prefix of the deployment. A ``*`` at the end matches any ending.
+        transactional_ids: ids of its transactional producers, without the prefix.
     """
 
     user: str
@@ -80,9 +80,8 @@ SERVICES = (
         groups=("loyalty-dead-letters", "loyalty-programmes"),
         transactional_ids=("loyalty-programmes-publisher",),
     ),
-    # Reads what everybody has written, to compare it.
     Service("auditor", reads=ALL, groups=("loyalty-audit", "loyalty-demo", "loyalty-programmes")),
 )
 
 USERS = (ADMIN, *(service.user for service in SERVICES))
-"""Everybody who has a password."""
+"""All users with a password."""

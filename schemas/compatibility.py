@@ -1,7 +1,7 @@
-"""Whether what one Avro schema has written can be read into another: the rules of Avro's schema resolution.
+"""Checks by the rules of Avro whether a reader schema can read the records of a writer schema.
 
-Libraries compare bytes alone. Here, as the specification asks, a logical type must stay what it is too: a decimal of
-another scale is the same bytes and another amount. https://avro.apache.org/docs/1.12.0/specification/#schema-resolution
+Libraries compare only the bytes. These rules also compare logical types, because a decimal of another scale has the
+same bytes and is another amount. https://avro.apache.org/docs/1.12.0/specification/#schema-resolution
 """
 
 import json
@@ -20,21 +20,24 @@ _LOGICAL = ("logicalType", "precision", "scale")
 
 
 def obstacles(reader: Any, writer: Any) -> list[str]:
-    """What keeps a reader from values of a writer, a line each with the place; empty if it reads them all.
+    """The reasons why the reader cannot read all values of the writer, with one line for each place.
 
     Args:
-        reader, writer: parsed schemas (what JSON makes of them). Raises LookupError for a name that neither defines.
+        reader, writer: schemas parsed from JSON.
+
+    Raises:
+        LookupError: a schema uses a name that it does not define.
     """
     return list(dict.fromkeys(_Pair(reader, writer).obstacles(reader, writer, "")))
 
 
 class _Pair:
-    """Two schemas, each with the types that it names."""
+    """Two schemas and their named types."""
 
     def __init__(self, reader: Any, writer: Any) -> None:
         self._read = dict(_names(reader, ""))
         self._written = dict(_names(writer, ""))
-        self._under_way: set[tuple[str, str]] = set()
+        self._visited: set[tuple[str, str]] = set()
 
     def obstacles(self, reader: Any, writer: Any, place: str) -> Iterator[str]:
         reader, writer = _resolved(reader, self._read), _resolved(writer, self._written)
@@ -45,9 +48,9 @@ class _Pair:
             yield from self._into_union(reader, writer, place)
         elif _kind(reader) != _kind(writer):
             if _kind(reader) not in _PROMOTED.get(_kind(writer), ()) or _logical(reader) or _logical(writer):
-                yield f"{place or 'the schema'} is {_words(writer)}, and {_words(reader)} is asked for"
+                yield f"{place or 'the schema'} is {_words(writer)}, but the reader needs {_words(reader)}"
         elif _logical(reader) != _logical(writer):
-            yield f"{place or 'the schema'} is {_words(writer)}, and {_words(reader)} is asked for"
+            yield f"{place or 'the schema'} is {_words(writer)}, but the reader needs {_words(reader)}"
         else:
             yield from self._alike(reader, writer, place)
 
@@ -55,29 +58,31 @@ class _Pair:
         found = [list(self.obstacles(branch, writer, place)) for branch in reader]
         if all(found):
             same = [each for branch, each in zip(reader, found, strict=True) if _same_kind(branch, writer, self._read)]
-            asked = " or ".join(_words(_resolved(branch, self._read)) for branch in reader)
-            yield from same[0] if same else [f"{place or 'the schema'} is {_words(writer)}, and {asked} is asked for"]
+            needed = " or ".join(_words(_resolved(branch, self._read)) for branch in reader)
+            yield from (
+                same[0] if same else [f"{place or 'the schema'} is {_words(writer)}, but the reader needs {needed}"]
+            )
 
     def _alike(self, reader: Any, writer: Any, place: str) -> Iterator[str]:
         kind = _kind(reader)
-        if kind in _NAMED and not _is_called(reader, writer):
-            yield f"{place or 'the schema'} is called {writer['name']}, and {reader['name']} is asked for"
+        if kind in _NAMED and not _has_name_of(reader, writer):
+            yield f"{place or 'the schema'} is called {writer['name']}, but the reader needs {reader['name']}"
         elif kind in ("record", "error"):
             yield from self._records(reader, writer, place)
         elif kind == "enum":
             if "default" not in reader and (lost := sorted({*writer["symbols"]} - {*reader["symbols"]})):
                 yield f"{place} can be {', '.join(lost)}, which the reader does not know"
         elif kind == "fixed" and reader["size"] != writer["size"]:
-            yield f"{place} has {writer['size']} bytes, and {reader['size']} are asked for"
+            yield f"{place} has {writer['size']} bytes, but the reader needs {reader['size']}"
         elif kind == "array":
             yield from self.obstacles(reader["items"], writer["items"], f"{place}[]")
         elif kind == "map":
             yield from self.obstacles(reader["values"], writer["values"], f"{place}{{}}")
 
     def _records(self, reader: Any, writer: Any, place: str) -> Iterator[str]:
-        if (pair := (reader["name"], writer["name"])) in self._under_way:
-            return  # it contains itself
-        self._under_way.add(pair)
+        if (pair := (reader["name"], writer["name"])) in self._visited:
+            return  # the record contains itself
+        self._visited.add(pair)
         written = {field["name"]: field for field in writer["fields"]}
         for field in reader["fields"]:
             names = [field["name"], *field.get("aliases", ())]
@@ -86,12 +91,12 @@ class _Pair:
             if source is not None:
                 yield from self.obstacles(field["type"], source["type"], at)
             elif "default" not in field:
-                yield f"{at} is not written, and has no default"
-        self._under_way.discard(pair)
+                yield f"{at} is missing, and the reader has no default"
+        self._visited.discard(pair)
 
 
 def _names(schema: Any, space: str) -> Iterator[tuple[str, Any]]:
-    """Every named type in a schema, by its full name."""
+    """The named types of a schema, by their full and short names."""
     if isinstance(schema, list):
         for branch in schema:
             yield from _names(branch, space)
@@ -113,7 +118,7 @@ def _full_name(name: str, space: str) -> str:
 
 
 def _resolved(schema: Any, names: dict[str, Any]) -> Any:
-    """A schema that names a type is that type; one wrapped in another is the inner one."""
+    """The schema without names and wrappers."""
     if isinstance(schema, str) and schema not in _PRIMITIVES:
         return names[schema]
     if isinstance(schema, dict) and (isinstance(schema["type"], dict | list) or schema["type"] in names):
@@ -134,8 +139,8 @@ def _logical(schema: Any) -> tuple[Any, ...]:
     return tuple(schema.get(name, 0 if name == "scale" else None) for name in _LOGICAL)
 
 
-def _is_called(reader: Any, writer: Any) -> bool:
-    """Unqualified, as Avro compares names; the reader may know the writer's as an alias."""
+def _has_name_of(reader: Any, writer: Any) -> bool:
+    """Whether the reader has the name of the writer, unqualified, as its name or as an alias."""
     names = {name.rpartition(".")[2] for name in (reader["name"], *reader.get("aliases", ()))}
     return writer["name"].rpartition(".")[2] in names
 

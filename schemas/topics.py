@@ -1,4 +1,4 @@
-"""The catalogue of topics. Everything else refers to an entry here; nobody spells a topic's name or settings twice."""
+"""The catalogue of topics. It is the only place with their names and configurations."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,13 +11,13 @@ class Topic:
     """One Kafka topic.
 
     Attributes:
-        name: without a deployment's prefix (see ``Settings.name_of``).
-        key: the field whose UTF-8 bytes are the record's key.
-        value: the Avro record of its values (a file of this folder); None where values are another topic's, untouched.
-        partitions: fixed for the life of the topic; more would send a key elsewhere.
-        retention: how long a record can be read; None keeps the latest record of each key for ever (compaction).
-        largest_batch: bytes of a compressed batch of records, at most.
-        compacted: keeps only the latest record of each key meanwhile; without a retention always so.
+        name: without the prefix of the deployment (see ``Settings.name_of``).
+        key: the field whose UTF-8 bytes are the key of a record.
+        value: the Avro record of the values, a file of this folder. None: the values of other topics, unchanged.
+        partitions: fixed for the life of the topic, because another number would move keys to other partitions.
+        retention: how long Kafka keeps a record. None: it keeps the latest record of each key for ever.
+        largest_batch: the largest compressed batch of records, in bytes.
+        compacted: whether Kafka deletes older records of a key before the retention ends.
     """
 
     name: str
@@ -36,10 +36,9 @@ class Topic:
 
     @property
     def config(self) -> dict[str, str]:
-        """Topic settings in Kafka's own words.
+        """The topic configuration of Kafka.
 
-        The broker stamps every record (LogAppendTime): repeats are recognised by how long ago the first came,
-        and a till's clock may be years off.
+        The broker sets the time of each record (LogAppendTime), because the clock of a till may be wrong by years.
         """
         config = {
             "cleanup.policy": self.cleanup_policy,
@@ -48,25 +47,25 @@ class Topic:
         }
         if self.retention:
             config["retention.ms"] = str(int(self.retention.total_seconds() * 1000))
-            # A record outlives its retention by up to one segment.
+            # Kafka deletes whole segments, so a record can stay one segment longer than its retention.
             config["segment.ms"] = str(int(_SEGMENT.total_seconds() * 1000))
         return config
 
 
-# What comes in must fit into what goes out, headers and all: Kafka's usual mebibyte here, more everywhere else.
+# Input topics have Kafka's default of 1 MiB. Output topics have more, so that each input fits with its headers.
 POS_INVOICES = Topic("pos-invoices", key="StoreID", value="PosInvoice", largest_batch=2**20)
 SHIPMENT = Topic("shipment", key="StoreID", value="PosInvoice")
 HADOOP = Topic("hadoop", key="StoreID", value="HadoopRecord")
 LOYALTY = Topic("loyalty", key="CustomerCardNo", value="Notification")
 LOYALTY_BALANCES = Topic("loyalty-balances", key="CustomerCardNo", value="Balance", retention=None)
 LOYALTY_COMMANDS = Topic("loyalty-commands", key="CustomerCardNo", value="LoyaltyCommand", largest_batch=2**20)
-# Kept for longer than a command's id is remembered, so that whoever asks again finds the answer.
+# Longer than the id of a command is remembered, so that a repeated command finds its decision.
 LOYALTY_DECISIONS = Topic(
     "loyalty-decisions", key="CommandID", value="Decision", retention=timedelta(days=10), compacted=True
 )
 LOYALTY_PROGRAMMES = Topic("loyalty-programmes", key="Version", value="ProgrammeVersion", partitions=1, retention=None)
-# A window ends with its retention as any other fact; until then only its latest figures matter. Its key names store and
-# minute, as compaction keeps one record a key, so the windows of one store are spread over all partitions.
+# Each window keeps its latest record until the retention ends. The key contains the store and the minute, so the
+# windows of one store are in all partitions.
 STORE_SALES = Topic("store-sales", key="StoreID@WindowStart", value="StoreSales", compacted=True)
 STORES = Topic("stores", key="StoreID", value="Store", partitions=1, retention=None)
 DEAD_LETTERS = Topic("dead-letters", key="the original key", value=None, retention=timedelta(days=30))

@@ -1,11 +1,11 @@
-"""A clock for promises between machines."""
+"""A clock for leases."""
 
 import time
 
-# Unlike CLOCK_MONOTONIC it goes on while the machine sleeps: a lease must not outlive a closed lid.
+# It includes the time in which the machine sleeps. CLOCK_MONOTONIC does not, and a lease would then last too long.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boot_seconds() -> float:
-    """Seconds since the machine was booted; it never goes backwards and never stops."""
+    """Seconds since the machine was booted."""
     return time.clock_gettime(_CLOCK)

@@ -1,4 +1,4 @@
-"""Log lines: to stderr, so that stdout stays for what was asked."""
+"""Logging to stderr. Stdout is for the output of commands."""
 
 import logging
 import sys
@@ -9,17 +9,17 @@ from services.settings import Settings
 
 
 def configure_logging(settings: Settings) -> None:
-    """Set up structlog, and the standard library's loggers with it, as the settings say."""
+    """Configure structlog and the loggers of the standard library."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    for_machines = settings.log_format == "json"
-    if for_machines:
+    as_json = settings.log_format == "json"
+    if as_json:
         shared.append(structlog.processors.format_exc_info)
-    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer() if for_machines else _for_people()
+    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer() if as_json else _console_renderer()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -41,6 +41,6 @@ def configure_logging(settings: Settings) -> None:
     )
 
 
-def _for_people() -> structlog.dev.ConsoleRenderer:
-    # Plain tracebacks: the default ones print local variables, and those hold card numbers.
+def _console_renderer() -> structlog.dev.ConsoleRenderer:
+    # The default tracebacks print local variables, which contain card numbers.
     return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)

@@ -1,4 +1,4 @@
-"""Every setting of every process, read from the environment (``LOYALTY_…``) once, at the top of a process."""
+"""The settings of all processes. A process reads them once, at its start, from the environment (``LOYALTY_…``)."""
 
 from datetime import timedelta
 from decimal import Decimal
@@ -20,13 +20,13 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from schemas.topics import Topic
 
 TOP_CUSTOMERS_THRESHOLD = Decimal(1000)
-"""Points; at the loyalty factor of 0.02, purchases of 50,000."""
+"""In points. With the loyalty factor of 0.02 a customer gets them for purchases of 50,000."""
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
 class Settings(BaseSettings):
-    """The settings, with what each is for; ``loyalty settings`` prints them with their values."""
+    """All settings with their descriptions. ``loyalty settings`` prints them with their values."""
 
     model_config = SettingsConfigDict(env_prefix="LOYALTY_", env_ignore_empty=True, frozen=True, extra="forbid")
 
@@ -34,73 +34,84 @@ class Settings(BaseSettings):
     kafka_security_protocol: str = Field(
         "PLAINTEXT",
         pattern="^(PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)$",
-        description="How brokers are spoken to; SASL_SSL where they are secured.",
+        description="Protocol of the brokers. SASL_SSL for secured brokers.",
     )
     kafka_ssl_ca_location: Path | None = Field(
-        None, description="PEM file of the authorities that sign brokers' certificates; unset: those of the system."
+        None,
+        description="PEM file with the authorities that sign the certificates of the brokers. Unset: the "
+        "authorities of the system.",
     )
     kafka_sasl_mechanism: str = Field(
         "SCRAM-SHA-512",
         pattern="^(PLAIN|SCRAM-SHA-256|SCRAM-SHA-512)$",
-        description="How this process proves who it is, with SASL.",
+        description="SASL mechanism by which this process authenticates.",
     )
     kafka_sasl_password_file: Path | None = Field(
-        None, description="File that holds the password, as Docker and Kubernetes hand them out."
+        None, description="File with the SASL password, as Docker and Kubernetes provide it."
     )
     kafka_sasl_password: SecretStr | None = Field(
-        None, validate_default=True, description="The password itself, where there is no file."
+        None, validate_default=True, description="The SASL password, if there is no file."
     )
     kafka_sasl_username: str | None = Field(
-        None, min_length=1, validate_default=True, description="Who this process is to the brokers, with SASL."
+        None, min_length=1, validate_default=True, description="SASL user of this process."
     )
     topic_prefix: str = Field(
-        "", pattern=r"^[a-zA-Z0-9-]*$", description="Put before every topic's name, to share a cluster."
+        "",
+        pattern=r"^[a-zA-Z0-9-]*$",
+        description="Prefix of all topic names. It allows several deployments on one cluster.",
     )
-    replication_factor: PositiveInt = Field(1, description="Replicas of each topic that is created; 3 in production.")
+    replication_factor: PositiveInt = Field(1, description="Replicas of each new topic. Use 3 in production.")
     schema_registry_url: str | None = Field(
-        None, description="Schema Registry that gives schema ids; unset: schemas/ids.json gives them."
+        None, description="URL of the Schema Registry that assigns schema ids. Unset: schemas/ids.json assigns them."
     )
 
     loyalty_factor: Decimal = Field(
-        Decimal("0.02"), ge=0, le=1, allow_inf_nan=False, description="Points per unit of money on a PRIME invoice."
+        Decimal("0.02"),
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="Points for each unit of money on a PRIME invoice.",
     )
     programme_notice: timedelta = Field(
         timedelta(seconds=60),
         ge=timedelta(0),
-        description="How long before it takes effect a version of the programme must be published (ISO 8601); longer "
-        "than every process takes to learn of it.",
+        description="Shortest time between the publication of a programme version and its start (ISO 8601). It must be "
+        "longer than any process needs to read the version.",
     )
     repeat_horizon: timedelta = Field(
         timedelta(days=9),
         ge=timedelta(0),
-        description="How long after an invoice a repeat of its number is recognised (ISO 8601); longer than any record "
-        "stays in pos-invoices and hadoop, which the pipeline checks at start.",
+        description="How long an invoice number is remembered to find duplicates (ISO 8601). It must be "
+        "longer than the "
+        "retention of pos-invoices and hadoop. The pipeline checks this at its start.",
     )
 
-    spark_master: str = Field("local[*]", description="Spark master of a session started without spark-submit.")
-    spark_driver_memory: str = Field("1g", description="Heap of a session started without spark-submit.")
+    spark_master: str = Field("local[*]", description="Spark master, without spark-submit.")
+    spark_driver_memory: str = Field("1g", description="Heap of the Spark driver, without spark-submit.")
     spark_java_options: str = Field(
-        "-XX:+UseSerialGC", description="Java options of a session started without spark-submit."
+        "-XX:+UseSerialGC", description="Java options of the Spark driver, without spark-submit."
     )
     spark_jars_dir: Path = Field(
         Path("var/jars/spark"),
-        description="Folder of jars put on Spark's class path when the session is started locally; "
-        "spark-submit brings its own.",
+        description="Folder with the jars for Spark's class path, without spark-submit.",
     )
     checkpoint_dir: str = Field(
-        "var/checkpoints", description="Spark's checkpoints, one folder a query; any Hadoop URI."
+        "var/checkpoints",
+        description="Folder of the Spark checkpoints, with one folder for each query. Any Hadoop URI.",
     )
-    export_dir: str = Field("var/parquet", description="Where the Parquet files go; any Hadoop URI.")
+    export_dir: str = Field("var/parquet", description="Folder of the exported Parquet files. Any Hadoop URI.")
     archive_dir: str = Field(
-        "var/archive", description="Where `loyalty archive` keeps what happened to accounts; any Hadoop URI."
+        "var/archive", description="Folder in which `loyalty archive` keeps the events of accounts. Any Hadoop URI."
     )
-    shuffle_partitions: PositiveInt = Field(3, description="Spark tasks a shuffle; fixed for the life of a checkpoint.")
+    shuffle_partitions: PositiveInt = Field(
+        3, description="Tasks of each Spark shuffle. Fixed for the life of a checkpoint."
+    )
     max_offsets_per_trigger: PositiveInt = Field(
-        100_000, description="Records a micro-batch reads at most; sales and export wait for as many."
+        100_000, description="Most records in one micro-batch. Sales and export wait for this number of records."
     )
     accept_data_loss: bool = Field(
         default=False,
-        description="Go on where retention has deleted what a query had not read; else it refuses to start.",
+        description="Whether a query starts although retention has deleted records that it has not read.",
     )
     trigger_interval: timedelta = Field(
         timedelta(milliseconds=100), description="Shortest time between the starts of two micro-batches (ISO 8601)."
@@ -108,128 +119,136 @@ class Settings(BaseSettings):
     timer_interval: timedelta = Field(
         timedelta(seconds=10),
         ge=timedelta(seconds=1),
-        description="How late points may be released, expire or lapse while there is no traffic (ISO 8601).",
+        description="Longest delay of a timer while there are no new events (ISO 8601).",
     )
     sales_interval: timedelta = Field(
         timedelta(seconds=10),
         ge=timedelta(0),
-        description="How long invoices may wait for the sales query until they fill a micro-batch (ISO 8601).",
+        description="Longest time that the sales query waits for a full micro-batch (ISO 8601).",
     )
     export_interval: timedelta = Field(
         timedelta(seconds=60),
         ge=timedelta(0),
-        description="The same for the continuous export, which makes one file a date and micro-batch.",
+        description="Longest time that the continuous export waits for a full micro-batch (ISO 8601). It "
+        "writes one file for "
+        "each date and micro-batch.",
     )
     stop_timeout: timedelta = Field(
-        timedelta(seconds=60), description="How long SIGTERM waits for running micro-batches to end."
+        timedelta(seconds=60),
+        description="Longest time that the pipeline waits after SIGTERM for running micro-batches (ISO 8601).",
     )
-    metrics_host: str = Field("127.0.0.1", description="Where the pipeline serves its Prometheus metrics.")
+    metrics_host: str = Field("127.0.0.1", description="Host on which the pipeline serves its Prometheus metrics.")
     metrics_port: Port = Field(9108, description="Port of the pipeline's Prometheus metrics.")
 
-    api_host: str = Field("127.0.0.1", description="Where the API listens.")
-    api_port: Port = Field(8080, description="Port the API listens on.")
-    state_dir: Path = Field(Path("var/state"), description="The API's local stores; one process a folder.")
-    state_store: str = Field("rocksdb", pattern="^(rocksdb|memory)$", description="Kind of local store.")
+    api_host: str = Field("127.0.0.1", description="Host on which the API listens.")
+    api_port: Port = Field(8080, description="Port on which the API listens.")
+    state_dir: Path = Field(
+        Path("var/state"), description="Folder of the local state stores of the API. Each process needs its own folder."
+    )
+    state_store: str = Field("rocksdb", pattern="^(rocksdb|memory)$", description="Kind of the local state stores.")
     application_server: str | None = Field(
         None,
         pattern=r"^https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$",
-        description="URL under which the other instances reach this one; unset: http://, api_host and api_port.",
+        description="URL at which peers reach this instance. Unset: http:// with api_host and api_port.",
     )
-    standby_replicas: NonNegativeInt = Field(
-        1, description="Instances that keep a warm copy of each partition beside its owner."
-    )
+    standby_replicas: NonNegativeInt = Field(1, description="Number of standbys for each partition.")
     session_timeout: timedelta = Field(
         timedelta(seconds=8),
         ge=timedelta(seconds=1),
-        description="After this long without a heartbeat an instance's partitions go to others (ISO 8601); "
-        "not below the broker's group.min.session.timeout.ms.",
+        description="Time without a heartbeat after which the partitions of an instance move to others "
+        "(ISO 8601). It must "
+        "not be below group.min.session.timeout.ms of the broker.",
     )
     top_customers_threshold: Decimal = Field(
         TOP_CUSTOMERS_THRESHOLD,
         allow_inf_nan=False,
-        description="Points from which on a customer is in the store top-customers; another figure rebuilds it.",
+        description="Points with which a customer enters the store top-customers. A new value rebuilds the store.",
     )
 
     ledger_url: str = Field(
         "sqlite:///var/ledger.sqlite",
-        description="The ledger's database: sqlite:///file or postgresql://user@host/name.",
+        description="URL of the ledger database: sqlite:///file or postgresql://user@host/name.",
     )
     ledger_metrics_port: Port = Field(
-        9109, description="Port of the Prometheus metrics and the health of `loyalty ledger run`, at metrics_host."
+        9109, description="Port of the metrics and health of `loyalty ledger run`, on metrics_host."
     )
     pseudonym_key_file: Path = Field(
         Path("var/pseudonym.key"),
-        description="Key of the pseudonyms, 32 random bytes; made where it is missing. Keep it apart from the data.",
+        description="File with the key of the pseudonyms: 32 random bytes. A missing file is created. Keep "
+        "it apart from the "
+        "data.",
     )
 
-    webhooks_file: Path = Field(Path("webhooks.yaml"), description="The endpoints of `loyalty webhooks`.")
-    webhooks_metrics_port: Port = Field(
-        9110, description="Port of the Prometheus metrics of `loyalty webhooks`, at metrics_host."
-    )
+    webhooks_file: Path = Field(Path("webhooks.yaml"), description="File with the endpoints of `loyalty webhooks`.")
+    webhooks_metrics_port: Port = Field(9110, description="Port of the metrics of `loyalty webhooks`, on metrics_host.")
 
-    log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="Lowest level that is logged.")
-    log_format: str = Field("console", pattern="^(console|json)$", description="Log lines for people or for machines.")
+    log_level: str = Field("INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="Lowest level of log lines.")
+    log_format: str = Field(
+        "console", pattern="^(console|json)$", description="Format of log lines: for people or for machines."
+    )
 
     @field_validator("kafka_sasl_password", "kafka_sasl_username")
     @classmethod
-    def _can_prove_who_it_is(cls, value: object, info: ValidationInfo) -> object:
+    def _require_credentials(cls, value: object, info: ValidationInfo) -> object:
         needs_proof = str(info.data.get("kafka_security_protocol")).startswith("SASL_")
-        # A file that was refused is no longer in the data; that it cannot be read says it all.
+        # A file with an error is not in the data. Its own error is enough.
         file = info.data.get("kafka_sasl_password_file", "refused")
         has_file = info.field_name == "kafka_sasl_password" and file is not None
         if needs_proof and value is None and not has_file:
-            raise ValueError(f"is needed with LOYALTY_KAFKA_SECURITY_PROTOCOL={info.data['kafka_security_protocol']}")
+            raise ValueError(
+                f"must be set, because LOYALTY_KAFKA_SECURITY_PROTOCOL is {info.data['kafka_security_protocol']}"
+            )
         if value is not None and has_file:
-            raise ValueError("cannot be together with LOYALTY_KAFKA_SASL_PASSWORD_FILE")
+            raise ValueError("cannot be set together with LOYALTY_KAFKA_SASL_PASSWORD_FILE: remove one of them")
         return value
 
     @field_validator("kafka_sasl_password_file", "kafka_ssl_ca_location")
     @classmethod
-    def _can_be_read(cls, file: Path | None) -> Path | None:
+    def _require_readable(cls, file: Path | None) -> Path | None:
         if file is not None:
             try:
                 file.open("rb").close()
             except OSError as error:
-                raise ValueError(f"{file}: {error.strerror}") from error
+                raise ValueError(f"cannot read {file}: {error.strerror}") from error
         return file
 
     @property
     def kafka_password(self) -> str:
-        """The password of this process; raises OSError for a file that can no longer be read."""
+        """The SASL password of this process. Raises OSError if its file cannot be read any more."""
         if self.kafka_sasl_password_file is not None:
             return password_in(self.kafka_sasl_password_file)
         return self.kafka_sasl_password.get_secret_value() if self.kafka_sasl_password else ""
 
     @property
     def advertised_url(self) -> str:
-        """Where the other instances find this one."""
+        """The URL at which peers reach this instance."""
         return self.application_server or f"http://{self.api_host}:{self.api_port}"
 
     @model_validator(mode="after")
-    def _can_be_reached(self) -> Self:
+    def _require_reachable(self) -> Self:
         if self.application_server is None and self.api_host in ("0.0.0.0", "::"):  # noqa: S104  # compared, not bound
-            raise ValueError(f"api_host {self.api_host} is nowhere to be reached: LOYALTY_APPLICATION_SERVER is needed")
+            raise ValueError(f"peers cannot reach {self.api_host}: set LOYALTY_APPLICATION_SERVER")
         return self
 
     def name_of(self, topic: Topic) -> str:
-        """The topic's name on the broker."""
+        """The name of the topic on the broker."""
         return self.topic_prefix + topic.name
 
 
 def password_in(file: Path) -> str:
-    """The password that a file holds, without the line end that editors put behind it; raises OSError."""
+    """The password in a file, without the line break that editors append. Raises OSError."""
     return file.read_text(encoding="utf-8").rstrip("\r\n")
 
 
 class SettingsError(ValueError):
-    """Settings that cannot be; the message names the environment variables, in one line."""
+    """Invalid settings. The message is one line that names the environment variables."""
 
 
-def read_settings(**given: object) -> Settings:
-    """The settings of the environment, with those that are given (not None) in their place; raises SettingsError."""
+def read_settings(**overrides: object) -> Settings:
+    """The settings of the environment. Arguments that are not None replace them. Raises SettingsError."""
     prefix = Settings.model_config["env_prefix"]
     try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+        return Settings(**{name: value for name, value in overrides.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
         wrong = (
             f"{prefix}{str(next(iter(item['loc']), 'API_HOST')).upper()}: {item['msg']}" for item in error.errors()

@@ -1,16 +1,20 @@
-"""Parameters that several routes have."""
+"""Parameters of requests."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Header, Path, Query
-from pydantic import AfterValidator
+from pydantic import AwareDatetime
 
-LONGEST_CARD = 128
+from api.schemas.fields import LONGEST_CARD
+from api.schemas.stores import LONGEST_KEY
 
 LONGEST_TIMEOUT_SECONDS = 30
-"""Shorter than the idle limits of common proxies (60 s), so that the answer is ours."""
+"""Shorter than the idle limits of common proxies (60 s), so that this server ends the request."""
 
 LARGEST_SEQUENCE = 2**63 - 1
+LONGEST_PAGE = 1_000
+MOST_WINDOWS = 1_440
+"""A day of minutes."""
 
 MinSequence = Annotated[
     int,
@@ -18,7 +22,7 @@ MinSequence = Annotated[
         alias="minSequence",
         ge=0,
         le=LARGEST_SEQUENCE,
-        description="Answer only with this sequence or a later one: to read one's own writes.",
+        description="Respond only with this sequence or a later one. A client can so read its own writes.",
     ),
 ]
 OpenedTime = Annotated[
@@ -27,43 +31,61 @@ OpenedTime = Annotated[
         alias="openedTime",
         ge=0,
         le=LARGEST_SEQUENCE,
-        description="Of the account that minSequence counts, milliseconds since the epoch: one that was opened later "
-        "will do with any sequence. Default: of any account.",
+        description="The account that minSequence belongs to, in milliseconds since the epoch. An account that was "
+        "opened later satisfies every minSequence. Default: any account.",
     ),
 ]
-Timeout = Annotated[
-    float,
-    Query(
-        alias="timeout",
-        ge=0,
-        le=LONGEST_TIMEOUT_SECONDS,
-        allow_inf_nan=False,
-        description="Seconds to wait for minSequence before 503 sequence-not-reached.",
-    ),
-]
+
+
+def timeout_query(description: str) -> Any:
+    """A parameter ``timeout`` in seconds with this description."""
+    return Query(alias="timeout", ge=0, le=LONGEST_TIMEOUT_SECONDS, allow_inf_nan=False, description=description)
+
+
+Timeout = Annotated[float, timeout_query("Seconds to wait for minSequence before 503 sequence-not-reached.")]
 MaxLag = Annotated[
     int | None,
     Query(
         alias="maxLag",
         ge=0,
         le=LARGEST_SEQUENCE,
-        description="Changelog records that a standby's answer may lag behind; 0: only one that has them all. "
-        "Default: any number.",
+        description="The largest lag of a standby that may respond, in changelog records. 0: only a standby with all "
+        "records. Default: no limit.",
     ),
 ]
-IfNoneMatch = Annotated[str | None, Header(description="ETag of an earlier answer.")]
-
-
-def _not_blank(text: str) -> str:
-    if not text.strip():
-        raise ValueError("must not be blank")
-    # JSON can carry halves of surrogate pairs, which no text in UTF-8 has.
-    text.encode()
-    return text
-
-
-NotBlank = AfterValidator(_not_blank)
-
+IfNoneMatch = Annotated[str | None, Header(description="The ETag of an earlier response.")]
 Card = Annotated[
     str, Path(min_length=1, max_length=LONGEST_CARD, description="CustomerCardNo", examples=["9265846829"])
+]
+StoreName = Annotated[
+    str, Path(description="A state store. /v1/stores lists all of them.", examples=["customer-balances"])
+]
+Key = Annotated[str, Path(max_length=LONGEST_KEY, description="May contain slashes.", examples=["9265846829"])]
+Limit = Annotated[int, Query(ge=1, le=LONGEST_PAGE, description="Entries in one page.")]
+Cursor = Annotated[
+    str | None,
+    Query(
+        max_length=1_000,
+        description="`next` of the previous page. All other parameters except limit must stay as they were.",
+    ),
+]
+From = Annotated[str | None, Query(alias="from", max_length=LONGEST_KEY, description="The first key, inclusive.")]
+To = Annotated[str | None, Query(max_length=LONGEST_KEY, description="The last key, inclusive.")]
+Prefix = Annotated[str, Query(max_length=LONGEST_KEY, description="Only keys that begin with this text.")]
+FromTime = Annotated[
+    AwareDatetime,
+    Query(
+        alias="from",
+        description="The start of the first window, inclusive: RFC 3339 with a time zone, or milliseconds since 1970.",
+    ),
+]
+ToTime = Annotated[
+    AwareDatetime,
+    Query(alias="to", description=f"The start of the last window, inclusive. At most {MOST_WINDOWS} windows."),
+]
+Partitions = Annotated[
+    list[int] | None,
+    Query(
+        alias="partition", max_length=1_000, description="Only these partitions. Repeat it for several. Default: all."
+    ),
 ]

@@ -1,15 +1,18 @@
-"""The balance look-up."""
+"""Reads the balance of a customer."""
 
 from operator import attrgetter
 
 from fastapi import APIRouter, Request, Response
 
-from api.http import etag, problems
+from api.dependencies import dependencies_of
+from api.http import problems
+from api.http.headers import FRESHNESS_HEADERS
 from api.http.parameters import Card, IfNoneMatch, MaxLag, MinSequence, OpenedTime, Timeout
-from api.routing.lookup import KeyQueries, KeyQuery
-from api.schemas.documentation import FRESHNESS_HEADERS, Balance
+from api.routers.key_responses import key_response
+from api.routing.lookup import KeyRead
+from api.schemas.balances import Balance
 from services.state_stores.catalogue import BALANCES
-from services.state_stores.definition import ReadConsistency, VersionedValue
+from services.state_stores.definition import ReadConsistency
 
 router = APIRouter(prefix="/v1/customers", tags=["customers"])
 
@@ -38,7 +41,7 @@ _BODY = attrgetter("body")
         ),
     },
 )
-async def balance(  # noqa: PLR0913, PLR0917 - one parameter a parameter of the request
+async def balance(  # noqa: PLR0913, PLR0917 - each parameter of the request is a parameter
     request: Request,
     card: Card,
     min_sequence: MinSequence = 0,
@@ -47,24 +50,14 @@ async def balance(  # noqa: PLR0913, PLR0917 - one parameter a parameter of the 
     max_lag: MaxLag = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """The customer's balance; any instance answers for every customer.
+    """The balance of a customer. Any instance answers for every customer.
 
-    With `minSequence` the answer is never older than that: the request waits up to `timeout` seconds for it.
-    While the owner of the customer's partition does not answer, a standby does, and `Loyalty-Stale` says so.
+    With `minSequence` the balance is never older than that. The request waits up to `timeout` seconds for it.
+    While the owner of the customer's partition does not respond, a standby does, and `Loyalty-Stale` says so.
     """
-    key_queries: KeyQueries = request.app.state.key_queries
-    query = KeyQuery(
-        key_queries.store(BALANCES),
-        card.encode(),
-        lambda entry: _answer(entry, if_none_match),
-        ReadConsistency(min_sequence, opened_time),
-        timeout_seconds,
-        max_lag,
-    )
-    return await key_queries.answer(request, query)
-
-
-def _answer(entry: VersionedValue | None, if_none_match: str | None) -> Response:
-    if entry is None:
-        raise problems.UnknownCustomer
-    return etag.answer(entry, _BODY, if_none_match)
+    dependencies = dependencies_of(request)
+    consistency = ReadConsistency(min_sequence, opened_time)
+    store = dependencies.stores.by_name[BALANCES]
+    read = KeyRead(store, card.encode(), consistency, timeout_seconds, max_lag, request)
+    found = await dependencies.lookup.find(read)
+    return key_response(found, _BODY, problems.UnknownCustomer, if_none_match)

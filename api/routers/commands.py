@@ -1,34 +1,104 @@
-"""Commands: what customers and clerks do with points."""
+"""Commands of customers and clerks on points."""
 
 import time
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Header, Path, Request, Response
 
-from api.commands.requests import (
-    CUSTOMARY_TIMEOUT_SECONDS,
-    NOT_YET,
-    OF_OWNERS,
-    CommandId,
-    Desk,
-    Identity,
-    Timeout,
-    at_once,
-    common_fields,
-    responses,
-)
-from api.commands.service import Asked, Commands, accepted, shown
-from api.http import pagination, problems
-from api.http.parameters import Card, NotBlank
+from api.commands.service import Decision, Outcome, location_of
+from api.dependencies import CommandsDep
+from api.http import headers, problems
+from api.http.parameters import Card, timeout_query
+from api.http.problems import Problem
+from api.http.responses import json_response
+from api.routing.peer_client import PeerResponse
 from api.schemas.commands import Adjustment, Command, Redemption, Transfer
-from services.commands.log import PENDING
+from api.schemas.fields import NotBlank
+from services.commands.identity import MAX_KEY_LENGTH, command_id, request_hash
+from services.commands.log import DONE, PENDING
 from services.domain import events
 
 router = APIRouter(prefix="/v1", tags=["commands"])
 
+_DEFAULT_TIMEOUT_SECONDS = 10.0
+
+# No account takes a command for a blank card.
 NamedCard = Annotated[Card, NotBlank]
-"""A blank is no customer: no account would ever take the command."""
+Timeout = Annotated[
+    float, timeout_query("Seconds to wait for the decision, and for the balance to show it, before 202.")
+]
+CommandId = Annotated[str, Path(max_length=64, examples=["0b9f0e5c-7a53-5f0d-8f43-5ffb1a0c9a3e"])]
+
+
+async def new_command_id(
+    request: Request,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            min_length=1,
+            max_length=MAX_KEY_LENGTH,
+            pattern=r"^[ -~]+$",
+            description="New for each command, and the same when the command is repeated. It belongs to method and "
+            "path.",
+            examples=["5c1d5bd8-55b4-4d2c-a9a8-0e1c8f6f7e52"],
+        ),
+    ] = None,
+) -> str:
+    """The id of the command in the request. Raises IdempotencyKeyMissing."""
+    if idempotency_key is None:
+        raise problems.IdempotencyKeyMissing
+    return command_id(request.method, request.scope["path"], idempotency_key)
+
+
+NewCommandId = Annotated[str, Depends(new_command_id)]
+
+_OWNER_PROBLEMS = (
+    problems.Starting,
+    problems.Restoring,
+    problems.Stopping,
+    problems.Rebalancing,
+    problems.OwnerUnreachable,
+    problems.OwnerTimeout,
+    problems.NotTheOwner,
+)
+_COMMAND_PROBLEMS = (
+    problems.IdempotencyKeyMissing,
+    problems.UnreadableBody,
+    problems.BodyTooLarge,
+    problems.CommandInFlight,
+    problems.IdempotencyKeyReused,
+    problems.CommandErased,
+    problems.InvalidParameters,
+    problems.KafkaUnavailable,
+    problems.OwnerInDoubt,
+    problems.TooManyCommands,
+    *_OWNER_PROBLEMS,
+)
+_HEADERS = {
+    "Location": {"description": "Where to ask what became of the command.", "schema": {"type": "string"}},
+    headers.SEQUENCE: {"description": "AccountSequence of the answer.", "schema": {"type": "string"}},
+}
+_ACCEPTED: dict[int | str, dict[str, Any]] = {
+    202: {
+        "model": Command,
+        "description": "The time is over before the command is decided, or before the balance shows it. "
+        "Ask at Location, or repeat the request as it was.",
+        "headers": {
+            "Location": _HEADERS["Location"],
+            "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}},
+        },
+    }
+}
+
+
+def _responses(done: HTTPStatus, *refusals: type[Problem]) -> dict[int | str, dict[str, Any]]:
+    return {
+        done.value: {"description": "Done, and the next read of the balance shows it.", "headers": _HEADERS},
+        **_ACCEPTED,
+        **problems.responses(*refusals, *_COMMAND_PROBLEMS),
+    }
 
 
 @router.post(
@@ -36,81 +106,60 @@ NamedCard = Annotated[Card, NotBlank]
     summary="Set points aside",
     response_model=Command,
     status_code=HTTPStatus.CREATED,
-    responses=responses(HTTPStatus.CREATED, problems.InsufficientPoints),
+    responses=_responses(HTTPStatus.CREATED, problems.InsufficientPoints),
 )
 async def reserve(
     request: Request,
     card: NamedCard,
     body: Redemption,
-    identity: Identity,
-    desk: Desk,
-    timeout: Timeout = CUSTOMARY_TIMEOUT_SECONDS,  # noqa: ASYNC109  # the caller's
+    identity: NewCommandId,
+    commands: CommandsDep,
+    timeout_seconds: Timeout = _DEFAULT_TIMEOUT_SECONDS,
 ) -> Response:
-    """Begin a redemption: the points cannot be spent otherwise until it is captured or void, or lapses (ExpiresTime).
+    """Begin a redemption: reserve points until it is captured or void, or until it lapses at ExpiresTime.
 
-    The answer's RedemptionID is what capture and void take.
+    Capture and void take the RedemptionID of the response.
     """
-    asked = body.asked()
-    command = events.Reserve(points=asked["points"], **common_fields(identity, asked))
-    return await desk.answer(
-        request, Asked(identity, command.request_hash, at_once(card, command), HTTPStatus.CREATED, card), timeout
-    )
+    fields = body.normalized()
+    command = events.Reserve(points=fields["points"], **_common_fields(identity, fields))
+    outcome = await commands.submit(request, command, card, timeout_seconds)
+    return _response(outcome, HTTPStatus.CREATED)
 
 
 @router.post(
     "/redemptions/{redemption}/capture",
     summary="Spend what was set aside",
     response_model=Command,
-    responses=responses(HTTPStatus.OK, problems.UnknownRedemption, problems.RedemptionNotOpen),
+    responses=_responses(HTTPStatus.OK, problems.UnknownRedemption, problems.RedemptionNotOpen),
 )
 async def capture(
     request: Request,
     redemption: CommandId,
-    identity: Identity,
-    desk: Desk,
-    timeout: Timeout = CUSTOMARY_TIMEOUT_SECONDS,  # noqa: ASYNC109  # the caller's
+    identity: NewCommandId,
+    commands: CommandsDep,
+    timeout_seconds: Timeout = _DEFAULT_TIMEOUT_SECONDS,
 ) -> Response:
-    """End a redemption by taking its points; a redemption that was captured, made void or has lapsed is not open."""
-    return await _end(request, redemption, events.Capture, identity, desk, timeout)
+    """End a redemption and take its points. A redemption that was captured, made void or has lapsed is not open."""
+    command = events.Capture(redemption_id=redemption, **_common_fields(identity, {}))
+    return _response(await commands.submit(request, command, None, timeout_seconds), HTTPStatus.OK)
 
 
 @router.post(
     "/redemptions/{redemption}/void",
     summary="Give back what was set aside",
     response_model=Command,
-    responses=responses(HTTPStatus.OK, problems.UnknownRedemption, problems.RedemptionNotOpen),
+    responses=_responses(HTTPStatus.OK, problems.UnknownRedemption, problems.RedemptionNotOpen),
 )
 async def void(
     request: Request,
     redemption: CommandId,
-    identity: Identity,
-    desk: Desk,
-    timeout: Timeout = CUSTOMARY_TIMEOUT_SECONDS,  # noqa: ASYNC109  # the caller's
+    identity: NewCommandId,
+    commands: CommandsDep,
+    timeout_seconds: Timeout = _DEFAULT_TIMEOUT_SECONDS,
 ) -> Response:
-    """End a redemption by freeing its points; those that have expired meanwhile expire now."""
-    return await _end(request, redemption, events.Void, identity, desk, timeout)
-
-
-async def _end(
-    request: Request,
-    redemption: str,
-    kind: type[events.Capture | events.Void],
-    identity: str,
-    desk: Commands,
-    seconds: float,
-) -> Response:
-    common = common_fields(identity, {})
-
-    async def make() -> tuple[str, events.Command]:
-        # A reserve that is being decided may be captured as soon as it is.
-        begun = await desk.look_up(redemption, seconds)
-        if begun is None or begun["Kind"] != "reserve":
-            raise problems.UnknownRedemption
-        if begun["Status"] == PENDING:
-            raise problems.RedemptionPending
-        return begun["CustomerCardNo"], kind(redemption_id=redemption, **common)
-
-    return await desk.answer(request, Asked(identity, common["request_hash"], make, HTTPStatus.OK), seconds)
+    """End a redemption and free its points. Points that have expired meanwhile expire now."""
+    command = events.Void(redemption_id=redemption, **_common_fields(identity, {}))
+    return _response(await commands.submit(request, command, None, timeout_seconds), HTTPStatus.OK)
 
 
 @router.post(
@@ -118,24 +167,23 @@ async def _end(
     summary="Correct the points by hand",
     response_model=Command,
     status_code=HTTPStatus.CREATED,
-    responses=responses(HTTPStatus.CREATED, problems.InsufficientPoints),
+    responses=_responses(HTTPStatus.CREATED, problems.InsufficientPoints),
 )
 async def adjust(
     request: Request,
     card: NamedCard,
     body: Adjustment,
-    identity: Identity,
-    desk: Desk,
-    timeout: Timeout = CUSTOMARY_TIMEOUT_SECONDS,  # noqa: ASYNC109  # the caller's
+    identity: NewCommandId,
+    commands: CommandsDep,
+    timeout_seconds: Timeout = _DEFAULT_TIMEOUT_SECONDS,
 ) -> Response:
-    """Add points, or take them; why and who is kept with the entry."""
-    asked = body.asked()
+    """Add points, or take them. The entry keeps the reason and the actor."""
+    fields = body.normalized()
     command = events.Adjust(
-        points=asked["points"], allow_negative=asked["allow_negative"], **common_fields(identity, asked)
+        points=fields["points"], allow_negative=fields["allow_negative"], **_common_fields(identity, fields)
     )
-    return await desk.answer(
-        request, Asked(identity, command.request_hash, at_once(card, command), HTTPStatus.CREATED, card), timeout
-    )
+    outcome = await commands.submit(request, command, card, timeout_seconds)
+    return _response(outcome, HTTPStatus.CREATED)
 
 
 @router.post(
@@ -143,48 +191,44 @@ async def adjust(
     summary="Give points to another customer",
     response_model=Command,
     status_code=HTTPStatus.CREATED,
-    responses=responses(HTTPStatus.CREATED, problems.InsufficientPoints, problems.SameCustomer),
+    responses=_responses(HTTPStatus.CREATED, problems.InsufficientPoints, problems.SameCustomer),
 )
 async def transfer(
     request: Request,
     body: Transfer,
-    identity: Identity,
-    desk: Desk,
-    timeout: Timeout = CUSTOMARY_TIMEOUT_SECONDS,  # noqa: ASYNC109  # the caller's
+    identity: NewCommandId,
+    commands: CommandsDep,
+    timeout_seconds: Timeout = _DEFAULT_TIMEOUT_SECONDS,
 ) -> Response:
-    """Move points that can be spent from one card to another; they expire there when they would have expired here.
+    """Move available points from one card to another. They keep the time at which they expire.
 
-    Done says that they have left the sender; the receiver gets them a moment later, for certain.
+    When the transfer is done, the points have left the sender. The receiver gets them a moment later, for certain.
     """
-    asked = body.asked()
-    command = events.Transfer(points=asked["points"], counterparty=body.to_card, **common_fields(identity, asked))
-    card = body.from_card
-    return await desk.answer(
-        request, Asked(identity, command.request_hash, at_once(card, command), HTTPStatus.CREATED, card), timeout
-    )
+    fields = body.normalized()
+    command = events.Transfer(points=fields["points"], counterparty=body.to_card, **_common_fields(identity, fields))
+    outcome = await commands.submit(request, command, body.from_card, timeout_seconds)
+    return _response(outcome, HTTPStatus.CREATED)
 
 
 @router.delete(
     "/customers/{card}",
     summary="Erase a customer",
     response_model=Command,
-    responses=responses(HTTPStatus.OK),
+    responses=_responses(HTTPStatus.OK),
 )
 async def erase(
     request: Request,
     card: NamedCard,
-    identity: Identity,
-    desk: Desk,
-    timeout: Timeout = CUSTOMARY_TIMEOUT_SECONDS,  # noqa: ASYNC109  # the caller's
+    identity: NewCommandId,
+    commands: CommandsDep,
+    timeout_seconds: Timeout = _DEFAULT_TIMEOUT_SECONDS,
 ) -> Response:
-    """Forget a customer: points, reservations, decisions. A card that nobody knows is erased just as well.
+    """Forget a customer: points, reservations, decisions. The erasure of an unknown card succeeds as well.
 
-    Whatever comes for the card later opens a new account. Once done, the balance is 404.
+    Once it is done, the balance is 404. A later event of the card opens a new account.
     """
-    command = events.Erase(**common_fields(identity, {}))
-    return await desk.answer(
-        request, Asked(identity, command.request_hash, at_once(card, command), HTTPStatus.OK, card), timeout
-    )
+    command = events.Erase(**_common_fields(identity, {}))
+    return _response(await commands.submit(request, command, card, timeout_seconds), HTTPStatus.OK)
 
 
 @router.get(
@@ -192,25 +236,53 @@ async def erase(
     summary="What became of a command",
     response_model=Command,
     responses={
-        **NOT_YET,
-        **problems.responses(
-            problems.UnknownCommand,
-            problems.InvalidParameters,
-            problems.TooStale,
-            *OF_OWNERS,
-        ),
+        **_ACCEPTED,
+        **problems.responses(problems.UnknownCommand, problems.InvalidParameters, problems.TooStale, *_OWNER_PROBLEMS),
     },
 )
-async def command(
-    command: CommandId,
-    desk: Desk,
-    timeout: Timeout = 0,  # noqa: ASYNC109  # the caller's
-) -> Response:
-    """200 with the decision, done or refused; 202 while there is none that the balance shows."""
-    until = time.monotonic() + timeout
-    found = await desk.look_up(command, timeout)
-    if found is None:
+async def command(command: CommandId, commands: CommandsDep, timeout_seconds: Timeout = 0) -> Response:
+    """200 with the decision, done or refused. 202 while there is no decision or the balance does not show it."""
+    deadline = time.monotonic() + timeout_seconds
+    decision = await commands.find(command, timeout_seconds)
+    if decision is None:
         raise problems.UnknownCommand
-    if found["Status"] == PENDING or not await desk.is_visible(found, until - time.monotonic()):
-        return accepted(found)
-    return pagination.json_response(shown(found))
+    outcome = await commands.await_visibility(decision, deadline)
+    if decision["Status"] == PENDING or not outcome.is_visible:
+        return _accepted(decision)
+    return json_response(_public(decision))
+
+
+def _common_fields(identity: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "append_time": 0,  # Kafka sets it.
+        "command_id": identity,
+        "request_hash": request_hash(identity, fields),
+        "reason": fields.get("reason", ""),
+        "actor": fields.get("actor", ""),
+    }
+
+
+def _response(outcome: Outcome | PeerResponse, done: HTTPStatus) -> Response:
+    """The response of the owner. Raises CommandRefused."""
+    if isinstance(outcome, PeerResponse):
+        return Response(*outcome)
+    decision = outcome.decision
+    if decision["Status"] not in (PENDING, DONE):
+        raise problems.CommandRefused.from_decision(_public(decision))
+    if decision["Status"] == PENDING or not outcome.is_visible:
+        return _accepted(decision)
+    own_headers = {"Location": location_of(decision["CommandID"])}
+    if decision["AccountSequence"]:
+        own_headers[headers.SEQUENCE] = str(decision["AccountSequence"])
+    return json_response(_public(decision), done, headers=own_headers)
+
+
+def _accepted(decision: Decision) -> Response:
+    """202 for a command that is pending, or that the balance does not show yet."""
+    own_headers = {"Location": location_of(decision["CommandID"]), "Retry-After": "1"}
+    return json_response(_public(decision), HTTPStatus.ACCEPTED, headers=own_headers)
+
+
+def _public(decision: Decision) -> Decision:
+    """The members of a decision that clients see."""
+    return {name: value for name, value in decision.items() if name != "RequestHash"}

@@ -1,46 +1,50 @@
-"""For orchestrators and operators: is it alive, is it ready, what does it measure."""
+"""Health and metrics, for orchestrators and operators."""
 
 from typing import Any
 
-import orjson
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from api.dependencies import MetricsDep, StoresDep
 from api.http import problems
-from api.schemas.documentation import Liveness, Readiness
-from services.state_stores.contract import StoreClosedError
+from api.http.responses import NO_STORE, json_response
+from api.schemas.health import Liveness, Readiness
+from services.state_stores.contract import StoreError
 from services.state_stores.store import LocalStores
 from services.state_stores.task import StoreTask
 
 router = APIRouter(tags=["operations"])
 
 
-@router.get("/livez", summary="Restart me?", response_model=Liveness, responses=problems.responses(problems.NotAlive))
-async def livez(request: Request) -> Response:
-    """200 as long as the thread that follows the changelogs lives and turns; Kafka being away is no reason."""
-    stores: LocalStores = request.app.state.stores
+@router.get(
+    "/livez", summary="Must I restart it?", response_model=Liveness, responses=problems.responses(problems.NotAlive)
+)
+async def livez(stores: StoresDep) -> Response:
+    """200 while the materialiser thread works. It stays 200 while Kafka is unavailable."""
     if not stores.materialiser.alive:
         raise problems.NotAlive
-    return _json({"alive": True})
+    return json_response({"alive": True}, caching=NO_STORE)
 
 
 @router.get(
     "/readyz",
-    summary="Send me traffic?",
+    summary="Can I send requests to it?",
     response_model=Readiness,
     responses=problems.responses(problems.NotReady),
 )
-async def readyz(request: Request) -> Response:
-    """200 once every partition has reached the end that its changelog had at the start; details either way.
+async def readyz(stores: StoresDep) -> Response:
+    """200 after every partition has reached the end that its changelog had at the start. Both bodies give the details.
 
-    It stays 200 while Kafka is away: balances go on being served, `kafkaError` says so, and lag is the last known.
+    It stays 200 while Kafka is unavailable. Balances are then still served, `kafkaError` gives the reason, and each lag
+    is the last known one.
     """
-    stores: LocalStores = request.app.state.stores
-    ready = stores.materialiser.alive and stores.materialiser.restored
-    report = {"ready": ready, "kafkaError": stores.materialiser.kafka_error, "partitions": partition_reports(stores)}
+    partitions = _partition_reports(stores)
+    materialiser = stores.materialiser
+    ready = materialiser.alive and materialiser.restored and all(each["restored"] for each in partitions)
+    report = {"ready": ready, "kafkaError": materialiser.kafka_error, "partitions": partitions}
     if not ready:
         raise problems.NotReady(report)
-    return _json(report)
+    return json_response(report, caching=NO_STORE)
 
 
 @router.get(
@@ -49,12 +53,12 @@ async def readyz(request: Request) -> Response:
     response_class=Response,
     responses={200: {"content": {CONTENT_TYPE_LATEST.split(";")[0]: {"schema": {"type": "string"}}}}},
 )
-async def metrics(request: Request) -> Response:
-    """In Prometheus' text format. No label ever holds a card number."""
-    return Response(request.app.state.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+async def metrics(metrics: MetricsDep) -> Response:
+    """The metrics in the text format of Prometheus. No label contains a card."""
+    return Response(metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
 
-def partition_reports(stores: LocalStores) -> list[dict[str, Any]]:
+def _partition_reports(stores: LocalStores) -> list[dict[str, Any]]:
     return [
         _report(name, task) for name, store in sorted(stores.by_name.items()) for _, task in sorted(store.tasks.items())
     ]
@@ -62,30 +66,22 @@ def partition_reports(stores: LocalStores) -> list[dict[str, Any]]:
 
 def _report(store: str, task: StoreTask) -> dict[str, Any]:
     progress = task.progress
+    try:
+        entries = task.store.count()
+    except StoreError:
+        entries = None
     return {
         "store": store,
         "partition": task.partition,
-        "restored": progress.restored,
+        "restored": task.serving,
         "restoredShare": round(progress.restored_share, 4),
         "resumedFrom": progress.resumed_from,
         "position": progress.position,
         "endOffset": progress.end_offset,
         "lag": progress.lag,
-        "entries": entries(task),
+        "entries": entries,
         "applied": progress.applied,
         "undecodable": progress.undecodable,
         "ignored": progress.ignored,
-        "rebuiltBecause": progress.rebuilt_because,
+        "rebuiltBecause": task.store.damage or progress.rebuilt_because,
     }
-
-
-def entries(task: StoreTask) -> int | None:
-    """Keys in the store of a task; None while it closes."""
-    try:
-        return task.store.count()
-    except StoreClosedError:
-        return None
-
-
-def _json(body: dict[str, Any]) -> Response:
-    return Response(orjson.dumps(body), media_type="application/json", headers={"Cache-Control": "no-store"})

@@ -1,15 +1,14 @@
-"""Who is there, and who has what: discovery for callers and for the other instances."""
+"""Discovery for clients and peers: the instances, and the partitions and keys that they hold."""
 
 from typing import Annotated, Any
 
-import orjson
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Response
 
+from api.dependencies import LocalDep, LocatorDep, StoreOfPath
 from api.http import problems
-from api.routing.store_queries import Store
-from api.schemas.documentation import InstanceList, KeyMetadata, StoreList, StoreMetadata
-from services.interactive_queries.local import LocalInstance
-from services.interactive_queries.metadata import ClusterMetadata, MetadataNotAvailableError
+from api.http.responses import NO_STORE, json_response
+from api.schemas.instances import InstanceList, KeyMetadata, StoreList, StoreMetadata
+from api.schemas.stores import LONGEST_KEY
 from services.interactive_queries.reports import HeldPartition, InstanceReport
 from services.state_stores.assignment import Role
 
@@ -17,34 +16,30 @@ router = APIRouter(prefix="/v1", tags=["discovery"])
 
 
 @router.get("/instances", summary="All instances", response_model=InstanceList)
-async def instances(request: Request) -> Response:
-    """The instances of the group, as this one knows them, and the copies that each holds by its own account."""
-    metadata: ClusterMetadata = request.app.state.metadata
-    local: LocalInstance = request.app.state.local
+async def instances(locator: LocatorDep, local: LocalDep) -> Response:
+    """The instances of the group that this instance knows, and the copies that each of them reports."""
     found = [
         {
             "url": url,
             "self": url == local.url,
-            "reachable": metadata.why_suspect(url) is None,
-            "partitions": [_held(each) for each in report.partitions] if report else [],
+            "reachable": locator.why_suspect(url) is None,
+            "partitions": [_body(each) for each in report.partitions] if report else [],
         }
-        for url, report in metadata.instances()
+        for url, report in locator.instances()
     ]
-    return _json({"instances": found})
+    return json_response({"instances": found}, caching=NO_STORE)
 
 
 @router.get("/instances/local", summary="This instance", response_model=InstanceReport)
-async def local_instance(request: Request) -> Response:
-    """What this instance tells the others of itself."""
-    local: LocalInstance = request.app.state.local
-    return _json(local.report().model_dump(mode="json", by_alias=True))
+async def local_instance(local: LocalDep) -> Response:
+    """The report of this instance. Its peers read it."""
+    return json_response(_body(local.report()), caching=NO_STORE)
 
 
 @router.get("/stores", summary="All stores", response_model=StoreList)
-async def stores(request: Request) -> Response:
-    """The table of stores, the same on every instance."""
-    local: LocalInstance = request.app.state.local
-    table = [
+async def stores(local: LocalDep) -> Response:
+    """All state stores. The list is the same on every instance."""
+    found = [
         {
             "name": name,
             "kind": store.definition.kind,
@@ -53,56 +48,47 @@ async def stores(request: Request) -> Response:
         }
         for name, store in local.stores.by_name.items()
     ]
-    return _json({"stores": table})
+    return json_response({"stores": found}, caching=NO_STORE)
 
 
 @router.get(
     "/stores/{store}/metadata",
-    summary="Who has a store",
+    summary="The instances that hold a store",
     response_model=StoreMetadata,
     responses=problems.responses(problems.UnknownStore, problems.InvalidParameters),
 )
-async def store_metadata(request: Request, store: Store) -> Response:
-    """The instances with partitions of the store, as owner or as standby."""
-    metadata: ClusterMetadata = request.app.state.metadata
+async def store_metadata(locator: LocatorDep, store: StoreOfPath) -> Response:
+    """The instances with partitions of the store, and their role for each partition."""
     name = store.definition.name
     found = []
-    for url, report in metadata.instances():
+    for url, report in locator.instances():
         held = [each for each in report.partitions if each.store == name] if report else []
         if held:
-            found.append({"url": url, **{role.value: _partitions(held, role) for role in Role}})
-    return _json({"store": name, "instances": found})
+            partitions = {role.value: sorted(each.partition for each in held if each.role is role) for role in Role}
+            found.append({"url": url, **partitions})
+    return json_response({"store": name, "instances": found}, caching=NO_STORE)
 
 
 @router.get(
     "/stores/{store}/metadata/{key:path}",
-    summary="Who has a key",
+    summary="The instances that hold a key",
     response_model=KeyMetadata,
     responses=problems.responses(problems.UnknownStore, problems.InvalidParameters, problems.Rebalancing),
 )
 async def key_metadata(
-    request: Request,
-    store: Store,
-    key: Annotated[str, Path(max_length=512, description="Need not exist.", examples=["9265846829"])],
+    locator: LocatorDep,
+    store: StoreOfPath,
+    key: Annotated[
+        str, Path(max_length=LONGEST_KEY, description="The key does not have to exist.", examples=["9265846829"])
+    ],
 ) -> Response:
-    """The owner of the key's partition, and the standbys that reads fall back to, the nearest to the end first."""
-    metadata: ClusterMetadata = request.app.state.metadata
-    try:
-        found = metadata.of_key(store, key.encode())
-    except MetadataNotAvailableError as error:
-        raise problems.Rebalancing(store.partition_of(key.encode())) from error
-    return _json(
-        {"store": found.store, "partition": found.partition, "active": found.active, "standbys": list(found.standbys)}
+    """The owner of the key's partition, and the standbys for reads without it. The smallest lag comes first."""
+    found = locator.of_key(store, key.encode())
+    return json_response(
+        {"store": found.store, "partition": found.partition, "active": found.active, "standbys": list(found.standbys)},
+        caching=NO_STORE,
     )
 
 
-def _held(partition: HeldPartition) -> dict[str, Any]:
-    return partition.model_dump(mode="json", by_alias=True)
-
-
-def _partitions(held: list[HeldPartition], role: Role) -> list[int]:
-    return sorted(each.partition for each in held if each.role is role)
-
-
-def _json(body: dict[str, Any]) -> Response:
-    return Response(orjson.dumps(body), media_type="application/json", headers={"Cache-Control": "no-store"})
+def _body(report: InstanceReport | HeldPartition) -> dict[str, Any]:
+    return report.model_dump(mode="json", by_alias=True)

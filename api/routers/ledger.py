@@ -1,153 +1,129 @@
-"""What has happened to a customer's points, from the ledger. Any instance answers: the ledger is one for all."""
+"""The entries of a customer's account, from the ledger database. Every instance reads the same database."""
 
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date
 from itertools import chain, islice
 from typing import Annotated, Any
 
-import orjson
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BeforeValidator
 
+from api.dependencies import LedgerDep
 from api.http import problems
+from api.http.parameters import LONGEST_PAGE, Card
+from api.http.responses import json_response
+from api.schemas.ledger import LedgerPage
 from services.domain.entries import AccountVersion, Entry, Kind
 from services.domain.formats import clamped_time_text, points_text
 from services.ledger.queries import (
     EntryFilter,
     LedgerQueries,
     LedgerUnavailableError,
-    Page,
     UnknownCustomerError,
 )
 from services.ledger.statement import csv_lines
 
 router = APIRouter(prefix="/v1/customers", tags=["customers"])
 
-LONGEST_PAGE = 1_000
-
-_HEADERS = {"Cache-Control": "private, no-store"}
+_CACHING = "private, no-store"
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _CURSOR = re.compile(r"(\d{1,19})\.(\d{1,19})")
-Points = Annotated[str, Field(pattern=r"^-?\d+\.\d{2}$")]
-Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+_CHUNK_LINES = 1_000
+"""Most statements are shorter. An error then becomes a problem and not a response that breaks off."""
 
 
-def _iso_date(value: object) -> object:
-    # Pydantic alone would take numbers of seconds too.
+def _require_iso_date(value: object) -> object:
+    # Pydantic alone also accepts a number of seconds.
     if isinstance(value, str) and not _DATE.fullmatch(value):
         raise ValueError("should be a date as 2026-01-31")
     return value
 
 
-Card = Annotated[str, Path(min_length=1, max_length=128, description="CustomerCardNo", examples=["9265846829"])]
-Day = Annotated[date, BeforeValidator(_iso_date)]
-FirstDay = Annotated[Day | None, Query(alias="from", description="First day, in UTC; itself included.")]
-LastDay = Annotated[Day | None, Query(alias="to", description="Last day, in UTC; itself included.")]
+Day = Annotated[date, BeforeValidator(_require_iso_date)]
+FirstDay = Annotated[Day | None, Query(alias="from", description="The first day in UTC, inclusive.")]
+LastDay = Annotated[Day | None, Query(alias="to", description="The last day in UTC, inclusive.")]
 
 
-class LedgerEntry(BaseModel):
-    """One entry, in the words of the record Notification; points are exact, so they are strings."""
-
-    Sequence: int = Field(ge=1, description="Counts the entries of the account.")
-    OpenedTime: Time = Field(description="When the account was opened.")
-    UpdatedTime: Time = Field(description="When it happened; UTC.")
-    Kind: str = Field(examples=["earned"])
-    EarnedLoyaltyPoints: Points = Field(description="How the entry changes the total.", examples=["-10.00"])
-    TotalLoyaltyPoints: Points = Field(description="After the entry.")
-    AvailableLoyaltyPoints: Points
-    PendingLoyaltyPoints: Points
-    ReservedLoyaltyPoints: Points
-    Tier: str
-    ProgrammeVersion: int
-    EventID: str = Field(description="Of what caused it; empty where time did.")
-    InvoiceNumber: str = Field(description="Empty where no invoice is behind it.")
-    TotalAmount: float = Field(description="Of the invoice.")
-    ExpiresTime: Time | None = Field(description="When these points expire, or the reservation.")
-    Reason: str
-    Actor: str
-    Counterparty: str = Field(description="The other card of a transfer; a pseudonym once that customer is erased.")
-
-
-class EntryPage(BaseModel):
-    """Entries, the newest first."""
-
-    entries: list[LedgerEntry]
-    next: str | None = Field(description="The cursor of the next page, as in the header Link; null: no more.")
-
-
-async def ledger_of(request: Request) -> LedgerQueries:
-    """The app's ledger; a problem if it has none."""
-    ledger: LedgerQueries | None = getattr(request.app.state, "ledger", None)
+async def require_ledger(ledger: LedgerDep) -> LedgerQueries:
+    """The ledger of the app. Raises LedgerUnavailable if the app has none."""
     if ledger is None:
         raise problems.LedgerUnavailable
     return ledger
 
 
-async def between(first: FirstDay = None, last: LastDay = None) -> EntryFilter:
-    """The days of the request."""
+async def days_of_request(first: FirstDay = None, last: LastDay = None) -> EntryFilter:
     if first and last and first > last:
         raise problems.InvalidParameters.in_query("from", "should not be after to")
     return EntryFilter((), first, last)
 
 
-async def cursor_of(
-    cursor: Annotated[str | None, Query(max_length=100, description="`next` of the page before.")] = None,
+async def cursor_of_request(
+    cursor: Annotated[str | None, Query(max_length=100, description="`next` of the previous page.")] = None,
 ) -> AccountVersion | None:
     if cursor is None:
         return None
     try:
-        found = _CURSOR.fullmatch(urlsafe_b64decode(cursor.encode("ascii")).decode("ascii"))
-        place = AccountVersion(*map(int, found.groups())) if found else None
+        match = _CURSOR.fullmatch(urlsafe_b64decode(cursor.encode("ascii")).decode("ascii"))
+        found = AccountVersion(*map(int, match.groups())) if match else None
     except ValueError:
-        place = None
-    if place is None or max(place) >= 2**63:
-        raise problems.InvalidParameters.in_query("cursor", "is none of this service")
-    return place
+        found = None
+    if found is None or max(found) >= 2**63:
+        raise problems.InvalidParameters.in_query("cursor", "is not a cursor: use next of a response")
+    return found
 
 
-Ledger = Annotated[LedgerQueries, Depends(ledger_of)]
-Days = Annotated[EntryFilter, Depends(between)]
+Ledger = Annotated[LedgerQueries, Depends(require_ledger)]
+Days = Annotated[EntryFilter, Depends(days_of_request)]
 _PROBLEMS = problems.responses(problems.NoLedgerEntries, problems.InvalidParameters, problems.LedgerUnavailable)
 
 
-# Not async: the database is asked in a thread of the pool, and the event loop goes on answering.
+@contextmanager
+def _ledger_problems() -> Iterator[None]:
+    try:
+        yield
+    except UnknownCustomerError as error:
+        raise problems.NoLedgerEntries from error
+    except LedgerUnavailableError as error:
+        raise problems.LedgerUnavailable from error
+
+
+# The two routes are plain functions, so that FastAPI runs them in threads. The database blocks them.
 @router.get(
     "/{card}/entries",
-    summary="What has happened to a customer's points",
-    response_model=EntryPage,
+    summary="The entries of a customer's account",
+    response_model=LedgerPage,
     responses={
         200: {"headers": {"Link": {"description": "rel=next: the next page.", "schema": {"type": "string"}}}},
         **_PROBLEMS,
     },
 )
-def entries(  # noqa: PLR0913, PLR0917 - one parameter a parameter of the request
+def entries(  # noqa: PLR0913, PLR0917 - each parameter of the request is a parameter
     request: Request,
     card: Card,
     ledger: Ledger,
     days: Days,
-    before: Annotated[AccountVersion | None, Depends(cursor_of)],
+    before: Annotated[AccountVersion | None, Depends(cursor_of_request)],
     kind: Annotated[list[Kind] | None, Query(max_length=len(Kind), description="Only these kinds.")] = None,
-    limit: Annotated[int, Query(ge=1, le=LONGEST_PAGE, description="Entries a page.")] = 100,
+    limit: Annotated[int, Query(ge=1, le=LONGEST_PAGE, description="Entries in one page.")] = 100,
 ) -> Response:
-    """The entries of a customer's account, the newest first; behind the balance by a second or so.
+    """The entries of a customer's account, newest first. They appear about one second after the balance.
 
-    Pages stay what they are while entries are added. Nothing is found of an account that has been erased.
+    New entries do not change older pages. There are no entries of an erased account.
     """
     entry_filter = EntryFilter(frozenset(kind or ()), days.first_day, days.last_day)
-    try:
+    with _ledger_problems():
         page = ledger.page(card, entry_filter, limit, before)
-    except UnknownCustomerError as error:
-        raise problems.NoLedgerEntries from error
-    except LedgerUnavailableError as error:
-        raise problems.LedgerUnavailable from error
-    body, headers = _page(page), dict(_HEADERS)
-    if body["next"]:
-        url = request.url.include_query_params(cursor=body["next"])
+    headers, cursor = {}, None
+    if page.next:
+        cursor = urlsafe_b64encode(f"{page.next.opened_time}.{page.next.sequence}".encode()).decode()
+        url = request.url.include_query_params(cursor=cursor)
         headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
-    return Response(orjson.dumps(body), headers=headers, media_type="application/json")
+    body = {"entries": [_body(entry) for entry in page.entries], "next": cursor}
+    return json_response(body, caching=_CACHING, headers=headers)
 
 
 @router.get(
@@ -160,38 +136,25 @@ def entries(  # noqa: PLR0913, PLR0917 - one parameter a parameter of the reques
     },
 )
 def statement(card: Card, ledger: Ledger, days: Days) -> Response:
-    """The opening balance, the entries of these days, the oldest first, and the closing balance, as CSV.
+    """The opening balance, the entries of these days from the oldest to the newest, and the closing balance, as CSV.
 
-    A cell of somebody's words that a spreadsheet would calculate has an apostrophe before it. An answer without the
-    line `closing-balance` has been cut off.
+    A cell with free text begins with an apostrophe if a spreadsheet would run it as a formula. A response without the
+    line `closing-balance` is incomplete.
     """
-    try:
+    with _ledger_problems():
         lines = csv_lines(ledger.statement(card, days), days)
-        start = "".join(islice(lines, _CHUNK))
-    except UnknownCustomerError as error:
-        raise problems.NoLedgerEntries from error
-    except LedgerUnavailableError as error:
-        raise problems.LedgerUnavailable from error
-    headers = {**_HEADERS, "Content-Disposition": 'attachment; filename="statement.csv"'}
+        start = "".join(islice(lines, _CHUNK_LINES))
+    headers = {"Cache-Control": _CACHING, "Content-Disposition": 'attachment; filename="statement.csv"'}
     return StreamingResponse(chain([start], _chunks(lines)), headers=headers, media_type="text/csv; charset=utf-8")
 
 
-_CHUNK = 1_000
-"""Lines. Most statements are shorter, and so fail with a problem rather than in the middle."""
-
-
 def _chunks(lines: Iterator[str]) -> Iterator[str]:
-    """Lines together: each piece of an answer costs a turn of a thread."""
-    while chunk := "".join(islice(lines, _CHUNK)):
+    """Groups of lines. Starlette uses a thread for each part of a response."""
+    while chunk := "".join(islice(lines, _CHUNK_LINES)):
         yield chunk
 
 
-def _page(page: Page) -> Mapping[str, Any]:
-    cursor = page.next and urlsafe_b64encode(f"{page.next.opened_time}.{page.next.sequence}".encode()).decode()
-    return {"entries": [_json(entry) for entry in page.entries], "next": cursor}
-
-
-def _json(entry: Entry) -> dict[str, Any]:
+def _body(entry: Entry) -> dict[str, Any]:
     return {
         "Sequence": entry.sequence,
         "OpenedTime": clamped_time_text(entry.opened_time),

@@ -1,33 +1,60 @@
-"""Queries on any store of the table: each from all instances and, under /local, from what this instance has alone."""
+"""Queries on every store: each from all instances and, under /local, from this instance alone."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+import orjson
+from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from pydantic import BaseModel
 
+from api.dependencies import ScatterGatherDep, StoreOfPath, dependencies_of, store_by_name
 from api.http import pagination, problems
-from api.http.pagination import Key, Partitions, StoreName
-from api.http.parameters import IfNoneMatch, MaxLag, MinSequence, OpenedTime, Timeout
+from api.http.headers import FRESHNESS_HEADERS
+from api.http.parameters import (
+    Cursor,
+    From,
+    FromTime,
+    IfNoneMatch,
+    Key,
+    Limit,
+    MaxLag,
+    MinSequence,
+    OpenedTime,
+    Partitions,
+    Prefix,
+    StoreName,
+    Timeout,
+    To,
+    ToTime,
+)
 from api.http.problems import Problem
-from api.routing import store_queries
-from api.routing.lookup import KeyQueries, KeyQuery
-from api.routing.scatter_gather import StoreQueries
-from api.routing.store_queries import StoreQuery, the_store
-from api.schemas.documentation import FRESHNESS_HEADERS
-from services.state_stores.definition import ReadConsistency
-from services.state_stores.store import LocalStores
+from api.http.responses import json_response
+from api.routers.key_responses import key_response
+from api.routing.lookup import KeyRead
+from api.routing.scatter_gather import Members, StoreQuery
+from api.schemas.stores import Count, Entries, EntryPage, FoundKeys, Keys, StoreEntry
+from services.interactive_queries.local_queries import (
+    KeyRange,
+    Row,
+    ServingPartitions,
+    count,
+    look_up,
+    scan,
+    window_keys,
+)
+from services.state_stores.definition import ReadConsistency, VersionedValue
+from services.state_stores.store import StateStore
 
 router = APIRouter(prefix="/v1/stores/{store}", tags=["stores"])
-look_ups = APIRouter(prefix="/v1/stores/{store}", tags=["stores"])
-"""Of single keys; see ``DirectRoutes``."""
+lookups = APIRouter(prefix="/v1/stores/{store}", tags=["stores"])
+"""Routes for single keys. ``LookupApp`` serves them."""
 
 Erased = Annotated[
     bool,
     Query(description="Wait instead until the account that was opened at openedTime, or earlier, is gone (404)."),
 ]
 
-_ERRORS: tuple[type[Problem], ...] = (
+_PROBLEMS: tuple[type[Problem], ...] = (
     problems.UnknownStore,
     problems.InvalidParameters,
     problems.Restoring,
@@ -35,33 +62,29 @@ _ERRORS: tuple[type[Problem], ...] = (
     problems.Stopping,
     problems.TooStale,
 )
-_OF_OTHERS = (
-    problems.Rebalancing,
-    problems.OwnerUnreachable,
-    problems.OwnerTimeout,
-)
+_FORWARDING_PROBLEMS = (problems.Rebalancing, problems.OwnerUnreachable, problems.OwnerTimeout)
 _ONE_KEY: dict[int | str, dict[str, Any]] = {
     200: {"headers": FRESHNESS_HEADERS},
     304: {"description": "The caller's copy (If-None-Match) is the current one.", "headers": FRESHNESS_HEADERS},
 }
 
 
-@look_ups.get(
+@lookups.get(
     "/keys/{key:path}",
     summary="One key",
-    response_model=pagination.StoreEntry,
+    response_model=StoreEntry,
     responses={
         **_ONE_KEY,
         **problems.responses(
             problems.UnknownKey,
-            *_ERRORS,
+            *_PROBLEMS,
             problems.SequenceNotReached,
             problems.NotTheOwner,
-            *_OF_OTHERS,
+            *_FORWARDING_PROBLEMS,
         ),
     },
 )
-async def one_key(  # noqa: PLR0913 - one parameter a parameter of the request
+async def one_key(  # noqa: PLR0913 - each parameter of the request is a parameter
     request: Request,
     store: StoreName,
     key: Key,
@@ -73,45 +96,140 @@ async def one_key(  # noqa: PLR0913 - one parameter a parameter of the request
     max_lag: MaxLag = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """The entry of a key; any instance answers for every key, as it does for a customer's balance."""
-    found = await the_store(request, store)
-    key_queries: KeyQueries = request.app.state.key_queries
-    render = pagination.renderer(found, key.encode(), if_none_match)
-    return await key_queries.answer(
-        request,
-        KeyQuery(
-            found, key.encode(), render, ReadConsistency(min_sequence, opened_time, erased), timeout_seconds, max_lag
-        ),
+    """The entry of a key. Any instance answers for every key."""
+    dependencies = dependencies_of(request)
+    consistency = ReadConsistency(min_sequence, opened_time, erased)
+    state_store = await store_by_name(dependencies.stores, store)
+    read = KeyRead(state_store, key.encode(), consistency, timeout_seconds, max_lag, request)
+    found = await dependencies.lookup.find(read)
+    return key_response(found, _entry_body(read), problems.UnknownKey, if_none_match)
+
+
+@lookups.get(
+    "/local/keys/{key:path}",
+    summary="One key, here",
+    response_model=StoreEntry,
+    responses={**_ONE_KEY, **problems.responses(problems.UnknownKey, problems.NotHere, *_PROBLEMS)},
+)
+async def one_key_here(request: Request, store: StoreName, key: Key, if_none_match: IfNoneMatch = None) -> Response:
+    """The entry of a key from the copy of this instance, active or standby. The headers name the role."""
+    dependencies = dependencies_of(request)
+    read = KeyRead(await store_by_name(dependencies.stores, store), key.encode())
+    if dependencies.stores.materialiser.restored and read.partition not in read.store.tasks:
+        raise problems.NotHere(read.partition)
+    found = await dependencies.lookup.read_local(read)
+    return key_response(found, _entry_body(read), problems.UnknownKey, if_none_match)
+
+
+def _entry_body(read: KeyRead) -> Callable[[VersionedValue], bytes]:
+    return lambda entry: orjson.dumps(pagination.entry_body(read.key, read.partition, entry))
+
+
+# The following functions are dependencies of two routes each. They are coroutines, because FastAPI runs plain
+# functions in threads.
+
+
+async def several_keys(store: StoreOfPath, body: Annotated[Keys, Body()]) -> StoreQuery:
+    """The entries of those keys that exist."""
+    keys = sorted({key.encode() for key in body.keys})
+
+    def read(share: ServingPartitions) -> Members:
+        rows = look_up(store, share, keys)
+        found = {row.key for row in rows}
+        unknown = [key for key in keys if key not in found and store.partition_of(key) in share.tasks]
+        return {"entries": _entries(rows), "unknownKeys": [key.decode() for key in unknown]}
+
+    def merge(parts: Sequence[Members]) -> Members:
+        unknown = sorted((key for part in parts for key in part["unknownKeys"]), key=str.encode)
+        return {"entries": _merged(parts), "unknownKeys": unknown}
+
+    return StoreQuery(store, {store.partition_of(key) for key in keys}, read, merge)
+
+
+async def key_range(
+    store: StoreOfPath,
+    first: From = None,
+    to: To = None,
+    prefix: Prefix = "",
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> StoreQuery:
+    """A page of the entries from the first key to the last, both included, in the order of UTF-8 bytes."""
+    return _page(store, pagination.key_range(first, to, prefix), limit, cursor)
+
+
+async def everything(store: StoreOfPath, limit: Limit = 100, cursor: Cursor = None) -> StoreQuery:
+    """A page of all entries, in the order of their keys' UTF-8 bytes."""
+    return _page(store, pagination.key_range(None, None, ""), limit, cursor)
+
+
+async def count_keys(store: StoreOfPath) -> StoreQuery:
+    """The exact number of keys in the partitions that are read."""
+
+    def merge(parts: Sequence[Members]) -> Members:
+        return {"count": sum(part["count"] for part in parts)}
+
+    return StoreQuery(store, _all_partitions(store), lambda share: {"count": count(share)}, merge)
+
+
+async def windows(store: StoreOfPath, key: Key, first: FromTime, last: ToTime) -> StoreQuery:
+    """The windows of a key, e.g. the minutes of a shop, that start from the first time to the last, both included.
+
+    A window without sales does not exist.
+    """
+    definition = store.definition
+    if definition.window is None:
+        raise problems.NotWindowed(definition.name)
+    keys = window_keys(definition, key, *pagination.milliseconds(first, last, definition.window))
+    return StoreQuery(
+        store,
+        {store.partition_of(each) for each in keys},
+        lambda share: {"entries": _entries(look_up(store, share, keys))},
+        lambda parts: {"entries": _merged(parts)},
     )
 
 
-@look_ups.get(
-    "/local/keys/{key:path}",
-    summary="One key, here",
-    response_model=pagination.StoreEntry,
-    responses={**_ONE_KEY, **problems.responses(problems.UnknownKey, problems.NotHere, *_ERRORS)},
-)
-async def one_key_here(request: Request, store: StoreName, key: Key, if_none_match: IfNoneMatch = None) -> Response:
-    """The entry of a key from the copy that is here, the owner's or a standby's; the headers say which."""
-    found = await the_store(request, store)
-    stores: LocalStores = request.app.state.stores
-    partition = found.partition_of(key.encode())
-    if stores.materialiser.restored and partition not in found.tasks:
-        raise problems.NotHere(partition)
-    key_queries: KeyQueries = request.app.state.key_queries
-    render = pagination.renderer(found, key.encode(), if_none_match)
-    return await key_queries.answer_here(KeyQuery(found, key.encode(), render))
+def _page(store: StateStore, keys: KeyRange, limit: int, cursor: str | None) -> StoreQuery:
+    name = store.definition.name
+    remaining = pagination.resume(cursor, name, keys)
+
+    def page(entries: list[Members], *, more: bool) -> Members:
+        following = pagination.cursor_after(entries[-1]["key"].encode(), name, keys) if more and entries else None
+        return {"entries": entries, "next": following}
+
+    def read(share: ServingPartitions) -> Members:
+        found = scan(share, remaining, limit)
+        return page(_entries(found.rows), more=found.more)
+
+    def merge(parts: Sequence[Members]) -> Members:
+        entries = _merged(parts)
+        more = len(entries) > limit or any(part["next"] for part in parts)
+        return page(entries[:limit], more=more)
+
+    return StoreQuery(store, _all_partitions(store), read, merge)
+
+
+def _all_partitions(store: StateStore) -> Collection[int]:
+    return range(store.definition.changelog.partitions)
+
+
+def _entries(rows: Sequence[Row]) -> list[Members]:
+    return [pagination.entry_body(*row) for row in rows]
+
+
+def _merged(parts: Sequence[Members]) -> list[Members]:
+    return sorted((entry for part in parts for entry in part["entries"]), key=lambda entry: entry["key"].encode())
 
 
 class Operation(NamedTuple):
-    """A question about several keys, and the shape of its answer."""
+    """A query over several keys, and the shape of its result."""
 
     method: str
     path: str
     summary: str
     query: Callable[..., Awaitable[StoreQuery]]
     model: type[BaseModel]
-    errors: tuple[type[Problem], ...] = ()
+    problems: tuple[type[Problem], ...] = ()
 
 
 OPERATIONS = (
@@ -119,54 +237,37 @@ OPERATIONS = (
         "POST",
         "/keys",
         "Several keys",
-        store_queries.several_keys,
-        pagination.FoundKeys,
+        several_keys,
+        FoundKeys,
         (problems.UnreadableBody, problems.BodyTooLarge),
     ),
-    Operation("GET", "/range", "Keys from … to, or with a prefix", store_queries.key_range, pagination.EntryPage),
-    Operation("GET", "/all", "Every entry", store_queries.everything, pagination.EntryPage),
-    Operation("GET", "/count", "How many keys", store_queries.count_keys, pagination.Count),
-    Operation(
-        "GET",
-        "/windows/{key:path}",
-        "The windows of a key",
-        store_queries.windows,
-        pagination.Entries,
-        (problems.NotWindowed,),
-    ),
+    Operation("GET", "/range", "Keys from … to, or with a prefix", key_range, EntryPage),
+    Operation("GET", "/all", "Every entry", everything, EntryPage),
+    Operation("GET", "/count", "How many keys", count_keys, Count),
+    Operation("GET", "/windows/{key:path}", "The windows of a key", windows, Entries, (problems.NotWindowed,)),
 )
 
 
-def _add(operation: Operation) -> None:
-    """Both routes of an operation: all instances, and this one."""
+def _add_routes(operation: Operation) -> None:
+    """Add the route that reads all instances and the route that reads this instance."""
+    QueryOfRequest = Annotated[StoreQuery, Depends(operation.query)]  # noqa: N806 - a type
 
     async def everywhere(
-        request: Request,
-        max_lag: MaxLag = None,
-        query: StoreQuery = Depends(operation.query),  # noqa: B008
+        request: Request, scatter_gather: ScatterGatherDep, query: QueryOfRequest, max_lag: MaxLag = None
     ) -> Response:
-        asked: StoreQueries = request.app.state.store_queries
-        return await asked.everywhere(request, query, max_lag)
+        return json_response(await scatter_gather.read_all(request, query, max_lag))
 
     async def here(
-        request: Request,
-        partition: Partitions = None,
-        max_lag: MaxLag = None,
-        query: StoreQuery = Depends(operation.query),  # noqa: B008
+        scatter_gather: ScatterGatherDep, query: QueryOfRequest, partition: Partitions = None, max_lag: MaxLag = None
     ) -> Response:
-        asked: StoreQueries = request.app.state.store_queries
-        return await asked.here(query, pagination.checked_partitions(partition, query.store), max_lag)
+        numbers = pagination.checked_partitions(partition, query.store)
+        return json_response(await scatter_gather.read_local(query, numbers, max_lag))
 
     name, text = operation.query.__name__, operation.query.__doc__ or ""
+    local_text = f"{text}\n\nReads only the copies of this instance."
     for path, endpoint, summary, description, errors in (
-        (operation.path, everywhere, operation.summary, text, (*_ERRORS, *_OF_OTHERS)),
-        (
-            f"/local{operation.path}",
-            here,
-            f"{operation.summary}, here",
-            f"{text}\n\nOnly copies that are here.",
-            _ERRORS,
-        ),
+        (operation.path, everywhere, operation.summary, text, (*_PROBLEMS, *_FORWARDING_PROBLEMS)),
+        (f"/local{operation.path}", here, f"{operation.summary}, here", local_text, _PROBLEMS),
     ):
         router.add_api_route(
             path,
@@ -176,9 +277,9 @@ def _add(operation: Operation) -> None:
             summary=summary,
             description=description,
             response_model=operation.model,
-            responses=problems.responses(*operation.errors, *errors),
+            responses=problems.responses(*operation.problems, *errors),
         )
 
 
 for each in OPERATIONS:
-    _add(each)
+    _add_routes(each)

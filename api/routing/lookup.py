@@ -1,283 +1,247 @@
-"""The way of a request for one key, all of it: here if its partition is here, else one hop to whoever has it.
+"""Reads one key from the instance that can serve it.
 
-owner here ──► the local copy, active
-forwarded  ──► the local copy, as what the sender asks for, and nowhere else
-otherwise  ──► the owner; if the partition has moved from it, whoever the group says now, once;
-               if it does not answer, the standbys, nearest to the end first; each answer as it comes
+This instance owns the key   ──► read the local copy
+A peer forwarded the request ──► read the local copy and never forward again
+Another instance owns it     ──► forward to the owner; ask the group once more if the owner has changed;
+                                 forward to the standbys if the owner does not respond
 """
 
-import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
 
 import orjson
-from fastapi import Request, Response
+from fastapi import Request
 
 from api.http import headers, problems
 from api.http.metrics import Metrics
-from api.routing.peer_client import Forwarder, PeerError, PeerTimeoutError
-from services.interactive_queries.local import ReplicaStatus
-from services.interactive_queries.metadata import Cluster, Target
+from api.http.parameters import LONGEST_TIMEOUT_SECONDS
+from api.routing.locator import Locator, Target
+from api.routing.peer_client import PeerClient, PeerError, PeerRequest, PeerResponse, no_answer
+from services.interactive_queries.local import LocalInstance, ReplicaStatus
 from services.state_stores.assignment import Role
-from services.state_stores.contract import StoreClosedError
+from services.state_stores.contract import StoreError
 from services.state_stores.definition import ANY_VERSION, ReadConsistency, VersionedValue
 from services.state_stores.store import NotServingError, StateStore
 
-# Beyond what the caller itself wants to wait: for an owner that hangs, one standby, and the way between them.
+# Time for an owner that does not respond, for a standby, and for the network between them.
 _PATIENCE_SECONDS = 5.0
-# An owner that is alive answers in milliseconds; after this the next copy is asked.
+# A live owner responds within milliseconds. After this time the next copy is asked.
 _ATTEMPT_SECONDS = 1.0
-# Who has waited until the deadline answers too late.
-_ANSWER_SECONDS = 0.5
-_REDISCOVERY_SECONDS = 1.0
-_REDISCOVERY_STEP_SECONDS = 0.02
+# Reserves time to send the response before the deadline.
+_RESPONSE_SECONDS = 0.5
 
 
 @dataclass(slots=True)
-class KeyQuery:
-    """What is asked.
+class KeyRead:
+    """What to read.
 
     Attributes:
-        render: an entry, or None where there is none, to its answer.
-        awaited: what the entry must show.
-        wait_seconds: how long to wait for it.
-        max_lag: records that the answering copy may lag behind, if it is not active; None: any number.
-        partition: of the key.
+        consistency: the version that the caller requires.
+        wait_seconds: how long to wait for this version.
+        max_lag: how many records a standby may lag behind; None: any number.
+        request: the request of the client, which is forwarded unchanged; None for a read of this instance itself.
     """
 
     store: StateStore
     key: bytes
-    render: Callable[[VersionedValue | None], Response]
-    awaited: ReadConsistency = ANY_VERSION
+    consistency: ReadConsistency = ANY_VERSION
     wait_seconds: float = 0.0
     max_lag: int | None = None
+    request: Request | None = None
     partition: int = field(init=False)
+    _deadline: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.partition = self.store.partition_of(self.key)
 
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the response is due."""
+        now = time.monotonic()
+        if self._deadline is None:  # Most reads are served at once and need no deadline.
+            seconds = self.wait_seconds + _PATIENCE_SECONDS
+            self._deadline = now + (min(seconds, headers.seconds_left(self.request)) if self.request else seconds)
+        return max(0.0, self._deadline - now)
 
-class _Clock:
-    """The time that a request has; reckoned when it is asked for, as most are answered before."""
+    async def to_peer_request(self) -> PeerRequest:
+        if self.request:
+            return await PeerRequest.from_client(self.request)
+        parameters = {
+            "minSequence": self.consistency.sequence,
+            "openedTime": self.consistency.opened_time,
+            "erased": str(self.consistency.erased).lower(),
+            "timeout": f"{self.wait_seconds:.3f}",
+        }
+        path = f"/v1/stores/{self.store.definition.name}/keys/{quote(self.key, safe='')}?{urlencode(parameters)}"
+        return PeerRequest("GET", path.encode())
 
-    __slots__ = ("_query", "_request", "_started")
 
-    def __init__(self, query: KeyQuery, request: Request | None = None) -> None:
-        self._query = query
-        self._request = request
-        self._started = time.monotonic()
+class LocalRead(NamedTuple):
+    """What the local copy holds.
+
+    Attributes:
+        value: None if the key does not exist.
+        served_by: URL of this instance.
+    """
+
+    value: VersionedValue | None
+    status: ReplicaStatus
+    served_by: str
 
     @property
-    def left(self) -> float:
-        seconds = self._query.wait_seconds + _PATIENCE_SECONDS
-        if self._request:
-            seconds = min(seconds, deadline_of(self._request))
-        return max(0.0, self._started + seconds - time.monotonic())
+    def sequence(self) -> int:
+        return self.value.sequence if self.value else 0
+
+    def freshness(self) -> headers.RawHeaders:
+        return headers.freshness(self.served_by, self.status, self.sequence)
 
 
-_Found = tuple[ReplicaStatus, VersionedValue | None]
-"""How a copy stood, and what was then read."""
+class Lookup:
+    """Reads single keys."""
 
-
-class KeyQueries:
-    """Answers key queries."""
-
-    def __init__(self, cluster: Cluster, forwarder: Forwarder, metrics: Metrics) -> None:
-        self._local = cluster.local
-        self._metadata = cluster.metadata
-        self._reports = cluster.reports
-        self._forwarder = forwarder
+    def __init__(self, local: LocalInstance, locator: Locator, peers: PeerClient, metrics: Metrics) -> None:
+        self._local = local
+        self._locator = locator
+        self._peers = peers
         self._metrics = metrics
 
-    def store(self, name: str) -> StateStore:
-        return self._local.stores.by_name[name]
+    async def value_of(
+        self, store: str, key: str, consistency: ReadConsistency = ANY_VERSION, wait_seconds: float = 0.0
+    ) -> dict[str, Any] | None:
+        """Read the JSON value of a key for this instance itself. Returns None if the key does not exist.
 
-    async def answer(self, request: Request, query: KeyQuery) -> Response:
-        """The answer, ours or another instance's; raises Problem."""
-        if asked_as := headers.received(request, headers.FORWARDED_TO):
-            return await self._as_asked(query, asked_as, _Clock(query, request))
-        clock = None
-        if self._local.owns(query.store, query.partition):
+        Raises Problem if no instance has the required version within the time.
+        """
+        wait_seconds = min(max(0.0, wait_seconds), LONGEST_TIMEOUT_SECONDS)
+        found = await self.find(KeyRead(self._local.stores.by_name[store], key.encode(), consistency, wait_seconds))
+        if isinstance(found, LocalRead):
+            return orjson.loads(found.value.body) if found.value else None
+        if found.status_code == HTTPStatus.OK:
+            value: dict[str, Any] = orjson.loads(found.content)["value"]
+            return value
+        if found.status_code == HTTPStatus.NOT_FOUND:
+            return None
+        raise problems.OtherProblem.from_response(found.content, found.headers.get("retry-after"))
+
+    async def find(self, read: KeyRead) -> LocalRead | PeerResponse:
+        """Read the key wherever it is. Raises Problem."""
+        if read.request and (role := headers.received(read.request, headers.FORWARDED_TO)):
+            return await self.serve_forwarded(read, role)
+        if self._local.owns(read.store, read.partition):
             try:
-                if query.awaited == ANY_VERSION:
-                    return self._respond(query, *self._read(query))
-                clock = _Clock(query, request)
-                return await self._here(query, clock, as_owner=True)
+                return await self.read_local(read, as_owner=True)
             except problems.Problem as problem:
                 if not problem.another_may_answer:
                     raise
-        return await self._elsewhere(request, query, clock or _Clock(query, request))
+        return await self.forward(read)
 
-    async def answer_here(self, query: KeyQuery) -> Response:
-        """The answer from the copy that is here, whoever owns the partition; raises Problem."""
-        return await self._here(query, _Clock(query), as_owner=False)
+    async def serve_forwarded(self, read: KeyRead, role: str) -> LocalRead:
+        """Read the local copy for a peer, in the role that the peer expects. Raises Problem."""
+        # An instance without a lease knows no better than the peer who the owner is, but it may have a copy.
+        as_owner = role == Role.ACTIVE and self._local.membership.lease_holds
+        if as_owner and not self._local.owns(read.store, read.partition):
+            raise problems.NotTheOwner(read.partition)
+        return await self.read_local(read, as_owner=as_owner)
 
-    async def _as_asked(self, query: KeyQuery, asked_as: str, clock: _Clock) -> Response:
-        """Answer another instance; never ask a third."""
-        # One that is cut off from the group does not know better than the sender, and has at least a copy.
-        as_owner = asked_as == Role.ACTIVE and self._local.membership.lease_holds
-        return await self._here(query, clock, as_owner=as_owner)
+    async def read_local(self, read: KeyRead, *, as_owner: bool = False) -> LocalRead:
+        """Read the local copy. Wait until it has the required version.
 
-    async def _here(self, query: KeyQuery, clock: _Clock, *, as_owner: bool) -> Response:
-        """Answer from the local copy; as the owner only for as long as this instance is that."""
-        found: list[_Found] = []
+        Args:
+            as_owner: stop to wait when this instance loses the partition.
 
-        def read() -> VersionedValue | None:
-            if as_owner and not self._local.owns(query.store, query.partition):
-                raise problems.NotTheOwner(query.partition)
-            found[:] = [self._read(query)]
-            return found[0][1]
+        Raises:
+            Problem: this instance cannot serve the read, or the time is over.
+        """
+        if read.consistency == ANY_VERSION:
+            return self._checked(read, self.read_copy(read))
 
-        seconds = min(query.wait_seconds, max(0.0, clock.left - _ANSWER_SECONDS))
-        await self._local.stores.waiters.wait(query.key, query.awaited, seconds, read)
-        return self._respond(query, *found[0])
+        def read_again() -> LocalRead:
+            if as_owner and not self._local.owns(read.store, read.partition):
+                raise problems.NotTheOwner(read.partition)
+            return self.read_copy(read)
 
-    def _read(self, query: KeyQuery) -> _Found:
-        """Read the copy that is here, whoever owns the partition."""
+        seconds = min(read.wait_seconds, max(0.0, read.seconds_left - _RESPONSE_SECONDS))
+        found = await self._local.stores.waiters.wait(
+            read.key, read_again, lambda found: read.consistency.is_satisfied_by(found.value), seconds
+        )
+        return self._checked(read, found)
+
+    def read_copy(self, read: KeyRead) -> LocalRead:
+        """Read the local copy as it is. Raises Problem."""
         try:
-            task = query.store.serving(query.partition)
-            return self._local.status_of(query.store, task), task.get(query.key)
-        except NotServingError as error:
-            raise problems.not_serving(error) from error
-        except StoreClosedError as error:
-            raise problems.Stopping from error
+            task = read.store.serving(read.partition)
+            # The status before the read never claims more than the read returns.
+            status, value = self._local.status_of(read.store, task), task.get(read.key)
+        except (NotServingError, StoreError) as error:
+            raise problems.from_store_error(error, read.partition) from error
+        return LocalRead(value, self._local.confirm(read.store, status), self._local.url)
 
-    def _respond(self, query: KeyQuery, before: ReplicaStatus, entry: VersionedValue | None) -> Response:
-        standing = self._local.confirm(query.store, before)
-        sequence = entry.sequence if entry else 0
-        own_headers = headers.freshness(self._local.url, standing, sequence)
+    def _checked(self, read: KeyRead, found: LocalRead) -> LocalRead:
+        """Raise Problem if what was found is older than the caller allows."""
+        problem: problems.Problem
+        if not found.status.is_within(read.max_lag):
+            problem = problems.TooStale(read.max_lag or 0, found.status.lag if found.status.lag_known else None)
+        elif read.consistency != ANY_VERSION and not read.consistency.is_satisfied_by(found.value):
+            problem = problems.SequenceNotReached(read.consistency.sequence, found.sequence)
+        else:
+            if found.status.stale and found.value:
+                self._metrics.stale_answers.inc()
+            return found
+        problem.headers = headers.texts(found.freshness())
+        raise problem
+
+    async def forward(self, read: KeyRead) -> LocalRead | PeerResponse:
+        """Ask the owner and then the standbys until one of them answers. Raises Problem if none does."""
+        failures: dict[str, PeerError] = {}
         try:
-            if not standing.is_within(query.max_lag):
-                raise problems.TooStale(query.max_lag or 0, standing.lag if standing.lag_known else None)
-            if not query.awaited.is_satisfied_by(entry):
-                raise problems.SequenceNotReached(query.awaited.sequence, sequence)
-            response = query.render(entry)
-        except problems.Problem as problem:
-            problem.headers = {**problem.headers, **headers.texts(own_headers)}
-            raise
-        response.raw_headers.extend(own_headers)
-        if standing.stale:
-            self._metrics.stale_answers.inc()
-        return response
+            return await self._ask_copies(read, failures, is_rediscovered=False)
+        except _OwnerChangedError:
+            await self._locator.rediscover(time.monotonic() + read.seconds_left)
+            return await self._ask_copies(read, failures, is_rediscovered=True)
 
-    async def _elsewhere(self, request: Request, query: KeyQuery, clock: _Clock) -> Response:
-        """Try the owner, then the copies, until one answers."""
-        attempts = _Attempts()
-        response = await self._try_all(request, query, clock, attempts)
-        if response is None and attempts.moved:
-            await self._rediscover(clock)
-            attempts.forget_answers()
-            response = await self._try_all(request, query, clock, attempts)
-        if response is not None:
-            return response
-        return attempts.outcome(query.partition)
-
-    async def _try_all(
-        self, request: Request, query: KeyQuery, clock: _Clock, attempts: "_Attempts"
-    ) -> Response | None:
-        targets = [
-            each for each in self._metadata.targets(query.store, query.partition) if each.url not in attempts.failed
-        ]
-        for number, target in enumerate(targets):
-            if clock.left <= 0:
+    async def _ask_copies(
+        self, read: KeyRead, failures: dict[str, PeerError], *, is_rediscovered: bool
+    ) -> LocalRead | PeerResponse:
+        """Ask the instances that have a copy, except those that have failed before."""
+        refusals: list[PeerResponse] = []
+        targets = [each for each in self._locator.targets(read.store, read.partition) if each.url not in failures]
+        for target in targets:
+            if not (left := read.seconds_left):
                 break
-            is_last = number == len(targets) - 1
-            patience = clock.left if is_last else min(clock.left, query.wait_seconds + _ATTEMPT_SECONDS)
-            response = await self._try(request, query, target, clock, patience, attempts)
-            if response is not None:
-                return response
-            if attempts.moved and not attempts.rediscovered:
-                break
-        return None
+            patience = left if target is targets[-1] else min(left, read.wait_seconds + _ATTEMPT_SECONDS)
+            try:
+                found = await self._ask(read, target, patience)
+            except PeerError as error:
+                failures[target.url] = error
+                continue
+            if isinstance(found, LocalRead) or found.problem_code not in problems.ANOTHER_MAY_ANSWER:
+                return found
+            if found.problem_code != problems.NotTheOwner.code:
+                refusals.append(found)
+            elif not is_rediscovered:
+                raise _OwnerChangedError
+        if not refusals:
+            raise no_answer(read.partition, dict(sorted(failures.items())))
+        return refusals[0]  # from the instance that is nearest to the owner
 
-    async def _try(
-        self,
-        request: Request,
-        query: KeyQuery,
-        target: Target,
-        clock: _Clock,
-        patience: float,
-        attempts: "_Attempts",
-    ) -> Response | None:
-        """One instance's answer; None, and a note of why, where another one may have a better one."""
+    async def _ask(self, read: KeyRead, target: Target, patience: float) -> LocalRead | PeerResponse:
         if target.url == self._local.url:
             try:
-                return await self._here(query, clock, as_owner=False)
+                return await self.read_local(read)
             except problems.Problem as problem:
-                if not problem.another_may_answer:
-                    raise
-                attempts.note_refusal(problem.code, problem.response())
-                return None
+                return PeerResponse.from_problem(problem)
         try:
-            response = await self._forwarder.forward(request, target, min(clock.left, patience), patience)
+            response = await self._peers.forward(await read.to_peer_request(), target, read.seconds_left, patience)
         except PeerError as error:
-            self._reports.suspect(target.url, str(error))
-            self._metrics.forwarded.labels("timeout" if isinstance(error, PeerTimeoutError) else "unreachable").inc()
-            attempts.note_failure(target.url, error)
-            return None
-        kind = problem_of(response)
-        if kind in problems.ANOTHER_MAY_ANSWER:
-            self._metrics.forwarded.labels("refused").inc()
-            attempts.note_refusal(kind, response)
-            return None
-        self._metrics.forwarded.labels("answered").inc()
+            self._metrics.forwarded.labels(error.outcome).inc()
+            raise
+        is_refused = response.problem_code in problems.ANOTHER_MAY_ANSWER
+        self._metrics.forwarded.labels("refused" if is_refused else "answered").inc()
         return response
 
-    async def _rediscover(self, clock: _Clock) -> None:
-        """Wait until the group has been asked anew; what is known by then has to do."""
-        before = self._local.membership.view
-        self._local.membership.refresh()
-        limit = time.monotonic() + min(clock.left, _REDISCOVERY_SECONDS)
-        while self._local.membership.view is before and time.monotonic() < limit:  # noqa: ASYNC110  # another thread's
-            await asyncio.sleep(_REDISCOVERY_STEP_SECONDS)
 
-
-class _Attempts:
-    """What has been tried for a request, and in vain."""
-
-    def __init__(self) -> None:
-        self.failed: dict[str, PeerError] = {}
-        self.moved = False
-        self.rediscovered = False
-        self._refusals: list[Response] = []
-
-    def note_failure(self, url: str, error: PeerError) -> None:
-        self.failed[url] = error
-
-    def note_refusal(self, kind: str, response: Response) -> None:
-        self.moved = self.moved or kind == problems.NotTheOwner.code
-        if kind != problems.NotTheOwner.code:
-            self._refusals.append(response)
-
-    def forget_answers(self) -> None:
-        """Ask again whoever has answered; not whoever has not."""
-        self._refusals.clear()
-        self.rediscovered = True
-
-    def outcome(self, partition: int) -> Response:
-        """What the caller is told: the first refusal, as that came from nearest to the owner, or else what failed."""
-        if self._refusals:
-            return self._refusals[0]
-        if self.failed:
-            timed_out = any(isinstance(error, PeerTimeoutError) for error in self.failed.values())
-            return problems.owner_unreachable(partition, sorted(self.failed), timed_out=timed_out).response()
-        return problems.Rebalancing(partition).response()
-
-
-def deadline_of(request: Request) -> float:
-    """Seconds that the sender has left by its own word; infinity if it does not say."""
-    try:
-        return max(0.0, float(headers.received(request, headers.DEADLINE) or "inf"))
-    except ValueError:
-        return float("inf")
-
-
-def problem_of(response: Response) -> str | None:
-    """The last part of a problem's type; None for an answer that is no problem."""
-    if response.headers.get("content-type") != problems.MEDIA_TYPE:
-        return None
-    try:
-        return str(orjson.loads(response.body)["type"]).removeprefix(problems.TYPE_PREFIX)
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return None
+class _OwnerChangedError(Exception):
+    """The instance that the group named as the owner does not own the partition any more."""

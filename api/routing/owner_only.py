@@ -1,96 +1,82 @@
-"""The way of a request that only the owner of a key may answer: here, or one hop away; no copy stands in.
+"""Forwards requests that only the owner of a key may serve.
 
-What a command has come to is decided by looking at its record and then writing the next one, and two instances that
-did so at once would both see nothing. The owner of the record's partition does it one after the other.
+The owner decides about a command: it reads the record of the command and then writes the next one. Two instances that
+did so at the same time would both find no record. Therefore no standby may replace the owner.
 """
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable
 
-from fastapi import Request, Response
+from fastapi import Request
 
 from api.http import headers, problems
-from api.routing.lookup import deadline_of, problem_of
-from api.routing.peer_client import Forwarder, PeerError, PeerTimeoutError
-from services.interactive_queries.metadata import Cluster, MetadataNotAvailableError, Target
+from api.routing.locator import Locator, Target
+from api.routing.peer_client import PeerClient, PeerError, PeerRequest, PeerResponse, no_answer
+from services.interactive_queries.local import LocalInstance
 from services.state_stores.assignment import Role
 from services.state_stores.store import NotServingError, StateStore
 
-_REDISCOVERY_SECONDS = 1.0
-_REDISCOVERY_STEP_SECONDS = 0.02
 
+class OwnerOnly:
+    """Forwards requests to the owner of a key."""
 
-class OwnerRequests:
-    """Hands requests to owners."""
+    def __init__(self, local: LocalInstance, locator: Locator, peers: PeerClient) -> None:
+        self._local = local
+        self._locator = locator
+        self._peers = peers
 
-    def __init__(self, cluster: Cluster, forwarder: Forwarder) -> None:
-        self._local = cluster.local
-        self._metadata = cluster.metadata
-        self._reports = cluster.reports
-        self._forwarder = forwarder
-
-    async def answer(
-        self, request: Request, store: StateStore, key: bytes, act: Callable[[], Awaitable[Response]], seconds: float
-    ) -> Response:
-        """What ``act`` answers on the instance that owns the key's partition; raises Problem.
+    async def forward(self, request: Request, store: StateStore, key: bytes, seconds: float) -> PeerResponse | None:
+        """Forward the request to the owner of the key. Return None if this instance is the owner and must serve it.
 
         Args:
-            seconds: that another instance may take.
+            seconds: how long the owner may take.
+
+        Raises:
+            Problem: no owner can serve the request now.
         """
         partition = store.partition_of(key)
-        if headers.FORWARDED_TO in request.headers:
-            # Whoever sent it knows the owner; asked a third, two that know differently would play ball.
-            self.require_ownership(store, partition)
-            return await act()
-        until = time.monotonic() + min(seconds, deadline_of(request))
-        for is_last in (False, True):
-            response = await self._once(request, store, key, act, until)
-            if response is not None:
-                return response
-            if not is_last:
-                await self._rediscover(until)
-        raise problems.Rebalancing(partition)
+        if self._must_serve(request, store, partition):
+            return None
+        deadline = time.monotonic() + min(seconds, headers.seconds_left(request))
+        response = await self._forward_to_owner(request, store, partition, deadline)
+        if response is None:
+            await self._locator.rediscover(deadline)
+            if self._must_serve(request, store, partition):
+                return None
+            response = await self._forward_to_owner(request, store, partition, deadline)
+        if response is None:
+            raise problems.Rebalancing(partition)
+        return response
 
     def require_ownership(self, store: StateStore, partition: int) -> None:
-        """Raise Problem unless nobody else can own the partition now, and all of its records are here."""
+        """Raise Problem unless this instance is the only possible owner and has applied all records."""
         if not self._local.owns(store, partition):
             raise problems.NotTheOwner(partition)
         try:
-            standing = self._local.status(store, partition)
+            status = self._local.status(store, partition)
         except NotServingError as error:
-            raise problems.not_serving(error) from error
-        if standing.stale:
+            raise problems.from_store_error(error, partition) from error
+        if status.stale:
             raise problems.OwnerInDoubt(partition)
 
-    async def _once(
-        self, request: Request, store: StateStore, key: bytes, act: Callable[[], Awaitable[Response]], until: float
-    ) -> Response | None:
-        """The owner's answer; None if nobody is known to be that, or whoever was is not any more."""
-        partition = store.partition_of(key)
-        try:
-            owner = self._metadata.of_key(store, key).active
-        except MetadataNotAvailableError:
-            return None
-        if owner == self._local.url:
-            if not self._local.owns(store, partition):
-                return None
+    def _must_serve(self, request: Request, store: StateStore, partition: int) -> bool:
+        # A forwarded request is never forwarded again: instances that disagree about the owner would go on for ever.
+        if headers.FORWARDED_TO in request.headers or self._local.owns(store, partition):
             self.require_ownership(store, partition)
-            return await act()
-        left = max(0.0, until - time.monotonic())
-        try:
-            response = await self._forwarder.forward(request, Target(owner, Role.ACTIVE), left, left)
-        except PeerError as error:
-            self._reports.suspect(owner, str(error))
-            timed_out = isinstance(error, PeerTimeoutError)
-            raise problems.owner_unreachable(partition, [owner], timed_out=timed_out) from error
-        return None if problem_of(response) == problems.NotTheOwner.code else response
+            return True
+        return False
 
-    async def _rediscover(self, until: float) -> None:
-        """Wait until the group has been asked anew; what is known by then has to do."""
-        membership = self._local.membership
-        before = membership.view
-        membership.refresh()
-        limit = min(until, time.monotonic() + _REDISCOVERY_SECONDS)
-        while membership.view is before and time.monotonic() < limit:  # noqa: ASYNC110  # another thread's
-            await asyncio.sleep(_REDISCOVERY_STEP_SECONDS)
+    async def _forward_to_owner(
+        self, request: Request, store: StateStore, partition: int, deadline: float
+    ) -> PeerResponse | None:
+        """The response of the owner; None if no owner is known, or if it does not own the partition any more."""
+        owner = self._locator.owner(store, partition)
+        if owner in (None, self._local.url):
+            return None
+        left = max(0.0, deadline - time.monotonic())
+        try:
+            response = await self._peers.forward(
+                await PeerRequest.from_client(request), Target(owner, Role.ACTIVE), left, left
+            )
+        except PeerError as error:
+            raise no_answer(partition, {owner: error}) from error
+        return None if response.problem_code == problems.NotTheOwner.code else response

@@ -1,16 +1,19 @@
-"""Requests to the other instances: over pooled connections, one hop, never to anybody outside of the group."""
+"""Sends requests to the other instances of the group over pooled connections."""
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 import httpx
+import orjson
 import structlog
-from fastapi import Request, Response
+from fastapi import Request
 from pydantic import ValidationError
 
-from api.http import headers
-from services.interactive_queries.metadata import ClusterMetadata, Target
+from api.http import headers, problems
+from api.routing.locator import Locator, Target
 from services.interactive_queries.reports import InstanceReport, PeerReports
 
 log = structlog.get_logger(__name__)
@@ -24,70 +27,137 @@ _LIMITS = httpx.Limits(max_connections=512, max_keepalive_connections=64, keepal
 
 
 class PeerError(Exception):
-    """An instance gave no answer."""
+    """A peer did not respond.
+
+    Attributes:
+        outcome: the label of the metric.
+    """
+
+    outcome: str
 
 
 class PeerUnreachableError(PeerError):
-    """It refused the connection, or broke it."""
+    """The peer refused or closed the connection."""
+
+    outcome = "unreachable"
 
 
 class PeerTimeoutError(PeerError):
-    """It did not answer in time."""
+    """The peer did not respond in time."""
+
+    outcome = "timeout"
 
 
-class Forwarder:
-    """Asks other instances of the group."""
+def no_answer(partition: int, failures: Mapping[str, PeerError]) -> problems.Problem:
+    """The problem of a request that no instance answered.
 
-    def __init__(self) -> None:
-        # It logs every URL, and ours hold card numbers.
-        logging.getLogger("httpx").setLevel(logging.WARNING)
-        # No proxy from the environment, no redirects: an answer comes from the instance that was asked or not at all.
-        self._client = httpx.AsyncClient(trust_env=False, follow_redirects=False, limits=_LIMITS)
+    Args:
+        failures: URL to error, for each peer that did not respond.
+    """
+    if not failures:
+        return problems.Rebalancing(partition)
+    timed_out = any(isinstance(error, PeerTimeoutError) for error in failures.values())
+    return (problems.OwnerTimeout if timed_out else problems.OwnerUnreachable)(partition, list(failures))
 
-    async def forward(
-        self, request: Request, target: Target, seconds_left: float, patience: float, *, path: bytes | None = None
-    ) -> Response:
-        """Send a request on as it is; returns the answer as it is, headers of the connection left out.
+
+class PeerRequest(NamedTuple):
+    """A request to a peer.
+
+    Attributes:
+        path: the path and the query, percent-encoded.
+    """
+
+    method: str
+    path: bytes
+    headers: Mapping[str, str] = {}
+    content: bytes | None = None
+
+    @classmethod
+    async def from_client(cls, request: Request, path: bytes | None = None) -> "PeerRequest":
+        """Copy the request of a client.
 
         Args:
-            target: an instance of the group, and as what it is asked.
-            seconds_left: until the caller's deadline; passed on.
-            patience: seconds to wait for this instance.
-            path: raw, with its query; None for the request's own.
-
-        Raises:
-            PeerError: there was no answer.
+            path: replaces the path and the query of the client.
         """
-        sent = {name: value for name in headers.REQUEST_HEADERS if (value := request.headers.get(name)) is not None}
-        sent |= {headers.FORWARDED_TO: target.role.value, headers.DEADLINE: f"{seconds_left:.3f}"}
         if path is None:
             path, query = request.scope.get("raw_path") or request.url.path.encode(), request.scope["query_string"]
             path = path + b"?" + query if query else path
-        url = httpx.URL(target.url).copy_with(raw_path=_literal(path))
-        content = await request.body() if request.method == "POST" else None
-        timeout = httpx.Timeout(patience, connect=min(patience, _CONNECT_SECONDS))
+        copied = {name: value for name in headers.REQUEST_HEADERS if (value := request.headers.get(name)) is not None}
+        return cls(request.method, path, copied, await request.body() if request.method == "POST" else None)
+
+
+class PeerResponse(NamedTuple):
+    """The response of an instance, without the headers that belong to the connection."""
+
+    content: bytes
+    status_code: int
+    headers: Mapping[str, str]
+
+    @classmethod
+    def from_problem(cls, problem: problems.Problem) -> "PeerResponse":
+        """The response that a peer would get for a problem of this instance."""
+        response = problem.response()
+        return cls(bytes(response.body), response.status_code, dict(response.headers))
+
+    @property
+    def problem_code(self) -> str | None:
+        """The last part of the problem type; None if the response is not a problem."""
+        if self.headers.get("content-type") != problems.MEDIA_TYPE:
+            return None
+        try:
+            return str(orjson.loads(self.content)["type"]).removeprefix(problems.TYPE_PREFIX)
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            return None
+
+
+class PeerClient:
+    """Sends requests to peers. Each request goes to one peer, which never forwards it again."""
+
+    def __init__(self, reports: PeerReports) -> None:
+        self._reports = reports
+        # httpx logs every URL, and our URLs contain card numbers.
+        logging.getLogger("httpx").setLevel(logging.WARNING)
+        # A proxy or a redirect could send the request to a server outside of the group.
+        self._client = httpx.AsyncClient(trust_env=False, follow_redirects=False, limits=_LIMITS)
+
+    async def forward(self, request: PeerRequest, target: Target, seconds_left: float, patience: float) -> PeerResponse:
+        """Send a request to a peer. A peer that does not respond becomes a suspect.
+
+        Args:
+            target: the peer, and the role in which it reads.
+            seconds_left: time until the deadline of the client. The peer receives it.
+            patience: seconds to wait for the response.
+
+        Raises:
+            PeerError: there is no response.
+        """
+        own_headers = {headers.FORWARDED_TO: target.role.value, headers.DEADLINE: f"{seconds_left:.3f}"}
         try:
             async with asyncio.timeout(patience):
-                answer = await self._client.request(
+                response = await self._client.request(
                     request.method,
-                    url,
-                    headers={"accept-encoding": "identity", **sent},
-                    content=content,
-                    timeout=timeout,
+                    httpx.URL(target.url).copy_with(raw_path=_escape_dots(request.path)),
+                    headers={"accept-encoding": "identity", **request.headers, **own_headers},
+                    content=request.content,
+                    timeout=httpx.Timeout(patience, connect=min(patience, _CONNECT_SECONDS)),
                 )
         except (httpx.TimeoutException, TimeoutError) as error:
-            raise PeerTimeoutError(f"{target.url} did not answer within {patience:.1f} s") from error
+            reason = f"{target.url} did not answer within {patience:.1f} s"
+            self._reports.suspect(target.url, reason)
+            raise PeerTimeoutError(reason) from error
         except httpx.HTTPError as error:
-            raise PeerUnreachableError(f"{target.url}: {type(error).__name__} {error}".strip()) from error
-        kept = {name: value for name in headers.RESPONSE_HEADERS if (value := answer.headers.get(name)) is not None}
-        return Response(answer.content, answer.status_code, kept)
+            reason = f"{target.url}: {type(error).__name__} {error}".strip()
+            self._reports.suspect(target.url, reason)
+            raise PeerUnreachableError(reason) from error
+        kept = {name: value for name in headers.RESPONSE_HEADERS if (value := response.headers.get(name)) is not None}
+        return PeerResponse(response.content, response.status_code, kept)
 
     async def report(self, url: str, group: str) -> InstanceReport:
-        """What an instance says of itself; raises PeerError, also if something else listens where it should be."""
+        """The report of the instance at a URL. Raises PeerError, also if another process listens at the URL."""
         try:
             async with asyncio.timeout(_REPORT_SECONDS):
-                answer = await self._client.get(url + REPORT_PATH, timeout=_REPORT_SECONDS)
-            report = InstanceReport.model_validate_json(answer.content)
+                response = await self._client.get(url + REPORT_PATH, timeout=_REPORT_SECONDS)
+            report = InstanceReport.model_validate_json(response.content)
         except (httpx.HTTPError, TimeoutError, ValidationError) as error:
             raise PeerUnreachableError(f"{url}: {type(error).__name__}") from error
         if (report.url, report.group) != (url, group):
@@ -98,43 +168,40 @@ class Forwarder:
         await self._client.aclose()
 
 
-def _literal(path: bytes) -> bytes:
-    """The path and query so that httpx leaves them as they are.
-
-    It resolves the segments "." and "..", which a key may hold: that would be another key, or another route.
-    """
+def _escape_dots(path: bytes) -> bytes:
+    """Escape the segments "." and "..". httpx would resolve them, but a key may contain them."""
     path, mark, query = path.partition(b"?")
     segments = (each.replace(b".", b"%2E") if each in (b".", b"..") else each for each in path.split(b"/"))
     return b"/".join(segments) + mark + query
 
 
 class ReportCollector:
-    """Keeps the reports of the other instances fresh, as a task of the event loop."""
+    """Collects the reports of all peers every second. It runs as a task of the event loop."""
 
-    def __init__(self, forwarder: Forwarder, metadata: ClusterMetadata, reports: PeerReports, group: str) -> None:
-        self._forwarder = forwarder
-        self._metadata = metadata
+    def __init__(self, peers: PeerClient, locator: Locator, reports: PeerReports, group: str) -> None:
+        self._peers = peers
+        self._locator = locator
         self._reports = reports
         self._group = group
         self._wanted = asyncio.Event()
 
     def collect_soon(self) -> None:
-        """Do not wait for the next interval: the group has changed. Called in the event loop."""
+        """Collect at once, because the group has changed. Call it in the event loop."""
         self._wanted.set()
 
     async def run(self) -> None:
         while True:
-            peers = self._metadata.peers
-            self._reports.keep_only(peers)
-            await asyncio.gather(*(self._ask(url) for url in peers))
+            urls = self._locator.peers
+            self._reports.keep_only(urls)
+            await asyncio.gather(*(self._collect(url) for url in urls))
             with suppress(TimeoutError):
                 async with asyncio.timeout(_REPORT_INTERVAL_SECONDS):
                     await self._wanted.wait()
             self._wanted.clear()
 
-    async def _ask(self, url: str) -> None:
+    async def _collect(self, url: str) -> None:
         try:
-            report = await self._forwarder.report(url, self._group)
+            report = await self._peers.report(url, self._group)
         except PeerError as error:
             if self._reports.why_suspect(url) is None:
                 log.warning("an instance does not answer", instance=url, error=str(error))

@@ -1,4 +1,4 @@
-"""A Compose project: the containers that belong to one run of the compose files."""
+"""A Compose project: the containers of one run of the compose files."""
 
 import json
 import os
@@ -20,17 +20,17 @@ _LABEL = "com.docker.compose"
 
 
 class ContainersError(RuntimeError):
-    """The engine or Compose could not do what was asked; the message has the last lines of what it said."""
+    """A command of the engine or of Compose failed. The message has the last lines of its output."""
 
 
 @dataclass(frozen=True)
 class Container:
-    """One container, as the engine has it now.
+    """The present state of one container.
 
     Attributes:
         state: created, running, restarting, exited …
-        exit_status: of the last end of its process.
-        restarts: how often the engine has started it again by itself.
+        exit_status: the last exit status of its process.
+        restarts: the number of restarts by the engine.
     """
 
     id: str
@@ -47,11 +47,11 @@ class Container:
 
 @dataclass(frozen=True)
 class ComposeProject:
-    """One run of the compose files, under a name of its own.
+    """One run of the compose files with its own name.
 
     Attributes:
-        environment: what the files interpolate; the caller's own environment is left out but for what tools need.
-        profiles: groups of services beside those that always run.
+        environment: the variables of the compose files. LOYALTY_ and COMPOSE_ variables of the caller are ignored.
+        profiles: optional groups of services.
     """
 
     name: str
@@ -60,20 +60,20 @@ class ComposeProject:
     files: Sequence[Path] = (COMPOSE_FILE,)
 
     def build(self, *services: str) -> None:
-        """Make the images; what has not changed comes from the builder's cache."""
+        """Build the images. Unchanged parts come from the cache."""
         self.compose("build", *services)
 
     def up(self, *services: str, scale: Mapping[str, int] | None = None) -> None:
-        """Start what is not running, each service when those it needs are healthy or done; keeps other replicas."""
+        """Start the services that do not run, each one after its dependencies. Other replicas stay."""
         scales = [part for service, number in (scale or {}).items() for part in ("--scale", f"{service}={number}")]
         self.compose("up", "--detach", "--no-recreate", *scales, *services)
 
     def down(self) -> None:
-        """Stop and remove everything of the project, its data included; nothing happens where nothing is."""
+        """Stop and remove all containers and data of the project."""
         self.compose("down", "--volumes", "--remove-orphans", "--timeout", "10")
 
     def containers(self, *services: str) -> list[Container]:
-        """Those that exist, of all or of these services, by service and number."""
+        """The containers of all or of these services, sorted by service and number."""
         filters = ["--filter", f"label={_LABEL}.project={self.name}"]
         if not (ids := engine("ps", "--all", "--quiet", "--no-trunc", *filters).split()):
             return []
@@ -81,17 +81,17 @@ class ComposeProject:
         return [container for container in found if not services or container.service in services]
 
     def container(self, service: str) -> Container:
-        """The first of a service. Raises ContainersError if there is none."""
+        """The first container of a service. Raises ContainersError if there is none."""
         for container in self.containers(service):
             return container
         raise ContainersError(f"{self.name} has no container of {service}")
 
     def url(self, container: Container, port: int) -> str:
-        """Where this machine reaches a port that a container publishes."""
+        """The URL of a published port of a container."""
         return f"http://{engine('port', container.id, str(port)).split()[0]}"
 
     def compose(self, *arguments: str) -> str:
-        """Run a command of Compose on this project. Raises ContainersError."""
+        """Run a Compose command on this project. Raises ContainersError."""
         files = [part for path in self.files for part in ("--file", str(path))]
         profiles = [part for profile in self.profiles for part in ("--profile", profile)]
         command = [*compose_command(), "--project-name", self.name, *files, *profiles, *arguments]
@@ -118,42 +118,42 @@ def log_of(container: Container, *options: str) -> str:
 
 
 def last_lines(container: Container) -> str:
-    """The end of a container's log, for an error message."""
+    """The last lines of the log of a container, for an error message."""
     lines = log_of(container, "--tail", str(_LOG_LINES)).splitlines()
     return "\n  ".join([f"The end of the log of {container.service} ({container.id[:12]}):", *lines])
 
 
 def engine(*arguments: str) -> str:
-    """Run a docker command; returns its output. Raises ContainersError."""
+    """Run a docker command and return its output. Raises ContainersError."""
     return _run(["docker", *arguments], os.environ)
 
 
 @cache
 def compose_command() -> tuple[str, ...]:
-    """Compose v2 where it is installed, else docker-compose. Raises ContainersError."""
+    """Compose v2 if it is installed, otherwise docker-compose. Raises ContainersError."""
     if shutil.which("docker") is None:
-        raise ContainersError("there is no docker here: install an engine (Debian: docker.io docker-compose)")
+        raise ContainersError("docker is not installed: install an engine (Debian: docker.io docker-compose)")
     if subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode == 0:
         return "docker", "compose"
     if shutil.which("docker-compose") is None:
-        raise ContainersError("there is no Compose here: install its plugin, or docker-compose 1.29")
+        raise ContainersError("Compose is not installed: install its plugin, or docker-compose 1.29")
     return ("docker-compose",)
 
 
 def _is_interpolated(name: str) -> bool:
-    """A developer's own settings, or another project's files, change no run of this one."""
+    """Whether a variable could change the compose files. Those of the caller must not."""
     return name.startswith(("LOYALTY_", "COMPOSE_"))
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:
     try:
-        # In a session of its own: Ctrl-C must reach only the one who decides what ends when.
+        # Only this command receives Ctrl-C. It decides about the end of its child.
         run = subprocess.run(
             command, cwd=jars.ROOT, env=environment, capture_output=True, text=True, check=False, start_new_session=True
         )
     except OSError as error:
-        raise ContainersError(f"{command[0]} cannot be run: {error}") from error
+        raise ContainersError(f"cannot run {command[0]}: {error}") from error
     if run.returncode != 0:
-        said = (run.stdout + run.stderr).splitlines()[-_LOG_LINES:]
-        raise ContainersError("\n  ".join([f"`{' '.join(command)}` ended with status {run.returncode}:", *said]))
+        output = (run.stdout + run.stderr).splitlines()[-_LOG_LINES:]
+        raise ContainersError("\n  ".join([f"`{' '.join(command)}` ended with status {run.returncode}:", *output]))
     return run.stdout

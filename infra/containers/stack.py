@@ -1,4 +1,4 @@
-"""The whole stack in containers, as the demo and the tests start it: ports, names and data of its own."""
+"""The whole stack in containers, for the demo and the tests, with its own ports, names and data."""
 
 import shutil
 import time
@@ -16,7 +16,7 @@ from infra.security.broker import BrokerSecurity
 from services.settings import Settings
 
 PARTS = ("kafka", "postgres", "pipeline", "ledger", "api")
-"""The services that run for as long as the stack does; those of a profile are checked by whoever asks for it."""
+"""The services that always run. Services of a profile are not checked here."""
 
 _START_TIMEOUT = 900.0
 _LOOK_SECONDS = 0.5
@@ -25,12 +25,12 @@ _PARQUET = "/data/parquet"
 
 
 class ContainerStack:
-    """Kafka, PostgreSQL, the pipeline and API instances in containers; stopped, nothing of it stays but the images.
+    """Kafka, PostgreSQL, the pipeline and API instances in containers. Only the images stay after the stop.
 
     Attributes:
-        directory: what is copied out of the containers lies below it.
-        settings: of clients on this machine that read; the containers get those that the compose files pass on.
-        security: with it, Kafka asks everybody who is there.
+        directory: contains the files that are copied from the containers.
+        settings: of readers on this machine. The containers get the settings in the compose files.
+        security: Kafka is secured with it; None: unsecured.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ContainerStack:
         self.directory = directory.resolve()
         self.settings = security.settings_of("auditor", settings) if security else settings
         self.security = security
-        # The same directory, the same name: what an earlier run left behind is found and taken down.
+        # The name depends on the directory, so that a new run finds and removes the containers of an earlier one.
         name = f"loyalty-{zlib.crc32(str(self.directory).encode()):08x}"
         own = {**variables_of(settings), **_ports(settings), **(environment or {})}
         if security:
@@ -56,21 +56,21 @@ class ContainerStack:
 
     @property
     def till_settings(self) -> Settings:
-        """Of clients on this machine that publish invoices."""
+        """The settings of tills on this machine."""
         return self.security.settings_of("till", self.settings) if self.security else self.settings
 
     @property
     def metrics_url(self) -> str:
-        """The pipeline's metrics."""
+        """URL of the metrics of the pipeline."""
         return f"http://{HOST}:{self.settings.metrics_port}/metrics"
 
     @property
     def api_url(self) -> str:
-        """The first API instance."""
+        """URL of the first API instance."""
         return self.api_urls()[0]
 
     def api_urls(self) -> list[str]:
-        """Every API instance that runs, as this machine reaches it."""
+        """URLs of all running API instances."""
         running = [container for container in self.project.containers("api") if container.is_up]
         return [self.project.url(container, _API_PORT) for container in running]
 
@@ -90,7 +90,7 @@ class ContainerStack:
             raise
 
     def wait_until_ready(self) -> None:
-        """Wait for the pipeline and every API instance. Raises ProcessFailedError."""
+        """Wait for the pipeline and all API instances. Raises ProcessFailedError."""
         deadline = time.monotonic() + _START_TIMEOUT
         while not self.is_ready():
             self.check()
@@ -99,29 +99,29 @@ class ContainerStack:
             time.sleep(_LOOK_SECONDS)
 
     def is_ready(self) -> bool:
-        """Whether the queries run and every API instance has caught up."""
+        """Whether the queries run and all API instances are ready."""
         urls = self.api_urls()
         ready = bool(urls) and is_healthy(self.metrics_url, "loyalty_pipeline_ready 1")
         return ready and all(is_healthy(f"{url}/readyz") for url in urls)
 
     def stop(self, on_part: Callable[[str], None] = lambda name: None) -> None:
-        """Take everything down, data included."""
+        """Remove all containers and data."""
         on_part("containers")
         self.project.down()
 
     def check(self) -> None:
-        """Raises ProcessFailedError if a part has ended, or was started again."""
+        """Raise ProcessFailedError if a part has ended or was restarted."""
         for container in self._parts():
             if not container.is_up or container.restarts:
-                state = f"{container.state}, started again {container.restarts} times"
+                state = f"{container.state}, with {container.restarts} restarts"
                 raise ProcessFailedError(f"{container.service} is {state}. {last_lines(container)}")
 
     def last_lines(self) -> str:
-        """The ends of the logs of what works on invoices."""
+        """The last log lines of all parts except Kafka."""
         return "\n".join(last_lines(container) for container in self._parts() if container.service != "kafka")
 
     def parquet(self) -> Path:
-        """The Parquet files as they are now, copied out of the pipeline's container."""
+        """A copy of the present Parquet files from the container of the pipeline."""
         incoming, folder = self.directory / "parquet.incoming", self.directory / "parquet"
         shutil.rmtree(incoming, ignore_errors=True)
         incoming.mkdir(parents=True)
@@ -141,7 +141,7 @@ class ContainerStack:
 
 
 def _ports(settings: Settings) -> dict[str, str]:
-    """Where the containers are published. An API instance takes whatever port is free, so that there can be many."""
+    """The published ports. Each API instance gets a free port, so that there can be many instances."""
     own = ("POSTGRES_PORT", "SPARK_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT")
     kafka = settings.kafka_bootstrap_servers.rpartition(":")[2]
     return {"KAFKA_PORT": kafka, "API_PORTS": "", **{name: str(free_port()) for name in own}}

@@ -1,4 +1,4 @@
-"""``make demo``: a trading day through a stack of its own, every result checked; exit status 0 only if all agree."""
+"""``make demo`` sends a trading day through its own stack and checks all results. Exit status 1: a result is wrong."""
 
 import fcntl
 import shutil
@@ -32,7 +32,7 @@ from services.messaging.administration import TopicMismatchError
 from services.messaging.avro import UndecodableError
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import UnknownSchemaIdError, schema_ids
-from services.pos_simulator import Options
+from services.pos_simulator.simulation import Options
 from services.settings import Settings
 
 VAR = jars.ROOT / "var"
@@ -57,15 +57,15 @@ console = Console()
 
 
 def demo_settings(directory: Path) -> Settings:
-    """Settings of a short life on a small machine."""
+    """Settings of a short run on a small machine."""
     return private_settings(
         directory,
         spark_master="local[2]",
-        # Its first batches are most of what it does: the second compiler would only take their time.
+        # The run is too short for the second compiler.
         spark_java_options="-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         sales_interval=timedelta(seconds=2),
         export_interval=timedelta(seconds=2),
-        # Nothing of it is kept, so no batch need come to its end.
+        # Its data is deleted, so its batches do not have to end.
         stop_timeout=timedelta(seconds=1),
     )
 
@@ -74,21 +74,28 @@ def main(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            exists=True, dir_okay=False, readable=True, help="Recorded invoices, JSON lines; none: simulated."
+            exists=True,
+            dir_okay=False,
+            readable=True,
+            help="Recorded invoices, JSON lines. Default: simulated invoices.",
         ),
     ] = None,
     invoices: Annotated[
-        int, typer.Option(min=1, envvar="N", help="Simulated messages, repeats and broken ones among them.")
+        int, typer.Option(min=1, envvar="N", help="Number of simulated messages, with duplicates and broken ones.")
     ] = 2_000,
-    rate: Annotated[float, typer.Option(min=0, envvar="RATE", help="Messages a second; 0: as fast as possible.")] = 200,
-    var: Annotated[Path, typer.Option(help="Holds its data (demo/) and its figures (reports/demo.json).")] = VAR,
+    rate: Annotated[
+        float, typer.Option(min=0, envvar="RATE", help="Messages per second. 0: as fast as possible.")
+    ] = 200,
+    var: Annotated[Path, typer.Option(help="Folder of its data (demo/) and its results (reports/demo.json).")] = VAR,
     *,
-    containers: Annotated[bool, typer.Option("--containers", help="In containers, as compose-demo.")] = False,
-    secured: Annotated[bool, typer.Option("--secured", help="With it, on a Kafka secured as in production.")] = False,
+    containers: Annotated[bool, typer.Option("--containers", help="Run the stack in containers.")] = False,
+    secured: Annotated[
+        bool, typer.Option("--secured", help="With --containers: use a Kafka that is secured as in production.")
+    ] = False,
 ) -> None:
-    """Send a trading day, or recorded invoices, through Kafka, the pipeline and the API, and check every result."""
+    """Send a trading day or recorded invoices through Kafka, the pipeline and the API, and check all results."""
     if secured and not containers:
-        raise typer.BadParameter("--secured is for --containers")
+        raise typer.BadParameter("--secured works only with --containers: add it")
     name = f"{'secured-' * secured}compose-demo" if containers else "demo"
     directory = var.resolve() / name
     settings = demo_settings(directory)
@@ -96,10 +103,10 @@ def main(
     if containers:
         stack = ContainerStack(directory, settings, security=_security(var / "security") if secured else None)
     try:
-        with _alone(directory):
+        with _exclusive(directory):
             result = _demo(files or [], Options(count=invoices), rate, stack)
     except InterruptedBySignalError:
-        console.print("demo: interrupted; everything it started has been stopped")
+        console.print("demo: interrupted. All its processes are stopped.")
         raise typer.Exit(_INTERRUPTED) from None
     except _KNOWN_ERRORS as error:
         sys.exit(f"demo: {error}")
@@ -116,14 +123,16 @@ def _security(directory: Path) -> BrokerSecurity:
 
 
 @contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """Hold the directory: a second demo there would wipe it under the first."""
+def _exclusive(directory: Path) -> Iterator[None]:
+    """Lock the directory, because a second demo would delete the data of the first."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     with directory.with_name(f"{directory.name}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise DemoFailedError(f"another demo is running in {directory}") from None
+            raise DemoFailedError(
+                f"another demo runs in {directory}: wait for its end, or use --var with another folder"
+            ) from None
         yield
 
 
@@ -132,21 +141,21 @@ def _demo(files: list[Path], options: Options, rate: float, stack: LocalStack | 
     ids = schema_ids(settings)
     sent = list(trading_day.from_files(files, ids) if files else trading_day.simulated(options, ids))
     expected = expect(sent, settings.loyalty_factor)
-    stack.stop()  # what an earlier demo that was killed may have left running
+    stack.stop()  # An earlier demo may have been killed.
     shutil.rmtree(directory, ignore_errors=True)
     phases: dict[str, float] = {}
     try:
         with timed(phases, "start the stack"):
-            console.print("Starting a stack of its own; this takes about a minute.")
+            console.print("Starting its own stack. This takes about a minute.")
             stack.start(on_part=lambda name: console.print(f"  {name} …"))
         result = run(stack, sent, expected, rate, progress_bars(console))
     except InterruptedBySignalError:
-        with _undisturbed():
+        with _uninterrupted():
             stack.stop()
         shutil.rmtree(directory, ignore_errors=True)
         raise
     finally:
-        with timed(phases, "stop it"), _undisturbed():
+        with timed(phases, "stop it"), _uninterrupted():
             stack.stop()
     if not result.mismatches:
         shutil.rmtree(directory)
@@ -154,8 +163,8 @@ def _demo(files: list[Path], options: Options, rate: float, stack: LocalStack | 
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Whoever presses Ctrl-C twice must not keep the first from cleaning up."""
+def _uninterrupted() -> Iterator[None]:
+    """Ignore signals, so that a second Ctrl-C does not interrupt the clean-up."""
     handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

@@ -1,4 +1,4 @@
-"""Compares what came out with what had to: every difference is one mismatch, told in one line."""
+"""Compares the outputs with the expected ones. Each difference is one mismatch."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ NOT_FOUND = 404
 
 
 class Nature(StrEnum):
-    """What a difference means to whoever relies on the outputs."""
+    """The kind of a difference."""
 
     LOST = "lost"
     DOUBLED = "doubled"
@@ -22,7 +22,7 @@ class Nature(StrEnum):
 
 
 class Mismatch(NamedTuple):
-    """One difference, told in one line."""
+    """One difference, described in one line."""
 
     nature: Nature
     text: str
@@ -35,7 +35,7 @@ class DeadLetter(NamedTuple):
 
 
 class Balance(NamedTuple):
-    """A balance as served over HTTP: points, and how many changes of them are in it."""
+    """A balance of the API: the points and the sequence."""
 
     points: Decimal
     sequence: int
@@ -43,14 +43,14 @@ class Balance(NamedTuple):
 
 @dataclass
 class Outputs:
-    """What was found behind the pipeline, repeats by CloudEvents id left out.
+    """The outputs of the pipeline and the API, without duplicates by CloudEvents id.
 
     Attributes:
-        repeats: how many the pipeline says it has dropped.
-        parquet: rows of the files, without the columns that come from their folders' names.
-        balances: what the API answers for each customer; None if it answers no balance.
-        unknown: the HTTP status for each customer that must have no balance.
-        changed: records that came again under their id with another content, one line each.
+        repeats: the number of duplicates that the pipeline reports.
+        parquet: the rows of the files, without the columns from the names of their folders.
+        balances: the balance of each customer; None if the API has none.
+        unknown: the HTTP status for each customer who must not have a balance.
+        changed: records with the id of an earlier record and another content, with one line each.
     """
 
     shipment: Sequence[Record] = ()
@@ -69,7 +69,7 @@ class Outputs:
 
 
 def mismatches(expected: Expected, found: Outputs) -> list[Mismatch]:
-    """Every difference; empty if all agree."""
+    """All differences."""
     hadoop = Counter(oracle.row(record) for record in found.hadoop)
     parquet = Counter(oracle.row(record) for record in found.parquet)
     dead_letters = Counter((letter.key, letter.value) for letter in found.dead_letters)
@@ -95,7 +95,7 @@ def _counts(name: str, expected: Counter[Any], found: Counter[Any]) -> Iterator[
     for item in (expected - found).elements():
         yield Mismatch(Nature.LOST, f"{name}: missing {item}")
     for item in (found - expected).elements():
-        yield Mismatch(Nature.DOUBLED, f"{name}: not expected, or once too often {item}")
+        yield Mismatch(Nature.DOUBLED, f"{name}: unexpected {item}")
 
 
 def _values(name: str, expected: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[Mismatch]:
@@ -108,7 +108,7 @@ def _values(name: str, expected: Mapping[str, Any], found: Mapping[str, Any]) ->
 def _shipment(expected: Expected, found: Outputs) -> Iterator[Mismatch]:
     numbers = Counter(str(record.get("InvoiceNumber")) for record in found.shipment)
     yield from _counts("shipment", Counter(expected.shipment.keys()), numbers)
-    # Whoever ships needs all of the invoice; where it lies open what is missing, the line above has said so.
+    # A shipment needs the whole invoice. The line above reports missing invoices.
     contents = {str(record.get("InvoiceNumber")): oracle.whole(record) for record in found.shipment}
     wanted = {number: invoice for number, invoice in expected.shipment.items() if number in contents}
     yield from _values("shipment", wanted, {number: contents[number] for number in wanted})
@@ -128,12 +128,12 @@ def _notifications(expected: Expected, found: Sequence[Record]) -> Iterator[Mism
 def _running_totals(card: str, notifications: Iterable[Record]) -> Iterator[Mismatch]:
     before = Balance(Decimal(0), 0)
     for notification in notifications:
-        due = Balance(before.points + notification["EarnedLoyaltyPoints"], before.sequence + 1)
-        stated = Balance(notification["TotalLoyaltyPoints"], notification["Sequence"])
-        if stated != due:
-            yield Mismatch(Nature.WRONG, f"running total of {card}: expected {due}, found {stated}")
-        # One wrong total is one difference; the next is judged by what this one says.
-        before = stated
+        correct = Balance(before.points + notification["EarnedLoyaltyPoints"], before.sequence + 1)
+        actual = Balance(notification["TotalLoyaltyPoints"], notification["Sequence"])
+        if actual != correct:
+            yield Mismatch(Nature.WRONG, f"running total of {card}: expected {correct}, found {actual}")
+        # A wrong total is one difference. The next total is compared with this one.
+        before = actual
 
 
 def _balances(expected: Expected) -> dict[str, Balance]:

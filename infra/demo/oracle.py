@@ -1,7 +1,7 @@
-"""What must come out of the messages that went in, worked out a second time.
+"""Computes the expected outputs of a sequence of messages.
 
-Standard library only, and nothing shared with the domain or the pipeline: a mistake there must not be repeated here.
-The rules are those of docs/reference/demo.md; they fit on one page so that they can be checked by eye.
+It shares no code with the domain or the pipeline, so that it does not repeat their defects. It uses only the standard
+library. The rules are those of docs/reference/demo.md.
 """
 
 import math
@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 Record = Mapping[str, Any]
 Row = tuple[tuple[str, Any], ...]
-"""A flat record that can be counted: its (field, value) pairs in the order of the names."""
+"""A flat record as (field, value) pairs in the order of the names, so that it can be counted."""
 
 
 class Sent(NamedTuple):
-    """A message as published, and the invoice it is meant to carry; None where it carries none."""
+    """A published message and its invoice; None if it has no invoice."""
 
     key: bytes | None
     value: bytes | None
@@ -27,18 +27,17 @@ class Sent(NamedTuple):
 
 @dataclass
 class Expected:
-    """What must be found behind the pipeline.
+    """The expected outputs.
 
     Attributes:
-        messages: published in all.
-        repeats: messages whose InvoiceNumber came before.
-        dead_letters: how often each (key, value) must be set aside.
+        messages: the number of published messages.
+        repeats: the number of messages with an earlier InvoiceNumber.
+        dead_letters: the number of dead letters for each (key, value).
         shipment: the whole invoice by InvoiceNumber.
-        hadoop: how often each row must be there, one a line item.
+        hadoop: the number of each row. Each line item is a row.
         earned: points by InvoiceNumber, by customer.
-        readings: the number of each message that earns points, from 0, with the customer and how many of this
-            customer's invoices then count: the sequence from which on the balance includes it.
-        strangers: customers with invoices but no points.
+        readings: for the index of each message that earns points, the customer and the first sequence that includes it.
+        strangers: customers with invoices and without points.
     """
 
     messages: int = 0
@@ -60,7 +59,7 @@ class Expected:
 
 
 def expect(sent: Iterable[Sent], loyalty_factor: Decimal) -> Expected:
-    """The outputs that these messages, published in this order, must have."""
+    """The outputs of these messages in this order."""
     expected, seen = Expected(), set()
     for number, message in enumerate(sent):
         expected.messages += 1
@@ -78,10 +77,10 @@ def expect(sent: Iterable[Sent], loyalty_factor: Decimal) -> Expected:
 
 def _count(expected: Expected, number: int, invoice: Record, loyalty_factor: Decimal) -> None:
     invoice_number, card = invoice["InvoiceNumber"], invoice.get("CustomerCardNo")
-    if _says(invoice, "DeliveryType", "HOME-DELIVERY"):
+    if _has_value(invoice, "DeliveryType", "HOME-DELIVERY"):
         expected.shipment[invoice_number] = whole(invoice)
     expected.hadoop.update(rows(invoice))
-    if _says(invoice, "CustomerType", "PRIME"):
+    if _has_value(invoice, "CustomerType", "PRIME"):
         points = Decimal(repr(float(invoice["TotalAmount"]))) * loyalty_factor
         expected.earned[str(card)][invoice_number] = points.quantize(Decimal("0.01"), ROUND_HALF_UP)
         expected.readings[number] = str(card), len(expected.earned[str(card)])
@@ -90,7 +89,7 @@ def _count(expected: Expected, number: int, invoice: Record, loyalty_factor: Dec
 
 
 def with_texts(value: Any, name: str = "") -> Any:
-    """The same with whole numbers as text where a text is asked for: simple tills write ``"InvoiceNumber": 7``."""
+    """The value with integers as text in text fields. Simple tills write ``"InvoiceNumber": 7``."""
     if isinstance(value, dict):
         return {key: with_texts(part, key) for key, part in value.items()}
     if isinstance(value, list):
@@ -99,7 +98,7 @@ def with_texts(value: Any, name: str = "") -> Any:
     return str(value) if type(value) is int and name in texts else value
 
 
-def _says(record: Record, name: str, value: str) -> bool:
+def _has_value(record: Record, name: str, value: str) -> bool:
     return (record.get(name) or "").upper() == value
 
 
@@ -147,16 +146,16 @@ HADOOP_OF_INVOICE = (
 
 
 def is_valid(invoice: Record) -> bool:
-    """Whether the pipeline must accept it: every field of its type or absent, and what is needed is there."""
+    """Whether the pipeline must accept the invoice: all fields have their types, and the required ones exist."""
     address, items = invoice.get("DeliveryAddress"), invoice.get("InvoiceLineItems")
     if not _fits(invoice, INVOICE) or not (address is None or _fits(address, ADDRESS)):
         return False
     if not (items is None or (isinstance(items, list) and all(_fits(item, ITEM) for item in items))):
         return False
     needed = [invoice.get("InvoiceNumber"), invoice.get("StoreID")]
-    if _says(invoice, "CustomerType", "PRIME"):
+    if _has_value(invoice, "CustomerType", "PRIME"):
         needed.append(invoice.get("CustomerCardNo"))
-    if _says(invoice, "DeliveryType", "HOME-DELIVERY"):
+    if _has_value(invoice, "DeliveryType", "HOME-DELIVERY"):
         needed += [(address or {}).get(name) for name in ("AddressLine", "ContactNumber")]
     copied = [*(invoice.get(name) for name in COPIED), *((address or {}).get(name) for name in COPIED_OF_ADDRESS)]
     if any(text is not None and len(text) > 128 for text in copied) or len(items or []) > 10_000:  # noqa: PLR2004
@@ -173,7 +172,7 @@ def _fits(record: Any, fields: Mapping[str, Any]) -> bool:
 
 
 def whole(invoice: Record) -> Record:
-    """An invoice with nothing but the fields of PosInvoice, absent ones left out: equal however it was written."""
+    """An invoice with only the fields of PosInvoice and without absent ones, equal for all formats."""
     record = _with(invoice, INVOICE)
     if invoice.get("DeliveryAddress") is not None:
         record["DeliveryAddress"] = _with(invoice["DeliveryAddress"], ADDRESS)
@@ -187,7 +186,7 @@ def _with(record: Record, names: Iterable[str]) -> dict[str, Any]:
 
 
 def rows(invoice: Record) -> list[Row]:
-    """The rows that analysts get: one a line item, without anything personal."""
+    """The rows for analysts: one for each line item, without personal data."""
     address = invoice.get("DeliveryAddress") or {}
     common = {name: invoice.get(name) for name in HADOOP_OF_INVOICE}
     common |= {name: address.get(name) for name in ADDRESS if name not in PERSONAL}

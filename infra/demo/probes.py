@@ -1,4 +1,4 @@
-"""What the running pipeline and the API say over HTTP."""
+"""Reads the metrics of the pipeline and the balances of the API over HTTP."""
 
 import time
 from collections import Counter
@@ -18,18 +18,18 @@ from infra.demo.topic_reader import Positions
 _LONG_POLL_SECONDS = 10
 _TIMEOUT_SECONDS = _LONG_POLL_SECONDS + 5
 _IDLE_SECONDS = 1.0
-"""Shorter than a server keeps an idle connection (uvicorn: 5 s), so that none is used that it is about to close."""
+"""Shorter than the idle timeout of the server (uvicorn: 5 s), so that the client never uses a closing connection."""
 _PAUSE_SECONDS = 0.1
 
 
 def _client() -> httpx.Client:
-    # A proxy of the environment has no business between two processes of one machine.
+    # Requests within one machine must not use a proxy.
     limits = httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_SECONDS)
     return httpx.Client(timeout=_TIMEOUT_SECONDS, limits=limits, trust_env=False)
 
 
 class PipelineProgress:
-    """The pipeline's metrics as they were when last read."""
+    """The metrics of the pipeline at the last read."""
 
     def __init__(self, metrics_url: str) -> None:
         self._client, self._url = _client(), metrics_url
@@ -40,7 +40,7 @@ class PipelineProgress:
         self._client.close()
 
     def read(self) -> None:
-        """Ask again; while the pipeline does not answer, the last known stays."""
+        """Read the metrics. The last values stay if the pipeline does not respond."""
         try:
             text = self._client.get(self._url).text
         except httpx.HTTPError:
@@ -55,11 +55,11 @@ class PipelineProgress:
                     self._repeats[query] = int(sample.value)
 
     def repeats(self, query: str) -> int:
-        """Records that the query has dropped because it had seen them."""
+        """The number of duplicates that the query has dropped."""
         return self._repeats[query]
 
     def positions(self, query: str, topic: str) -> Positions:
-        """The next offset that the query reads of each partition of a topic, as named on the broker."""
+        """The next offset of the query in each partition of a topic."""
         return self._positions.get((query, topic), {})
 
 
@@ -68,50 +68,50 @@ def reached(positions: Positions, ends: Positions) -> bool:
 
 
 class BalanceReader:
-    """Asks the API for balances."""
+    """Reads balances from the API."""
 
     def __init__(self, url: str, watchers: int) -> None:
         self._client, self._url = _client(), url
         self._watchers = ThreadPoolExecutor(max_workers=max(1, watchers))
-        self._given_up = Event()
+        self._ending = Event()
         self._seconds: list[Future[float | None]] = []
 
     def close(self) -> None:
-        """End all watching at once."""
-        self._given_up.set()
+        """End all measurements at once."""
+        self._ending.set()
         self._watchers.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
     def watch(self, card: str, sequence: int) -> None:
-        """Measure from now how long it takes until the balance of a customer has that sequence."""
+        """Measure the time until the balance of a customer has this sequence."""
         self._seconds.append(self._watchers.submit(self._seconds_until, card, sequence, time.perf_counter()))
 
     @property
     def watched(self) -> int:
-        """How many watched balances have been seen."""
+        """The number of finished measurements."""
         return sum(watch.done() for watch in self._seconds)
 
     def seconds(self) -> list[float]:
-        """How long each watched balance took; those that have not come by now are left out."""
-        self._given_up.set()
+        """The seconds of each finished measurement, ascending. It ends all other measurements."""
+        self._ending.set()
         return sorted(seconds for watch in self._seconds if (seconds := watch.result()) is not None)
 
     def _seconds_until(self, card: str, sequence: int, published: float) -> float | None:
         while True:
-            asking_for_the_last_time = self._given_up.is_set()
-            timeout = 0 if asking_for_the_last_time else _LONG_POLL_SECONDS
+            is_last_attempt = self._ending.is_set()
+            timeout = 0 if is_last_attempt else _LONG_POLL_SECONDS
             try:
                 answer = self._get(card, {"minSequence": sequence, "timeout": timeout})
             except httpx.HTTPError:
                 answer = None
             if answer is not None and answer.status_code == httpx.codes.OK:
                 return time.perf_counter() - published
-            if asking_for_the_last_time:
+            if is_last_attempt:
                 return None
-            self._given_up.wait(_PAUSE_SECONDS)
+            self._ending.wait(_PAUSE_SECONDS)
 
     def customers(self) -> tuple[int, Positions]:
-        """How many customers have a balance, and where the API is in the changelog of each partition."""
+        """The number of customers with a balance, and the position of the API in each partition of the changelog."""
         try:
             reports = self._client.get(f"{self._url}/readyz").json().get("partitions", [])
             partitions = [report for report in reports if report["store"] == "customer-balances"]
@@ -123,23 +123,23 @@ class BalanceReader:
         )
 
     def balances(self, cards: Iterable[str]) -> dict[str, Balance | None]:
-        """What is served for each customer now; None where it is no balance."""
+        """The balance of each customer; None if there is none."""
         wanted = list(cards)
         return dict(zip(wanted, self._watchers.map(self._balance, wanted), strict=True))
 
     def statuses(self, cards: Iterable[str]) -> dict[str, int]:
-        """The HTTP status of each customer's look-up."""
-        return {card: self._look_up(card).status_code for card in cards}
+        """The HTTP status of the balance of each customer."""
+        return {card: self._get_balance(card).status_code for card in cards}
 
     def _balance(self, card: str) -> Balance | None:
-        answer = self._look_up(card)
+        answer = self._get_balance(card)
         if answer.status_code != httpx.codes.OK:
             return None
         found = answer.json()
         return Balance(Decimal(found["TotalLoyaltyPoints"]), found["Sequence"])
 
     @stamina.retry(on=httpx.TransportError, attempts=3)
-    def _look_up(self, card: str) -> httpx.Response:
+    def _get_balance(self, card: str) -> httpx.Response:
         return self._get(card, {})
 
     def _get(self, card: str, parameters: dict[str, int]) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""The figures of a demo: a table for people, JSON for scripts."""
+"""The results of a demo as a table and as JSON."""
 
 import json
 import math
@@ -15,12 +15,12 @@ _SHOWN = 10
 
 
 def percentile(ascending: list[float], share: float) -> float | None:
-    """The smallest value that at least this share of all does not exceed (nearest rank); None of nothing."""
+    """The percentile by nearest rank; None without values."""
     return ascending[max(0, math.ceil(share * len(ascending)) - 1)] if ascending else None
 
 
 def figures(result: Result) -> dict[str, Any]:
-    """What was found, under the names of var/reports/demo.json."""
+    """The content of var/reports/demo.json."""
     found, expected = result.found, result.expected
     return {
         "invoices": expected.messages,
@@ -51,7 +51,7 @@ def write(path: Path, values: dict[str, Any]) -> None:
 
 
 def show(console: Console, result: Result) -> None:
-    """Print the table, and the first differences if there are any."""
+    """Print the table and the first mismatches."""
     values, expected = figures(result), result.expected
     rows = expected.hadoop.total()
     table = Table("", "found", "expected")

@@ -1,4 +1,4 @@
-"""One demo: a stack of its own, a trading day through it, everything that came out read back."""
+"""Sends a trading day through a running stack and reads all outputs."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,13 +24,13 @@ from services.settings import Settings
 
 FAN_OUT, LOYALTY, EXPORT = "fan-out", "loyalty", "export"
 QUERIES = {FAN_OUT: topics.POS_INVOICES, LOYALTY: topics.POS_INVOICES, EXPORT: topics.HADOOP}
-"""The pipeline's queries, as its metrics name them, and what they read of a day."""
+"""The queries of the pipeline by their names in the metrics, and their input topics."""
 
 PATIENCE_SECONDS = 480.0
-"""How long nothing may move: several times what the first batches of a starved machine take."""
+"""The longest time without progress. The first batches on a slow machine take a fraction of it."""
 
 WATCHED = 200
-"""How many invoices are followed from the till to the balance, spread evenly over the day."""
+"""The number of invoices whose latency is measured, spread evenly over the day."""
 
 _STEP_SECONDS = 0.1
 _LOOK_SECONDS = 0.5
@@ -38,19 +38,19 @@ _STRANGERS = 20
 _NOBODY = "nobody-has-this-card"
 _FOLDER_TYPES: dict[str, pa.DataType] = {"date": pa.string(), "batch": pa.int64()}
 _FOLDERS = pa.schema(_FOLDER_TYPES)
-"""Typed here: nothing could be inferred from a day on which no invoice has a date."""
+"""Explicit types, because pyarrow cannot infer them if no invoice has a date."""
 
 
 class DemoFailedError(RuntimeError):
-    """The demo could not come to an end; the message says what it waited for, and what the logs say last."""
+    """The demo did not end. The message names the missing output and has the last log lines."""
 
 
 class RunningStack(Protocol):
-    """What a demo needs of the stack that it runs on, wherever its parts are.
+    """The interface of a stack for the demo.
 
     Attributes:
-        settings: of clients on this machine, which read.
-        till_settings: of the one that publishes.
+        settings: of readers on this machine.
+        till_settings: of the publisher.
     """
 
     settings: Settings
@@ -60,31 +60,31 @@ class RunningStack(Protocol):
 
     @property
     def metrics_url(self) -> str:
-        """The pipeline's metrics."""
+        """URL of the metrics of the pipeline."""
 
     @property
     def api_url(self) -> str:
-        """An API instance."""
+        """URL of an API instance."""
 
     def check(self) -> None:
-        """Raises ProcessFailedError if a part has ended."""
+        """Raise ProcessFailedError if a part has ended."""
 
     def last_lines(self) -> str:
-        """The ends of the logs of what works on invoices."""
+        """The last log lines of all parts except Kafka."""
 
     def parquet(self) -> Path:
-        """A folder with the Parquet files as they are now."""
+        """A folder with the present Parquet files."""
 
 
 @dataclass
 class Result:
-    """What came out.
+    """The result of a demo.
 
     Attributes:
-        mismatches: every difference from what had to come out.
-        seconds: from the first invoice published until the last output was there.
-        latencies: seconds from publishing to the balance over HTTP of each followed invoice, ascending.
-        phases: seconds that each part of the demo took, by name.
+        mismatches: all differences from the expected outputs.
+        seconds: from the first published invoice to the last output.
+        latencies: seconds from the publication of an invoice to its balance over HTTP, ascending.
+        phases: the seconds of each part of the demo, by name.
     """
 
     expected: Expected
@@ -97,14 +97,14 @@ class Result:
 
 @contextmanager
 def timed(phases: dict[str, float], name: str) -> Iterator[None]:
-    """Note how many seconds a part of the demo takes."""
+    """Measure the seconds of a part of the demo."""
     started = time.monotonic()
     yield
     phases[name] = round(time.monotonic() - started, 1)
 
 
 class Demo:
-    """A trading day on its way through a running stack."""
+    """One trading day in a running stack."""
 
     def __init__(self, stack: RunningStack, expected: Expected, progress: Progress, resources: ExitStack) -> None:
         self._stack = stack
@@ -147,7 +147,7 @@ class Demo:
                 self._show("published", number + 1)
 
     def wait(self) -> None:
-        """Wait until every reader has passed the end of what it reads, each in turn behind the one that writes it."""
+        """Wait until each reader has read its topics to the end, in the order of the flow."""
         invoices = self._topics.ends(topics.POS_INVOICES)
         for query in (FAN_OUT, LOYALTY):
             self._until(f"the {query} query", partial(self._has_passed, query, invoices))
@@ -160,11 +160,11 @@ class Demo:
         self._look()
 
     def latencies(self) -> list[float]:
-        """Seconds from publishing to the balance of each followed invoice, ascending."""
+        """Seconds from the publication of each measured invoice to its balance, ascending."""
         return self._api.seconds()
 
     def outputs(self) -> Outputs:
-        """Everything that came out, read to its end."""
+        """All outputs, read to the end."""
         self._pipeline.read()
         strangers = [_NOBODY, *sorted(self._expected.strangers)[:_STRANGERS]]
         return Outputs(
@@ -193,10 +193,12 @@ class Demo:
                 state, moved = self._state(), time.monotonic()
             elif time.monotonic() - moved > PATIENCE_SECONDS:
                 logs = self._stack.last_lines()
-                raise DemoFailedError(f"nothing has moved for {PATIENCE_SECONDS:.0f} s, waiting for {awaited}.\n{logs}")
+                raise DemoFailedError(
+                    f"no progress for {PATIENCE_SECONDS:.0f} s while waiting for {awaited}. Read the logs:\n{logs}"
+                )
 
     def _state(self) -> tuple[object, ...]:
-        """Changes with everything that moves."""
+        """A value that changes with any progress."""
         bars = tuple(task.completed for task in self._progress.tasks)
         positions = [dict(self._positions(query)) for query in QUERIES]
         return bars, positions, dict(self._api_positions), self._api.watched
@@ -207,14 +209,14 @@ class Demo:
             self._look()
 
     def _look(self) -> None:
-        """See where everything is, and that everything still runs."""
+        """Read all positions, and check that all parts run."""
         self._stack.check()
         self._pipeline.read()
         customers, self._api_positions = self._api.customers()
         for topic in OUTPUTS:
             self._show(topic.name, self._topics.count(topic))
         self._show("balances", customers)
-        # The files may have to be fetched: only when there are new ones.
+        # Reading the files may copy them from a container, so read them only if there are new ones.
         if (exported := dict(self._positions(EXPORT))) != self._exported:
             self._show("parquet rows", count_parquet_rows(self._stack.parquet()))
             self._exported = exported
@@ -225,9 +227,11 @@ class Demo:
 
 
 def run(stack: RunningStack, sent: Sequence[Sent], expected: Expected, rate: float, progress: Progress) -> Result:
-    """Send a trading day through a running stack and compare all that comes out with what had to.
+    """Send a trading day through a running stack, and compare all outputs with the expected ones.
 
-    Raises ProcessFailedError if a part of the stack ends, DemoFailedError if nothing moves any more.
+    Raises:
+        ProcessFailedError: a part of the stack has ended.
+        DemoFailedError: there is no progress.
     """
     result = Result(expected)
     with ExitStack() as resources:
@@ -251,7 +255,7 @@ def progress_bars(console: Console) -> Progress:
 
 
 def _evenly(readings: dict[int, tuple[str, int]], at_most: int) -> dict[int, tuple[str, int]]:
-    """So many of them at most, spread over the day."""
+    """At most this number of readings, spread over the day."""
     numbers, chosen = list(readings), min(at_most, len(readings))
     picked = (numbers[place * len(numbers) // chosen] for place in range(chosen))
     return {number: readings[number] for number in picked}
@@ -262,7 +266,7 @@ def _parquet(directory: Path) -> ds.Dataset:
 
 
 def count_parquet_rows(directory: Path) -> int:
-    """Rows there now; while files are put in place it can fail, and the next look will tell."""
+    """The number of rows; 0 while the files change."""
     try:
         return int(_parquet(directory).count_rows())
     except (OSError, pa.ArrowInvalid):
@@ -270,7 +274,7 @@ def count_parquet_rows(directory: Path) -> int:
 
 
 def parquet_rows(directory: Path) -> list[Record]:
-    """The rows of all files that readers of Parquet see, without what the names of their folders add."""
+    """The rows of all files, without the columns from the names of their folders."""
     if not directory.exists():
         return []
     table = _parquet(directory).to_table()

@@ -1,4 +1,4 @@
-"""Reads what the pipeline has written, each record in effect once."""
+"""Reads the output topics of the pipeline without duplicates."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,17 +17,17 @@ from services.settings import Settings
 OUTPUTS = (topics.SHIPMENT, topics.HADOOP, topics.LOYALTY, topics.DEAD_LETTERS)
 
 _BROKER_TIMEOUT = 10.0
-_AT_ONCE = 2_000
+_MOST_RECORDS = 2_000
 
 Positions = dict[int, int]
-"""An offset by partition: of the next record."""
+"""The next offset by partition."""
 
 
 class TopicReader:
-    """Follows the output topics from their beginning.
+    """Reads the output topics from their beginning.
 
     Attributes:
-        changed: records that came again under their id with another content, one line each.
+        changed: records with the id of an earlier record and another content, with one line each.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -44,8 +44,8 @@ class TopicReader:
         self._consumer.close()
 
     def read(self, seconds: float) -> None:
-        """Take in what arrives within that time. Raises KafkaException if the broker cannot be read."""
-        for message in self._consumer.consume(_AT_ONCE, timeout=seconds):
+        """Read the records that arrive within this time. Raises KafkaException."""
+        for message in self._consumer.consume(_MOST_RECORDS, timeout=seconds):
             error = message.error()
             if error is None:
                 self._take(message)
@@ -53,24 +53,24 @@ class TopicReader:
                 raise KafkaException(error)
 
     def count(self, topic: Topic) -> int:
-        """Records found in the topic so far."""
+        """The number of records of the topic."""
         return len(self._found[topic])
 
     def ends(self, topic: Topic) -> Positions:
-        """Where each partition of any topic ends now."""
+        """The present end offset of each partition of a topic."""
         name = self._settings.name_of(topic)
         partitions = (TopicPartition(name, number) for number in range(topic.partitions))
         watermarks = {p.partition: self._consumer.get_watermark_offsets(p, timeout=_BROKER_TIMEOUT) for p in partitions}
         return {partition: high for partition, (_, high) in watermarks.items()}
 
     def has_read(self, ends: Mapping[Topic, Positions]) -> bool:
-        """Whether everything before these offsets has been taken in."""
+        """Whether all records before these offsets are read."""
         return all(
             self._read[topic, number] >= end for topic, positions in ends.items() for number, end in positions.items()
         )
 
     def records(self, topic: Topic, ids: SchemaIds) -> list[Record]:
-        """The values found. Raises UndecodableError or UnknownSchemaIdError for what is none of this topic's."""
+        """The values of a topic. Raises UndecodableError or UnknownSchemaIdError."""
         decode = avro.decoder(topic, ids)
         return [decode(message.value() or b"") for message in self._found[topic].values()]
 
@@ -92,10 +92,10 @@ class TopicReader:
 
 
 def _identity(topic: Topic, message: KafkaMessage) -> str:
-    """What a repeat of the record has in common with it; empty if it says nothing of the kind."""
+    """The identity of a record, which its duplicates share; empty if it has none."""
     texts = _texts(message)
     if topic is topics.DEAD_LETTERS:
-        # Its CloudEvents headers, if any, are those of the message that was set aside.
+        # Its CloudEvents headers belong to the original record.
         origin: Sequence[str] = (headers.DEAD_LETTER_TOPIC, headers.DEAD_LETTER_PARTITION, headers.DEAD_LETTER_OFFSET)
         return "/".join(texts[name] for name in origin) if texts.keys() >= set(origin) else ""
     return texts.get("ce_id", "")

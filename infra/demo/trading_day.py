@@ -7,18 +7,18 @@ from pathlib import Path
 
 from infra.demo.oracle import Record, Sent
 from services.messaging.schema_ids import SchemaIds
-from services.pos_simulator import Options, Simulation
 from services.pos_simulator.replay import Format, lines_of, recorded
+from services.pos_simulator.simulation import Options, Simulation
 
 
 def simulated(options: Options, ids: SchemaIds) -> Iterator[Sent]:
-    """The messages of the simulator; a broken one carries no invoice."""
+    """The messages of the simulator. A broken message has no invoice."""
     for message in Simulation(options, ids).messages():
         yield Sent(message.key, message.value, message.invoice)
 
 
 def from_files(files: Iterable[Path], ids: SchemaIds) -> Iterator[Sent]:
-    """The lines of all files, one file after the other, written as ``loyalty replay`` writes them."""
+    """The lines of all files, in the format of ``loyalty replay``."""
     with ExitStack() as opened:
         inputs = [opened.enter_context(path.open("rb")) for path in files]
         lines = [line for line in lines_of(inputs) if line.strip()]

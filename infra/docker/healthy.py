@@ -1,6 +1,6 @@
-"""``python -m infra.docker.healthy URL [TEXT]``: the health check of the images that have Python but no curl.
+"""``python -m infra.docker.healthy URL [TEXT]``: the health check of images without curl.
 
-Exit status 0 if the URL answers with success, and its body has the text where one is given; 1 otherwise.
+The exit status is 0 if the URL responds with success and a line of the body begins with the text, and 1 otherwise.
 """
 
 import sys
@@ -10,13 +10,13 @@ _SECONDS = 5.0
 
 
 def is_healthy(url: str, text: str = "") -> bool:
-    """Whether the URL answers with success and, at the start of a line of its body, this text."""
-    # A proxy of the environment has no business inside one container.
+    """Whether the URL responds with success and a line of its body begins with this text."""
+    # Requests within one container must not use a proxy.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=_SECONDS) as response:
             return f"\n{text}" in "\n" + response.read().decode("utf-8", "replace")
-    except OSError:  # refused, timed out, or an answer that is no success
+    except OSError:  # refused, timed out, or not successful
         return False
 
 

@@ -1,4 +1,4 @@
-"""``make up``, ``make down`` and ``make status``: the local stack with its data under ./var."""
+"""``make up``, ``make down`` and ``make status``. The data of the local stack is in ./var."""
 
 import sys
 
@@ -16,7 +16,7 @@ from services.settings import Settings
 
 app = typer.Typer(
     add_completion=False,
-    help="The local stack: Kafka, the pipeline, one API instance, the ledger, and webhooks if there are any.",
+    help="The local stack: Kafka, the pipeline, one API instance, the ledger, and the webhooks if they have a file.",
 )
 _INTERRUPTED = 130
 
@@ -25,22 +25,22 @@ console = Console()
 
 @app.command()
 def up() -> None:
-    """Start what is not running; data, logs and pid files are under ./var."""
+    """Start all parts that do not run. Data, logs and pid files are in ./var."""
     stack = _stack()
-    console.print("Starting the stack; a first start takes about a minute.")
+    console.print("Starting the stack. The first start takes about a minute.")
     stack.start(on_part=lambda name: console.print(f"  {name} …"))
     _show(stack)
 
 
 @app.command()
 def down() -> None:
-    """Stop what is running; the data stays."""
+    """Stop all parts. The data stays."""
     _stack().stop(on_part=lambda name: console.print(f"  stopping {name} …"))
 
 
 @app.command()
 def status() -> None:
-    """Show what is running; the exit status is 1 if a part is not."""
+    """Show all parts. The exit status is 1 if a part does not run."""
     stack = _stack()
     _show(stack)
     if any(process.pid is None for process in stack.processes):

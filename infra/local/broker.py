@@ -1,4 +1,4 @@
-"""One Kafka broker of this machine: a KRaft node started from jars, without Docker."""
+"""A Kafka broker on this machine: one KRaft node that runs from jars, without Docker."""
 
 import subprocess
 import uuid
@@ -17,17 +17,17 @@ from services.messaging.clients import connection
 from services.settings import Settings
 
 _CONFIGURATION = jars.ROOT / "infra" / "kafka"
-# It starts in half the time with the first compiler alone, and is small enough to stand beside Spark.
+# The first compiler alone halves the time of a start. The heap leaves memory for Spark.
 _JVM_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _START_TIMEOUT = 240.0
 
 
 class LocalBroker:
-    """A broker whose data lives in a directory; started again on the same directory, it has all it had.
+    """A broker with its data in a directory. A broker that starts on the same directory has the same data.
 
     Attributes:
-        port: where clients connect; stays the same over restarts of this object.
-        process: the broker's process, for tests that kill it.
+        port: the port for clients. It is the same after a restart of this object.
+        process: tests kill it.
     """
 
     def __init__(
@@ -48,25 +48,25 @@ class LocalBroker:
 
     @property
     def admin_settings(self) -> Settings:
-        """How whoever may do everything reaches it."""
+        """The settings of the super user."""
         settings = Settings(kafka_bootstrap_servers=self.bootstrap_servers, kafka_security_protocol="PLAINTEXT")
         return self._security.settings_of(ADMIN, settings) if self._security else settings
 
     def start(self) -> None:
-        """Start it and wait until it answers; raises ProcessFailedError."""
+        """Start the broker and wait until it responds. Raises ProcessFailedError."""
         self._directory.mkdir(parents=True, exist_ok=True)
         properties = self._write_properties()
         if not self._meta_properties.exists():
             self._format(properties)
         logging = f"-Dlog4j2.configurationFile={_CONFIGURATION / 'log4j2.xml'}"
         command = [*_java(), *_JVM_OPTIONS, logging, "kafka.Kafka", str(properties)]
-        # It answers nobody at first; that is no news, so the client's own log lines about it are left out.
-        quick_and_quiet = {"reconnect.backoff.max.ms": 200, "log_level": 0}
-        client = AdminClient({**connection(self.admin_settings), **quick_and_quiet})
+        # The broker does not respond at first. The client must not log that.
+        quick_and_silent = {"reconnect.backoff.max.ms": 200, "log_level": 0}
+        client = AdminClient({**connection(self.admin_settings), **quick_and_silent})
         self.process.start(command, {}, self._directory, lambda: self._answers(client), _START_TIMEOUT)
 
     def stop(self) -> None:
-        """Let it close its logs, so that the next start need not check them."""
+        """Stop the broker in an orderly way, so that the next start does not have to check its logs."""
         self.process.stop()
 
     @property
@@ -82,7 +82,7 @@ class LocalBroker:
             metadata = client.list_topics(timeout=1)
         except KafkaException:
             return False
-        # Where another broker has the port, that one answers until this one has found out.
+        # Another broker with the same port responds until this one notices that the port is taken.
         own = f"cluster.id={metadata.cluster_id}" in self._meta_properties.read_text(encoding="utf-8").split()
         return own and len(metadata.brokers) == 1
 

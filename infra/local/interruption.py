@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, the same to a command: it cleans up and ends."""
+"""Ctrl-C and SIGTERM: a command cleans up and ends."""
 
 import signal
 from types import FrameType
@@ -6,15 +6,15 @@ from typing import Never
 
 
 class InterruptedBySignalError(BaseException):
-    """Someone wants the command to end; no error of its own, so nothing that handles errors takes it for one.
+    """A signal asks the command to end. It is not an Exception, so error handlers do not catch it.
 
-    Not KeyboardInterrupt: where that was raised within an ``exec`` (as in an import that makes a dataclass), Python
-    remembers it as unhandled and dies of SIGINT at the end, whatever exit status was asked for.
+    KeyboardInterrupt does not work: Python ends by SIGINT and ignores the exit status if it was raised within ``exec``,
+    which dataclasses use.
     """
 
 
 def interrupt_on_signals() -> None:
-    """From now on SIGINT and SIGTERM raise InterruptedBySignalError in the main thread."""
+    """Let SIGINT and SIGTERM raise InterruptedBySignalError in the main thread."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
 

@@ -1,4 +1,4 @@
-"""The jars of Spark's connectors and of the Kafka broker. Standard library only: the set-up runs this."""
+"""The jars of Spark's connectors and of Kafka. Only the standard library, because ``make setup`` runs this module."""
 
 import hashlib
 import shutil
@@ -10,28 +10,28 @@ ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / "var" / "jars"
 LOCK = ROOT / "infra" / "jars.sha256"
 CONFIGURATIONS = ("spark", "kafka")
-"""The configurations of infra/ivy.xml that everybody needs; each is one folder of jars and one class path."""
+"""The configurations of infra/ivy.xml for every machine. Each is one folder of jars and one class path."""
 
 _IVY_FILE = ROOT / "infra" / "ivy.xml"
 _IVY_CACHE = ROOT / "var" / "ivy"
 
 
 class JarsError(RuntimeError):
-    """The jars could not be resolved, or are not those of the lock file."""
+    """The jars could not be downloaded, or differ from the lock file."""
 
 
 def folder(configuration: str) -> Path:
-    """Where the jars of a configuration are."""
+    """The folder with the jars of a configuration."""
     return JARS / configuration
 
 
 def class_path(configuration: str) -> str:
-    """All jars of a configuration, as java's ``-cp`` takes them."""
+    """All jars of a configuration, for ``java -cp``."""
     return f"{folder(configuration)}/*"
 
 
 def checksums(directory: Path) -> dict[str, str]:
-    """SHA-256 of each jar below a directory, by its path there (``spark/name.jar``)."""
+    """The SHA-256 of each jar in a directory, by its relative path (``spark/name.jar``)."""
     return {
         jar.relative_to(directory).as_posix(): hashlib.sha256(jar.read_bytes()).hexdigest()
         for jar in sorted(directory.glob("*/*.jar"))
@@ -45,13 +45,13 @@ def read_lock(path: Path = LOCK) -> dict[str, str]:
 
 
 def write_lock(path: Path = LOCK, directory: Path = JARS) -> None:
-    """Accept the jars that are there as the right ones."""
+    """Write the checksums of the present jars into the lock file."""
     lines = [f"{checksum}  {name}\n" for name, checksum in checksums(directory).items()]
     path.write_text("".join(lines), encoding="utf-8")
 
 
 def differences(expected: dict[str, str], directory: Path = JARS) -> list[str]:
-    """What is wrong with the jars of a directory, one line each; empty when they are exactly the expected ones."""
+    """The differences between the jars of a directory and the expected ones, with one line for each jar."""
     found = checksums(directory)
     return [
         f"{name}: {_difference(expected.get(name), found.get(name))}"
@@ -73,9 +73,9 @@ def ensure(
     lock: Path = LOCK,
     configurations: Sequence[str] = CONFIGURATIONS,
 ) -> bool:
-    """Make a directory of jars what its lock file says; returns whether anything had to be done for it.
+    """Download the jars if a directory differs from its lock file. Returns whether it downloaded them.
 
-    The second attempt does without the cache, as a broken file may have come from there. Raises JarsError.
+    The second attempt does not use the cache, which may contain a broken file. Raises JarsError.
     """
     expected = read_lock(lock)
     if not differences(expected, directory):
@@ -85,12 +85,12 @@ def ensure(
         shutil.rmtree(_IVY_CACHE, ignore_errors=True)
         resolve(java, ivy, directory, configurations)
     if wrong := differences(expected, directory):
-        raise JarsError(f"resolved jars differ from {lock.relative_to(ROOT)}:\n  " + "\n  ".join(wrong))
+        raise JarsError(f"the downloaded jars differ from {lock.relative_to(ROOT)}:\n  " + "\n  ".join(wrong))
     return True
 
 
 def resolve(java: Path, ivy: Path, directory: Path = JARS, configurations: Sequence[str] = CONFIGURATIONS) -> None:
-    """Fetch every jar of these configurations with Ivy, and put all of them in place at once."""
+    """Download all jars of these configurations with Ivy, and then replace the directory in one step."""
     incoming = directory.with_name(f"{directory.name}.incoming")
     shutil.rmtree(incoming, ignore_errors=True)
     command = [str(java), "-jar", str(ivy), "-ivy", str(_IVY_FILE), "-cache", str(_IVY_CACHE), "-warn"]
@@ -98,6 +98,6 @@ def resolve(java: Path, ivy: Path, directory: Path = JARS, configurations: Seque
     options += ["-retrieve", f"{incoming}/[conf]/[artifact]-[revision].[ext]"]
     run = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     if run.returncode != 0:
-        raise JarsError(f"Ivy could not resolve the jars:\n{run.stdout}{run.stderr}".rstrip())
+        raise JarsError(f"Ivy could not download the jars:\n{run.stdout}{run.stderr}".rstrip())
     shutil.rmtree(directory, ignore_errors=True)
     incoming.rename(directory)

@@ -1,4 +1,4 @@
-"""Finds a Java that Spark can use. Standard library only: the set-up runs this before anything is installed."""
+"""Finds a Java for Spark. Only the standard library, because ``make setup`` runs this module first."""
 
 import os
 import re
@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 SUPPORTED = (17, 21)
-"""Feature releases that Spark 4.2 runs on and that every distribution packages."""
+"""Feature releases that Spark 4.2 supports and that all distributions package."""
 
 NEEDED_MODULE = "jdk.incubator.vector"
-"""Spark 4.2 starts its JVM with ``--add-modules=jdk.incubator.vector``; some slimmed-down runtimes lack it."""
+"""Spark 4.2 starts its JVM with ``--add-modules=jdk.incubator.vector``. Some small runtimes lack this module."""
 
 _HOMES = (
     "/usr/lib/jvm/*",
@@ -25,7 +25,7 @@ _HOMES = (
 
 
 class JavaNotFoundError(RuntimeError):
-    """There is no suitable Java; the message says what to install."""
+    """There is no suitable Java. The message names the package to install."""
 
     def __init__(self) -> None:
         versions = " or ".join(str(version) for version in SUPPORTED)
@@ -34,10 +34,9 @@ class JavaNotFoundError(RuntimeError):
 
 
 def find_java_home(environment: Mapping[str, str] = os.environ) -> Path:
-    """The home of a suitable Java: ``JAVA_HOME`` first, then ``PATH``, then where systems keep theirs.
+    """The home of a suitable Java: from ``JAVA_HOME``, from ``PATH``, or from the usual folders.
 
-    An unsuitable ``JAVA_HOME`` is passed over, as machines often point it to another project's Java.
-    Raises JavaNotFoundError.
+    An unsuitable ``JAVA_HOME`` is ignored, because it often belongs to another project. Raises JavaNotFoundError.
     """
     for home in _candidates(environment):
         if is_suitable(home):
@@ -46,18 +45,20 @@ def find_java_home(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def feature_release(version: str) -> int:
-    """17 of ``17.0.15``, 21 of ``21-ea``, 8 of ``1.8.0_402``; 0 of what is no version."""
+    """17 of ``17.0.15``, 21 of ``21-ea``, 8 of ``1.8.0_402``. 0 if the text is not a version."""
     numbers = re.match(r"(?:1\.)?(\d+)", version)
     return int(numbers[1]) if numbers else 0
 
 
 def is_suitable(home: Path) -> bool:
-    """Whether the release is supported and has the module that Spark asks for."""
+    """Whether the release is supported and has the module that Spark needs."""
     if not os.access(home / "bin" / "java", os.X_OK):
         return False
-    facts = _release_file(home) or _asked(home / "bin" / "java")
-    modules = facts.get("MODULES", "").split()
-    return feature_release(facts.get("JAVA_VERSION", "")) in SUPPORTED and (not modules or NEEDED_MODULE in modules)
+    properties = _release_file(home) or _reported_by(home / "bin" / "java")
+    modules = properties.get("MODULES", "").split()
+    return feature_release(properties.get("JAVA_VERSION", "")) in SUPPORTED and (
+        not modules or NEEDED_MODULE in modules
+    )
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
@@ -67,7 +68,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
         home_of_link = Path(java).resolve().parent.parent
         yield home_of_link
         # A version manager's shim is a script that lies outside of the Java it starts.
-        if not (home_of_link / "release").exists() and (asked := _asked(Path(java)).get("JAVA_HOME")):
+        if not (home_of_link / "release").exists() and (asked := _reported_by(Path(java)).get("JAVA_HOME")):
             yield Path(asked)
     for pattern in _HOMES:
         root, _, rest = str(Path(pattern).expanduser()).partition("/")
@@ -82,12 +83,12 @@ def _release_file(home: Path) -> dict[str, str]:
     return dict(re.findall(r'^(\w+)="(.*)"$', text, re.MULTILINE))
 
 
-def _asked(java: Path) -> dict[str, str]:
-    """The same facts from the program itself, which takes a JVM's start."""
+def _reported_by(java: Path) -> dict[str, str]:
+    """The same properties from ``java`` itself, which takes the time of a JVM start."""
     command = [str(java), "-XshowSettings:properties", "-version"]
     try:
-        shown = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stderr
+        output = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stderr
     except (OSError, subprocess.SubprocessError):
         return {}
-    properties = dict(re.findall(r"^\s+(java\.\w+) = (.*)$", shown, re.MULTILINE))
+    properties = dict(re.findall(r"^\s+(java\.\w+) = (.*)$", output, re.MULTILINE))
     return {"JAVA_VERSION": properties.get("java.version", ""), "JAVA_HOME": properties.get("java.home", "")}

@@ -1,24 +1,24 @@
-"""Ports of this machine, on the loopback address only."""
+"""Ports on the loopback address of this machine."""
 
 import secrets
 import socket
 
 HOST = "127.0.0.1"
 
-_LOWEST, _BEYOND = 10_000, 32_768
-"""Below the ports that Linux gives to outgoing connections (ip_local_port_range): one of those could take a port before
-its server is there to listen."""
+_FIRST, _END = 10_000, 32_768
+"""These ports are below those of outgoing connections (ip_local_port_range in Linux). Such a connection could take a
+port before its server listens."""
 
 
 def free_port() -> int:
-    """A port nobody listens on, and no outgoing connection is given."""
-    while is_taken(port := _LOWEST + secrets.randbelow(_BEYOND - _LOWEST)):
+    """A port that no server uses and that no outgoing connection gets."""
+    while is_taken(port := _FIRST + secrets.randbelow(_END - _FIRST)):
         pass
     return port
 
 
 def is_taken(port: int, host: str = HOST) -> bool:
-    """Whether a server could not listen there."""
+    """Whether another server listens on the port."""
     try:
         socket.create_server((host, port)).close()
     except OSError:

@@ -1,4 +1,4 @@
-"""Child processes that outlive the command that started them: pid file, log file, orderly end."""
+"""Processes that continue after the command that started them, with pid files and log files."""
 
 import contextlib
 import json
@@ -15,21 +15,21 @@ _LOG_LINES = 20
 _LOG_BYTES = 64 * 1024
 _KILL_TIMEOUT = 10.0
 _CLOCK_TOLERANCE = 2.0
-"""Seconds by which a process's start time may seem to move when the machine's clock is set."""
+"""Seconds by which the start time of a process may change when the clock of the machine is set."""
 
 
 class ProcessFailedError(RuntimeError):
-    """A process ended or was not ready in time; the message has the last lines of its log."""
+    """A process ended, or was not ready in time. The message has the last lines of its log."""
 
 
 @dataclass
 class ManagedProcess:
-    """One program, at most once in its run folder.
+    """One program that runs at most once for each run folder.
 
     Attributes:
-        name: of its pid file and its log file.
-        run_dir: where ``{name}.pid`` is while it runs.
-        log_dir: where ``{name}.log`` takes its standard output and error.
+        name: the name of its pid file and its log file.
+        run_dir: contains ``{name}.pid`` while it runs.
+        log_dir: contains ``{name}.log`` with its output.
         stop_timeout: seconds from SIGTERM to SIGKILL.
     """
 
@@ -49,7 +49,7 @@ class ManagedProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id, or None when it does not run."""
+        """The process id; None if it does not run."""
         process = self._running()
         return process.pid if process else None
 
@@ -61,12 +61,12 @@ class ManagedProcess:
         ready: Callable[[], bool],
         timeout: float,
     ) -> None:
-        """Start it and ask until it is ready; whatever goes wrong, Ctrl-C included, nothing stays behind.
+        """Start the program and wait until it is ready. After any failure the program does not run.
 
-        Raises ProcessFailedError if it ends before it is ready, or is not ready after so many seconds.
+        Raises ProcessFailedError if it ends before it is ready, or is not ready after ``timeout`` seconds.
         """
         if self.pid is not None:
-            raise ProcessFailedError(f"{self.name} runs already, pid {self.pid}")
+            raise ProcessFailedError(f"{self.name} already runs with pid {self.pid}: stop it first")
         try:
             self._launch(command, environment, working_dir)
             self._wait_until(ready, timeout)
@@ -85,7 +85,7 @@ class ManagedProcess:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 cwd=working_dir,
-                # Ctrl-C must reach only the one who decides what ends when.
+                # Only the starting command receives Ctrl-C. It decides about the end of this process.
                 start_new_session=True,
             )
         identity = {"pid": self._process.pid, "started": self._process.create_time()}
@@ -101,9 +101,9 @@ class ManagedProcess:
             time.sleep(0.1)
 
     def stop(self) -> None:
-        """SIGTERM, and after the time-out SIGKILL; nothing happens if it does not run."""
+        """Send SIGTERM, and SIGKILL after the timeout. Does nothing if the program does not run."""
         if process := self._running():
-            # To the leader alone: a Spark driver must end its batches before the JVM under it goes.
+            # Only the leader gets the signal. A Spark driver must end its batches before its JVM ends.
             process.terminate()
             deadline = time.monotonic() + self.stop_timeout
             while _is_alive(process) and time.monotonic() < deadline:
@@ -111,7 +111,7 @@ class ManagedProcess:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL to it and to everything it started, as when a machine loses its power."""
+        """Send SIGKILL to the program and to all its children."""
         if process := self._process or self._running():
             members = _session_of(process)
             for member in members:
@@ -126,7 +126,7 @@ class ManagedProcess:
         self.pid_file.unlink(missing_ok=True)
 
     def last_lines(self) -> str:
-        """The end of its log, for an error message."""
+        """The last lines of the log, for an error message."""
         lines = []
         with contextlib.suppress(FileNotFoundError), self.log_file.open("rb") as log:
             log.seek(max(0, self.log_file.stat().st_size - _LOG_BYTES))
@@ -134,7 +134,7 @@ class ManagedProcess:
         return "\n  ".join([f"The end of {self.log_file}:", *lines])
 
     def _running(self) -> psutil.Process | None:
-        """The live process: the one started here, or the one whose pid file another command left."""
+        """The running process: started by this object, or by another command that wrote the pid file."""
         if self._process and _is_alive(self._process):
             return self._process
         found = self._recorded()
@@ -144,14 +144,14 @@ class ManagedProcess:
         return None
 
     def _recorded(self) -> psutil.Process | None:
-        """The process of the pid file, unless its id belongs to a stranger by now."""
+        """The process of the pid file; None if another program has the pid now."""
         try:
             identity = json.loads(self.pid_file.read_text(encoding="utf-8"))
             process = psutil.Process(identity["pid"])
-            is_it = abs(process.create_time() - identity["started"]) <= _CLOCK_TOLERANCE
+            is_same = abs(process.create_time() - identity["started"]) <= _CLOCK_TOLERANCE
         except (FileNotFoundError, ValueError, LookupError, TypeError, psutil.Error):
             return None
-        return process if is_it else None
+        return process if is_same else None
 
 
 def _is_alive(process: psutil.Process) -> bool:
@@ -162,9 +162,9 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def _session_of(leader: psutil.Process) -> list[psutil.Process]:
-    """The leader and whatever it started, found by session: Spark's Python workers leave its process group.
+    """The leader and all its children, found by their session. The Python workers of Spark leave the process group.
 
-    An id cannot be given to another process while a session carries it; if it was, the session is a stranger's.
+    The system does not reuse a pid while a session has it. A reused pid means that the session has ended.
     """
     if psutil.pid_exists(leader.pid) and not leader.is_running():
         return []

@@ -1,4 +1,4 @@
-"""The whole stack on one machine: Kafka, the pipeline, API instances and the ledger, as processes of their own."""
+"""The whole stack on one machine. Kafka, the pipeline, each API instance and the ledger are processes."""
 
 import json
 import os
@@ -21,15 +21,15 @@ from services.settings import Settings
 
 _START_TIMEOUT = 600.0
 _STOP_MARGIN = 30.0
-"""Seconds that a pipeline gets beyond ``stop_timeout``, for Spark itself to end."""
+"""Additional seconds after ``stop_timeout`` in which Spark itself ends."""
 
 
 class PortTakenError(RuntimeError):
-    """Something else listens where a part of the stack should; the message says which setting moves it."""
+    """Another program uses a port of the stack. The message names the setting to change."""
 
 
 def private_settings(directory: Path, **changes: object) -> Settings:
-    """Settings of a stack that shares nothing with another: free ports, and all data under a directory."""
+    """Settings of a stack with free ports and with all data in one directory."""
     private = {
         "kafka_bootstrap_servers": f"{HOST}:{free_port()}",
         "metrics_port": free_port(),
@@ -47,7 +47,7 @@ def private_settings(directory: Path, **changes: object) -> Settings:
 
 
 def variables_of(settings: Settings) -> dict[str, str]:
-    """The LOYALTY_ variables that say the same as these settings."""
+    """The LOYALTY_ variables of these settings."""
     values = settings.model_dump(mode="json", exclude_none=True)
     values |= {name: value.get_secret_value() for name, value in settings if isinstance(value, SecretStr)}
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
@@ -55,17 +55,17 @@ def variables_of(settings: Settings) -> dict[str, str]:
 
 
 def environment_of(settings: Settings) -> dict[str, str]:
-    """The environment that gives a child process the same settings, Java included."""
+    """The environment of a child process with these settings and Java."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("LOYALTY_")}
     return inherited | variables_of(settings) | {"JAVA_HOME": str(find_java_home()), "PYTHONUNBUFFERED": "1"}
 
 
 @dataclass(frozen=True)
 class Service:
-    """A part of the stack that is one Python module, with the question that tells whether it is ready.
+    """A part of the stack that is one Python module.
 
     Attributes:
-        url: what it serves over HTTP.
+        url: the URL of its API or metrics.
     """
 
     module: str
@@ -75,7 +75,7 @@ class Service:
     is_ready: Callable[[], bool]
 
     def start(self) -> None:
-        """Start it and wait until it is ready; raises ProcessFailedError."""
+        """Start the process and wait until it is ready. Raises ProcessFailedError."""
         command = [sys.executable, "-m", self.module]
         self.process.start(command, environment_of(self.settings), jars.ROOT, self.is_ready, _START_TIMEOUT)
 
@@ -83,19 +83,19 @@ class Service:
         self.process.stop()
 
     def kill(self) -> None:
-        """End it without warning, as a test of what survives."""
+        """Send SIGKILL, for tests."""
         self.process.kill()
 
 
 class LocalStack:
-    """Kafka, the pipeline, API instances and who else reads what the pipeline writes.
+    """Kafka, the pipeline, API instances, the ledger and the webhooks.
 
-    Started again on the same directory, the stack goes on where it was.
+    A stack that starts on the same directory continues with the same data.
 
     Attributes:
-        directory: pid files, logs and Kafka's data are below it; the rest lies where the settings say.
-        settings: of the pipeline and of the first API instance; further instances differ in port and state folder.
-        readers: the ledger, and the webhooks where there is a file of endpoints; none in a stack without an API.
+        directory: contains the pid files, the logs and the data of Kafka. The settings name the other folders.
+        settings: of the pipeline and of the first API instance. Other instances have another port and state folder.
+        readers: the ledger, and the webhooks if their file exists. A stack without an API has no readers.
     """
 
     def __init__(self, directory: Path, settings: Settings, api_instances: int = 1) -> None:
@@ -108,7 +108,7 @@ class LocalStack:
 
     @property
     def services(self) -> list[Service]:
-        """All parts but the broker, in the order of their start."""
+        """All parts except the broker, in the order of their start."""
         return [self.pipeline, *self.apis, *self.readers]
 
     @property
@@ -117,10 +117,13 @@ class LocalStack:
         return [self.broker.process, *(service.process for service in self.services)]
 
     def start(self, on_part: Callable[[str], None] = lambda name: None) -> None:
-        """Start what is not running, each part when those it needs are ready; ``on_part`` is told which comes next.
+        """Start the parts that do not run, each one after the parts that it needs. ``on_part`` gets the name of each.
 
-        If a part fails, what this call started is stopped again; what ran before goes on.
-        Raises PortTakenError before anything is started, ProcessFailedError with the end of the log of what failed.
+        If a part fails, this call stops the parts that it has started.
+
+        Raises:
+            PortTakenError: before any part starts.
+            ProcessFailedError: with the last lines of the log of the failed part.
         """
         self._check_ports()
         started: list[ManagedProcess] = []
@@ -136,7 +139,7 @@ class LocalStack:
             raise
 
     def stop(self, on_part: Callable[[str], None] = lambda name: None) -> None:
-        """Stop what is running, readers before what they read, those of other commands included."""
+        """Stop all parts in reverse order, also those that other commands have started."""
         run = self.directory / "run"
         running = {file.stem for pattern in ("api-*.pid", "webhooks.pid") for file in run.glob(pattern)}
         others = running - {process.name for process in self.processes}
@@ -154,27 +157,27 @@ class LocalStack:
 
     @property
     def till_settings(self) -> Settings:
-        """Here everybody may do everything."""
+        """The settings of a till. The local broker has no users."""
         return self.settings
 
     @property
     def metrics_url(self) -> str:
-        """The pipeline's metrics."""
+        """URL of the metrics of the pipeline."""
         return self.pipeline.url
 
     @property
     def api_url(self) -> str:
-        """The first API instance."""
+        """URL of the first API instance."""
         return self.apis[0].url
 
     def check(self) -> None:
-        """Raises ProcessFailedError if a part has ended."""
+        """Raise ProcessFailedError if a part has ended."""
         for process in self.processes:
             if process.pid is None:
                 raise ProcessFailedError(f"{process.name} has ended. {process.last_lines()}")
 
     def last_lines(self) -> str:
-        """The ends of the logs of what works on invoices."""
+        """The last log lines of all parts except Kafka."""
         return "\n".join(process.last_lines() for process in self.processes[1:])
 
     def parquet(self) -> Path:
@@ -182,7 +185,7 @@ class LocalStack:
         return Path(self.settings.export_dir)
 
     def add_api(self) -> Service:
-        """One more API instance, not yet started."""
+        """Add an API instance, and do not start it."""
         self.apis.append(self._api(len(self.apis) + 1))
         return self.apis[-1]
 
@@ -201,7 +204,7 @@ class LocalStack:
         return Service("pipelines", self.settings, self._process("pipeline", timeout), url, lambda: _says_ready(url))
 
     def _api(self, number: int) -> Service:
-        # One process a folder: RocksDB allows no second one.
+        # RocksDB allows one process for each folder.
         folder = self.settings.state_dir.resolve() / f"api-{number}"
         port = self.settings.api_port if number == 1 else free_port()
         settings = self.settings.model_copy(update={"state_dir": folder, "api_port": port})
@@ -228,17 +231,19 @@ class LocalStack:
         ]
         for process, port, setting in needed:
             if process.pid is None and is_taken(port):
-                raise PortTakenError(f"port {port} for {process.name} is taken by another program: set {setting}")
+                raise PortTakenError(
+                    f"another program uses port {port} of {process.name}: set {setting} to another port"
+                )
 
     def _port_of(self, reader: Service) -> tuple[int, str]:
-        """The port of a reader, and the setting that moves it."""
+        """The port of a reader, and its setting."""
         setting = f"{reader.process.name}_metrics_port"
         return getattr(self.settings, setting), f"LOYALTY_{setting.upper()}"
 
 
 def _local_port(settings: Settings) -> int:
     if settings.kafka_security_protocol != "PLAINTEXT":
-        raise ValueError("the local stack starts its own Kafka, in plain text: unset LOYALTY_KAFKA_SECURITY_PROTOCOL")
+        raise ValueError("the local stack starts an unsecured Kafka: unset LOYALTY_KAFKA_SECURITY_PROTOCOL")
     host, _, port = settings.kafka_bootstrap_servers.rpartition(":")
     if host not in (HOST, "localhost") or not port.isdigit():
         raise ValueError(
@@ -250,7 +255,7 @@ def _local_port(settings: Settings) -> int:
 
 def _get(url: str) -> httpx.Response | None:
     try:
-        # A proxy of the environment has no business between two processes of one machine.
+        # Requests within one machine must not use a proxy.
         return httpx.get(url, timeout=5, trust_env=False)
     except httpx.HTTPError:
         return None

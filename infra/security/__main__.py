@@ -1,4 +1,4 @@
-"""``python -m infra.security``: certificates and passwords of a secured Kafka; run again, it makes what is missing."""
+"""``python -m infra.security`` creates the missing certificates and passwords of a secured Kafka."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,16 +11,19 @@ from infra.security.folder import LOCAL_HOSTS, SecurityFolder
 
 
 def main(
-    folder: Annotated[Path, typer.Argument(help="Where they are kept.")] = jars.ROOT / "var" / "security",
+    folder: Annotated[Path, typer.Argument(help="Folder of the certificates and passwords.")] = jars.ROOT
+    / "var"
+    / "security",
     *,
     host: Annotated[
-        list[str] | None, typer.Option(help="Name or address of the broker; can be repeated. Unset: this machine's.")
+        list[str] | None,
+        typer.Option(help="Name or address of the broker. Repeat it for several. Default: those of this machine."),
     ] = None,
 ) -> None:
-    """Make an authority, the broker's certificate and a password for every service, each unless it is there."""
-    made = SecurityFolder(folder).complete(host or LOCAL_HOSTS)
-    for path in made:
-        Console().print(f"made: {path}", highlight=False, soft_wrap=True)
+    """Create the authority, the certificate of the broker and a password for each service, if they are missing."""
+    created = SecurityFolder(folder).complete(host or LOCAL_HOSTS)
+    for path in created:
+        Console().print(f"created: {path}", highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

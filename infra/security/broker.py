@@ -1,4 +1,4 @@
-"""What a secured broker, and whoever speaks to it, takes from the folder of certificates and passwords."""
+"""The settings of a secured broker and its clients, from the folder of certificates and passwords."""
 
 from dataclasses import dataclass
 
@@ -9,13 +9,13 @@ from services.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class BrokerSecurity:
-    """The settings of both sides; infra/kafka/secured.properties has the broker's that are the same everywhere."""
+    """The settings of both sides. infra/kafka/secured.properties has the other settings of the broker."""
 
     folder: SecurityFolder
 
     @property
     def properties(self) -> dict[str, str]:
-        """The broker's files."""
+        """The properties of the broker that name files."""
         return {
             "ssl.keystore.location": str(self.folder.broker),
             "ssl.truststore.location": str(self.folder.authority),
@@ -23,11 +23,11 @@ class BrokerSecurity:
 
     @property
     def first_user(self) -> str:
-        """The super user as ``StorageTool format --add-scram`` takes it: there from the first start, to make others."""
+        """The super user for ``StorageTool format --add-scram``. It creates the other users after the first start."""
         return f"SCRAM-SHA-512=[name={ADMIN},password={self.folder.password(ADMIN).read_text(encoding='utf-8')}]"
 
     def settings_of(self, user: str, settings: Settings) -> Settings:
-        """The same settings, with the user's credentials in them."""
+        """The settings with the credentials of a user."""
         secured = {
             "kafka_security_protocol": "SASL_SSL",
             "kafka_ssl_ca_location": self.folder.authority,

@@ -1,4 +1,4 @@
-"""An authority of the deployment's own, and the certificate that it gives to the broker."""
+"""The certificate authority of a deployment, and the certificate of the broker."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -18,20 +18,20 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 BROKER = "broker"
-"""The broker's name in its certificate, and so to the authorizer (infra/kafka/secured.properties)."""
+"""The name of the broker in its certificate. The authorizer uses it (infra/kafka/secured.properties)."""
 
 _AUTHORITY_LIFE = timedelta(days=3650)
 _CERTIFICATE_LIFE = timedelta(days=397)
-"""A year and a month: who renews once a year is never late."""
+"""A year and a month, so that a renewal once a year is early enough."""
 
 _RENEW_BEFORE = timedelta(days=30)
-# Machines' clocks differ a little: a new certificate is to be good at once, everywhere.
+# The clocks of machines differ, and a new certificate must be valid everywhere at once.
 _CLOCK_TOLERANCE = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A certificate that clients trust, with the key that signs in its name."""
+    """A certificate that clients trust, and its key."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
@@ -49,10 +49,10 @@ class Authority:
 
     @classmethod
     def load(cls, certificate: bytes, key: bytes) -> Self:
-        """Raises ValueError for what is no PEM, or no key of this kind."""
+        """Raises ValueError if the text is not PEM or has another kind of key."""
         found = load_pem_private_key(key, password=None)
         if not isinstance(found, ec.EllipticCurvePrivateKey):
-            raise ValueError("the authority's key is not an elliptic curve's")  # noqa: TRY004  # of the file, no type
+            raise ValueError("the key of the authority is not an elliptic curve key")  # noqa: TRY004  # the file is wrong
         return cls(x509.load_pem_x509_certificate(certificate), found)
 
     def certificate_pem(self) -> bytes:
@@ -62,9 +62,9 @@ class Authority:
         return _pem(self.key)
 
     def broker_pem(self, hosts: Sequence[str], now: datetime | None = None) -> bytes:
-        """A new key of the broker and its certificate for these hosts (names or addresses), as Kafka reads them.
+        """A new key and certificate of the broker for these hosts (names or addresses), in the format of Kafka.
 
-        It is good for a server and for a client: with it brokers and controllers recognise each other.
+        Brokers and controllers use it as servers and as clients.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         issuer = self.certificate.subject
@@ -76,18 +76,18 @@ class Authority:
                 x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
                 critical=False,
             )
-            # Strict readers, Python 3.13 among them, want to see whose key has signed.
+            # Strict clients such as Python 3.13 need the id of the signing key.
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
             .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
         )
         return _pem(key) + builder.sign(self.key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
     def has_signed(self, pem: bytes, hosts: Sequence[str], now: datetime | None = None) -> bool:
-        """Whether this is a certificate of this authority for all of these hosts, with a month of life left."""
+        """Whether this authority has signed the certificate for all these hosts, and it is valid for another month."""
         certificate = x509.load_pem_x509_certificate(pem)
         try:
             certificate.verify_directly_issued_by(self.certificate)
-        except Exception:  # noqa: BLE001  # a bad signature, another issuer, another kind of key: each has its own
+        except Exception:  # noqa: BLE001  # each cause has its own exception
             return False
         named = set(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
         lasts = certificate.not_valid_after_utc - (now or datetime.now(UTC)) > _RENEW_BEFORE

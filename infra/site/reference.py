@@ -10,7 +10,6 @@ from typer.core import TyperGroup
 
 from api import __main__ as api_main
 from api.app import create_app
-from api.http.metrics import Metrics
 from pipelines import __main__ as pipelines_main
 from schemas import topics
 from schemas.access import SERVICES
@@ -90,7 +89,7 @@ def commands() -> str:
 
 def requests() -> str:
     """Every HTTP request, from the OpenAPI document. The routes do not depend on what the app is made of."""
-    document = create_app(MagicMock(), Metrics(), MagicMock()).openapi()
+    document = create_app(MagicMock()).openapi()
     operations = [
         (path, method, operation) for path, item in document["paths"].items() for method, operation in item.items()
     ]
@@ -181,11 +180,15 @@ def _operation(path: str, method: str, operation: Mapping[str, Any]) -> str:
         parts.append(f"Body: {_link(next(iter(body['content'].values())).get('schema', {}))}\n")
     responses = sorted(operation["responses"].items())
     rows = [(status, each["description"], _bodies(each)) for status, each in responses if status < "400"]
-    problems = [status for status, _ in responses if status >= "400"]
     parts.append(table(("status", "meaning", "body"), rows))
-    if problems:
-        parts.append(f"[Problems](problems.md): {', '.join(problems)}.\n")
+    if problems := [_problems(status, each) for status, each in responses if status >= "400"]:
+        parts.append(f"[Problems](problems.md): {'; '.join(problems)}.\n")
     return "\n".join(parts)
+
+
+def _problems(status: str, response: Mapping[str, Any]) -> str:
+    codes = [code for content in response.get("content", {}).values() for code in content.get("examples", {})]
+    return " ".join([status, ", ".join(f"`{code}`" for code in codes)]).strip()
 
 
 def _bodies(response: Mapping[str, Any]) -> str:

@@ -32,7 +32,7 @@ from pipelines.runtime.query import RepeatHorizonError
 from pipelines.sinks.kafka import write_batch
 from schemas import topics
 from schemas.topics import Topic
-from services.audit.comparison import Coverage, compare, latest_version
+from services.audit.comparison import Coverage, Verdict, compare, latest_version
 from services.audit.extent import extent_of
 from services.audit.facts import Facts, FactsReader, Source
 from services.audit.sources import ledger_entries
@@ -104,6 +104,11 @@ def _rebuild(context: Context, checkpoint: str, *, archive: bool) -> Rebuilt:
     reader = CheckpointReader(context.spark, checkpoint)
     _check_nothing_writes(reader, context.settings)
     snapshot = _snapshot(context, archive=archive)
+    if lost := snapshot.events.lost_records:
+        raise RebuildError(
+            f"the archive {context.settings.archive_dir} lacks {'; '.join(map(str, lost))}, which retention deleted: "
+            "accounts would miss these events. Restore the checkpoint, or an archive without the gap, from a backup"
+        )
     # Stores the result on the executors' disks: it is used several times, and the loyalty topic grows meanwhile.
     accounts = by_customer(snapshot.facts, _reconstruction(context, snapshot.coverage), _REBUILT).localCheckpoint()
     _check_complete(accounts, snapshot)
@@ -197,6 +202,8 @@ def _reconstruction(context: Context, coverage: Coverage) -> Callable[[], facts.
             state = _with_newest_version(recomputed.late.state, of_customer)
             problem = _problem(card, recomputed, is_complete=verdict.recomputed)
             records = [] if problem or not card else [*_records(card, recomputed, coverage.now, ids)]
+            if _is_replaced(of_customer, verdict, recomputed):
+                records = [*_with_tombstone(records)]
             differences = [{"where": str(each.where), "what": each.what} for each in verdict.differences]
             late = len({entry.event_id for entry in recomputed.late.entries if not is_from_timer(entry)})
             encoded = encode_account(state) if state and card else None
@@ -239,6 +246,22 @@ def _records(card: str, recomputed: Recomputed, now: int, ids: Mapping[Topic, in
             yield row.asDict()
     for row in rows_of(card, late, ids):
         yield row.asDict()
+
+
+def _is_replaced(of_customer: Facts, verdict: Verdict, recomputed: Recomputed) -> bool:
+    """Whether the served balance is wrong, and its version is at least as high as that of the recomputed balance."""
+    entries = recomputed.late.entries or recomputed.settled.entries
+    served = latest_version(replace(of_customer, recorded={}))
+    is_wrong = any(each.where is Source.BALANCE for each in verdict.differences)
+    return is_wrong and served is not None and bool(entries) and served >= entries[-1].version
+
+
+def _with_tombstone(records: Iterable[dict[str, object]]) -> Iterator[dict[str, object]]:
+    """Delete the served balance before the new one is written. Stores ignore a balance that is not newer."""
+    for record in records:
+        if record["topic"] == topics.LOYALTY_BALANCES.name and record["value"] is not None:
+            yield {**record, "value": None}
+        yield record
 
 
 def main(*, source: FromOption = From.TOPICS, as_json: AsJson = False) -> None:

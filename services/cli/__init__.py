@@ -19,7 +19,7 @@ from services.cli import (
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="From a till's invoice to a customer's reward balance.",
+    help="Loyalty points from invoices: topics, pipeline, API, ledger and tools.",
 )
 
 app.command("simulate")(publish.simulate)
@@ -32,10 +32,10 @@ app.add_typer(programme.app, name="programme")
 app.add_typer(schemas.app, name="schemas")
 app.command("settings")(deployment.show_settings)
 app.add_typer(dead_letters.app, name="dead-letters")
-app.command("pipeline", context_settings=processes.PASS_ON, add_help_option=False)(processes.pipeline)
-app.command("api", context_settings=processes.PASS_ON, add_help_option=False)(processes.api)
-app.command("export", context_settings=processes.PASS_ON)(processes.export)
-app.command("archive", context_settings=processes.PASS_ON)(processes.archive)
+app.command("pipeline", context_settings=processes.FORWARD_OPTIONS, add_help_option=False)(processes.pipeline)
+app.command("api", context_settings=processes.FORWARD_OPTIONS, add_help_option=False)(processes.api)
+app.command("export", context_settings=processes.FORWARD_OPTIONS)(processes.export)
+app.command("archive", context_settings=processes.FORWARD_OPTIONS)(processes.archive)
 app.command("audit")(audit.audit)
 app.command("rebuild")(audit.rebuild)
 app.command("webhooks")(webhooks.webhooks)

@@ -1,4 +1,4 @@
-"""`loyalty access`: the services' users and rights, on brokers that ask for them."""
+"""`loyalty access`: the users and rights of the services on secured brokers."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,12 +14,12 @@ from services.messaging.access import apply_rights, rights, set_passwords
 from services.messaging.publishing import require_broker
 from services.settings import password_in
 
-app = typer.Typer(no_args_is_help=True, help="Who may do what with which topic.")
+app = typer.Typer(no_args_is_help=True, help="Users and rights of the services.")
 
 
 @app.command("list")
 def list_rights(*, as_json: AsJson = False) -> None:
-    """Show every right of every service; whatever is not listed is denied."""
+    """Show the rights of all services. Kafka denies everything else."""
     rows = sorted((_as_row(right) for right in rights(read_settings())), key=lambda row: tuple(row.values()))
     if as_json:
         print_json({"rights": rows})
@@ -35,26 +35,28 @@ def apply(
     *,
     passwords: Annotated[
         Path | None,
-        typer.Option(help="Folder with a file for each user that holds its password; unset: users stay as they are."),
+        typer.Option(help="Folder with one password file for each user. Without it the passwords do not change."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give every service its user and its rights, and take away what it has beyond them."""
+    """Set the users and rights of all services, and remove all other rights of them."""
     settings = read_settings()
     with clear_errors():
-        given = {user: password_in(passwords / user) for user in USERS if passwords}
+        new_passwords = {user: password_in(passwords / user) for user in USERS if passwords}
         require_broker(settings)
-        if given:
-            set_passwords(settings, given)
+        if new_passwords:
+            set_passwords(settings, new_passwords)
         changes = apply_rights(settings)
     if as_json:
-        shown = {"granted": changes.granted, "withdrawn": changes.withdrawn}
-        print_json({name: [_as_row(right) for right in found] for name, found in shown.items()} | {"users": [*given]})
+        lists = {"granted": changes.granted, "withdrawn": changes.withdrawn}
+        print_json(
+            {name: [_as_row(right) for right in found] for name, found in lists.items()} | {"users": [*new_passwords]}
+        )
         return
     for word, found in (("granted", changes.granted), ("withdrawn", changes.withdrawn)):
         for right in found:
             console().print(f"{word}: {' '.join(_as_row(right).values())}", highlight=False)
-    console().print(f"ready: {len(rights(settings))} rights, {len(given)} passwords set", highlight=False)
+    console().print(f"ready: {len(rights(settings))} rights, {len(new_passwords)} passwords set", highlight=False)
 
 
 def _as_row(right: AclBinding) -> dict[str, str]:

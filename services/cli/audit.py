@@ -1,4 +1,4 @@
-"""`loyalty audit` and `loyalty rebuild`: their options, and the programs that take them in this process's place."""
+"""`loyalty audit` and `loyalty rebuild`: their options. The programs of the pipelines replace this process."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -7,20 +7,20 @@ import typer
 
 from services.audit.facts import Source
 from services.cli.output import AsJson
-from services.cli.processes import become
+from services.cli.processes import replace_process
 
 SHOWN = 20
 
 
 class From(StrEnum):
-    """Where events come from."""
+    """The source of the events."""
 
     TOPICS = "topics"
     PARQUET = "parquet"
 
 
 class Part(StrEnum):
-    """What can be left out."""
+    """A part that the audit can omit."""
 
     LEDGER = "ledger"
     BALANCES = "balances"
@@ -30,15 +30,15 @@ class Part(StrEnum):
 PARTS = {Part.LEDGER: Source.LEDGER, Part.BALANCES: Source.BALANCE, Part.STATE: Source.STATE}
 
 FromOption = Annotated[
-    From, typer.Option("--from", help="parquet: what the topics have lost comes from LOYALTY_ARCHIVE_DIR.")
+    From, typer.Option("--from", help="parquet: read the events that the topics have deleted from LOYALTY_ARCHIVE_DIR.")
 ]
 ApiOption = Annotated[
-    str | None, typer.Option("--api", help="URL that serves the balances; default: that of the settings.")
+    str | None, typer.Option("--api", help="URL of an API instance. Default: the URL of the settings.")
 ]
 WithoutOption = Annotated[
-    list[Part] | None, typer.Option("--without", help="Leave this out of the comparison; can be repeated.")
+    list[Part] | None, typer.Option("--without", help="Omit this part. Repeat the option for several parts.")
 ]
-ShowOption = Annotated[int, typer.Option("--show", min=0, help="Differences that are shown.")]
+ShowOption = Annotated[int, typer.Option("--show", min=0, help="Number of differences to print.")]
 
 
 def audit(
@@ -49,24 +49,25 @@ def audit(
     show: ShowOption = SHOWN,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute every account; compare with it the loyalty topic, the ledger, served balances and Spark's state.
+    """Compute all accounts from the events, and compare them with the outputs.
 
-    Ends with 0 if all agree, 1 if anything differs, 2 if something could not be read. The output names cards.
+    The outputs are the topic loyalty, the ledger, the balances of the API and the state of Spark. The exit status is 0
+    if all are equal, 1 if there is a difference, and 2 if a part could not be read. The output contains card numbers.
     """
-    left_out = [f"--without={part}" for part in without or ()]
+    omitted = [f"--without={part}" for part in without or ()]
     at = [f"--api={api}"] if api else []
-    become(
+    replace_process(
         "pipelines.reconciliation.audit",
-        [f"--from={source}", f"--show={show}", *at, *left_out, *_json(as_json=as_json)],
+        [f"--from={source}", f"--show={show}", *at, *omitted, *_json(as_json=as_json)],
     )
 
 
 def rebuild(*, source: FromOption = From.TOPICS, as_json: AsJson = False) -> None:
-    """Make a new checkpoint of the loyalty query, with the accounts as their events make them.
+    """Create a new checkpoint of the loyalty query, with accounts computed from the events.
 
-    The pipeline must be stopped. The checkpoint of before is moved aside. The output names cards.
+    Stop the pipeline first. The command renames the old checkpoint. The output contains card numbers.
     """
-    become("pipelines.reconciliation.rebuild", [f"--from={source}", *_json(as_json=as_json)])
+    replace_process("pipelines.reconciliation.rebuild", [f"--from={source}", *_json(as_json=as_json)])
 
 
 def _json(*, as_json: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""`loyalty dead-letters`: show what was set aside, and publish it again."""
+"""`loyalty dead-letters`: list dead letters, and publish their records again."""
 
 import base64
 import heapq
@@ -16,19 +16,21 @@ from services.messaging import dead_letters
 from services.messaging.dead_letters import DeadLetter, DeadLetterFilter
 from services.messaging.record_position import RecordPosition
 
-app = typer.Typer(no_args_is_help=True, help="Messages that could not be read or are not valid.")
+app = typer.Typer(no_args_is_help=True, help="Records that could not be read or are not valid.")
 
-Reason = Annotated[str | None, typer.Option(help="Only those with this text in their reason, in any case.")]
+Reason = Annotated[
+    str | None, typer.Option(help="Only dead letters with this text in their reason. Case does not matter.")
+]
 
 
 @app.command("list")
 def list_letters(
     *,
     reason: Reason = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show so many at most, the latest ones.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this number of the newest dead letters.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Show dead letters; with --json their keys and values too."""
+    """Show dead letters. With --json also their keys and values."""
     reasons: Counter[str] = Counter()
     settings = read_settings()
     with clear_errors():
@@ -43,7 +45,7 @@ def list_letters(
             }
         )
         return
-    table = Table("place", "set aside", "from", "bytes", "reason", title=f"{len(latest)} of {reasons.total()}")
+    table = Table("position", "time", "origin", "bytes", "reason", title=f"{len(latest)} of {reasons.total()}")
     for letter in latest:
         origin = f"{letter.topic or '?'} {letter.origin or '?'}"
         table.add_row(str(letter.position), _time(letter), origin, str(len(letter.value or b"")), escape(letter.reason))
@@ -55,28 +57,31 @@ def replay(
     *,
     reason: Reason = None,
     offset: Annotated[
-        list[str] | None, typer.Option(metavar="PARTITION:OFFSET", help="Only the one in this place; repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="PARTITION:OFFSET", help="Only the dead letter at this position. Repeat the option for several."
+        ),
     ] = None,
-    all_of_them: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    select_all: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be published, and publish nothing.")
+        bool, typer.Option("--dry-run", help="Print what the command would publish, and publish nothing.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Publish the original keys and values again, to the topics they came from.
+    """Publish the original keys and values to their original topics again.
 
-    They stay in the list as well. An invoice that was counted meanwhile is not counted again.
+    The dead letters stay in the list. An invoice that was already processed is not counted again.
     """
     positions = [_position(text) for text in offset or ()]
-    if all_of_them == bool(reason is not None or positions):
-        stop("say which: --reason and --offset, or --all", MISUSED)
+    if select_all == bool(reason is not None or positions):
+        stop("no dead letters are selected: use --reason and --offset, or --all alone", MISUSED)
     settings = read_settings()
     letter_filter = DeadLetterFilter(reason, frozenset(positions))
     with clear_errors():
-        # Reads the whole selection first: the replay can cause new dead letters, which it must not replay again.
+        # Read the whole selection first. The replay may create new dead letters, and they are not part of it.
         letters = list(dead_letters.read(settings, letter_filter))
         if missing := sorted(set(positions) - {letter.position for letter in letters}):
-            stop(f"no such dead letter: {', '.join(map(str, missing))}; nothing was published")
+            stop(f"there is no dead letter at {', '.join(map(str, missing))}: nothing was published")
         published = 0 if dry_run else dead_letters.replay(settings, letters)
     found = Counter(letter.topic or "?" for letter in letters)
     if as_json:
@@ -96,7 +101,7 @@ def _counted(letters: Iterable[DeadLetter], reasons: Counter[str]) -> Iterable[D
 def _position(text: str) -> RecordPosition:
     partition, _, offset = text.partition(":")
     if not (partition.isdecimal() and offset.isdecimal()):
-        stop(f"--offset is PARTITION:OFFSET, for example 0:42, not {text!r}", MISUSED)
+        stop(f"--offset {text!r} is not PARTITION:OFFSET: use for example 0:42", MISUSED)
     return RecordPosition(int(partition), int(offset))
 
 

@@ -1,4 +1,4 @@
-"""`loyalty topics` and `loyalty settings`: what is set up, and with what."""
+"""`loyalty topics` and `loyalty settings`."""
 
 import re
 from datetime import timedelta
@@ -13,14 +13,14 @@ from services.messaging.administration import create_topics
 from services.messaging.publishing import require_broker
 from services.settings import Settings
 
-topics = typer.Typer(no_args_is_help=True, help="The topics of the catalogue.")
+topics = typer.Typer(no_args_is_help=True, help="The topics of the system.")
 
 _PASSWORD = re.compile(r"(://[^/@:]*):[^/@]*@")
 
 
 @topics.command("create")
 def create(*, as_json: AsJson = False) -> None:
-    """Create the topics that are missing; check the partitions of the others."""
+    """Create missing topics, and check the number of partitions of the others."""
     settings = read_settings()
     with clear_errors():
         require_broker(settings)
@@ -33,7 +33,7 @@ def create(*, as_json: AsJson = False) -> None:
 
 @topics.command("list")
 def list_topics(*, as_json: AsJson = False) -> None:
-    """Show the catalogue."""
+    """Show all topics."""
     settings = read_settings()
     rows = [
         {
@@ -53,29 +53,30 @@ def list_topics(*, as_json: AsJson = False) -> None:
     for row, topic in zip(rows, catalogue.ALL, strict=True):
         kept = f"{topic.retention.days} days" if topic.retention else "latest of each key"
         table.add_row(
-            str(row["name"]), topic.key, topic.value or "as it came", str(topic.partitions), topic.cleanup_policy, kept
+            str(row["name"]), topic.key, topic.value or "unchanged", str(topic.partitions), topic.cleanup_policy, kept
         )
     console().print(table)
 
 
 def show_settings(*, as_json: AsJson = False) -> None:
-    """Show every setting: its environment variable, its value now, what it is for."""
+    """Show all settings: the environment variable, the value and the description."""
     settings = read_settings()
     values = settings.model_dump(mode="json")
     rows = [
-        (variable(name), _shown(values[name]), field.description or "") for name, field in Settings.model_fields.items()
+        (variable(name), _without_password(values[name]), field.description or "")
+        for name, field in Settings.model_fields.items()
     ]
     if as_json:
         print_json({name: {"value": value, "description": description} for name, value, description in rows})
         return
-    table = Table("variable", "value", "what for")
+    table = Table("variable", "value", "description")
     for name, value, description in rows:
         table.add_row(name, "" if value is None else str(value), description)
     console().print(table)
 
 
-def _shown(value: Any) -> Any:
-    """The value, a password in an address left out: this output ends in tickets and logs."""
+def _without_password(value: Any) -> Any:
+    """The value without passwords in URLs. Users copy this output into tickets and logs."""
     return _PASSWORD.sub(r"\1:…@", value) if isinstance(value, str) else value
 
 

@@ -1,4 +1,4 @@
-"""`loyalty ledger`: run it, and ask it what an operator wants to know."""
+"""`loyalty ledger`: the process that appends entries, and reports about its database."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from services.cli.output import AsJson, console, print_json, read_settings, stop
-from services.cli.processes import become
+from services.cli.processes import replace_process
 from services.domain.formats import to_datetime
 
 if TYPE_CHECKING:
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
     from services.ledger.queries import LedgerQueries
 
-# The pipeline's image has this command too, and no SQL: what needs it is imported by who uses it.
+# The image of the pipelines has this command but no SQLAlchemy, so each function imports it only when it needs it.
 # ruff: noqa: PLC0415
 
-app = typer.Typer(no_args_is_help=True, help="The ledger: every entry of every account, in SQL.")
+app = typer.Typer(no_args_is_help=True, help="The ledger: all entries of all accounts in an SQL database.")
 
 
 @app.command("run")
 def run() -> None:
-    """Follow the topic loyalty and append what it says; several may run, and one of them does the work."""
-    become("services.ledger", [])
+    """Append the records of the topic loyalty to the database. If several run, one of them works."""
+    replace_process("services.ledger", [])
 
 
 @app.command("migrate")
 def migrate(*, as_json: AsJson = False) -> None:
-    """Bring the database's schema up to date; `run` does so by itself."""
+    """Upgrade the tables of the database. `run` does the same at its start."""
     from services.ledger import database
 
     with _clear_errors(), _writing() as engine:
@@ -39,12 +39,12 @@ def migrate(*, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"migrated": True})
     else:
-        console().print("the schema is up to date", highlight=False)
+        console().print("the tables are up to date", highlight=False)
 
 
 @app.command("gaps")
 def gaps(*, as_json: AsJson = False) -> None:
-    """Show entries that are missing though later ones are there; with --json the cards too."""
+    """Show missing entries, which are followed by later ones. With --json also the card numbers."""
     with _clear_errors(), _reading() as queries:
         found = queries.gaps()
     if as_json:
@@ -69,7 +69,7 @@ def gaps(*, as_json: AsJson = False) -> None:
 
 @app.command("undecodable")
 def undecodable(*, as_json: AsJson = False) -> None:
-    """Show records of the topic loyalty that are no entry: where they are, and why."""
+    """Show records of the topic loyalty that cannot be decoded, and the reasons."""
     with _clear_errors(), _reading() as queries:
         found = queries.undecodable()
     if as_json:
@@ -79,7 +79,7 @@ def undecodable(*, as_json: AsJson = False) -> None:
         ]
         print_json({"undecodable": rows})
         return
-    table = Table("place", "time", "reason", title=f"{len(found)} records")
+    table = Table("position", "time", "reason", title=f"{len(found)} records")
     for each in found:
         table.add_row(f"{each.partition}:{each.offset}", _time(each.append_time), escape(each.reason))
     console().print(table)
@@ -87,9 +87,9 @@ def undecodable(*, as_json: AsJson = False) -> None:
 
 @app.command("reread")
 def reread(*, as_json: AsJson = False) -> None:
-    """Let the ledger read all that the topic still has once more, for entries that it could not read at first.
+    """Let the ledger read the whole topic again, for example after an upgrade that can decode more records.
 
-    What is there stays, and is not appended twice; a running process begins at once.
+    Existing entries stay, and none is appended twice. A running process begins at once.
     """
     from services.ledger.positions import forget_positions
 
@@ -98,7 +98,7 @@ def reread(*, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"partitions": partitions})
     else:
-        console().print(f"partitions to be read again: {partitions}", highlight=False)
+        console().print(f"the ledger reads {partitions} partitions again", highlight=False)
 
 
 @contextmanager
@@ -111,11 +111,13 @@ def _clear_errors() -> Iterator[None]:
     try:
         yield
     except LedgerUnavailableError:
-        stop("the ledger's database does not answer, or has no ledger in it yet (LOYALTY_LEDGER_URL)")
+        stop(
+            "cannot read the ledger: check LOYALTY_LEDGER_URL, and start `loyalty ledger run` once to create the tables"
+        )
     except LedgerError as error:
         stop(str(error))
     except DBAPIError as error:
-        stop(f"the ledger's database: {error.orig}")
+        stop(f"the database of the ledger failed: {error.orig}")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What every command shares: settings, one-line errors, JSON for scripts, progress for people."""
+"""Settings, errors and output of all commands."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ from services.settings import Settings
 FAILED = 1
 MISUSED = 2
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout and nothing else there.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, and nothing else.")]
 
 
 def stop(message: str, code: int = FAILED) -> NoReturn:
@@ -33,19 +33,19 @@ def stop(message: str, code: int = FAILED) -> NoReturn:
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Turn what a user can do something about into one line; anything else is a defect and keeps its traceback."""
+    """Print errors that the user can solve as one line. Other errors are defects and keep their tracebacks."""
     try:
         yield
     except (PublishError, DeadLettersError, TopicMismatchError) as error:
         stop(str(error))
     except KafkaException as error:
-        stop(f"Kafka: {error.args[0].str()}")
+        stop(f"Kafka failed: {error.args[0].str()}")
     except OSError as error:
         stop(f"{error.filename or 'I/O'}: {error.strerror or error}")
 
 
 def console() -> Console:
-    """Where results go: as wide as the terminal, or wide enough to cut nothing when another program reads them."""
+    """The console for results. It is wide enough to cut no text if another program reads it."""
     return Console(width=None if sys.stdout.isatty() else 200)
 
 
@@ -55,7 +55,7 @@ def variable(setting: str) -> str:
 
 
 def read_settings() -> Settings:
-    """The settings of the environment, or one line that names the variables that are wrong."""
+    """The settings of the environment. An error names the wrong variables in one line."""
     try:
         return settings.read_settings()
     except settings.SettingsError as error:
@@ -68,7 +68,7 @@ def print_json(value: Any) -> None:
 
 @contextmanager
 def progress(title: str, total: int | None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr, for people only; gives the function that takes how much is done."""
+    """A progress bar on a terminal. Yields a function that takes the number of completed items."""
     stderr = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TaskProgressColumn(show_speed=True))
     with Progress(*columns, TimeElapsedColumn(), console=stderr, disable=quiet or not stderr.is_terminal) as bar:

@@ -1,4 +1,4 @@
-"""`loyalty programme`: check a programme file, publish it as the next version, show what is published."""
+"""`loyalty programme`: check a programme file, publish it as the next version, and show the versions."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ File = Annotated[Path, typer.Argument(help="A programme file (docs/reference/pro
 
 @app.command("check")
 def check(file: File, *, as_json: AsJson = False) -> None:
-    """Say all that is wrong with a programme file; exit code 2 if anything is."""
+    """Check a programme file. The exit status is 2 if it has problems."""
     text = _text_of(file)
     try:
         parse_programme(text)
@@ -43,11 +43,11 @@ def publish(
     *,
     effective_from: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="ISO 8601 with an offset or Z. Without it: as soon as the notice allows."),
+        typer.Option(metavar="TIME", help="ISO 8601 with an offset or Z. Default: as soon as the notice allows."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish a programme file as the next version; it decides everything that comes in from its time on."""
+    """Publish a programme file as the next version. It applies to all events from its time on."""
     text = _text_of(file)
     effective_time = None if effective_from is None else _milliseconds(effective_from)
     settings = read_settings()
@@ -70,7 +70,7 @@ def show(
     version: Annotated[int | None, typer.Option(min=0, help="Print the file of this version.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the versions, or the file of one of them."""
+    """Show all versions, or the file of one version."""
     settings = read_settings()
     with clear_errors():
         try:
@@ -92,7 +92,7 @@ def _version_0(settings: Settings) -> Version:
 
 def _show_one(known: list[Version], number: int, *, as_json: bool) -> None:
     if number >= len(known):
-        stop(f"there is no version {number}; the latest is {len(known) - 1}")
+        stop(f"there is no version {number}: the latest version is {len(known) - 1}")
     if as_json:
         print_json(_json(known[number]))
     else:
@@ -104,7 +104,7 @@ def _show_table(known: list[Version]) -> None:
     in_force = max(each.number for each in known if each.effective_time <= now)
     table = Table("version", "takes effect", "published", "")
     for each in known:
-        state = "in force" if each.number == in_force else "to come" if each.number > in_force else ""
+        state = "in force" if each.number == in_force else "planned" if each.number > in_force else ""
         published = _iso(each.published_time) if each.number else "from the settings"
         table.add_row(str(each.number), _iso(each.effective_time) if each.number else "", published, state)
     console().print(table)
@@ -117,24 +117,24 @@ def _text_of(file: Path) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        stop(f"{file}: line {line}: not UTF-8", MISUSED)
+        stop(f"{file}: line {line} is not UTF-8: save the file in UTF-8", MISUSED)
 
 
 def _stop_with_problems(file: Path, error: ProgrammeError) -> None:
-    """One line a problem: all can be mended before the next try."""
+    """Print one line for each problem, so that the user can correct all of them at once."""
     stderr = Console(stderr=True, soft_wrap=True)
     for problem in error.problems:
         stderr.print(f"{file}: {problem}", highlight=False, markup=False)
-    stop(f"{file}: {len(error.problems)} problems", MISUSED)
+    stop(f"{file} has {len(error.problems)} problems: correct them and try again", MISUSED)
 
 
 def _milliseconds(time: str) -> int:
     try:
         found = datetime.fromisoformat(time)
     except ValueError:
-        stop(f"--effective-from is a time such as 2026-12-01T00:00:00+05:30, not {time!r}", MISUSED)
+        stop(f"--effective-from {time!r} is not a time: use for example 2026-12-01T00:00:00+05:30", MISUSED)
     if found.tzinfo is None:
-        stop(f"--effective-from {time} has no offset: add Z, or one such as +05:30", MISUSED)
+        stop(f"--effective-from {time} has no offset: add Z, or for example +05:30", MISUSED)
     return to_milliseconds(found)
 
 

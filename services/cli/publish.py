@@ -1,4 +1,4 @@
-"""`loyalty simulate` and `loyalty replay`: both publish to pos-invoices."""
+"""`loyalty simulate` and `loyalty replay`: publish invoices to pos-invoices."""
 
 import secrets
 import sys
@@ -17,37 +17,37 @@ from schemas import topics
 from services.cli.output import MISUSED, AsJson, clear_errors, console, print_json, progress, read_settings, stop
 from services.messaging.publishing import Record, connected_producer, publish
 from services.messaging.schema_ids import schema_ids
-from services.pos_simulator import Message, Options, Simulation
 from services.pos_simulator.replay import Format, Recorded, lines_of, recorded
+from services.pos_simulator.simulation import Message, Options, Simulation
 from services.settings import Settings
 
 DEFAULT = Options()
-LARGEST_CHOSEN_SEED = 10**6
+LARGEST_RANDOM_SEED = 10**6
 STDIN = "-"
 
 
-def simulate(  # noqa: PLR0913 - one parameter an option
+def simulate(  # noqa: PLR0913 - each option is a parameter
     *,
     count: Annotated[
-        int, typer.Option(min=1, help="Messages in all, repeats and broken ones among them.")
+        int, typer.Option(min=1, help="Number of messages, with duplicates and broken ones.")
     ] = DEFAULT.count,
-    rate: Annotated[float, typer.Option(min=0, help="Messages per second; 0: as fast as possible.")] = 0,
+    rate: Annotated[float, typer.Option(min=0, help="Messages per second. 0: as fast as possible.")] = 0,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="The same seed, the same invoices. Without one: new ones each time.")
+        int | None, typer.Option(min=0, help="The same seed gives the same invoices. Default: a new seed.")
     ] = None,
     prime: Annotated[float, typer.Option(min=0, max=1, help="Share of PRIME invoices.")] = DEFAULT.prime,
     home_delivery: Annotated[
         float, typer.Option(min=0, max=1, help="Share of HOME-DELIVERY invoices.")
     ] = DEFAULT.home_delivery,
-    repeats: Annotated[float, typer.Option(min=0, max=1, help="Share of messages that are repeats.")] = DEFAULT.repeats,
-    broken: Annotated[float, typer.Option(min=0, max=1, help="Share of messages that are broken.")] = DEFAULT.broken,
-    customers: Annotated[int, typer.Option(help="Shoppers of the chain.")] = DEFAULT.customers,
-    stores: Annotated[int, typer.Option(help="Stores of the chain.")] = DEFAULT.stores,
-    day: Annotated[datetime, typer.Option(formats=["%Y-%m-%d"], help="The day that is simulated.")] = f"{DEFAULT.day}",  # type: ignore[assignment]
+    repeats: Annotated[float, typer.Option(min=0, max=1, help="Share of duplicates.")] = DEFAULT.repeats,
+    broken: Annotated[float, typer.Option(min=0, max=1, help="Share of broken messages.")] = DEFAULT.broken,
+    customers: Annotated[int, typer.Option(help="Number of customers.")] = DEFAULT.customers,
+    stores: Annotated[int, typer.Option(help="Number of stores.")] = DEFAULT.stores,
+    day: Annotated[datetime, typer.Option(formats=["%Y-%m-%d"], help="The simulated day.")] = f"{DEFAULT.day}",  # type: ignore[assignment]
     as_json: AsJson = False,
 ) -> None:
     """Publish a simulated trading day to pos-invoices."""
-    seed = secrets.randbelow(LARGEST_CHOSEN_SEED) if seed is None else seed
+    seed = secrets.randbelow(LARGEST_RANDOM_SEED) if seed is None else seed
     try:
         options = Options(
             count, seed, prime, home_delivery, repeats, broken, customers=customers, stores=stores, day=day.date()
@@ -69,14 +69,14 @@ def simulate(  # noqa: PLR0913 - one parameter an option
 
 def replay(
     *,
-    files: Annotated[list[str], typer.Argument(help="Files of JSON lines, one invoice a line; - reads stdin.")],
-    as_format: Annotated[Format, typer.Option("--as", help="How the values are written.")] = Format.AVRO,
-    rate: Annotated[float, typer.Option(min=0, help="Messages per second; 0: as fast as possible.")] = 0,
+    files: Annotated[list[str], typer.Argument(help="Files with one JSON invoice in each line. - reads stdin.")],
+    as_format: Annotated[Format, typer.Option("--as", help="Format of the values.")] = Format.AVRO,
+    rate: Annotated[float, typer.Option(min=0, help="Messages per second. 0: as fast as possible.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Publish recorded invoices to pos-invoices.
 
-    A line that is no JSON object is published as it is; the pipeline sets it aside with a reason.
+    A line that is not a JSON object is published unchanged. The pipeline writes it to the dead letters with a reason.
     """
     settings = read_settings()
     written: Counter[str] = Counter()
@@ -87,7 +87,7 @@ def replay(
             yield message
 
     with clear_errors(), ExitStack() as opened:
-        # All of them are opened before the first line is published: a name with a typing error publishes nothing.
+        # Open all files before the first line is published, so that a wrong file name publishes nothing.
         inputs = [_open(name, opened) for name in files]
         published = _publish(counted(lines_of(inputs)), settings, None, rate, quiet=as_json)
     _report({**published, **{form: written[form] for form in ("avro", "json", "raw")}}, as_json=as_json)

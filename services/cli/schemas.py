@@ -1,4 +1,4 @@
-"""`loyalty schemas`: whether a changed schema may be published."""
+"""`loyalty schemas`: check changed schemas before they are published."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,23 +10,24 @@ from services.cli.output import FAILED, MISUSED, AsJson, clear_errors, console, 
 from services.messaging.schema_changes import broken_by
 from services.messaging.schema_ids import SchemaRegistryUnavailableError, schema_ids
 
-app = typer.Typer(no_args_is_help=True, help="The schemas of what is on the topics.")
+app = typer.Typer(no_args_is_help=True, help="The Avro schemas of the topics.")
 
 Files = Annotated[
-    list[Path] | None, typer.Argument(help="Changed schemas, NAME.avsc each. Default: all that this release writes.")
+    list[Path] | None,
+    typer.Argument(help="Changed schemas with the names NAME.avsc. Default: all schemas of this release."),
 ]
 
 
 @app.callback()
 def _group() -> None:
-    """A group from the start, so that `check` stays a command of its own."""
+    """Makes `check` a subcommand. Without it, typer would run a single command directly."""
 
 
 @app.command("check")
 def check(files: Files = None, *, as_json: AsJson = False) -> None:
-    """Say what changed schemas would break: readers of what was ever written, and of what they write.
+    """Check that changed schemas can read all old records, and that all old readers can read their records.
 
-    Ends with 1 if anything is, before it is published. The Schema Registry of the settings is asked too.
+    The exit status is 1 if a schema is not compatible. The check includes the schemas of the Schema Registry.
     """
     records = sorted({schemas.record_name(path) for path in schemas.ids().values()})
     drafts = {file.name: _text_of(file) for file in files or ()} or {
@@ -37,7 +38,7 @@ def check(files: Files = None, *, as_json: AsJson = False) -> None:
     for file, text in drafts.items():
         name = schemas.record_name(file)
         if name not in records:
-            stop(f"{file}: no record is called {name}; there are {', '.join(records)}", MISUSED)
+            stop(f"{file}: there is no record {name}: use one of {', '.join(records)}", MISUSED)
         try:
             problems += [f"{file} {line}" for line in broken_by(name, text, ids)]
         except SchemaRegistryUnavailableError as error:
@@ -45,7 +46,7 @@ def check(files: Files = None, *, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"compatible": not problems, "problems": problems})
     else:
-        for line in problems or [f"{', '.join(drafts)}: compatible both ways with all that was ever written"]:
+        for line in problems or [f"{', '.join(drafts)}: compatible in both directions with all earlier schemas"]:
             console().print(line, highlight=False, markup=False, soft_wrap=True)
     if problems:
         raise typer.Exit(FAILED)

@@ -1,4 +1,4 @@
-"""`loyalty stores`: the shops, in the compacted reference topic stores."""
+"""`loyalty stores`: the shops in the compacted topic stores."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -14,14 +14,14 @@ from services.messaging import publishing
 from services.messaging.avro import Record, encoder
 from services.messaging.publishing import connected_producer
 from services.messaging.schema_ids import schema_ids
-from services.pos_simulator import Options
 from services.pos_simulator.chain import LARGEST_CHAIN, Chain
+from services.pos_simulator.simulation import Options
 
-app = typer.Typer(no_args_is_help=True, help="The shops, as every API instance knows them.")
+app = typer.Typer(no_args_is_help=True, help="The shops that all API instances know.")
 
 
 class Message(NamedTuple):
-    """A shop's key and value; no value removes it."""
+    """The key and the value of a shop. A record without a value removes the shop."""
 
     key: bytes
     value: bytes | None
@@ -30,13 +30,13 @@ class Message(NamedTuple):
 @app.command("publish")
 def publish(
     *,
-    files: Annotated[list[Path] | None, typer.Argument(help="Files of JSON lines, one shop a line.")] = None,
+    files: Annotated[list[Path] | None, typer.Argument(help="Files with one JSON shop in each line.")] = None,
     stores: Annotated[
-        int, typer.Option(min=1, max=LARGEST_CHAIN, help="Without files: shops of the simulated chain.")
+        int, typer.Option(min=1, max=LARGEST_CHAIN, help="Number of simulated shops, if there are no files.")
     ] = Options().stores,
     as_json: AsJson = False,
 ) -> None:
-    """Publish shops: those of the files, or those of the simulated chain."""
+    """Publish the shops of the files, or simulated shops."""
     with clear_errors():
         shops = [shop for file in files for shop in _shops_of(file)] if files else list(_simulated(stores))
         encode = encoder(topics.STORES, schema_ids(read_settings()))
@@ -45,9 +45,9 @@ def publish(
 
 @app.command("remove")
 def remove(
-    *, store_ids: Annotated[list[str], typer.Argument(help="The shops' StoreIDs.")], as_json: AsJson = False
+    *, store_ids: Annotated[list[str], typer.Argument(help="StoreIDs of the shops.")], as_json: AsJson = False
 ) -> None:
-    """Remove shops; one that is not there is no error."""
+    """Remove shops. An unknown shop is not an error."""
     with clear_errors():
         _publish([Message(store_id.encode(), None) for store_id in store_ids], as_json=as_json)
 
@@ -65,10 +65,10 @@ def _shops_of(file: Path) -> Iterator[Record]:
         try:
             shop = json.loads(line)
         except ValueError as error:
-            stop(f"{file}, line {number}: {error}", MISUSED)
+            stop(f"{file}, line {number} is not JSON: {error}", MISUSED)
         wrong = [name for name in names if not isinstance(shop, dict) or not _is_text(shop.get(name))]
         if wrong:
-            stop(f"{file}, line {number}: {', '.join(wrong)}: missing, or no text", MISUSED)
+            stop(f"{file}, line {number}: {', '.join(wrong)} must be text that is not empty", MISUSED)
         yield {name: shop[name] for name in names}
 
 

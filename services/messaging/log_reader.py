@@ -145,10 +145,10 @@ class LogReader:
         self.error = None
 
     def _note_client_error(self, error: KafkaError) -> None:
-        self.error = error.str()
+        self.error = f"Kafka: {error.str()}"
 
 
 def _in_one_line(error: Exception) -> str:
     if isinstance(error, KafkaException):
-        return str(error.args[0].str())
+        return f"Kafka: {error.args[0].str()}"
     return f"{type(error).__name__}: {error}".partition("\n")[0]

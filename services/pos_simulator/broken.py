@@ -1,4 +1,4 @@
-"""The ways in which a till's message can be broken, and what a reader must make of each."""
+"""Broken messages of tills, and the error that a reader must find in each."""
 
 import random
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from services.messaging import avro
 Encode = Callable[[PosInvoice], bytes]
 
 UNKNOWN_SCHEMA_ID = 0x7FFF_FFFF
-"""Registries count up from 1; none has come this far."""
+"""Registries count from 1 and do not reach this number."""
 
 
 class Fault(StrEnum):
-    """What a reader must say of a broken message."""
+    """The error that a reader must find."""
 
     UNDECODABLE = "undecodable"
     UNKNOWN_SCHEMA_ID = "unknown schema id"
@@ -55,8 +55,8 @@ class Broken(NamedTuple):
     """A broken message.
 
     Attributes:
-        key: None where the store is not known.
-        violation: the broken rule's reason, where the fault is that the invoice is invalid.
+        key: None if the store is unknown.
+        violation: the reason why the invoice is invalid; None if it cannot be decoded.
     """
 
     key: bytes | None
@@ -68,7 +68,7 @@ BREAKAGES = tuple(Breakage)
 
 
 def break_invoice(breakage: Breakage, invoice: PosInvoice, encode: Encode, rng: random.Random) -> Broken:
-    """A message of that kind made from a valid invoice, which stays as it is."""
+    """Make a broken message from a valid invoice. The invoice does not change."""
     key = (invoice.get("StoreID") or "").encode()
     match breakage:
         case Breakage.NOT_AVRO:
@@ -82,8 +82,8 @@ def break_invoice(breakage: Breakage, invoice: PosInvoice, encode: Encode, rng: 
         case Breakage.UNKNOWN_SCHEMA:
             return Broken(key, avro.header(UNKNOWN_SCHEMA_ID) + encode(invoice)[len(avro.header(0)) :], None)
     invalid = _invalid(breakage, invoice)
-    key_left = key if invalid.get("StoreID") else None
-    return Broken(key_left, encode(invalid), first_violation(invalid))
+    remaining_key = key if invalid.get("StoreID") else None
+    return Broken(remaining_key, encode(invalid), first_violation(invalid))
 
 
 def _invalid(breakage: Breakage, invoice: PosInvoice) -> PosInvoice:

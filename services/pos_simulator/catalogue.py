@@ -1,4 +1,4 @@
-"""What the simulated chain sells: a furnishing house like the one on the recorded invoices, with goods of its own."""
+"""The articles of the simulated chain, which sells furniture and household goods."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from services.domain.invoice import LineItem
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One article in one quantity. The record is shared by all invoices that carry it: read only."""
+    """One article in one quantity. All invoices share the record, so it must not change."""
 
     record: LineItem
     cents: int
@@ -15,14 +15,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Article:
-    """One article, in each of its usual quantities, fewest first."""
+    """One article in its usual quantities, in ascending order."""
 
     code: str
     lines: tuple[Line, ...]
 
 
 _GOODS: tuple[tuple[tuple[int, ...], tuple[tuple[str, int], ...]], ...] = (
-    # (usual quantities, fewest first), then (description, price in cents), the most popular first
+    # the usual quantities in ascending order, then descriptions and prices in cents, the most popular article first
     ((1, 2, 4, 4, 6), (
         ("Dining chair", 1_849_00), ("Folding chair", 799_00), ("Bar stool", 1_149_50), ("Stool", 649_00),
         ("Rocking chair", 4_995_00), ("Study chair", 3_250_00), ("Garden bench", 5_499_00),
@@ -57,7 +57,7 @@ _GOODS: tuple[tuple[tuple[int, ...], tuple[tuple[str, int], ...]], ...] = (
 
 
 def departments() -> tuple[tuple[Article, ...], ...]:
-    """The goods by department; in each department the most popular first."""
+    """The articles of each department, the most popular first."""
     return tuple(
         tuple(
             _article(f"{100 * number + position}", description, cents, quantities)

@@ -1,7 +1,7 @@
-"""The simulated chain of shops: its stores and tills, and the shoppers who come back.
+"""The simulated chain: its stores and tills, and its customers.
 
-The chain depends on its size alone, not on a seed: another seed is another day in the same shops, and the same
-customers go on collecting points.
+The chain depends only on its size and not on the seed. Another seed gives another day with the same stores and
+customers.
 """
 
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from functools import cached_property
 from services.domain.invoice import DeliveryAddress
 
 LARGEST_CHAIN = 9_000
-"""Store ids have four digits, as on the recorded invoices."""
+"""Store ids have four digits, as in the recorded invoices."""
 
 TILLS_PER_STORE = 5
 CASHIERS_PER_STORE = 12
 
-# Multiplying by a number that shares no factor with the modulus visits every residue once: unique, but not in order.
+# A product with a number that is coprime to the modulus gives each residue once. The ids are unique and unordered.
 _SCATTER = 2_654_435_761
 _CARDS = 9_000_000_000
 
@@ -38,7 +38,7 @@ _STREETS = (
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A shop, with the ids of its tills and cashiers."""
+    """A store with the ids of its tills and cashiers."""
 
     store_id: str
     key: bytes
@@ -54,8 +54,8 @@ class Shopper:
     """A customer with a card.
 
     Attributes:
-        stores: where they shop, a store once for each of ten visits.
-        address: shared by all their invoices, read only.
+        stores: the stores of ten typical visits.
+        address: all invoices of the customer share it, so it must not change.
     """
 
     card: str
@@ -64,7 +64,7 @@ class Shopper:
 
 
 class Chain:
-    """The stores and shoppers of a chain of that size. A shopper comes into being at their first visit."""
+    """The stores and customers of a chain. A customer is created at the first visit."""
 
     def __init__(self, stores: int, customers: int) -> None:
         self._size = stores
@@ -76,7 +76,7 @@ class Chain:
         return tuple(_store(number) for number in range(self._size))
 
     def shopper(self, number: int) -> Shopper:
-        """The shopper of that number, 0 to below the count of customers."""
+        """The customer with this number, from 0 to below the number of customers."""
         shopper = self._shoppers.get(number)
         if shopper is None:
             shopper = self._shoppers[number] = self._new_shopper(number)
@@ -84,12 +84,12 @@ class Chain:
 
     def _new_shopper(self, number: int) -> Shopper:
         scattered = number * _SCATTER % 2**32
-        at_home = scattered % self._size
-        # Most visits at home, some in the next shop, few elsewhere.
-        others = ((at_home + 1) % self._size, (at_home + 2 + scattered // 7 % 5) % self._size)
-        visits = (at_home,) * 6 + (others[0],) * 3 + (others[1],)
+        nearest = scattered % self._size
+        # Six visits in the nearest store, three in the next one, one elsewhere.
+        others = ((nearest + 1) % self._size, (nearest + 2 + scattered // 7 % 5) % self._size)
+        visits = (nearest,) * 6 + (others[0],) * 3 + (others[1],)
         card = str(1_000_000_000 + number * _SCATTER % _CARDS)
-        return Shopper(card, tuple(self.stores[store] for store in visits), _address(scattered, at_home))
+        return Shopper(card, tuple(self.stores[store] for store in visits), _address(scattered, nearest))
 
 
 def _store(number: int) -> Store:
@@ -103,7 +103,7 @@ def _store(number: int) -> Store:
 
 
 def _address(scattered: int, store: int) -> DeliveryAddress:
-    """An address in the town of the store."""
+    """An address in the city of the store."""
     city, state, pin = _PLACES[store % len(_PLACES)]
     street = _STREETS[scattered // 11 % len(_STREETS)]
     return DeliveryAddress(

@@ -1,8 +1,8 @@
-"""Invoices as Avro, several times faster than one by one.
+"""A fast Avro encoder for simulated invoices.
 
-Most of what stands on an invoice stood on others before: the store, the card, the address, each line. Such a part is
-encoded once, by the Avro library, and an invoice is then its parts behind each other, which is all that an Avro record
-is. The bytes are those of ``services.messaging.avro.encoder``.
+Most parts of an invoice repeat: the store, the card, the address, each line. The encoder encodes each part once and
+then joins the parts of an invoice, because an Avro record is the sequence of its fields. The bytes are equal to those
+of ``services.messaging.avro.encoder``.
 """
 
 import io
@@ -18,7 +18,7 @@ from services.domain.invoice import LineItem, PosInvoice
 from services.messaging import avro
 from services.messaging.schema_ids import SchemaIds
 
-_SCALARS_THAT_RECUR = frozenset(
+_RECURRING_SCALARS = frozenset(
     (
         "CustomerCardNo",
         "NumberOfItems",
@@ -39,9 +39,9 @@ Part = Callable[[Any], bytes]
 
 
 def encoder(ids: SchemaIds) -> Callable[[PosInvoice], bytes]:
-    """A function that writes complete invoices (every field there, null or not) as values of pos-invoices.
+    """A function that encodes complete invoices as values of pos-invoices. Absent fields must be None.
 
-    Addresses and line items are recognised by identity: they must be shared between invoices, and never change.
+    It recognises addresses and line items by identity. Invoices must share them and never change them.
     """
     schema: Any = fastavro.parse_schema(schemas.current("PosInvoice"))
     names = [field["name"] for field in schema["fields"]]
@@ -61,7 +61,7 @@ def _part(field: Any) -> Part:
         return _lines(field["type"][1]["items"])
     if field["name"] == "DeliveryAddress":
         return _Shared(write).__call__
-    return _Recurring(write).__getitem__ if field["name"] in _SCALARS_THAT_RECUR else write
+    return _Recurring(write).__getitem__ if field["name"] in _RECURRING_SCALARS else write
 
 
 def _writer(schema: Any) -> Part:
@@ -88,7 +88,7 @@ def _lines(item_schema: Any) -> Part:
 
 
 class _Recurring(dict[Any, bytes]):
-    """Values to their bytes, each encoded when it first comes."""
+    """The bytes of values. Each value is encoded once."""
 
     def __init__(self, write: Part) -> None:
         super().__init__()
@@ -100,11 +100,11 @@ class _Recurring(dict[Any, bytes]):
 
 
 class _Shared:
-    """Records to their bytes, by identity."""
+    """The bytes of records, found by identity."""
 
     def __init__(self, write: Part) -> None:
         self._write = write
-        # The record stands beside its bytes to keep it alive: a freed record's identity goes to another one.
+        # The record stays alive here. Python could give its identity to another object if it were freed.
         self._known: dict[int, tuple[Any, bytes]] = {}
 
     def __call__(self, record: Any) -> bytes:

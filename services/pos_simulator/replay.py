@@ -1,4 +1,4 @@
-"""Recorded invoices from JSON lines, as the messages a till would have published."""
+"""Messages of recorded invoices from JSON lines."""
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
@@ -12,14 +12,14 @@ from services.messaging.schema_ids import SchemaIds
 
 
 class Format(StrEnum):
-    """How invoices are written."""
+    """The format of the values."""
 
     AVRO = "avro"
     JSON = "json"
 
 
 class Written(StrEnum):
-    """How one line was written."""
+    """The format in which one line was written."""
 
     AVRO = "avro"
     JSON = "json"
@@ -27,7 +27,7 @@ class Written(StrEnum):
 
 
 class Recorded(NamedTuple):
-    """A recorded message: its key (the StoreID as UTF-8, None where there is none) and how its value is written."""
+    """A recorded message. Its key is the StoreID in UTF-8, or None if the line has no StoreID."""
 
     key: bytes | None
     value: bytes
@@ -35,10 +35,10 @@ class Recorded(NamedTuple):
 
 
 def recorded(lines: Iterable[bytes], wanted: Format, ids: SchemaIds) -> Iterator[Recorded]:
-    """A message for every line that is not blank.
+    """A message for each line that is not blank.
 
-    A line that is no JSON object is passed on as it is: what cannot be read is for the pipeline to set aside, so that
-    what came in is what was good and what is a dead letter. So is an object that is no PosInvoice: it stays JSON.
+    A line that is not a JSON object stays unchanged, and an object that is not a PosInvoice stays JSON. The pipeline
+    writes them to the dead letters.
     """
     encode = avro.encoder(topics.POS_INVOICES, ids)
     for line in lines:
@@ -58,13 +58,13 @@ def _message(text: bytes, wanted: Format, encode: Any) -> Recorded:
     if wanted is Format.AVRO:
         try:
             return Recorded(key, encode(invoice), Written.AVRO)
-        # fastavro documents no set of errors for a record that is not of the schema; it has raised these.
+        # fastavro does not document its errors for a record that does not fit the schema. These were observed.
         except (TypeError, ValueError, AttributeError, OverflowError, KeyError):
             pass
     return Recorded(key, text, Written.JSON)
 
 
 def lines_of(files: Iterable[IO[bytes]]) -> Iterator[bytes]:
-    """The lines of all files, one file after the other."""
+    """The lines of all files in their order."""
     for file in files:
         yield from file

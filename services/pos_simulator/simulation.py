@@ -1,4 +1,4 @@
-"""A trading day of a simulated chain, as the messages its tills publish."""
+"""The messages of all tills on a simulated trading day."""
 
 import random
 from collections.abc import Iterator
@@ -17,25 +17,25 @@ from services.pos_simulator.encoding import encoder
 from services.pos_simulator.invoicing import Invoicing
 
 REPEATABLE = 10_000
-"""How many earlier messages a late repeat is chosen from; bounds the memory of a long run."""
+"""The number of earlier messages that a late duplicate is chosen from. It limits the memory of a long run."""
 
 FEWEST_CUSTOMERS = 2
 
-_AT_ONCE = 0.5
+_IMMEDIATE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is simulated. These options give the same messages each time, byte for byte.
+    """The options of a simulation. Equal options give equal messages, byte for byte.
 
     Attributes:
-        count: messages in all, repeats and broken ones among them.
-        seed: names the invoices of the day: two seeds never share an invoice number, one seed always uses the same.
+        count: the number of messages, with duplicates and broken ones.
+        seed: determines the invoice numbers. Two seeds have no common number.
         prime, home_delivery: shares of the invoices, 0 to 1.
-        repeats: share of messages that are an earlier message once more.
+        repeats: share of duplicates.
         broken: share of messages that no reader can accept.
-        customers: shoppers of the chain, with and without PRIME.
-        day: in the stores' own time zone (``rhythm.TIME_ZONE``).
+        customers: the number of customers, with and without PRIME.
+        day: in the time zone of the stores (``invoicing.TIME_ZONE``).
     """
 
     count: int = 2_000
@@ -53,17 +53,17 @@ class Options:
             raise ValueError("count and seed must not be negative")
         for name in ("prime", "home_delivery", "repeats", "broken"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is a share, 0 to 1, not {getattr(self, name)}")
+                raise ValueError(f"{name} must be from 0 to 1, and is {getattr(self, name)}")
         if self.repeats + self.broken > 1:
-            raise ValueError("repeats and broken together are more than 1")
+            raise ValueError("repeats and broken together must not be more than 1")
         if self.customers < FEWEST_CUSTOMERS:
-            raise ValueError(f"customers must be {FEWEST_CUSTOMERS} or more: with and without PRIME")
+            raise ValueError(f"customers must be at least {FEWEST_CUSTOMERS}: one with and one without PRIME")
         if not 1 <= self.stores <= LARGEST_CHAIN:
-            raise ValueError(f"stores must be 1 to {LARGEST_CHAIN}")
+            raise ValueError(f"stores must be from 1 to {LARGEST_CHAIN}")
 
 
 class Kind(StrEnum):
-    """What a message is to a reader that counts every invoice once."""
+    """The kind of a message."""
 
     INVOICE = "invoice"
     REPEAT = "repeat"
@@ -71,13 +71,13 @@ class Kind(StrEnum):
 
 
 class Message(NamedTuple):
-    """What a till publishes to pos-invoices.
+    """A message in pos-invoices.
 
     Attributes:
-        key: the StoreID as UTF-8; None where it is not known.
-        invoice: None for a broken message, the first one's for a repeat; read only.
-        breakage: how it is broken.
-        violation: the reason a dead letter must give, where the message decodes but breaks a rule.
+        key: the StoreID in UTF-8; None if it is unknown.
+        invoice: None for a broken message. It must not change.
+        breakage: None for a message that is not broken.
+        violation: the reason of the dead letter, if the message can be decoded and is not valid.
     """
 
     key: bytes | None
@@ -89,32 +89,32 @@ class Message(NamedTuple):
 
 
 class Simulation:
-    """The day that the options describe. Each call of ``messages`` tells it from its beginning."""
+    """A simulated day. Each call of ``messages`` starts at its beginning."""
 
     def __init__(self, options: Options, ids: SchemaIds | None = None) -> None:
         ids = ids or FolderSchemaIds()
         self._options = options
         self._chain = Chain(options.stores, options.customers)
         self._encode = encoder(ids)
-        # A broken invoice carries parts of its own, which the encoder of shared parts would keep for ever.
+        # A broken invoice has its own parts. The encoder of shared parts would keep them for ever.
         self._encode_one = avro.encoder(topics.POS_INVOICES, ids)
 
     def messages(self) -> Iterator[Message]:
-        """The messages in the order of the day, late repeats aside."""
+        """The messages in the order of the day. A late duplicate can come at any time after its original."""
         options = self._options
         invoicing = Invoicing(
             options.seed, self._chain, options.customers, options.prime, options.home_delivery, options.day
         )
-        # A second source of chance, so that another share of trouble does not change who buys what.
+        # A second generator, so that the shares of duplicates and broken messages do not change the invoices.
         trouble = random.Random(f"{options.seed}/trouble")
         earlier: list[Message] = []
         latest: Message | None = None
-        told = 0
+        written = 0
         for slot in range(options.count):
             fate = trouble.random()
             if fate < options.repeats and latest:
-                # At once, as from a till that saw no acknowledgement, or any time later.
-                again = latest if trouble.random() < _AT_ONCE else trouble.choice(earlier)
+                # A duplicate comes directly after its original, or at any time later.
+                again = latest if trouble.random() < _IMMEDIATE else trouble.choice(earlier)
                 yield again._replace(kind=Kind.REPEAT)
                 continue
             invoice = invoicing.next_invoice((slot + 0.5) / options.count)
@@ -122,9 +122,9 @@ class Simulation:
                 yield self._broken(invoice, trouble)
                 continue
             latest = Message(str(invoice["StoreID"]).encode(), self._encode(invoice), Kind.INVOICE, invoice)
-            told += 1
+            written += 1
             if options.repeats:
-                _remember(latest, earlier, told, trouble)
+                _remember(latest, earlier, written, trouble)
             yield latest
 
     def _broken(self, invoice: PosInvoice, trouble: random.Random) -> Message:
@@ -133,9 +133,9 @@ class Simulation:
         return Message(broken.key, broken.value, Kind.BROKEN, None, breakage, broken.violation)
 
 
-def _remember(message: Message, earlier: list[Message], told: int, trouble: random.Random) -> None:
-    """Keep a fair sample of the messages told so far, this one being the last of them (reservoir sampling)."""
+def _remember(message: Message, earlier: list[Message], written: int, trouble: random.Random) -> None:
+    """Keep a uniform sample of all messages up to this one (reservoir sampling)."""
     if len(earlier) < REPEATABLE:
         earlier.append(message)
-    elif (place := int(trouble.random() * told)) < REPEATABLE:
-        earlier[place] = message
+    elif (index := int(trouble.random() * written)) < REPEATABLE:
+        earlier[index] = message

@@ -3,8 +3,9 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection
+from typing import TypeVar
 
-from services.state_stores.definition import ReadConsistency, VersionedValue
+T = TypeVar("T")
 
 
 class SequenceWaiters:
@@ -18,22 +19,20 @@ class SequenceWaiters:
         """Set the event loop of the waiting requests. It must be called before ``wait``."""
         self._loop = loop
 
-    async def wait(
-        self, key: bytes, consistency: ReadConsistency, seconds: float, read: Callable[[], VersionedValue | None]
-    ) -> VersionedValue | None:
-        """Read until the value of the key is new enough or the time is over. Returns the last value that was read.
+    async def wait(self, key: bytes, read: Callable[[], T], is_enough: Callable[[T], bool], seconds: float) -> T:
+        """Repeat a read after each write of the key, until its result is enough or the time is over.
 
-        Raises the errors of ``read``.
+        Returns the last result. Raises the errors of ``read``.
         """
-        value = read()
-        if consistency.is_satisfied_by(value) or seconds <= 0:
-            return value
+        result = read()
+        if is_enough(result) or seconds <= 0:
+            return result
         written = asyncio.Event()
         self._waiting[key].add(written)
         try:
             async with asyncio.timeout(seconds):
                 # The event is registered before the next read, so no write between them is missed.
-                while not consistency.is_satisfied_by(value := read()):
+                while not is_enough(result := read()):
                     await written.wait()
                     written.clear()
         except TimeoutError:
@@ -42,7 +41,7 @@ class SequenceWaiters:
             self._waiting[key].discard(written)
             if not self._waiting[key]:
                 del self._waiting[key]
-        return value
+        return result
 
     def notify(self, keys: Collection[bytes]) -> None:
         """Wake the requests that wait for these keys. Any thread may call it after a write."""

@@ -220,7 +220,7 @@ def test_an_erased_customer_stays_erased(
 
     assert 404 == second.balance(CARDS[0]).status_code
     assert 200 == second.balance(CARDS[1]).status_code
-    assert all("forgets deletions" in each["rebuiltBecause"] for each in balance_partitions(report))
+    assert all("drops deletions" in each["rebuiltBecause"] for each in balance_partitions(report))
 
 
 def configure(settings: Settings, values: dict[str, str]) -> None:

@@ -10,17 +10,18 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupType, Node, TopicPa
 from confluent_kafka.admin._group import ConsumerGroupDescription, MemberAssignment, MemberDescription
 
 from api.app import create_app
+from api.dependencies import Dependencies
 from api.http.metrics import Metrics
 from schemas.topics import Topic
 from services.boot_clock import boot_seconds
 from services.interactive_queries.group import GroupView, Member, view_of
 from services.interactive_queries.local import LocalInstance
-from services.interactive_queries.metadata import Cluster
 from services.interactive_queries.reports import PeerReports
 from services.messaging.avro import Record, encoder
 from services.settings import Settings
 from services.state_stores import catalogue
 from services.state_stores.assignment import ChangelogPartition, Role
+from services.state_stores.contract import StoreCorruptError
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import LocalStores, state_stores
 from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
@@ -120,9 +121,9 @@ class Instance:
         self.reports = PeerReports()
         self.waiters = SequenceWaiters()
         self.command_log = FakeCommandLog()
-        local = LocalStores(self.stores, self.feed, self.waiters)
-        self.cluster = Cluster.of(LocalInstance(local, self.membership, Settings()), self.reports)
-        self.app = create_app(self.cluster, Metrics(), self.command_log)
+        stores = LocalStores(self.stores, self.feed, self.waiters)
+        self.local = LocalInstance(stores, self.membership, Settings())
+        self.app = create_app(Dependencies(self.local, self.reports, Metrics(), self.command_log))
 
     def own_everything(self, target: int = 0) -> None:
         """Own all partitions as the only member. Each is restored when it has this number of records."""
@@ -156,6 +157,17 @@ class Instance:
             if store.definition.changelog == topic and task:
                 written = task.apply([ChangelogRecord(task.progress.position, append_time, key.encode(), value)])
                 self.waiters.notify(written)
+
+
+def damage(task: StoreTask) -> None:
+    """Let each read of a store partition find a damaged block."""
+
+    def fail(*_: object) -> Any:
+        task.store.damage = "Corruption: block checksum mismatch"
+        raise StoreCorruptError(task.store.damage)
+
+    for operation in ("get", "get_many", "scan", "count"):
+        setattr(task.store, operation, fail)
 
 
 @dataclass
@@ -214,7 +226,7 @@ class Group:
             each.membership.view = GroupView(members, stable=True, asked_at=boot_seconds())
         for each in self.instances:
             for other in self.live:
-                each.reports.note(other.cluster.local.report())
+                each.reports.note(other.local.report())
 
     def _place(self, place: ChangelogPartition, holders: dict[int | None, Role]) -> None:
         for number, instance in enumerate(self.instances):
@@ -243,9 +255,9 @@ class Group:
         async with AsyncExitStack() as stack:
             for instance in self.instances:
                 await stack.enter_async_context(instance.app.router.lifespan_context(instance.app))
-                forwarder = instance.app.state.store_queries._forwarder
-                await forwarder._client.aclose()
-                forwarder._client = httpx.AsyncClient(transport=transport)
+                peers = instance.app.state.dependencies.peers
+                await peers._client.aclose()
+                peers._client = httpx.AsyncClient(transport=transport)
             yield Callers(await stack.enter_async_context(httpx.AsyncClient(transport=transport)), self)
 
 
@@ -278,9 +290,9 @@ class _Transport(httpx.AsyncBaseTransport):
         return await self._apps[url].handle_async_request(request)
 
 
-def alone(stores: LocalStores) -> Cluster:
-    """A cluster of one instance that owns all partitions."""
+def alone(stores: LocalStores) -> LocalInstance:
+    """The only instance of its group, which owns everything."""
     topics = {store.definition.changelog for store in stores.by_name.values()}
     places = frozenset((topic.name, number) for topic in topics for number in range(topic.partitions))
     membership = FixedMembership(places, view({URL: places}, boot_seconds()))
-    return Cluster.of(LocalInstance(stores, membership, Settings()), PeerReports())
+    return LocalInstance(stores, membership, Settings())

@@ -18,9 +18,9 @@ import typer
 from typer.core import TyperGroup
 
 from api.app import create_app
-from api.http.metrics import Metrics
 from api.http.problems import Problem
 from infra.site.hooks import on_page_markdown
+from pipelines.__main__ import MAX_RESTARTS
 from schemas import topics
 from schemas.topics import Topic
 from services.cli import app
@@ -152,7 +152,13 @@ def topic_row(topic: Topic) -> list[str]:
 def test_the_api_has_the_version_of_the_package() -> None:
     """OpenAPI shows the version of pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["version"] == create_app(MagicMock(), Metrics(), MagicMock()).version
+    assert project["version"] == create_app(MagicMock()).version
+
+
+def test_the_number_of_restarts_is_documented() -> None:
+    """The guide to start and stop says how often the pipeline starts a query again."""
+    guide = (ROOT / "docs" / "how-to" / "start-and-stop.md").read_text(encoding="utf-8")
+    assert f"starts it again {MAX_RESTARTS}\ntimes" in guide
 
 
 def test_headers_are_documented() -> None:

@@ -8,8 +8,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.app import create_app
+from api.dependencies import Dependencies
 from api.http.metrics import Metrics
 from schemas.topics import LOYALTY_BALANCES
+from services.interactive_queries.reports import PeerReports
 from services.messaging.avro import encoder
 from services.messaging.schema_ids import FolderSchemaIds
 from services.state_stores import catalogue
@@ -77,8 +79,9 @@ def feed(stores: dict[str, StateStore]) -> TestFeed:
 
 @pytest.fixture
 def client(feed: TestFeed, stores: dict[str, StateStore]) -> Iterator[TestClient]:
-    cluster = alone(LocalStores(stores, feed, feed.waiters))
-    with TestClient(create_app(cluster, Metrics(), FakeCommandLog()), raise_server_exceptions=False) as client:
+    local = alone(LocalStores(stores, feed, feed.waiters))
+    app = create_app(Dependencies(local, PeerReports(), Metrics(), FakeCommandLog()))
+    with TestClient(app, raise_server_exceptions=False) as client:
         yield client
 
 

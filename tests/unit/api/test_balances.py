@@ -9,13 +9,13 @@ from urllib.parse import quote
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.support.builders import kind
+from tests.support.builders import problem_type
 
 Write = Callable[[str, str, int], None]
 
 
 def problem(response: Any, status: int) -> dict[str, Any]:
-    """The body of a problem, after a check of what all of them have in common."""
+    """Check what all problems have in common, and return the body."""
     assert status == response.status_code
     assert response.headers["content-type"] == "application/problem+json"
     body: dict[str, Any] = response.json()
@@ -25,7 +25,7 @@ def problem(response: Any, status: int) -> dict[str, Any]:
 
 
 def test_answers_with_the_balance(client: TestClient, write: Write) -> None:
-    """200 with exact points, sequence and time; a record from before there were accounts has all points available."""
+    """200 with exact points, sequence and time. All points of a record without account fields are available."""
     write("9265846829", "417.04", 3)
 
     answer = client.get("/v1/customers/9265846829/balance")
@@ -47,8 +47,8 @@ def test_answers_with_the_balance(client: TestClient, write: Write) -> None:
 
 
 @pytest.mark.parametrize("card", ["a b", "é☕", "100%", 'q"\\', "a+b", "..."])
-def test_takes_any_card_that_fits_in_a_path_segment(client: TestClient, write: Write, card: str) -> None:
-    """Percent-encoded cards are found under their own spelling."""
+def test_takes_any_card_that_a_path_segment_can_hold(client: TestClient, write: Write, card: str) -> None:
+    """A percent-encoded card is decoded."""
     write(card, "1.00", 1)
 
     answer = client.get(f"/v1/customers/{quote(card, safe='')}/balance")
@@ -59,9 +59,9 @@ def test_takes_any_card_that_fits_in_a_path_segment(client: TestClient, write: W
 
 @pytest.mark.usefixtures("write")
 def test_unknown_customer(client: TestClient) -> None:
-    """404 of the type unknown-customer, which an unknown route is not."""
-    assert kind(client.get("/v1/customers/nobody/balance"), 404) == "unknown-customer"
-    assert kind(client.get("/v1/customers/nobody/balances"), 404) == "unknown-route"
+    """404 unknown-customer differs from 404 unknown-route."""
+    assert problem_type(client.get("/v1/customers/nobody/balance"), 404) == "unknown-customer"
+    assert problem_type(client.get("/v1/customers/nobody/balances"), 404) == "unknown-route"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_unknown_customer(client: TestClient) -> None:
     [('"3"', 304), ('W/"3"', 304), ('"1", "3"', 304), ("*", 304), ('"2"', 200), ("3", 200), ("", 200)],
 )
 def test_if_none_match(client: TestClient, write: Write, if_none_match: str, status: int) -> None:
-    """304 without a body exactly where one of the tags is the current sequence."""
+    """304 without a body if one of the tags is the current sequence; otherwise 200."""
     write("A", "1.00", 3)
 
     answer = client.get("/v1/customers/A/balance", headers={"If-None-Match": if_none_match})
@@ -80,7 +80,7 @@ def test_if_none_match(client: TestClient, write: Write, if_none_match: str, sta
 
 
 def test_long_poll_ends_with_the_write(client: TestClient, write: Write) -> None:
-    """MinSequence waits for a write that comes later, and no longer."""
+    """MinSequence waits for a later write, and not longer."""
     write("A", "1.00", 1)
     later = threading.Timer(0.2, write, ["A", "2.50", 2])
     later.start()
@@ -94,7 +94,7 @@ def test_long_poll_ends_with_the_write(client: TestClient, write: Write) -> None
 
 
 def test_long_poll_waits_for_a_new_customer(client: TestClient, write: Write) -> None:
-    """minSequence=1 waits for a customer's first balance."""
+    """minSequence=1 waits for the first balance of a customer."""
     later = threading.Timer(0.1, write, ["new", "0.10", 1])
     later.start()
 
@@ -104,7 +104,7 @@ def test_long_poll_waits_for_a_new_customer(client: TestClient, write: Write) ->
 
 @pytest.mark.parametrize(("card", "current"), [("A", 1), ("nobody", 0)])
 def test_sequence_not_reached(client: TestClient, write: Write, card: str, current: int) -> None:
-    """503 with the current sequence past the timeout, never an older balance."""
+    """503 with the current sequence after the timeout, and never an older balance."""
     write("A", "1.00", 1)
 
     answer = client.get(f"/v1/customers/{card}/balance?minSequence=2&timeout=0.05")
@@ -130,7 +130,7 @@ def test_sequence_not_reached(client: TestClient, write: Write, card: str, curre
     ],
 )
 def test_bad_parameters(client: TestClient, query: str) -> None:
-    """422 that names the parameter."""
+    """422 names the parameter."""
     body = problem(client.get(f"/v1/customers/A/balance?{query}"), 422)
 
     assert body["type"] == "urn:problem-type:loyalty:invalid-parameters"
@@ -141,12 +141,12 @@ def test_nothing_is_served_before_the_partition_is_open(client: TestClient) -> N
     """503 starting, with Retry-After."""
     answer = client.get("/v1/customers/A/balance")
 
-    assert kind(answer, 503) == "starting"
+    assert problem_type(answer, 503) == "starting"
     assert int(answer.headers["retry-after"]) >= 1
 
 
 def test_nothing_is_served_while_restoring(client: TestClient, feed: Any) -> None:
-    """503 restoring with the progress, although the balance is there already; 200 at the target."""
+    """503 restoring with the progress, although the balance exists already; 200 at the target."""
     feed.open(target=2)
     feed.write("A", "1.00", 1)
 
@@ -161,10 +161,10 @@ def test_nothing_is_served_while_restoring(client: TestClient, feed: Any) -> Non
 
 
 def test_nothing_is_served_from_a_closed_store(client: TestClient, feed: Any, write: Write) -> None:
-    """503 stopping, also for who waits."""
+    """503 stopping, also for a long poll."""
     write("A", "1.00", 1)
     for task in feed.store.tasks.values():
         task.store.close()
 
-    assert kind(client.get("/v1/customers/A/balance"), 503) == "stopping"
-    assert kind(client.get("/v1/customers/A/balance?minSequence=2&timeout=1"), 503) == "stopping"
+    assert problem_type(client.get("/v1/customers/A/balance"), 503) == "stopping"
+    assert problem_type(client.get("/v1/customers/A/balance?minSequence=2&timeout=1"), 503) == "stopping"

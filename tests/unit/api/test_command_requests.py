@@ -1,4 +1,4 @@
-"""What a request for a command must be, and that the OpenAPI document says so."""
+"""The validation of command requests, and its description in OpenAPI."""
 
 import json
 import time
@@ -17,7 +17,7 @@ from services.domain.account.processor import process
 from services.domain.entries import Kind
 from services.domain.programme import Programmes
 from services.messaging.avro import Record, encoder
-from tests.support.builders import CARD, IDS, kind
+from tests.support.builders import CARD, IDS, problem_type
 from tests.support.clusters import Instance
 from tests.support.loyalty_query import Scene, play
 from tests.support.openapi import assert_responses_are_documented
@@ -47,40 +47,40 @@ from tests.support.openapi import assert_responses_are_documented
         ("transfers", {"from": "A", "to": "B" * 129, "points": "1"}),
     ],
 )
-def test_what_cannot_be_is_refused_before_it_is_sent(path: str, body: dict[str, Any]) -> None:
-    """422 that says where; nothing goes to Kafka."""
+def test_an_invalid_command_is_refused_before_it_is_sent(path: str, body: dict[str, Any]) -> None:
+    """422 names the parameter. Nothing is sent to Kafka."""
 
     async def steps(scene: Scene) -> None:
         answer = await scene.http.post(
             f"{scene.group.instances[0].url}/v1/{path}",
-            content=json.dumps(body).encode(),  # which can carry half a surrogate pair, as a client's may
+            content=json.dumps(body).encode(),  # httpx does not encode half a surrogate pair, but a client may
             headers={"Idempotency-Key": "k", "content-type": "application/json"},
         )
-        assert "invalid-parameters" == kind(answer, 422)
+        assert "invalid-parameters" == problem_type(answer, 422)
         assert answer.json()["errors"]
 
     scene = play(steps)
     assert ([], []) == (scene.sent, scene.marks)
 
 
-def test_the_key_has_to_be_there_and_printable() -> None:
-    """400 without, 422 for one that is empty, too long or no ASCII; bodies that are no JSON are no command either."""
+def test_the_idempotency_key_is_required_and_printable() -> None:
+    """400 without a key. 422 for a key that is empty, too long or not ASCII. 413 for a body that is too large."""
 
     async def steps(scene: Scene) -> None:
-        assert "idempotency-key-missing" == kind(await scene.redeem(key=None), 400)  # type: ignore[arg-type]
+        assert "idempotency-key-missing" == problem_type(await scene.redeem(key=None), 400)  # type: ignore[arg-type]
         url = f"{scene.group.instances[0].url}/v1/customers/{CARD}/redemptions"
         for key in ("", "x" * 256, "café".encode(), b"a\x7f"):
             answer = await scene.http.post(url, json={"points": "1"}, headers={"Idempotency-Key": key})
-            assert "invalid-parameters" == kind(answer, 422)
+            assert "invalid-parameters" == problem_type(answer, 422)
         huge = await scene.http.post(url, content=b"x" * 20_000, headers={"Idempotency-Key": "k"})
-        assert ("body-too-large", 16_384) == (kind(huge, 413), huge.json()["limit"])
+        assert ("body-too-large", 16_384) == (problem_type(huge, 413), huge.json()["limit"])
 
         async def drops() -> Any:
             for _ in range(20):
                 yield b"x" * 1_000
 
         hidden = await scene.http.post(url, content=drops(), headers={"Idempotency-Key": "k"})
-        assert "body-too-large" == kind(hidden, 413)
+        assert "body-too-large" == problem_type(hidden, 413)
 
     scene = play(steps)
     assert ([], []) == (scene.sent, scene.marks)
@@ -100,8 +100,8 @@ def test_the_key_has_to_be_there_and_printable() -> None:
         ("/v1/simulate", "POST"),
     ],
 )
-def test_answers_keep_to_the_openapi_document(path: str, method: str, mode: GenerationMode) -> None:
-    """Schemathesis finds no answer that the document does not describe, for valid and for invalid requests."""
+def test_responses_match_the_openapi_document(path: str, method: str, mode: GenerationMode) -> None:
+    """Schemathesis finds no response that the document does not describe, for valid and for invalid requests."""
     instance = Instance()
     instance.own_everything()
     account: dict[str, Account | None] = {}

@@ -1,4 +1,4 @@
-"""Commands over HTTP: real apps over real memory stores, decided by the real account; the test plays Kafka."""
+"""Commands over HTTP: real apps, memory stores and accounts. The test replaces Kafka."""
 
 import asyncio
 import time
@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 
-from api.commands import service as desk
+from api.commands import service
 from schemas.topics import LOYALTY_BALANCES
 from services.commands.log import mark_of
 from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
-from tests.support.builders import CARD, kind
+from tests.support.builders import CARD, problem_type
+from tests.support.clusters import damage
 from tests.support.loyalty_query import Scene, play
 
 
 def test_a_redemption_sets_points_aside_and_the_next_read_shows_it() -> None:
-    """201 with id and expiry; Loyalty-Sequence is that of the balance, which has the points in reserve."""
+    """201 with id and expiry. Loyalty-Sequence is that of the balance, which shows the reserved points."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -39,7 +40,7 @@ def test_a_redemption_sets_points_aside_and_the_next_read_shows_it() -> None:
 
 
 def test_a_redemption_is_captured_or_made_void() -> None:
-    """Capture takes the points, void frees them; what is no longer open is refused, what never was is not found."""
+    """Capture takes the points and void frees them. A closed redemption is refused, and an unknown one is not found."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -55,8 +56,8 @@ def test_a_redemption_is_captured_or_made_void() -> None:
         assert ("capture", "-10.00", first) == tuple(
             captured.json()[name] for name in ("Kind", "Points", "RedemptionID")
         )
-        assert "unknown-redemption" == kind(late, 409)
-        assert ["unknown-redemption"] * 2 == [kind(unknown, 404), kind(no_redemption, 404)]
+        assert "unknown-redemption" == problem_type(late, 409)
+        assert ["unknown-redemption"] * 2 == [problem_type(unknown, 404), problem_type(no_redemption, 404)]
         balance = await scene.balance()
         assert ("15.00", "15.00", "0.00") == tuple(
             balance[f"{part}LoyaltyPoints"] for part in ("Total", "Available", "Reserved")
@@ -67,7 +68,7 @@ def test_a_redemption_is_captured_or_made_void() -> None:
 
 
 def test_points_are_corrected_by_hand() -> None:
-    """Signed, with reason and actor; below zero only where that is asked for."""
+    """An adjustment has a sign, a reason and an actor. It goes below zero only if the client allows it."""
 
     async def steps(scene: Scene) -> None:
         path, words = f"/v1/customers/{CARD}/adjustments", {"reason": "goodwill", "actor": "clerk 7"}
@@ -76,7 +77,7 @@ def test_points_are_corrected_by_hand() -> None:
         forced = await scene.ask("POST", path, {"points": "-5.01", "allowNegative": True, **words}, "k-3")
 
         assert [201, 201] == [given.status_code, forced.status_code]
-        assert "insufficient-points" == kind(refused, 409)
+        assert "insufficient-points" == problem_type(refused, 409)
         assert ("5.00", "refused") == tuple(refused.json()[name] for name in ("AvailableLoyaltyPoints", "Status"))
         assert "-0.01" == (await scene.balance())["TotalLoyaltyPoints"]
         assert ("goodwill", "clerk 7") == (scene.sent[0]["Reason"], scene.sent[0]["Actor"])
@@ -85,7 +86,7 @@ def test_points_are_corrected_by_hand() -> None:
 
 
 def test_points_are_given_to_another_customer() -> None:
-    """What leaves one card arrives on the other; to oneself it is refused."""
+    """The points leave one card and arrive on the other. A transfer to the same card is refused."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -93,7 +94,7 @@ def test_points_are_given_to_another_customer() -> None:
         same = await scene.ask("POST", "/v1/transfers", {"from": CARD, "to": CARD, "points": "1"}, "k-2")
 
         assert (201, "transfer", "-10.00") == (sent.status_code, sent.json()["Kind"], sent.json()["Points"])
-        assert "same-customer" == kind(same, 409)
+        assert "same-customer" == problem_type(same, 409)
         assert ("15.00", "10.00") == (
             (await scene.balance())["TotalLoyaltyPoints"],
             (await scene.balance("4711"))["TotalLoyaltyPoints"],
@@ -103,7 +104,7 @@ def test_points_are_given_to_another_customer() -> None:
 
 
 def test_an_erased_customer_is_unknown_and_begins_anew() -> None:
-    """200, repeated too; the balance is 404, earlier commands are forgotten, and what comes later is a new account."""
+    """200, also when repeated. The balance is 404, old commands are unknown, and later events open a new account."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -115,8 +116,8 @@ def test_an_erased_customer_is_unknown_and_begins_anew() -> None:
         assert erased.json() == again.json()
         assert CARD not in erased.text
         gone = await scene.ask("GET", f"/v1/customers/{CARD}/balance", key=None)
-        assert "unknown-customer" == kind(gone, 404)
-        assert "unknown-command" == kind(await scene.ask("GET", before.headers["location"], key=None), 404)
+        assert "unknown-customer" == problem_type(gone, 404)
+        assert "unknown-command" == problem_type(await scene.ask("GET", before.headers["location"], key=None), 404)
         scene.earn("3.00")
         balance = await scene.balance()
         assert ("3.00", 1) == (balance["TotalLoyaltyPoints"], balance["Sequence"])
@@ -126,8 +127,8 @@ def test_an_erased_customer_is_unknown_and_begins_anew() -> None:
     play(steps)
 
 
-def test_the_same_request_is_done_once_and_answered_the_same() -> None:
-    """Done or refused, however the points are spelled: same status, same body, nothing sent again."""
+def test_a_repeated_request_is_executed_once() -> None:
+    """A repeated command gets the same status and body, however its points are spelled. It is sent once."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -144,25 +145,25 @@ def test_the_same_request_is_done_once_and_answered_the_same() -> None:
 
 
 def test_the_same_key_with_another_body_is_refused() -> None:
-    """422, while the first is in flight as well as once it is decided; under another path it is another command."""
+    """422 while the first command is in flight and after it is decided. Under another path it is another command."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
         scene.decides = False
         assert 202 == (await scene.redeem("10.00", query="?timeout=0")).status_code
-        assert "idempotency-key-reused" == kind(await scene.redeem("10.01"), 422)
+        assert "idempotency-key-reused" == problem_type(await scene.redeem("10.01"), 422)
         scene.decide()
-        assert "idempotency-key-reused" == kind(await scene.redeem("10.01"), 422)
+        assert "idempotency-key-reused" == problem_type(await scene.redeem("10.01"), 422)
         scene.decides = True
         other = await scene.ask("POST", "/v1/customers/4711/redemptions", {"points": "10.01"})
-        assert "insufficient-points" == kind(other, 409)
+        assert "insufficient-points" == problem_type(other, 409)
         assert 2 == len(scene.sent)
 
     play(steps)
 
 
-def test_past_its_deadline_the_caller_is_told_where_to_ask() -> None:
-    """202 pending with Location and Retry-After; asked there, 202 again until there is a decision, then 200."""
+def test_after_the_timeout_the_client_is_told_where_to_ask() -> None:
+    """202 pending with Location and Retry-After. A GET of Location gives 202 until the decision, then 200."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -179,13 +180,13 @@ def test_past_its_deadline_the_caller_is_told_where_to_ask() -> None:
         decided = await waiting
         assert (200, "done") == (decided.status_code, decided.json()["Status"])
         assert decided.json() == (await scene.redeem()).json()
-        assert "unknown-command" == kind(await scene.ask("GET", "/v1/commands/nothing"), 404)
+        assert "unknown-command" == problem_type(await scene.ask("GET", "/v1/commands/nothing"), 404)
 
     play(steps)
 
 
-def test_who_repeats_what_is_in_flight_is_told_so() -> None:
-    """409 with Location while another request waits for it, and while it is young; then the first one's answer."""
+def test_a_repetition_in_flight_is_refused() -> None:
+    """409 with Location while the command is in flight. Afterwards the same answer as the first request."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -194,8 +195,8 @@ def test_who_repeats_what_is_in_flight_is_told_so() -> None:
         await scene.until_sent(1)
         second = await scene.redeem()
 
-        assert "command-in-flight" == kind(second, 409)
-        assert 1 <= int(second.headers["retry-after"]) <= desk.SEND_AGAIN_SECONDS
+        assert "command-in-flight" == problem_type(second, 409)
+        assert 1 <= int(second.headers["retry-after"]) <= service.SEND_AGAIN_SECONDS
         scene.decide()
         assert 201 == (await first).status_code
         assert second.headers["location"] == (await first).headers["location"]
@@ -205,8 +206,8 @@ def test_who_repeats_what_is_in_flight_is_told_so() -> None:
     play(steps)
 
 
-def test_a_mark_whose_command_never_came_is_made_good_by_a_retry() -> None:
-    """The API died in between: in flight until the mark is old, then the command is sent, and marked no second time."""
+def test_a_retry_sends_a_marked_command_that_was_never_sent() -> None:
+    """The first sender died. When the mark is old, a retry sends the command without a second mark."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -215,7 +216,7 @@ def test_a_mark_whose_command_never_came_is_made_good_by_a_retry() -> None:
         request_hash = scene.marks[0]["RequestHash"]
         died = Scene()
         died.earn("25.00")
-        then = int((time.time() - desk.SEND_AGAIN_SECONDS - 1) * 1000)
+        then = int((time.time() - service.SEND_AGAIN_SECONDS - 1) * 1000)
         died.take_mark(mark_of(command_id, "reserve", request_hash), then)
 
         async with died.group.running() as callers:
@@ -241,22 +242,22 @@ def test_an_outage_of_kafka_leaves_no_partial_command(lost: str) -> None:
 
         setattr(log, lost, fail)
         answer = await scene.redeem()
-        assert "kafka-unavailable" == kind(answer, 503)
+        assert "kafka-unavailable" == problem_type(answer, 503)
         wait = int(answer.headers["retry-after"])
         setattr(log, lost, working)
         again = await scene.redeem()
         if lost == "on_mark":
             assert (1, 201) == (wait, again.status_code)
         else:
-            assert "command-in-flight" == kind(again, 409)
-            assert int(again.headers["retry-after"]) <= wait == desk.SEND_AGAIN_SECONDS
+            assert "command-in-flight" == problem_type(again, 409)
+            assert int(again.headers["retry-after"]) <= wait == service.SEND_AGAIN_SECONDS
         assert "25.00" == (await scene.balance())["TotalLoyaltyPoints"]
 
     play(steps)
 
 
-def test_done_means_that_it_can_be_seen() -> None:
-    """Decided, but the balance does not show it: 202; once it does, 201."""
+def test_done_means_visible() -> None:
+    """202 while the balance does not show the decision, then 201."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -279,8 +280,8 @@ def test_done_means_that_it_can_be_seen() -> None:
     play(steps)
 
 
-def test_any_instance_takes_any_command() -> None:
-    """The owner of the command's record sends it, whoever is asked, and each instance answers the same."""
+def test_every_instance_accepts_every_command() -> None:
+    """The owner of the command's record sends it. Each instance gives the same answer."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("100.00")
@@ -302,8 +303,8 @@ def test_any_instance_takes_any_command() -> None:
     play(steps, size=3)
 
 
-def test_of_many_at_once_through_all_instances_one_is_sent() -> None:
-    """The same request 30 times at once: one command; everybody is told it is in flight, or how it ended."""
+def test_concurrent_repetitions_send_one_command() -> None:
+    """Thirty equal requests at the same time send one command. Each gets 409 in flight or the decision."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -311,14 +312,14 @@ def test_of_many_at_once_through_all_instances_one_is_sent() -> None:
 
         assert {201, 409} >= {each.status_code for each in answers}
         assert 1 == len({each.content for each in answers if each.status_code == 201})
-        assert {"command-in-flight"} >= {kind(each, 409) for each in answers if each.status_code == 409}
+        assert {"command-in-flight"} >= {problem_type(each, 409) for each in answers if each.status_code == 409}
         assert 1 == len(scene.sent) == len(scene.marks)
 
     play(steps, size=3)
 
 
-def test_no_copy_stands_in_for_an_owner() -> None:
-    """Where the owner does not answer, or cannot be sure of being it, the command is not sent: 502 or 503."""
+def test_no_standby_replaces_the_owner() -> None:
+    """502 if the owner does not respond, and 503 if it has no lease. The command is not sent."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -330,10 +331,10 @@ def test_no_copy_stands_in_for_an_owner() -> None:
         sent = len(scene.sent)
 
         scene.group.dead.add(scene.group.instances[1].url)
-        assert "owner-unreachable" == kind(await scene.redeem("0.01", others), 502)
+        assert "owner-unreachable" == problem_type(await scene.redeem("0.01", others), 502)
         scene.group.instances[0].membership.lease_holds = False
         in_doubt = await scene.redeem("0.01", mine)
-        assert "owner-in-doubt" == kind(in_doubt, 503)
+        assert "owner-in-doubt" == problem_type(in_doubt, 503)
         assert "1" == in_doubt.headers["retry-after"]
         assert sent == len(scene.sent)
 
@@ -341,7 +342,7 @@ def test_no_copy_stands_in_for_an_owner() -> None:
 
 
 def test_a_partition_that_has_moved_is_found() -> None:
-    """Its former owner refuses, the group is asked again, and the new owner does it."""
+    """The former owner refuses, the group is asked again, and the new owner executes the command."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -362,9 +363,9 @@ def test_a_partition_that_has_moved_is_found() -> None:
     play(steps, size=3)
 
 
-def test_an_instance_takes_no_more_than_it_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """503 too-many-commands beyond its limit, and room again once they are decided."""
-    monkeypatch.setattr(desk, "MOST_IN_FLIGHT", 3)
+def test_an_instance_limits_its_commands_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """503 too-many-commands beyond the limit. The slots are free again after the decisions."""
+    monkeypatch.setattr(service, "MOST_IN_FLIGHT", 3)
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -372,10 +373,54 @@ def test_an_instance_takes_no_more_than_it_can_hold(monkeypatch: pytest.MonkeyPa
         waiting = [asyncio.create_task(scene.redeem("1", str(number))) for number in range(3)]
         await scene.until_sent(3)
         answer = await scene.redeem("1", "3")
-        assert ("too-many-commands", "1") == (kind(answer, 503), answer.headers["retry-after"])
+        assert ("too-many-commands", "1") == (problem_type(answer, 503), answer.headers["retry-after"])
         scene.decides = True
         scene.decide()
         assert [201] * 3 == [(await each).status_code for each in waiting]
         assert 201 == (await scene.redeem("1", "3")).status_code
+
+    play(steps)
+
+
+def test_command_slots_are_released_after_store_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store of decisions fails while commands wait: 202, and their slots are free when it is whole again."""
+    monkeypatch.setattr(service, "MOST_IN_FLIGHT", 3)
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        scene.decides = False
+        (instance,) = scene.group.instances
+        tasks = instance.stores["decisions"].tasks.values()
+        waiting = [asyncio.create_task(scene.redeem("1", str(number), "?timeout=0.1")) for number in range(3)]
+        await scene.until_sent(3)
+        whole = [dict(vars(task.store)) for task in tasks]
+        for task in tasks:
+            damage(task)
+        assert [202] * 3 == [(await each).status_code for each in waiting]
+        assert "restoring" == problem_type(await scene.redeem("1", "0"), 503)
+
+        for task, state in zip(tasks, whole, strict=True):  # as the rebuild does
+            vars(task.store).clear()
+            vars(task.store).update(state)
+        instance.waiters.notify_all()
+        scene.decides = True
+        scene.decide()
+        assert [201] * 3 == [(await scene.redeem("1", str(number))).status_code for number in range(3)]
+        assert 201 == (await scene.redeem("1", "3")).status_code
+
+    play(steps)
+
+
+def test_a_damaged_store_of_decisions_is_a_problem() -> None:
+    """A read of a command from a damaged copy gets 503 and not 500 while no other copy exists."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        where = (await scene.redeem()).headers["location"]
+        for task in scene.group.instances[0].stores["decisions"].tasks.values():
+            damage(task)
+        for _ in range(2):
+            assert "restoring" == problem_type(await scene.ask("GET", where), 503)
+            assert "restoring" == problem_type(await scene.redeem(), 503)
 
     play(steps)

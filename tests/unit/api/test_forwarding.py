@@ -1,4 +1,4 @@
-"""What goes over the wire to another instance: a real connection, whose other end notes what it reads."""
+"""The bytes of a forwarded request, as a peer reads them from a real connection."""
 
 import asyncio
 from urllib.parse import unquote_to_bytes
@@ -6,8 +6,9 @@ from urllib.parse import unquote_to_bytes
 import pytest
 from fastapi import Request
 
-from api.routing.peer_client import Forwarder
-from services.interactive_queries.metadata import Target
+from api.routing.locator import Target
+from api.routing.peer_client import PeerClient, PeerRequest
+from services.interactive_queries.reports import PeerReports
 from services.state_stores.assignment import Role
 
 KEYS = "/v1/stores/customer-balances/keys/"
@@ -26,7 +27,7 @@ PATHS = [
 
 
 async def forwarded(path: str, query: str, *, given: bool) -> str:
-    """The target of the request line that a peer reads."""
+    """The target in the request line that a peer reads."""
     lines: list[bytes] = []
 
     async def peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -44,20 +45,21 @@ async def forwarded(path: str, query: str, *, given: bool) -> str:
         "raw_path": raw,
         "query_string": query.encode(),
     }
-    forwarder = Forwarder()
+    peers = PeerClient(PeerReports())
     async with await asyncio.start_server(peer, "127.0.0.1", 0) as server:
         target = Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", Role.STANDBY)
         whole = f"{path}?{query}".encode() if given else None
-        answer = await forwarder.forward(Request(scope), target, 30, 30, path=whole)
-    await forwarder.close()
+        request = await PeerRequest.from_client(Request(scope), whole)
+        answer = await peers.forward(request, target, 30, 30)
+    await peers.close()
     assert 200 == answer.status_code
     return lines[0].decode().split(" ")[1]
 
 
 @pytest.mark.parametrize("given", [False, True], ids=["the request's path", "a path of its own"])
 @pytest.mark.parametrize("path", PATHS)
-def test_a_path_arrives_as_it_is(path: str, *, given: bool) -> None:
-    """Dots in a key are part of the key: the peer decodes the same path, and no segment of it says "go up"."""
+def test_the_path_arrives_unchanged(path: str, *, given: bool) -> None:
+    """Dots in a key are part of the key. The peer decodes the same path, and no segment is "." or ".."."""
     sent, _, query = asyncio.run(forwarded(path, "maxLag=1&from=a/../b", given=given)).partition("?")
 
     assert unquote_to_bytes(path) == unquote_to_bytes(sent)

@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from api.http import problems
+from api.http import openapi, problems
 from api.routers import ledger as router
-from api.schemas import documentation
 from services.domain.entries import Kind
 from services.ledger.queries import LedgerQueries
 from tests.support.builders import entry
@@ -50,11 +50,11 @@ def ledger(database_url: str) -> Iterator[Ledger]:
 def app(ledger: Ledger) -> Iterator[FastAPI]:
     app = FastAPI()
     problems.install(app)
-    documentation.install(app)
+    openapi.install(app)
     app.include_router(router.router)
-    app.state.ledger = LedgerQueries(ledger.url)
+    app.state.dependencies = SimpleNamespace(ledger=LedgerQueries(ledger.url))
     yield app
-    app.state.ledger.close()
+    app.state.dependencies.ledger.close()
 
 
 @pytest.fixture
@@ -184,13 +184,13 @@ def test_who_is_unknown_or_erased_is_not_found(client: TestClient, ledger: Ledge
 def test_a_ledger_that_is_away_is_a_problem(client: TestClient, app: FastAPI, url: str) -> None:
     """503, with when to ask again; also for an app without a ledger, and for a database without tables."""
     path = f"/v1/customers/{CARD}/entries"
-    working, app.state.ledger = app.state.ledger, LedgerQueries(url)
+    working, app.state.dependencies.ledger = app.state.dependencies.ledger, LedgerQueries(url)
     assert (503, "ledger-unavailable") == problem(client, path)
     assert "5" == client.get(path).headers["retry-after"]
-    app.state.ledger.close()
-    del app.state.ledger
+    app.state.dependencies.ledger.close()
+    app.state.dependencies.ledger = None
     assert (503, "ledger-unavailable") == problem(client, path)
-    app.state.ledger = working
+    app.state.dependencies.ledger = working
 
 
 def test_a_database_without_a_ledger_is_a_problem(database_url: str) -> None:
@@ -198,10 +198,10 @@ def test_a_database_without_a_ledger_is_a_problem(database_url: str) -> None:
     app = FastAPI()
     problems.install(app)
     app.include_router(router.router)
-    app.state.ledger = LedgerQueries(database_url)
+    app.state.dependencies = SimpleNamespace(ledger=LedgerQueries(database_url))
     with TestClient(app, raise_server_exceptions=False) as client:
         assert (503, "ledger-unavailable") == problem(client, f"/v1/customers/{CARD}/statement")
-    app.state.ledger.close()
+    app.state.dependencies.ledger.close()
 
 
 def statement(client: TestClient, query: str = "") -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""POST /v1/simulate: what a basket would earn, by the programme that the topic has."""
+"""POST /v1/simulate: the points that the published programme would give for a basket."""
 
 import time
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from schemas.topics import LOYALTY_PROGRAMMES
 from tests.support.builders import balance
-from tests.support.clusters import Instance
+from tests.support.clusters import Instance, damage
 
 NOW = time.time_ns() // 1_000_000
 PROGRAMME = """
@@ -52,7 +52,7 @@ def parts(answer: dict[str, Any]) -> dict[str, str]:
 
 
 def test_before_any_programme_the_factor_decides(client: TestClient) -> None:
-    """0.02 points for PRIME, rounded half up; nothing for others; what else an invoice has is ignored."""
+    """0.02 points for PRIME, rounded half up, and none for others. Other members of the invoice are ignored."""
     earned = simulate(client, TotalAmount=100.25, InvoiceNumber="1", CashierID="x", PaymentMethod="CARD")
 
     assert ("2.01", 0, True, None) == (
@@ -67,7 +67,7 @@ def test_before_any_programme_the_factor_decides(client: TestClient) -> None:
 
 
 def test_the_parts_say_where_points_come_from(client: TestClient, instance: Instance) -> None:
-    """Base, tier and campaign, which add up; the tier is the customer's by now."""
+    """The parts are base, tier and campaign, and add up. The tier is the present tier of the customer."""
     publish(instance, 1, NOW - 1_000)
     topic, card, record = balance("4711", "150.00")
     instance.write(topic, card, {**record, "Tier": "silver"})
@@ -82,7 +82,7 @@ def test_the_parts_say_where_points_come_from(client: TestClient, instance: Inst
 
 
 def test_the_version_in_force_decides(client: TestClient, instance: Instance) -> None:
-    """Of several versions the latest that has taken effect; one that comes later does not count yet."""
+    """The latest version that has taken effect decides. A future version does not count."""
     publish(instance, 1, NOW - 2_000, "loyalty-factor: 0.03\n")
     publish(instance, 2, NOW - 1_000, "loyalty-factor: 0.04\n")
     publish(instance, 3, NOW + 3_600_000, "loyalty-factor: 0.05\n")
@@ -93,7 +93,7 @@ def test_the_version_in_force_decides(client: TestClient, instance: Instance) ->
 
 
 def test_nothing_is_stored(client: TestClient, instance: Instance) -> None:
-    """No command, no balance: the customer stays unknown."""
+    """There is no command and no balance, so the customer stays unknown."""
     simulate(client, TotalAmount=100.0, CustomerCardNo="4711")
 
     assert ([], []) == (instance.command_log.commands, instance.command_log.marks)
@@ -112,15 +112,15 @@ def test_nothing_is_stored(client: TestClient, instance: Instance) -> None:
         {"TotalAmount": 1, "CustomerCardNo": ""},
     ],
 )
-def test_a_basket_that_cannot_be_is_refused(client: TestClient, basket: dict[str, Any]) -> None:
-    """422: no amount, negative, too large, no time of the calendar, a card that is none."""
+def test_an_invalid_basket_is_refused(client: TestClient, basket: dict[str, Any]) -> None:
+    """422 for a missing, negative or too large amount, an impossible time and an empty card."""
     answer = client.post("/v1/simulate", json=basket)
 
     assert (422, "urn:problem-type:loyalty:invalid-parameters") == (answer.status_code, answer.json()["type"])
 
 
 def test_a_programme_that_cannot_be_read_says_so(client: TestClient, instance: Instance) -> None:
-    """503 programme-unreadable with its version: made for a newer instance, perhaps."""
+    """503 programme-unreadable with the version, which may need a newer instance."""
     publish(instance, 4, NOW - 1_000, "loyalty-factor: much\n")
 
     answer = client.post("/v1/simulate", json={"TotalAmount": 1})
@@ -129,8 +129,16 @@ def test_a_programme_that_cannot_be_read_says_so(client: TestClient, instance: I
     assert answer.json()["type"].endswith("programme-unreadable")
 
 
-def test_nothing_is_answered_before_the_programme_is_known(instance: Instance, client: TestClient) -> None:
-    """503 while the global store is not here: version 0 would be a wrong answer."""
+def test_the_programme_must_be_restored_first(instance: Instance, client: TestClient) -> None:
+    """503 while the global store is missing. An answer by version 0 would be wrong."""
     instance.drop((LOYALTY_PROGRAMMES.name, 0))
 
     assert 503 == client.post("/v1/simulate", json={"TotalAmount": 1}).status_code
+
+
+def test_a_damaged_programme_store_is_a_problem(client: TestClient, instance: Instance) -> None:
+    """503 until the store is rebuilt."""
+    damage(instance.stores["programmes"].tasks[0])
+
+    for _ in range(2):
+        assert 503 == client.post("/v1/simulate", json={"TotalAmount": 1}).status_code

@@ -1,4 +1,4 @@
-"""/v1/stores/{store}/…: queries on any store of the table, over real memory stores that the test feeds."""
+"""/v1/stores/{store}/…: queries on every store, over real memory stores that the test writes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ from schemathesis import GenerationMode
 
 from schemas.topics import LOYALTY_BALANCES, STORES
 from services.state_stores.definition import VersionedValue
-from tests.support.builders import MINUTE, NOON, balance, kind, sales, shop
+from tests.support.builders import MINUTE, NOON, balance, problem_type, sales, shop
 from tests.support.clusters import Instance
 from tests.support.openapi import assert_responses_are_documented
 
@@ -44,7 +44,7 @@ def full(tables: Instance) -> Instance:
 
 
 def pages(client: TestClient, path: str) -> Iterator[dict[str, Any]]:
-    """Every page, by following ``next``."""
+    """Follow ``next`` to the last page."""
     cursor: str | None = ""
     while cursor is not None:
         answer = client.get(path + (f"&cursor={cursor}" if cursor else ""))
@@ -58,7 +58,7 @@ def keys_of(answer: dict[str, Any]) -> list[str]:
 
 
 def test_one_key(client: TestClient, full: Instance) -> None:
-    """The value as it is stored, with sequence, partition and offset; the headers say how fresh it is, the ETag too."""
+    """The stored value with sequence, partition and offset. The headers have the freshness and the ETag."""
     number = full.stores[BALANCES].partition_of(b"C07")
     task = full.stores[BALANCES].tasks[number]
     task.progress.end_offset += 4
@@ -95,7 +95,7 @@ def test_one_key(client: TestClient, full: Instance) -> None:
 
 @pytest.mark.parametrize("key", ["a/b", "/", "a b", "é☕", "100%", "?#", "a//b", "keys/x"])
 def test_keys_may_be_any_text(client: TestClient, full: Instance, key: str) -> None:
-    """Slashes too, percent-encoded or not."""
+    """A key may contain slashes, percent-encoded or not."""
     full.write(*balance(key, "1.00"))
 
     encoded = client.get(f"/v1/stores/{BALANCES}/local/keys/{quote(key, safe='')}")
@@ -105,18 +105,18 @@ def test_keys_may_be_any_text(client: TestClient, full: Instance, key: str) -> N
 
 
 @pytest.mark.usefixtures("full")
-def test_an_unknown_store_is_no_unknown_key(client: TestClient) -> None:
-    """Both 404, told apart by their type; the first names the stores that there are."""
-    assert kind(client.get(f"/v1/stores/{BALANCES}/local/keys/nobody"), 404) == "unknown-key"
+def test_an_unknown_store_differs_from_an_unknown_key(client: TestClient) -> None:
+    """Both are 404 with different types. The first one names all stores."""
+    assert problem_type(client.get(f"/v1/stores/{BALANCES}/local/keys/nobody"), 404) == "unknown-key"
     for path in ("keys/C01", "all", "range", "count", f"windows/x?from={NOON}&to={NOON}"):
         answer = client.get(f"/v1/stores/nothing/local/{path}")
-        assert kind(answer, 404) == "unknown-store"
+        assert problem_type(answer, 404) == "unknown-store"
         assert answer.json()["stores"] == [BALANCES, TOP, SALES, SHOPS, "decisions", "programmes"]
 
 
 @pytest.mark.usefixtures("full")
 def test_several_keys(client: TestClient) -> None:
-    """The known ones once and in order, the unknown ones by name, with the standing of the partitions they are in."""
+    """Known keys come once and in order. Unknown keys are listed. The partitions of all keys have their status."""
     answer = client.post(f"/v1/stores/{BALANCES}/local/keys", json={"keys": ["C09", "x", "C02", "C09", "C11"]}).json()
 
     assert ["C02", "C09", "C11"] == keys_of(answer)
@@ -133,19 +133,19 @@ def test_several_keys(client: TestClient) -> None:
     ["", "{", "[]", "{}", '{"keys":"C01"}', '{"keys":[1]}', '{"keys":["\\ud800"]}', '{"keys":["' + "x" * 513 + '"]}'],
 )
 def test_bad_lists_of_keys(client: TestClient, body: str) -> None:
-    """422 for what is no list of texts, or has more than 1,000 of them."""
+    """422 for a body that is not a list of at most 1,000 texts."""
     post = f"/v1/stores/{BALANCES}/local/keys"
     headers = {"Content-Type": "application/json"}
 
-    assert kind(client.post(post, content=body, headers=headers), 422) == "invalid-parameters"
-    assert kind(client.post(post, json={"keys": ["x"] * 1001}), 422) == "invalid-parameters"
-    assert kind(client.post(post, content=b"\xff", headers=headers), 400) == "unreadable-body"
+    assert problem_type(client.post(post, content=body, headers=headers), 422) == "invalid-parameters"
+    assert problem_type(client.post(post, json={"keys": ["x"] * 1001}), 422) == "invalid-parameters"
+    assert problem_type(client.post(post, content=b"\xff", headers=headers), 400) == "unreadable-body"
 
 
 @pytest.mark.usefixtures("full")
 @pytest.mark.parametrize("limit", [1, 7, 30, 1000])
 def test_all_in_pages(client: TestClient, limit: int) -> None:
-    """Every key once and in order over all partitions, and no page too long."""
+    """Each key comes once and in order over all partitions. No page is too long."""
     answers = list(pages(client, f"/v1/stores/{BALANCES}/local/all?limit={limit}"))
 
     assert [f"C{number:02}" for number in range(30)] == [key for answer in answers for key in keys_of(answer)]
@@ -153,13 +153,13 @@ def test_all_in_pages(client: TestClient, limit: int) -> None:
     assert -(-30 // limit) == len(answers)
 
 
-def test_pages_go_on_where_they_were_while_keys_come_and_go(client: TestClient, full: Instance) -> None:
-    """A key written or deleted between two pages changes nothing for the others."""
+def test_pages_are_complete_while_keys_come_and_go(client: TestClient, full: Instance) -> None:
+    """A key that is written or deleted between two pages does not affect other keys."""
     following = pages(client, f"/v1/stores/{BALANCES}/local/all?limit=10")
     first = keys_of(next(following))
-    full.write(*balance("C00a", "1.00"))  # behind us
-    full.write(*balance("C15a", "1.00"))  # before us
-    full.write(LOYALTY_BALANCES, first[-1], None)  # the one that the cursor names
+    full.write(*balance("C00a", "1.00"))  # before the cursor
+    full.write(*balance("C15a", "1.00"))  # after the cursor
+    full.write(LOYALTY_BALANCES, first[-1], None)  # the key in the cursor
 
     rest = [key for answer in following for key in keys_of(answer)]
 
@@ -182,13 +182,13 @@ def test_pages_go_on_where_they_were_while_keys_come_and_go(client: TestClient, 
     ],
 )
 def test_ranges(client: TestClient, query: str, expected: list[str]) -> None:
-    """Both ends are included; a prefix narrows it further."""
+    """Both ends are included. A prefix narrows the range."""
     assert expected == keys_of(client.get(f"/v1/stores/{BALANCES}/local/range?{query}").json())
 
 
 @pytest.mark.usefixtures("full")
 def test_a_cursor_belongs_to_its_query(client: TestClient) -> None:
-    """422 for a cursor of another store or range, or for what is none; another limit is fine."""
+    """422 for a cursor of another store or range, and for an invalid cursor. Another limit is allowed."""
     base = f"/v1/stores/{BALANCES}/local"
     cursor = client.get(f"{base}/range?prefix=C&limit=1").json()["next"]
 
@@ -204,7 +204,7 @@ def test_a_cursor_belongs_to_its_query(client: TestClient) -> None:
         f"{base}/range?prefix=C&cursor=",
     ):
         answer = client.get(path)
-        assert kind(answer, 422) == "invalid-parameters"
+        assert problem_type(answer, 422) == "invalid-parameters"
         assert answer.json()["errors"][0]["in"] == ["query", "cursor"]
 
 
@@ -213,16 +213,16 @@ def test_a_cursor_belongs_to_its_query(client: TestClient) -> None:
     "query", ["limit=0", "limit=1001", "limit=x", "partition=3", "partition=-1", "partition=x", f"from={'x' * 513}"]
 )
 def test_bad_parameters(client: TestClient, query: str) -> None:
-    """422 that names the parameter."""
+    """422 names the parameter."""
     answer = client.get(f"/v1/stores/{BALANCES}/local/range?{query}")
 
-    assert kind(answer, 422) == "invalid-parameters"
+    assert problem_type(answer, 422) == "invalid-parameters"
     assert answer.json()["errors"][0]["in"][:2] == ["query", query.partition("=")[0]]
 
 
 @pytest.mark.usefixtures("full")
-def test_chosen_partitions_make_up_the_whole(client: TestClient) -> None:
-    """Each partition asked for alone, together they give every key and the whole count."""
+def test_the_results_of_single_partitions_add_up(client: TestClient) -> None:
+    """The results of the single partitions together have every key and the whole count."""
     base = f"/v1/stores/{BALANCES}/local"
     answers = [client.get(f"{base}/all?limit=1000&partition={number}").json() for number in range(3)]
 
@@ -234,21 +234,21 @@ def test_chosen_partitions_make_up_the_whole(client: TestClient) -> None:
     assert counts[0] + counts[2] == client.get(f"{base}/count?partition=2&partition=0").json()["count"]
 
 
-def test_a_derived_store_has_the_customers_from_the_threshold_on(client: TestClient, full: Instance) -> None:
-    """1,000 points by default; who falls below is gone, and counted no more."""
+def test_a_derived_store_has_the_customers_above_the_threshold(client: TestClient, full: Instance) -> None:
+    """The threshold is 1,000 points by default. A customer who falls below it leaves the store."""
     base = f"/v1/stores/{TOP}/local"
     assert [f"C{number}" for number in range(19, 30)] == keys_of(client.get(f"{base}/all").json())
 
     full.write(*balance("C25", "999.99", 99))
     full.write(*balance("C00", "1000.00", 99))
 
-    assert kind(client.get(f"{base}/keys/C25"), 404) == "unknown-key"
+    assert problem_type(client.get(f"{base}/keys/C25"), 404) == "unknown-key"
     assert "1000.00" == client.get(f"{base}/keys/C00").json()["value"]["TotalLoyaltyPoints"]
     assert 11 == client.get(f"{base}/count").json()["count"]
 
 
 def test_a_global_store_keeps_the_last_record(client: TestClient, full: Instance) -> None:
-    """A reference record counts by its place in the log; a null value removes it."""
+    """The newest reference record counts. A null value removes the key."""
     full.write(*shop("S1", "Pune"))
     full.write(STORES, "S2", None)
 
@@ -261,7 +261,7 @@ def test_a_global_store_keeps_the_last_record(client: TestClient, full: Instance
 
 @pytest.mark.usefixtures("full")
 def test_windows(client: TestClient) -> None:
-    """The minutes of one shop from … to, both included, with exact figures; other shops' keys never look alike."""
+    """The minutes of one shop from … to, both included, with exact figures, and no other keys."""
     base = f"/v1/stores/{SALES}/local/windows"
 
     answer = client.get(f"{base}/S1?from=2023-11-14T22:15:00Z&to=2023-11-14T22:17:00Z").json()
@@ -278,7 +278,7 @@ def test_windows(client: TestClient) -> None:
 
 @pytest.mark.usefixtures("full")
 def test_bad_windows(client: TestClient) -> None:
-    """422 for more than a day, a missing end or a time without zone; 400 for a store without windows."""
+    """422 for more than a day, a missing end or a time without zone. 400 for a store without windows."""
     base = f"/v1/stores/{SALES}/local/windows/S1"
     for query, name in (
         (f"from={NOON}&to={NOON + 1_440 * MINUTE}", "to"),
@@ -289,21 +289,21 @@ def test_bad_windows(client: TestClient) -> None:
         (f"from=yesterday&to={NOON}", "from"),
     ):
         answer = client.get(f"{base}?{query}")
-        assert kind(answer, 422) == "invalid-parameters"
+        assert problem_type(answer, 422) == "invalid-parameters"
         assert answer.json()["errors"][0]["in"] == ["query", name]
     balances = client.get(f"/v1/stores/{BALANCES}/local/windows/C01?from={NOON}&to={NOON}")
-    assert kind(balances, 400) == "not-windowed"
+    assert problem_type(balances, 400) == "not-windowed"
 
 
-def test_a_part_that_is_elsewhere_is_named(client: TestClient, full: Instance) -> None:
-    """Keys elsewhere are 421; lists say which partitions are missing, and give what is here."""
+def test_a_missing_partition_is_named(client: TestClient, full: Instance) -> None:
+    """421 for a key on another instance. Queries over several keys name the missing partitions."""
     store = full.stores[BALANCES]
     gone = store.partition_of(b"C07")
     task = store.remove(gone)
     assert task is not None
     base = f"/v1/stores/{BALANCES}/local"
 
-    assert kind(client.get(f"{base}/keys/C07"), 421) == "not-here"
+    assert problem_type(client.get(f"{base}/keys/C07"), 421) == "not-here"
     everything = client.get(f"{base}/all").json()
     assert (True, [gone]) == (everything["partial"], everything["missingPartitions"])
     assert 30 - task.store.count() == len(everything["entries"]) == client.get(f"{base}/count").json()["count"]
@@ -312,10 +312,10 @@ def test_a_part_that_is_elsewhere_is_named(client: TestClient, full: Instance) -
 
 
 @pytest.mark.parametrize(("target", "expected"), [(99, "restoring"), (None, "starting")])
-def test_nothing_is_served_before_its_time(
+def test_nothing_is_served_before_the_restore(
     client: TestClient, tables: Instance, target: int | None, expected: str
 ) -> None:
-    """503 with Retry-After while nothing of what is wanted can be read here."""
+    """503 with Retry-After while this instance can read nothing that is wanted."""
     tables.feed.restored = False
     if target is not None:
         tables.own_everything(target)
@@ -328,25 +328,25 @@ def test_nothing_is_served_before_its_time(
         client.get(f"{base}/windows/S1?from={NOON}&to={NOON}"),
         client.post(f"{base}/keys", json={"keys": ["S1"]}),
     ):
-        assert kind(answer, 503) == expected
+        assert problem_type(answer, 503) == expected
         assert int(answer.headers["retry-after"]) >= 1
 
 
-def test_an_instance_without_a_share_says_so(client: TestClient) -> None:
-    """More instances than partitions: the ones that have none answer with nothing, and that nothing is partial."""
+def test_an_instance_without_partitions_returns_a_partial_result(client: TestClient) -> None:
+    """With more instances than partitions, an instance without partitions gives an empty and partial result."""
     answer = client.get(f"/v1/stores/{BALANCES}/local/all").json()
 
     assert ([], True, [0, 1, 2]) == (answer["entries"], answer["partial"], answer["missingPartitions"])
 
 
 def test_a_closed_store_is_stopping(client: TestClient, full: Instance) -> None:
-    """503 stopping for whatever was asked."""
+    """503 stopping for every query."""
     for task in full.stores[BALANCES].tasks.values():
         task.store.close()
     base = f"/v1/stores/{BALANCES}/local"
 
     for answer in (client.get(f"{base}/keys/C01"), client.get(f"{base}/all"), client.get(f"{base}/count")):
-        assert kind(answer, 503) == "stopping"
+        assert problem_type(answer, 503) == "stopping"
 
 
 @pytest.mark.usefixtures("full")
@@ -362,10 +362,10 @@ def test_a_closed_store_is_stopping(client: TestClient, full: Instance) -> None:
         ("windows/{key}", "GET"),
     ],
 )
-def test_answers_keep_to_the_openapi_document(
+def test_responses_match_the_openapi_document(
     client: TestClient, route: str, method: str, mode: GenerationMode
 ) -> None:
-    """Schemathesis finds no answer that the document does not describe, for valid and for invalid requests."""
+    """Schemathesis finds no response that the document does not describe, for valid and for invalid requests."""
     document = schemathesis.openapi.from_asgi("/openapi.json", client.app)
     path = next(path for path in document if path.startswith("/v1/stores/{store}/local/") and path.endswith(route))
     assert_responses_are_documented(document[path][method], mode, max_examples=30)

@@ -1,4 +1,4 @@
-"""A signal ends a command with the exit status it chooses, wherever the signal found it."""
+"""A signal ends a command with the exit status of the command, at any point of the program."""
 
 import signal
 import subprocess
@@ -19,7 +19,7 @@ except InterruptedBySignalError:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_exit_status_is_the_command_s_own(number: signal.Signals, tmp_path) -> None:
-    """Within an ``exec``, as in an import that makes a dataclass, KeyboardInterrupt would end it by SIGINT (-2)."""
+    """Inside ``exec``, as during the import of a dataclass, KeyboardInterrupt would end it by SIGINT (-2)."""
     (tmp_path / "command.py").write_text(_COMMAND, encoding="utf-8")
     path = {"PYTHONPATH": f"{tmp_path}:."}
     assert subprocess.run([sys.executable, "-m", "command", str(int(number))], env=path, check=False).returncode == 130

@@ -23,39 +23,39 @@ def lock(directory: Path) -> Path:
     return path
 
 
-def test_the_lock_file_is_what_sha256sum_reads(lock: Path) -> None:
+def test_the_lock_file_has_the_format_of_sha256sum(lock: Path) -> None:
     """One line a jar, sorted: checksum, two spaces, path."""
     broker, connector = (hashlib.sha256(content).hexdigest() for content in (b"broker", b"connector"))
     assert f"{broker}  kafka/broker-1.jar\n{connector}  spark/connector-1.jar\n" == lock.read_text(encoding="utf-8")
 
 
 def test_locked_jars_do_not_differ(lock: Path, directory: Path) -> None:
-    """What was locked and not touched is accepted."""
+    """Unchanged locked jars are accepted."""
     assert [] == jars.differences(jars.read_lock(lock), directory)
 
 
-def test_a_changed_jar_is_noticed(lock: Path, directory: Path) -> None:
-    """One changed byte is a difference, named with both checksums."""
+def test_a_changed_jar_is_detected(lock: Path, directory: Path) -> None:
+    """One changed byte is a difference with both checksums."""
     (directory / "spark" / "connector-1.jar").write_bytes(b"Connector")
     (difference,) = jars.differences(jars.read_lock(lock), directory)
     assert difference.startswith("spark/connector-1.jar: sha256 ")
     assert hashlib.sha256(b"connector").hexdigest() in difference
 
 
-def test_a_missing_jar_is_noticed(lock: Path, directory: Path) -> None:
+def test_a_missing_jar_is_detected(lock: Path, directory: Path) -> None:
     """A deleted jar is a difference."""
     (directory / "kafka" / "broker-1.jar").unlink()
     assert ["kafka/broker-1.jar: missing"] == jars.differences(jars.read_lock(lock), directory)
 
 
-def test_a_jar_too_many_is_noticed(lock: Path, directory: Path) -> None:
-    """A jar nobody locked would be on the class path, so it is a difference."""
+def test_an_additional_jar_is_detected(lock: Path, directory: Path) -> None:
+    """An unlocked jar would be on the class path, so it is a difference."""
     (directory / "kafka" / "extra.jar").write_bytes(b"extra")
     assert ["kafka/extra.jar: not in the lock file"] == jars.differences(jars.read_lock(lock), directory)
 
 
 def test_the_lock_file_of_the_project_covers_both_class_paths() -> None:
-    """The committed lock file has jars of both configurations, the connector and the broker among them."""
+    """The committed lock file has the jars of both configurations, including connector and broker."""
     names = jars.read_lock()
     assert set(jars.CONFIGURATIONS) == {name.partition("/")[0] for name in names}
     assert {"spark/spark-sql-kafka-0-10_2.13-4.2.0.jar", "kafka/kafka_2.13-4.2.0.jar"} <= set(names)

@@ -1,4 +1,4 @@
-"""Which Java is taken: infra.local.java."""
+"""The choice of the Java installation: infra.local.java."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ MODULES = "java.base jdk.incubator.vector"
 
 
 def java_home(folder: Path, version: str, modules: str | None = MODULES) -> Path:
-    """A folder that looks like an installed Java: a release file beside bin/java."""
+    """A folder like an installed Java, with a release file and bin/java."""
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
@@ -43,29 +43,29 @@ def test_feature_release(expected: int, version: str) -> None:
     [(True, "17.0.15"), (True, "21"), (False, "11.0.2"), (False, "25.0.1"), (False, "1.8.0_402")],
 )
 def test_only_17_and_21_are_suitable(tmp_path: Path, expected: bool, version: str) -> None:  # noqa: FBT001
-    """Java 17 and 21 are suitable; older ones and 25 are not."""
+    """Java 17 and 21 are suitable. Older releases and 25 are not."""
     assert expected is is_suitable(java_home(tmp_path / "java", version))
 
 
 def test_a_runtime_without_the_vector_module_is_not_suitable(tmp_path: Path) -> None:
-    """A slimmed-down Java 17 that lacks jdk.incubator.vector cannot start Spark."""
+    """A reduced Java 17 without jdk.incubator.vector cannot start Spark."""
     assert is_suitable(java_home(tmp_path / "java", "17.0.15", modules="java.base java.sql")) is False
 
 
 def test_a_release_file_need_not_list_modules(tmp_path: Path) -> None:
-    """Some vendors list no modules; their Java is given the benefit of the doubt."""
+    """A Java whose release file lists no modules is accepted, because some vendors list none."""
     assert is_suitable(java_home(tmp_path / "java", "17.0.15", modules=None)) is True
 
 
 def test_java_home_comes_before_path(tmp_path: Path) -> None:
-    """JAVA_HOME wins over another suitable Java on PATH."""
+    """JAVA_HOME has priority over a suitable Java on PATH."""
     chosen = java_home(tmp_path / "chosen", "21.0.1")
     other = java_home(tmp_path / "other", "17.0.1")
     assert chosen == find_java_home({"JAVA_HOME": str(chosen), "PATH": str(other / "bin")})
 
 
-def test_an_unsuitable_java_home_is_passed_over(tmp_path: Path) -> None:
-    """JAVA_HOME of Java 25 does not hide the Java 17 on PATH, which may be a link."""
+def test_an_unsuitable_java_home_is_ignored(tmp_path: Path) -> None:
+    """With Java 25 in JAVA_HOME, the Java 17 on PATH is used, also through a link."""
     newest = java_home(tmp_path / "newest", "25.0.1")
     suitable = java_home(tmp_path / "suitable", "17.0.1")
     link = tmp_path / "bin" / "java"
@@ -74,8 +74,8 @@ def test_an_unsuitable_java_home_is_passed_over(tmp_path: Path) -> None:
     assert suitable == find_java_home({"JAVA_HOME": str(newest), "PATH": str(link.parent)})
 
 
-def test_no_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any Java the message is one line that names a package and JAVA_HOME."""
+def test_the_error_without_java_names_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Java the error is one line that names a package and JAVA_HOME."""
     monkeypatch.setattr("infra.local.java._HOMES", (f"{tmp_path}/*",))
     with pytest.raises(JavaNotFoundError, match=r"^no Java 17 or 21 found: .*openjdk-17-jre-headless.*JAVA_HOME$"):
         find_java_home({"PATH": str(tmp_path)})

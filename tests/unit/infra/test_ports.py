@@ -1,4 +1,4 @@
-"""Ports for servers that start a moment later."""
+"""Free ports for servers that start shortly later."""
 
 import socket
 from pathlib import Path
@@ -10,8 +10,8 @@ from infra.local.ports import HOST, free_port, is_taken
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def test_a_free_port_can_be_listened_on() -> None:
-    """It is free when it is given, and taken while somebody listens."""
+def test_a_free_port_can_be_bound() -> None:
+    """A free port can be bound, and is not free while a server listens."""
     port = free_port()
     with socket.create_server((HOST, port)):
         assert is_taken(port)
@@ -19,7 +19,7 @@ def test_a_free_port_can_be_listened_on() -> None:
 
 @pytest.mark.skipif(not _EPHEMERAL.exists(), reason="not Linux")
 def test_no_outgoing_connection_is_given_a_free_port() -> None:
-    """Between its choice and the server's start any client's connection could else take it."""
+    """Free ports lie outside the range of outgoing connections, which could take them before the server starts."""
     lowest = int(_EPHEMERAL.read_text(encoding="utf-8").split()[0])
     if lowest < 32_768:
         pytest.skip("this machine's range is not Linux's usual one")

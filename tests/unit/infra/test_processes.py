@@ -12,7 +12,7 @@ import pytest
 
 from infra.local.processes import ManagedProcess, ProcessFailedError
 
-# Says that it is ready, then waits for the end of its standard input, which never comes by itself.
+# Prints that it is ready, then waits until its standard input ends.
 WAITS = "import signal, pathlib; pathlib.Path('ready').touch(); signal.pause()"
 WAITS_FOR_EVER = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + WAITS
 LEAVES_A_CHILD = (
@@ -35,7 +35,7 @@ def start(process: ManagedProcess, tmp_path: Path, program: str, timeout: float 
 
 
 def test_another_command_finds_and_stops_it(process: ManagedProcess, tmp_path: Path) -> None:
-    """Whoever reads the pid file sees the same process, and can end it."""
+    """Another command that reads the pid file sees the process and can stop it."""
     start(process, tmp_path, WAITS)
     other_command = ManagedProcess("part", tmp_path / "run", tmp_path / "log")
     assert process.pid == other_command.pid
@@ -44,7 +44,7 @@ def test_another_command_finds_and_stops_it(process: ManagedProcess, tmp_path: P
 
 
 def test_stopping_twice_is_no_error(process: ManagedProcess, tmp_path: Path) -> None:
-    """A second stop finds nothing to do, and no pid file stays behind."""
+    """A second stop does nothing, and the pid file is gone."""
     start(process, tmp_path, WAITS)
     process.stop()
     process.stop()
@@ -61,16 +61,16 @@ def test_it_starts_again_after_its_end(process: ManagedProcess, tmp_path: Path) 
 
 
 def test_it_runs_at_most_once(process: ManagedProcess, tmp_path: Path) -> None:
-    """Starting what runs is refused, and the running one stays."""
+    """A second start is refused, and the process continues."""
     start(process, tmp_path, WAITS)
     pid = process.pid
-    with pytest.raises(ProcessFailedError, match=f"runs already, pid {pid}"):
+    with pytest.raises(ProcessFailedError, match=f"already runs with pid {pid}"):
         start(process, tmp_path, WAITS)
     assert pid == process.pid
 
 
 def test_a_stale_pid_file_kills_no_stranger(process: ManagedProcess) -> None:
-    """A process that got the recorded id later is a stranger: neither seen as running nor stopped."""
+    """Another process that reuses the recorded id is neither reported as running nor stopped."""
     with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True) as stranger:
         started = psutil.Process(stranger.pid).create_time()
         process.run_dir.mkdir()
@@ -85,35 +85,35 @@ def test_a_stale_pid_file_kills_no_stranger(process: ManagedProcess) -> None:
 
 @pytest.mark.parametrize("content", ["", "no json", "[]", "{}", '{"pid": "x", "started": 1}', "17"])
 def test_a_broken_pid_file_counts_as_none(process: ManagedProcess, content: str) -> None:
-    """Whatever a crash left in the pid file, the part is seen as not running."""
+    """A damaged pid file counts as a process that does not run."""
     process.run_dir.mkdir()
     process.pid_file.write_text(content, encoding="utf-8")
     assert process.pid is None
 
 
 def test_an_early_end_shows_the_log(process: ManagedProcess, tmp_path: Path) -> None:
-    """A part that ends before it is ready fails the start at once, with the last lines that it wrote."""
+    """A process that ends before it is ready fails the start at once. The error has its last lines."""
     with pytest.raises(ProcessFailedError, match=r"(?s)part ended before it was ready.*the reason why"):
         start(process, tmp_path, "raise SystemExit('the reason why')")
 
 
 def test_a_part_that_is_not_ready_in_time_is_stopped(process: ManagedProcess, tmp_path: Path) -> None:
-    """A failed start leaves no process behind."""
+    """A start that is not ready in time fails and leaves no process."""
     with pytest.raises(ProcessFailedError, match="was not ready after 0 s"):
         start(process, tmp_path, "import signal; signal.pause()", timeout=0.3)
     assert process.pid is None
 
 
-def test_a_deaf_process_is_killed_after_the_time_out(process: ManagedProcess, tmp_path: Path) -> None:
-    """SIGTERM is a request; SIGKILL follows it."""
+def test_a_process_that_ignores_sigterm_is_killed(process: ManagedProcess, tmp_path: Path) -> None:
+    """SIGKILL follows when a process ignores SIGTERM."""
     process.stop_timeout = 0.3
     start(process, tmp_path, WAITS_FOR_EVER)
     process.stop()
     assert process.pid is None
 
 
-def test_what_it_started_ends_with_it(process: ManagedProcess, tmp_path: Path) -> None:
-    """A child in a process group of its own, as Spark's Python workers are, does not survive a kill."""
+def test_children_end_with_their_process(process: ManagedProcess, tmp_path: Path) -> None:
+    """A kill also ends children in their own process group, such as Spark's Python workers."""
     start(process, tmp_path, LEAVES_A_CHILD)
     child = psutil.Process(int((tmp_path / "child").read_text(encoding="utf-8")))
     process.kill()

@@ -1,4 +1,4 @@
-"""What the set-up may replace and what it must leave alone: infra.setup."""
+"""The set-up replaces only broken environments: infra.setup."""
 
 import sys
 import venv
@@ -11,7 +11,7 @@ from infra import setup
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working virtual environment that the set-up did not make, with a file of its user's in it."""
+    """A working virtual environment of a user, with a file of the user."""
     folder = tmp_path / ".venv"
     venv.create(folder, symlinks=True)
     packages = next(folder.glob("lib/python*/site-packages"))
@@ -25,39 +25,39 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_working_environment_is_kept(environment: Path) -> None:
-    """An environment that somebody else made, and may be running from, is not cleared."""
+    """The set-up does not clear a working environment of a user."""
     setup.create_environment()
     assert (environment / "in-use").exists()
 
 
 def test_a_working_environment_of_the_wanted_python_is_kept(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PYTHON=… of the version that is there already replaces nothing."""
+    """PYTHON=… with the present version replaces nothing."""
     monkeypatch.setenv("PYTHON", sys.executable)
     setup.create_environment()
     assert (environment / "in-use").exists()
 
 
-def test_a_half_made_environment_does_not_count(environment: Path) -> None:
-    """Without pip nothing can be installed, so it must be made again."""
+def test_an_environment_without_pip_is_replaced(environment: Path) -> None:
+    """An environment without pip is replaced, because it can install nothing."""
     next(environment.glob("lib/python*/site-packages/pip/__init__.py")).unlink()
     assert not setup.works(None)
 
 
-def test_another_python_does_not_count_if_one_is_asked_for(environment: Path) -> None:  # noqa: ARG001
-    """PYTHON=… of another version is a wish for another environment."""
+def test_an_environment_of_another_python_is_replaced(environment: Path) -> None:  # noqa: ARG001
+    """PYTHON=… with another version replaces the environment."""
     assert not setup.works("3.99")
 
 
 def test_an_action_runs_once_for_the_same_content(environment: Path) -> None:  # noqa: ARG001
-    """What was done to its end is not repeated; new content, or a failure on the way, is."""
+    """A successful action is not repeated for the same content. It is repeated after a failure or for new content."""
     done: list[str] = []
 
     def fails() -> None:
         raise setup.SetupError("no network")
 
-    setup.once("step", b"1", lambda: done.append("first"))
-    setup.once("step", b"1", lambda: done.append("repeated"))
+    setup.run_once("step", b"1", lambda: done.append("first"))
+    setup.run_once("step", b"1", lambda: done.append("repeated"))
     with pytest.raises(setup.SetupError):
-        setup.once("step", b"2", fails)
-    setup.once("step", b"1", lambda: done.append("after a failure"))
+        setup.run_once("step", b"2", fails)
+    setup.run_once("step", b"1", lambda: done.append("after a failure"))
     assert ["first", "after a failure"] == done

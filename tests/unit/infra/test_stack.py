@@ -1,4 +1,4 @@
-"""Settings and ports of the local stack, before anything is started: infra.local.stack."""
+"""Settings and ports of the local stack before it starts: infra.local.stack."""
 
 import socket
 from datetime import timedelta
@@ -13,7 +13,7 @@ from services.settings import Settings
 
 
 def test_a_child_reads_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What goes through the environment comes out as it went in, times, decimals and folders included."""
+    """Settings survive the environment of a child process, including times, decimals and folders."""
     settings = private_settings(tmp_path, loyalty_factor=Decimal("0.035"), stop_timeout=timedelta(seconds=7.5))
     for name, value in environment_of(settings).items():
         if name.startswith("LOYALTY_"):
@@ -22,24 +22,24 @@ def test_a_child_reads_the_same_settings(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_taken_port_is_named_with_its_setting(tmp_path: Path) -> None:
-    """Nothing is started when a port is taken, and the message says which setting moves the part."""
+    """A used port stops the start, and the error names the setting of the port."""
     with socket.create_server((HOST, 0)) as server:
         port = server.getsockname()[1]
         stack = LocalStack(tmp_path, private_settings(tmp_path, api_port=port))
-        with pytest.raises(PortTakenError, match=f"port {port} for api-1 .*LOYALTY_API_PORT"):
+        with pytest.raises(PortTakenError, match=f"port {port} of api-1: .*LOYALTY_API_PORT"):
             stack.start()
     assert ["kafka", "pipeline", "api-1", "ledger"] == [process.name for process in stack.processes]
     assert {None} == {process.pid for process in stack.processes}
 
 
 def test_instances_share_neither_port_nor_folder(tmp_path: Path) -> None:
-    """Each API instance has a port and a state folder of its own: RocksDB allows one process a folder."""
+    """Each API instance has its own port and state folder, because RocksDB allows one process a folder."""
     apis = LocalStack(tmp_path, private_settings(tmp_path), api_instances=3).apis
     assert 3 == len({api.settings.api_port for api in apis}) == len({api.settings.state_dir for api in apis})
 
 
 def test_webhooks_run_where_there_are_some(tmp_path: Path) -> None:
-    """With a file of endpoints the stack delivers to them; a stack without an API has no readers at all."""
+    """With a file of endpoints the stack runs webhooks. A stack without an API runs no readers."""
     settings = private_settings(tmp_path)
     settings.webhooks_file.touch()
     assert ["ledger", "webhooks"] == [reader.process.name for reader in LocalStack(tmp_path, settings).readers]
@@ -47,16 +47,16 @@ def test_webhooks_run_where_there_are_some(tmp_path: Path) -> None:
 
 
 def test_a_taken_port_of_a_reader_is_named(tmp_path: Path) -> None:
-    """The ledger's port too is asked for before anything is started."""
+    """The stack also checks the port of the ledger before it starts anything."""
     with socket.create_server((HOST, 0)) as server:
         port = server.getsockname()[1]
         stack = LocalStack(tmp_path, private_settings(tmp_path, ledger_metrics_port=port))
-        with pytest.raises(PortTakenError, match=f"port {port} for ledger .*LOYALTY_LEDGER_METRICS_PORT"):
+        with pytest.raises(PortTakenError, match=f"port {port} of ledger: .*LOYALTY_LEDGER_METRICS_PORT"):
             stack.start()
 
 
 @pytest.mark.parametrize("servers", ["kafka.example:9092", "127.0.0.1:9092,127.0.0.1:9093", "127.0.0.1"])
-def test_the_local_stack_has_a_kafka_of_its_own(tmp_path: Path, servers: str) -> None:
-    """Settings of a Kafka elsewhere are refused rather than silently replaced."""
+def test_the_local_stack_refuses_another_kafka(tmp_path: Path, servers: str) -> None:
+    """The stack refuses settings of another Kafka instead of ignoring them."""
     with pytest.raises(ValueError, match="LOYALTY_KAFKA_BOOTSTRAP_SERVERS must be"):
         LocalStack(tmp_path, Settings(kafka_bootstrap_servers=servers))

@@ -27,19 +27,19 @@ READ = {
     "a name of before": ({"a": ENUM, "b": "E"}, {"a": ENUM, "b": "E"}),
 }
 NOT_READ = {
-    "narrowed": ({"a": "long"}, {"a": "int"}, "a is long, and int is asked for"),
-    "another type": ({"a": "string"}, {"a": "double"}, "a is string, and double is asked for"),
-    "no longer nullable": ({"a": ["null", "int"]}, {"a": "int"}, "a is null, and int is asked for"),
-    "added without a default": ({"a": "int"}, {"a": "int", "b": "int"}, "b is not written, and has no default"),
+    "narrowed": ({"a": "long"}, {"a": "int"}, "a is long, but the reader needs int"),
+    "another type": ({"a": "string"}, {"a": "double"}, "a is string, but the reader needs double"),
+    "no longer nullable": ({"a": ["null", "int"]}, {"a": "int"}, "a is null, but the reader needs int"),
+    "added without a default": ({"a": "int"}, {"a": "int", "b": "int"}, "b is missing, and the reader has no default"),
     "a symbol less": ({"a": ENUM}, {"a": {**ENUM, "symbols": ["A"]}}, "a can be B, which the reader does not know"),
     "another scale": ({"a": DECIMAL_SCHEMA}, {"a": {**DECIMAL_SCHEMA, "scale": 3}}, "a is"),
     "no decimal any more": ({"a": DECIMAL_SCHEMA}, {"a": "bytes"}, "a is"),
     "deep inside": (
         {"a": {"type": "array", "items": ["null", record_schema({"b": "long"}, "Inner")]}},
         {"a": {"type": "array", "items": ["null", record_schema({"b": "int"}, "Inner")]}},
-        r"a\[\].b is long, and int is asked for",
+        r"a\[\].b is long, but the reader needs int",
     ),
-    "another enumeration": ({"a": ENUM}, {"a": {**ENUM, "name": "F"}}, "a is called E, and F is asked for"),
+    "another enumeration": ({"a": ENUM}, {"a": {**ENUM, "name": "F"}}, "a is called E, but the reader needs F"),
 }
 
 
@@ -69,7 +69,7 @@ def test_a_record_that_contains_itself():
     """It is compared once, and not for ever."""
     assert [] == obstacles(TREE, json.loads(json.dumps(TREE)))
     narrow = json.loads(json.dumps(TREE).replace('"int"', '"long"'))
-    assert ["value is long, and int is asked for"] == obstacles(TREE, narrow)
+    assert ["value is long, but the reader needs int"] == obstacles(TREE, narrow)
 
 
 @given(schema_changes())

@@ -1,4 +1,4 @@
-"""The demo can fail: outputs that are right have no mismatch, and each way of being wrong has."""
+"""The comparison of the demo accepts right outputs and finds each kind of error."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +10,7 @@ import pytest
 from infra.demo.comparison import Balance, DeadLetter, Outputs, mismatches
 from infra.demo.oracle import Expected, Sent, expect
 from services.messaging.schema_ids import FolderSchemaIds
-from services.pos_simulator import Options, Simulation
+from services.pos_simulator.simulation import Options, Simulation
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def expected() -> Expected:
 
 @pytest.fixture
 def right(expected: Expected) -> Outputs:
-    """Outputs with which everything agrees."""
+    """Outputs that agree with the expectation."""
     notifications: list[dict[str, Any]] = []
     balances: dict[str, Balance | None] = {}
     for card, earned in expected.earned.items():
@@ -52,7 +52,7 @@ def right(expected: Expected) -> Outputs:
 
 
 def test_right_outputs_have_no_mismatch(expected: Expected, right: Outputs) -> None:
-    """Nothing differs, in whatever order it was found."""
+    """Right outputs have no mismatch, in any order."""
     assert mismatches(expected, right) == []
     turned = replace(
         right,
@@ -70,13 +70,13 @@ LISTS = ("shipment", "hadoop", "notifications", "dead_letters", "parquet")
 
 @pytest.mark.parametrize("output", LISTS)
 def test_lost_record_is_a_mismatch(output: str, expected: Expected, right: Outputs) -> None:
-    """A single record that is missing anywhere is found."""
+    """One missing record in any output is a mismatch."""
     assert mismatches(expected, replace(right, **{output: getattr(right, output)[1:]}))
 
 
 @pytest.mark.parametrize("output", LISTS)
 def test_doubled_record_is_a_mismatch(output: str, expected: Expected, right: Outputs) -> None:
-    """A single record that is there twice, under two ids, is found."""
+    """One record that is written twice with two ids is a mismatch."""
     records = getattr(right, output)
     assert mismatches(expected, replace(right, **{output: [*records, records[0]]}))
 
@@ -120,14 +120,12 @@ DOCTORED: dict[str, Callable[[Outputs], Outputs]] = {
 
 
 @pytest.mark.parametrize("doctor", DOCTORED.values(), ids=DOCTORED.keys())
-def test_doctored_output_is_a_mismatch(
-    doctor: Callable[[Outputs], Outputs], expected: Expected, right: Outputs
-) -> None:
-    """Whatever is wrong with a single record is found."""
+def test_a_wrong_record_is_a_mismatch(doctor: Callable[[Outputs], Outputs], expected: Expected, right: Outputs) -> None:
+    """Any error in one record is a mismatch."""
     assert mismatches(expected, doctor(right))
 
 
 def test_one_wrong_total_is_one_mismatch(expected: Expected, right: Outputs) -> None:
-    """The customer's last total is wrong, and nothing else is held against the pipeline."""
+    """A wrong last total of a customer is exactly one mismatch."""
     wrong = {**right.notifications[-1], "TotalLoyaltyPoints": Decimal(-1)}
     assert len(mismatches(expected, replace(right, notifications=[*right.notifications[:-1], wrong]))) == 1

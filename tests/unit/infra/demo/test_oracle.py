@@ -10,7 +10,7 @@ from services.domain.events import Purchase
 from services.domain.programme import Programmes
 from services.domain.validation import first_violation
 from services.messaging.schema_ids import FolderSchemaIds
-from services.pos_simulator import Kind, Options, Simulation
+from services.pos_simulator.simulation import Kind, Options, Simulation
 from tests.support.builders import CARD, HOME_DELIVERY, invoice
 from tests.support.oracles import flatten, is_home_delivery, is_prime
 
@@ -45,7 +45,7 @@ class TestOneInvoice:
         assert {"City", "State", "PinCode", "ItemDescription"} <= fields
 
     def test_shipment_is_whole(self) -> None:
-        """Whoever ships sees the address as it was sent."""
+        """The shipment contains the whole address."""
         assert expect([sent(delivered())], FACTOR).shipment["1"]["DeliveryAddress"]["AddressLine"] == "1 High Street"
 
     def test_customer_without_points_is_a_stranger(self) -> None:
@@ -55,13 +55,13 @@ class TestOneInvoice:
 
 
 class TestSeveralInvoices:
-    def test_repeat_counts_once(self) -> None:
-        """A second invoice of the same number is a repeat, whatever lies between them."""
+    def test_a_duplicate_counts_once(self) -> None:
+        """A second invoice with the same number is a duplicate, whatever lies between them."""
         expected = expect([sent(delivered("1")), sent(delivered("2")), sent(delivered("1"))], FACTOR)
         assert (expected.messages, expected.repeats, expected.notifications, len(expected.shipment)) == (3, 1, 2, 2)
 
     def test_readings_count_the_invoices_of_each_customer(self) -> None:
-        """The k-th distinct PRIME invoice of a customer makes the sequence k; repeats and others have no reading."""
+        """The k-th distinct PRIME invoice of a customer has the reading k. Other invoices have none."""
         day = [
             delivered("1"),
             delivered("2", CustomerCardNo="7"),
@@ -94,7 +94,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
 def test_broken_message_is_a_dead_letter_and_nothing_else(broken: dict[str, Any] | None) -> None:
-    """What cannot be accepted is set aside with key and value, and counts nowhere."""
+    """A broken message becomes a dead letter with key and value, and has no other effect."""
     message = sent(broken)
     expected = expect([message], FACTOR)
     assert expected.dead_letters == {(message.key, message.value): 1}
@@ -104,7 +104,7 @@ def test_broken_message_is_a_dead_letter_and_nothing_else(broken: dict[str, Any]
 
 
 def test_agrees_with_the_domain_on_a_simulated_day() -> None:
-    """Two implementations that share no code say the same of a day with repeats and broken messages of every kind."""
+    """The oracle and the domain agree on a day with duplicates and broken messages of every kind."""
     messages = list(Simulation(Options(count=3_000, repeats=0.05, broken=0.05), FolderSchemaIds()).messages())
     expected = expect([Sent(m.key, m.value, m.invoice) for m in messages], FACTOR)
     kinds = [message.kind for message in messages]

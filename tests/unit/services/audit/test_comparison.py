@@ -1,4 +1,4 @@
-"""Whatever is not as the events make it is found and named; what only has not come as far yet is told apart."""
+"""The audit finds facts that differ from the events, and marks differences that may settle."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -28,7 +28,7 @@ def balance(entry):
 
 
 def facts_of(history):
-    """What there is of an account when all is well."""
+    """The facts of an account without differences."""
     last = history.entries[-1] if history.entries else None
     return Facts(
         events=list(history.events),
@@ -51,14 +51,14 @@ def three():
 
 
 @given(HISTORIES)
-def test_all_is_well(history):
-    """Of what the processor made nothing differs, in any place."""
+def test_results_of_the_processor_have_no_differences(history):
+    """The results of the processor have no differences in any source."""
     assert [] == found(facts_of(history), history.programmes)
 
 
 @given(HISTORIES, st.data())
 def test_a_changed_entry_is_found(history, data):
-    """Points, total, time, kind and order of an entry: whichever is changed in one place, that place is named."""
+    """If one field of an entry differs in one source, the audit names this source."""
     assume(history.entries)
     facts = facts_of(history)
     where = data.draw(st.sampled_from([Source.LOYALTY, Source.LEDGER]))
@@ -74,7 +74,7 @@ def test_a_changed_entry_is_found(history, data):
 
 @given(HISTORIES, st.data())
 def test_a_lost_event_is_found(history, data):
-    """An event that is taken from the inputs is missed by its entries."""
+    """The audit finds an event that is missing in the inputs."""
     ids = [entry.event_id for entry in history.entries if entry.event_id and entry.kind is not Kind.LAPSED]
     assume(ids)
     lost = data.draw(st.sampled_from(ids))
@@ -85,7 +85,7 @@ def test_a_lost_event_is_found(history, data):
 
 
 def test_a_doubled_entry_is_found():
-    """An entry that stands in the record a second time, under the next sequence, is one too many."""
+    """A second copy of an entry under the next sequence number is one too many."""
     history = three()
     facts = facts_of(history)
     again = replace(history.entries[-1], sequence=4, total=800, available=800)
@@ -97,7 +97,7 @@ def test_a_doubled_entry_is_found():
 
 
 def test_two_entries_of_one_sequence_are_found():
-    """The same sequence with other contents is a difference, the same record twice is none."""
+    """Two different entries with one sequence number are a difference. Two equal ones are not."""
     history = three()
     facts = facts_of(history)
     facts.recorded[Source.LOYALTY] += [history.entries[1], replace(history.entries[1], reason="forged")]
@@ -106,7 +106,7 @@ def test_two_entries_of_one_sequence_are_found():
 
 
 def test_a_missing_row_of_the_ledger_is_found():
-    """A row that is gone from the middle is missing; rows at the end may only not be there yet."""
+    """A missing row in the middle is a difference. Missing rows at the end may settle."""
     history = three()
     facts = facts_of(history)
     del facts.recorded[Source.LEDGER][1:]
@@ -117,7 +117,7 @@ def test_a_missing_row_of_the_ledger_is_found():
 
 
 def test_a_purchase_that_was_not_processed_is_found():
-    """An invoice without an entry is named."""
+    """The audit names an invoice without an entry."""
     facts = facts_of(three())
     facts.events.append(Purchase(START + 4, "I4", Decimal(5)))
 
@@ -125,7 +125,7 @@ def test_a_purchase_that_was_not_processed_is_found():
 
 
 def test_a_wrong_balance_is_found():
-    """A served balance with the right sequence and other points is named; an older one may be on its way."""
+    """The audit names a served balance with wrong points. An older balance may settle."""
     history = three()
     facts = facts_of(history)
     facts.balance = {**facts.balance, "TotalLoyaltyPoints": "99.00"}
@@ -139,7 +139,7 @@ def test_a_wrong_balance_is_found():
 
 
 def test_a_wrong_state_is_found():
-    """Spark's account with the right sequence and other lots is named; one of another sequence may be on its way."""
+    """The audit names wrong fields of Spark's account. An account with another sequence number may settle."""
     history = three()
     facts = facts_of(history)
     facts.state = history.account.copy()
@@ -150,8 +150,8 @@ def test_a_wrong_state_is_found():
     assert [(Source.STATE, "has sequence 2, not 3", True)] == found(facts)
 
 
-def test_what_time_has_not_done_is_found():
-    """Points that should have been released by now, and were not, are named; until then nothing is amiss."""
+def test_a_timer_that_has_not_run_is_found():
+    """The audit finds a release that is overdue, but only after its time."""
     programmes = Programmes((Programme(pending=DAY),))
     history = processed([[Purchase(START, "I1", Decimal(100))]], programmes)
     facts = facts_of(history)
@@ -161,8 +161,8 @@ def test_what_time_has_not_done_is_found():
     assert "a timer that was due at 2026-09-22T14:13:20+00:00 has not run" == difference.what
 
 
-def test_the_ledger_may_have_forgotten_who():
-    """Once a card is erased the ledger has its pseudonym and no words, and that is no difference; other amounts are."""
+def test_the_ledger_may_have_pseudonyms():
+    """Pseudonyms and missing texts of an erased card are no difference. Other amounts are."""
     gift = Transfer(append_time=START + 9, command_id="C1", points=50, counterparty="4712", reason="a gift", actor=CARD)
     history = processed([[Purchase(START + 1, "I1", Decimal(100)), gift]], PROGRAMMES)
     facts = facts_of(history)
@@ -175,7 +175,7 @@ def test_the_ledger_may_have_forgotten_who():
 
 
 def test_what_retention_took_is_not_called_wrong():
-    """Where events of before are gone, the account is not recomputed, and the places are compared with each other."""
+    """If old events are missing, the audit compares the sources with each other."""
     history = three()
     facts = facts_of(history)
     facts.events = facts.events[2:]
@@ -190,8 +190,8 @@ def test_what_retention_took_is_not_called_wrong():
 
 
 @pytest.mark.parametrize("source", [Source.LOYALTY, Source.LEDGER])
-def test_what_could_not_be_read_is_not_compared(source):
-    """A source that is not among the compared ones may lack everything."""
+def test_a_source_that_could_not_be_read_is_not_compared(source):
+    """A source that is not compared may lack all entries."""
     facts = facts_of(three())
     facts.recorded[source] = []
 

@@ -1,4 +1,4 @@
-"""Facts as bytes are what they were before they became bytes."""
+"""Encoding and decoding change no fact."""
 
 from decimal import Decimal
 
@@ -24,12 +24,12 @@ OWN = "the customer's pseudonym"
 
 @given(HISTORIES)
 def test_entries_are_read_as_they_were_written(history):
-    """A Notification says all of an entry."""
+    """A Notification has all fields of an entry."""
     assert history.entries == [entry_from_notification(notification_record(CARD, entry)) for entry in history.entries]
 
 
 def test_an_entry_of_before_there_were_kinds():
-    """Its invoice is its event, and all of the total can be spent."""
+    """The invoice number is the event id, and the whole total is available."""
     old = {
         "InvoiceNumber": "I1",
         "CustomerCardNo": CARD,
@@ -50,7 +50,7 @@ def test_an_entry_of_before_there_were_kinds():
 
 @given(HISTORIES)
 def test_the_state_is_read_as_spark_keeps_it(history):
-    """What the loyalty query dumps is the account again, and a balance is the same from the changelog and from HTTP."""
+    """The reader decodes the account of the loyalty query, and the balance of the changelog and of the API."""
     if history.account is None:
         return
     last = history.entries[-1]
@@ -66,7 +66,7 @@ def test_the_state_is_read_as_spark_keeps_it(history):
 
 
 def test_a_transfer_to_oneself_is_one_in_the_archive_too():
-    """The archive has the customer's pseudonym in the place of the card, on both sides."""
+    """The archive has the customer's pseudonym in place of both cards."""
     transfer = Transfer(append_time=START, command_id="C1", points=1, counterparty=OWN)
     event = record_encoder("LoyaltyCommand", IDS.id_of("LoyaltyCommand"))(command_record(OWN, transfer))
 
@@ -76,7 +76,7 @@ def test_a_transfer_to_oneself_is_one_in_the_archive_too():
 
 
 def test_the_record_is_the_topic_and_what_it_has_forgotten():
-    """Of an entry in both places that of the topic counts; the ledger adds what retention took from the topic."""
+    """The topic's copy of an entry counts. The ledger adds entries that the topic has deleted."""
     encode = encoder(LOYALTY, IDS)
     first, second = entry(1), entry(2)
     rows = [(Source.LEDGER, 0, encode(notification_record(CARD, each))) for each in (first, entry(2, reason="hidden"))]

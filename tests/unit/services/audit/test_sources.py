@@ -1,4 +1,4 @@
-"""Balances over HTTP and entries from SQL, as the audit reads them."""
+"""The audit reads balances over HTTP and entries over SQL."""
 
 import json
 import threading
@@ -25,13 +25,13 @@ IDS = FolderSchemaIds()
 
 @contextmanager
 def serving(pages) -> Iterator[str]:
-    """A server that gives these answers (status, body) one after the other; the last for ever."""
+    """A server that sends these answers (status, body) in turn and repeats the last one."""
     left = list(pages)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             status, body = left.pop(0) if len(left) > 1 else left[0]
-            asked.append(parse_qs(urlparse(self.path).query).get("cursor"))
+            cursors.append(parse_qs(urlparse(self.path).query).get("cursor"))
             answer = json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(answer)))
@@ -41,7 +41,7 @@ def serving(pages) -> Iterator[str]:
         def log_message(self, *_):
             pass
 
-    asked = []
+    cursors = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -59,7 +59,7 @@ def page(*cards, following=None, partial=False):
 
 
 def test_all_pages_are_read():
-    """Page follows page until there is no next one; a partial page is asked for again."""
+    """The reader follows the pages to the last one, and repeats the request of a partial page."""
     pages = [page("A", following="x"), page("nobody", partial=True), (503, {}), page("B")]
     with serving(pages) as url:
         found = list(served_balances(url + "/"))
@@ -70,22 +70,22 @@ def test_all_pages_are_read():
 
 
 @pytest.mark.parametrize(("answer", "reason"), [((404, {}), "404"), (page(partial=True), r"partitions \[2\]")])
-def test_what_cannot_be_read_is_said(monkeypatch, answer, reason):
-    """An API that does not know the store, or that stays partial, is named with its URL."""
+def test_the_error_names_an_api_that_cannot_be_read(monkeypatch, answer, reason):
+    """If the API does not know the store, or stays partial, the error names its URL."""
     monkeypatch.setattr(sources, "_PAGE_SECONDS", 1.0)
     with serving([answer]) as url, pytest.raises(UnreadableError, match=f"served balance: {url}.*{reason}"):
         list(served_balances(url))
 
 
-def test_no_api_is_said(monkeypatch):
-    """An address where nobody listens."""
+def test_the_error_names_a_missing_api(monkeypatch):
+    """The error names an address where nobody listens."""
     monkeypatch.setattr(sources, "_PAGE_SECONDS", 1.0)
     with pytest.raises(UnreadableError, match=r"served balance: http://127\.0\.0\.1:9/"):
         list(served_balances("http://127.0.0.1:9"))
 
 
 def test_entries_of_the_ledger_are_those_that_were_appended(database_url):
-    """Every column comes back; an erased customer has a pseudonym alone."""
+    """The reader returns every column. An erased customer has a pseudonym only."""
     kept, erased = entry(1, counterparty="4712", reason="why", actor="alice"), entry(1, kind=Kind.ERASED)
     ledger = Ledger(database_url)
     ledger.append(("A", kept), ("B", erased))
@@ -99,8 +99,8 @@ def test_entries_of_the_ledger_are_those_that_were_appended(database_url):
     }
 
 
-def test_no_ledger_is_said(tmp_path):
-    """A file that is not there is not made."""
+def test_the_error_names_a_missing_ledger(tmp_path):
+    """The reader does not create a missing file."""
     settings = Settings(ledger_url=f"sqlite:///{tmp_path / 'none.sqlite'}")
     with pytest.raises(UnreadableError, match=r"ledger: .*unable to open"):
         list(ledger_entries(settings, IDS))

@@ -45,11 +45,11 @@ def test_no_broker_is_one_clear_line(command: list[str]) -> None:
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        (["simulate", "--repeats", "0.6", "--broken", "0.6"], "repeats and broken together are more than 1"),
-        (["simulate", "--stores", "0"], "stores must be 1 to"),
-        (["dead-letters", "replay"], "say which: --reason and --offset, or --all"),
-        (["dead-letters", "replay", "--all", "--reason", "x"], "say which"),
-        (["dead-letters", "replay", "--offset", "7"], "--offset is PARTITION:OFFSET, for example 0:42, not '7'"),
+        (["simulate", "--repeats", "0.6", "--broken", "0.6"], "repeats and broken together must not be more than 1"),
+        (["simulate", "--stores", "0"], "stores must be from 1 to"),
+        (["dead-letters", "replay"], "no dead letters are selected: use --reason and --offset, or --all alone"),
+        (["dead-letters", "replay", "--all", "--reason", "x"], "no dead letters are selected"),
+        (["dead-letters", "replay", "--offset", "7"], "--offset '7' is not PARTITION:OFFSET"),
     ],
 )
 def test_wrong_options_are_one_clear_line(command: list[str], says: str) -> None:

@@ -36,7 +36,7 @@ def test_a_bad_file_is_told_with_all_its_problems(command: str, tmp_path: Path) 
     assert [
         f"{file}: line 1: loyalty-factor: 'much' is not a decimal number such as 0.02",
         f"{file}: line 3: time-zone: 'Mars' is not a time zone of this machine, such as Asia/Kolkata or UTC",
-        f"error: {file}: 2 problems",
+        f"error: {file} has 2 problems: correct them and try again",
     ] == result.stderr.splitlines()
 
 
@@ -55,7 +55,7 @@ def test_problems_are_json_for_scripts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "code", "says"),
-    [(None, 1, "No such file"), (b"loyalty-factor: 0.02\n\xff", 2, "line 2: not UTF-8")],
+    [(None, 1, "No such file"), (b"loyalty-factor: 0.02\n\xff", 2, "line 2 is not UTF-8")],
 )
 def test_a_file_that_cannot_be_read_is_one_clear_line(
     tmp_path: Path, content: bytes | None, code: int, says: str
@@ -71,7 +71,9 @@ def test_a_file_that_cannot_be_read_is_one_clear_line(
     assert f"{file}: {says}" in result.stderr
 
 
-@pytest.mark.parametrize(("time", "says"), [("tomorrow", "not 'tomorrow'"), ("2026-12-01T00:00:00", "has no offset")])
+@pytest.mark.parametrize(
+    ("time", "says"), [("tomorrow", "'tomorrow' is not a time"), ("2026-12-01T00:00:00", "has no offset")]
+)
 def test_a_time_must_be_exact(time: str, says: str) -> None:
     """A time without an offset would be another one on another machine."""
     result = loyalty("publish", str(EXAMPLE), "--effective-from", time)

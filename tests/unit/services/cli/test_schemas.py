@@ -43,11 +43,14 @@ def test_a_field_with_a_default_may_be_added(tmp_path):
     [
         (
             lambda _, all_: all_.append({"name": "X", "type": "int"}),
-            "PosInvoice.avsc cannot read what id 9 (PosInvoice.avsc) has written: X is not written, and has no default",
+            (
+                "PosInvoice.avsc cannot read what id 9 (PosInvoice.avsc) has written: "
+                "X is missing, and the reader has no default"
+            ),
         ),
         (
             lambda by_name, _: by_name["NumberOfItems"].update(type=["null", "long"]),
-            "cannot be read by id 9 (PosInvoice.avsc): NumberOfItems is long, and null or int is asked for",
+            "cannot be read by id 9 (PosInvoice.avsc): NumberOfItems is long, but the reader needs null or int",
         ),
         (
             lambda by_name, _: by_name["TotalAmount"].update(type=["null", "string"]),

@@ -20,8 +20,8 @@ def loyalty(*arguments: str) -> Result:
     [
         (b"{", "line 2"),
         (b"\xff", "line 2"),
-        (b"[]", "StoreID, Name, City, State: missing"),
-        (b'{"StoreID":"S2","Name":" ","City":7,"State":"Kerala"}', "line 2: Name, City: missing, or no text"),
+        (b"[]", "StoreID, Name, City, State must be text"),
+        (b'{"StoreID":"S2","Name":" ","City":7,"State":"Kerala"}', "line 2: Name, City must be text that is not empty"),
     ],
 )
 def test_a_bad_line_is_one_clear_line(tmp_path: Path, line: bytes, says: str) -> None:

@@ -1,4 +1,4 @@
-"""Which requests are the same command."""
+"""The identity of commands."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ PATH = "/v1/customers/4711/redemptions"
 
 
 def test_the_id_of_a_command_is_the_same_everywhere() -> None:
-    """It follows from method, path and key alone: instances of any version must come to this very id."""
+    """The id depends on method, path and key only. Instances of all versions must derive this id."""
     assert "35edb2bb-11a1-5247-af62-606475b77ae9" == command_id("POST", PATH, "k-1")
 
 
@@ -19,22 +19,22 @@ def test_the_id_of_a_command_is_the_same_everywhere() -> None:
     second=st.tuples(st.sampled_from(["POST", "DELETE"]), st.sampled_from([PATH, "/v1/transfers"]), st.text("ab1\n ")),
 )
 def test_requests_that_differ_have_different_ids(first: tuple[str, str, str], second: tuple[str, str, str]) -> None:
-    """Another method, path or key is another command."""
+    """A different method, path or key gives a different command."""
     assert (first == second) == (command_id(*first) == command_id(*second))
 
 
 def test_what_is_asked_for_is_told_apart() -> None:
-    """The order of members does not count, their values do, and under another id the same request looks different."""
-    asked = {"points": 1000, "reason": "tea"}
+    """The hash depends on the values and on the id, but not on the order of the members."""
+    request = {"points": 1000, "reason": "tea"}
 
-    assert request_hash("C-1", asked) == request_hash("C-1", {"reason": "tea", "points": 1000})
-    others = [request_hash("C-2", asked), request_hash("C-1", {**asked, "points": 1001}), request_hash("C-1", {})]
-    assert 4 == len({request_hash("C-1", asked), *others})
+    assert request_hash("C-1", request) == request_hash("C-1", {"reason": "tea", "points": 1000})
+    others = [request_hash("C-2", request), request_hash("C-1", {**request, "points": 1001}), request_hash("C-1", {})]
+    assert 4 == len({request_hash("C-1", request), *others})
 
 
 def test_a_mark_names_no_customer() -> None:
-    """It has id, kind and hash, and is what a reader keeps until the decision comes."""
+    """A mark has an id, a kind and a hash, and no card."""
     mark = mark_of("C-1", "reserve", "beef")
 
-    said = {name: value for name, value in mark.items() if value}
-    assert {"CommandID": "C-1", "Sequence": 1, "Status": "pending", "Kind": "reserve", "RequestHash": "beef"} == said
+    values = {name: value for name, value in mark.items() if value}
+    assert {"CommandID": "C-1", "Sequence": 1, "Status": "pending", "Kind": "reserve", "RequestHash": "beef"} == values

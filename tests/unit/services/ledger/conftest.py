@@ -1,4 +1,4 @@
-"""A ledger in each kind of database."""
+"""A ledger in SQLite and in PostgreSQL."""
 
 from collections.abc import Iterator
 

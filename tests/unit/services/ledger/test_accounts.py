@@ -1,4 +1,4 @@
-"""Missing sequences: services.ledger.accounts."""
+"""Gaps in sequence numbers: services.ledger.accounts."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +8,7 @@ from services.ledger.accounts import Gap, find_gaps
 
 @given(st.lists(st.lists(st.integers(1, 40), max_size=10), max_size=6))
 def test_gaps_are_what_is_missing(batches: list[list[int]]) -> None:
-    """In whatever order and batches sequences come, repeats included: the gaps are those below the highest not seen."""
+    """For any order, batches and duplicates, the gaps are the missing numbers below the highest one."""
     last, gaps = 0, list[Gap]()
     for batch in batches:
         last, gaps = find_gaps(last, gaps, batch)

@@ -1,4 +1,4 @@
-"""Appending, in both databases: services.ledger.appender."""
+"""Appending in both databases: services.ledger.appender."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ ENTRIES = [("A", entry(1)), ("B", entry(1)), ("A", entry(2)), ("A", entry(3))]
 
 
 def test_every_entry_is_appended_once(ledger: Ledger) -> None:
-    """Repeats, in one batch or in later ones, are counted and change nothing."""
+    """Duplicates in one batch or in later batches change nothing."""
     assert Appended(entries=3) == ledger.append(*ENTRIES[:3])
     assert Appended(entries=1) == ledger.append(*ENTRIES, *ENTRIES)
     assert expected(ENTRIES) == stored(ledger.engine)
@@ -33,7 +33,7 @@ def test_every_entry_is_appended_once(ledger: Ledger) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=15)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.randoms(use_true_random=False))
 def test_any_batches_give_the_same(ledger: Ledger, sizes: list[int], random: Any) -> None:
-    """However records are cut into batches, with whatever repeats of a replay, each entry is there once."""
+    """For any batches and duplicates the ledger has each entry once."""
     records = [(card, entry(sequence)) for card in "ABC" for sequence in range(1, 6)]
     stream = records + random.sample(records, 6)
     while stream:
@@ -45,12 +45,12 @@ def test_any_batches_give_the_same(ledger: Ledger, sizes: list[int], random: Any
 
 
 class KilledError(Exception):
-    """The process ends here."""
+    """The simulated end of the process."""
 
 
 @contextmanager
 def killed(engine: Engine, moment: str, number: int) -> Iterator[None]:
-    """The process ends at this statement, or commit, counted from 0."""
+    """End the process at this statement or commit, counted from 0."""
     left = count(number, -1)
 
     def die(*_: object) -> None:
@@ -64,7 +64,7 @@ def killed(engine: Engine, moment: str, number: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("moment", ["before_cursor_execute", "after_cursor_execute", "commit"])
 def test_a_crash_at_any_point_doubles_and_loses_nothing(ledger: Ledger, moment: str) -> None:
-    """Wherever a transaction ends early, nothing of it is there, and a process that starts again appends it whole."""
+    """After a crash at any point, the ledger has nothing of the transaction. The next process appends all of it."""
     ledger.append(*LIFE[:2])
     before = texts(ledger.engine)
     for crashes in count():
@@ -85,7 +85,7 @@ def test_a_crash_at_any_point_doubles_and_loses_nothing(ledger: Ledger, moment: 
 
 
 def test_two_processes_append_nothing_twice(ledger: Ledger) -> None:
-    """Of two that read the same, the second is refused before it writes, and goes on where the first has ended."""
+    """The second process that appends the same records gets an error, and continues behind the first."""
     other = Ledger(ledger.url)
     ledger.append(*ENTRIES)
     with pytest.raises(PositionMovedError):
@@ -98,7 +98,7 @@ def test_two_processes_append_nothing_twice(ledger: Ledger) -> None:
 
 
 def test_a_gap_is_noted_until_it_is_filled(ledger: Ledger) -> None:
-    """A missing sequence is a gap of its account; what comes later splits it, and fills it."""
+    """Missing sequence numbers are a gap. Later entries split and fill the gap."""
     assert 1 == ledger.append(("A", entry(1)), ("A", entry(6)), ("B", entry(1))).gaps
     assert [(2, 5)] == ledger.gaps()
     assert 1 == ledger.append(("A", entry(3)), ("A", entry(7))).gaps
@@ -109,20 +109,20 @@ def test_a_gap_is_noted_until_it_is_filled(ledger: Ledger) -> None:
 
 
 def test_a_first_record_that_is_not_the_first_entry_is_a_gap(ledger: Ledger) -> None:
-    """What the topic had forgotten before the ledger first read it shows."""
+    """The gap shows the entries that the topic had deleted before the ledger first read it."""
     ledger.append(("A", entry(4)))
     assert [(1, 3)] == ledger.gaps()
 
 
 def test_an_account_opened_again_is_another(ledger: Ledger) -> None:
-    """The same card with a later OpenedTime counts from 1 again, and nothing is taken for a repeat or a gap."""
+    """An account with a later OpenedTime starts at sequence number 1. Its entries are neither duplicates nor gaps."""
     ledger.append(("A", entry(1)), ("A", entry(1, opened_time=9_000)), ("A", entry(2, opened_time=9_000)))
     assert 3 == len(stored(ledger.engine))
     assert [] == ledger.gaps()
 
 
-def test_records_that_are_no_entry_are_kept_track_of(ledger: Ledger) -> None:
-    """They move the position as any other, and reading the topic anew finds them anew."""
+def test_undecodable_records_are_stored(ledger: Ledger) -> None:
+    """Undecodable records move the position. Reading the topic again finds them again."""
     record = Undecodable(0, 0, 1_700_000_000_000, "no \0 magic")
     ledger.appender.append(Batch([], [record], {0: Span(0, 1)}))
     assert 1 == ledger.appender.open(TOPIC_ID, EVERYTHING)[0]
@@ -143,10 +143,10 @@ def test_records_that_are_no_entry_are_kept_track_of(ledger: Ledger) -> None:
         (TOPIC_ID, Watermarks(1, 3), 1),
         ("incarnation-2", Watermarks(0, 100), 0),
     ],
-    ids=["goes on", "at the end", "deleted meanwhile", "log was cut", "topic made anew"],
+    ids=["continues", "at the end", "records deleted", "log truncated", "topic created again"],
 )
-def test_where_reading_goes_on(ledger: Ledger, topic_id: str, marks: Watermarks, start: int) -> None:
-    """At the stored offset where the topic still has it; from the beginning of what is another log."""
+def test_the_position_to_continue_from(ledger: Ledger, topic_id: str, marks: Watermarks, start: int) -> None:
+    """The ledger continues at the stored offset if the topic has it, and otherwise at the start of the topic."""
     ledger.append(*ENTRIES)
     again = Ledger(ledger.url)
     assert {0: start} == again.appender.open(topic_id, {0: marks})
@@ -155,7 +155,7 @@ def test_where_reading_goes_on(ledger: Ledger, topic_id: str, marks: Watermarks,
 
 
 def test_a_ledger_stays_with_its_topic_and_its_key(ledger: Ledger) -> None:
-    """Another topic's entries, or pseudonyms of another key, are refused: they would make other accounts."""
+    """The ledger refuses another topic and another pseudonym key, because they would create other accounts."""
     for appender in (
         Appender(ledger.engine, PSEUDONYMS, "other-loyalty"),
         Appender(ledger.engine, Pseudonyms(b"x" * 32), "loyalty"),
@@ -165,8 +165,8 @@ def test_a_ledger_stays_with_its_topic_and_its_key(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("card", ["ü" * 5_000, "a\0b", "'; DROP TABLE ledger_entry; --", "\U0001f6d2"])
-def test_odd_texts_stop_nobody(ledger: Ledger, card: str) -> None:
-    """What a till may send as a card, however long and whatever is in it, is appended like any other."""
+def test_unusual_texts_are_appended(ledger: Ledger, card: str) -> None:
+    """The ledger appends entries of long and unusual cards."""
     odd = entry(1, reason="\U0001f6d2'", counterparty=card)
     assert 1 == ledger.append((card, odd)).entries
     assert 0 == ledger.append((card, odd)).entries
@@ -176,7 +176,7 @@ def erased(sequence: int) -> Any:
     return entry(sequence, kind=Kind.ERASED, points=-100 * (sequence - 1), total=0, available=0)
 
 
-WORDS = "as I, Anna, asked"
+WORDS = "for Anna"
 LIFE = [
     ("4711", entry(1)),
     ("4711", entry(2, kind=Kind.ADJUSTED, reason=WORDS, actor="4711")),
@@ -188,8 +188,8 @@ LIFE = [
 
 
 @pytest.mark.parametrize("cut", range(len(LIFE) + 1))
-def test_an_erasure_takes_the_customer_out(ledger: Ledger, cut: int) -> None:
-    """Wherever batches are cut: neither card nor words are left, amounts and codes are, others keep their names."""
+def test_an_erasure_deletes_card_and_texts(ledger: Ledger, cut: int) -> None:
+    """For any batches the card and the free texts are deleted. Amounts, codes and other customers stay."""
     for batch in (LIFE[:cut], LIFE[cut:]):
         if batch:
             ledger.append(*batch)
@@ -200,8 +200,8 @@ def test_an_erasure_takes_the_customer_out(ledger: Ledger, cut: int) -> None:
     assert all(text in found for text in ("0815", "insufficient-points", "clerk", PSEUDONYMS.of("4711")))
 
 
-def test_a_replay_after_an_erasure_brings_nobody_back(ledger: Ledger) -> None:
-    """Older records of the account come again, and some that are new come late: it stays erased."""
+def test_a_replay_after_an_erasure_restores_no_card(ledger: Ledger) -> None:
+    """Old records that come again or late do not restore the card."""
     ledger.append(*LIFE[:2], *LIFE[4:])
     assert [(3, 4)] == ledger.gaps()
     assert Appended(entries=2, gaps=-1) == ledger.append(*LIFE)
@@ -209,8 +209,8 @@ def test_a_replay_after_an_erasure_brings_nobody_back(ledger: Ledger) -> None:
     assert expected(LIFE) == stored(ledger.engine)
 
 
-def test_other_accounts_name_an_erased_customer_no_more(ledger: Ledger) -> None:
-    """A transfer that arrives after the erasure has the pseudonym; once they are back, a new one has the card."""
+def test_other_accounts_do_not_name_an_erased_customer(ledger: Ledger) -> None:
+    """Late transfers show the pseudonym. Transfers with the customer's next account show the card."""
     ledger.append(*LIFE)
     late = entry(2, kind=Kind.RECEIVED, reason=WORDS, counterparty="4711", time=OPENED_AGAIN - 1)
     ledger.append(("0815", late))
@@ -228,7 +228,7 @@ OPENED_AGAIN = 50_000
 
 
 def test_a_customer_can_be_erased_twice(ledger: Ledger) -> None:
-    """The account that was opened after the first erasure is forgotten as the first was."""
+    """The second erasure deletes the card of the account that was opened after the first one."""
     ledger.append(*LIFE, ("4711", entry(1, opened_time=OPENED_AGAIN, time=OPENED_AGAIN)))
     assert [None, "0815", "4711"] == ledger.cards()
     end = entry(2, opened_time=OPENED_AGAIN, time=OPENED_AGAIN + 5, kind=Kind.ERASED, points=-100, total=0)

@@ -1,4 +1,4 @@
-"""`loyalty ledger …` on both databases: services.cli.ledger."""
+"""`loyalty ledger …` with both databases: services.cli.ledger."""
 
 import json
 from typing import Any
@@ -24,7 +24,7 @@ def _settings(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
 
 
 def test_a_database_without_a_ledger_is_one_line() -> None:
-    """What there is to ask fails with the setting's name; migrate makes the tables, and may be repeated."""
+    """A query names the setting. `migrate` creates the tables, and a second call changes nothing."""
     answer = loyalty("gaps")
     assert (1, 1) == (answer.exit_code, len(answer.stderr.strip().splitlines()[-1:]))
     assert "LOYALTY_LEDGER_URL" in answer.stderr
@@ -33,7 +33,7 @@ def test_a_database_without_a_ledger_is_one_line() -> None:
 
 
 def test_gaps_are_shown_without_cards(ledger: Ledger) -> None:
-    """The table has the pseudonym; --json has the card too."""
+    """The table shows the pseudonym. --json shows the card too."""
     ledger.append(("9265846829", entry(3)))
     table = loyalty("gaps").stdout
     assert PSEUDONYMS.of("9265846829") in table
@@ -43,7 +43,7 @@ def test_gaps_are_shown_without_cards(ledger: Ledger) -> None:
 
 
 def test_undecodable_records_are_shown_until_they_are_read_again(ledger: Ledger) -> None:
-    """Place and reason; reread forgets them with the positions."""
+    """The command shows position and reason. `reread` deletes the records and the positions."""
     record = Undecodable(0, 7, 1_700_000_000_000, "no [magic] byte")
     ledger.appender.append(Batch([], [record], {0: Span(0, 8)}))
     assert "0:7" in loyalty("undecodable").stdout
@@ -53,7 +53,7 @@ def test_undecodable_records_are_shown_until_they_are_read_again(ledger: Ledger)
 
 
 def test_a_database_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line, and no password in it."""
+    """The error is one line without the password."""
     monkeypatch.setenv("LOYALTY_LEDGER_URL", "mysql://root:secret@host/db")
     answer = loyalty("migrate")
     assert (1, False) == (answer.exit_code, "secret" in answer.stderr)

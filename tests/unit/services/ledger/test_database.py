@@ -23,7 +23,7 @@ def engine(database_url: str) -> Iterator[Engine]:
 
 @pytest.mark.filterwarnings("ignore:.*expression-based index")  # SQLite does not show them
 def test_migrations_lead_to_the_tables(engine: Engine) -> None:
-    """After all migrations the database has what the code's tables say, and nothing else."""
+    """After all migrations the schema of the database equals the tables of the code."""
     migrate(engine)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "version_table": "ledger_version"})
@@ -31,7 +31,7 @@ def test_migrations_lead_to_the_tables(engine: Engine) -> None:
 
 
 def test_migrating_again_changes_nothing(engine: Engine) -> None:
-    """Every start migrates: what is there stays."""
+    """Each start migrates. Existing data stays."""
     migrate(engine)
     with engine.begin() as connection:
         connection.execute(insert(PropertyRow).values(name="a", value="b"))
@@ -41,7 +41,7 @@ def test_migrating_again_changes_nothing(engine: Engine) -> None:
 
 
 def test_processes_may_migrate_at_once(database_url: str) -> None:
-    """Of several that find an empty database, one makes the tables and the others find them."""
+    """If several processes start with an empty database, one creates the tables."""
 
     def start() -> None:
         engine = writing_engine(database_url)
@@ -55,7 +55,7 @@ def test_processes_may_migrate_at_once(database_url: str) -> None:
 
 
 def test_a_later_schema_is_refused(engine: Engine) -> None:
-    """A version that does not know the schema says so instead of writing into it."""
+    """A process that does not know the schema raises an error and writes nothing."""
     migrate(engine)
     with engine.begin() as connection:
         connection.execute(text("UPDATE ledger_version SET version_num = '9999'"))
@@ -64,7 +64,7 @@ def test_a_later_schema_is_refused(engine: Engine) -> None:
 
 
 def test_readers_of_a_file_cannot_write(tmp_path: Path) -> None:
-    """SQLite's file is opened for reading only; one that is not there is not made."""
+    """A reader opens the file read-only, and creates no missing file."""
     url = f"sqlite:///{tmp_path / 'a ledger?.sqlite'}".replace("?", "%3F")
     engine, reader = writing_engine(url), reading_engine(url)
     with pytest.raises(DBAPIError, match="unable to open"), reader.connect() as connection:
@@ -85,7 +85,7 @@ def test_readers_of_a_file_cannot_write(tmp_path: Path) -> None:
     ],
 )
 def test_other_databases_are_refused(url: str, reason: str) -> None:
-    """The message says what is possible, and holds no password."""
+    """The message names the supported databases and shows no password."""
     with pytest.raises(LedgerError, match=reason) as caught:
         parse_url(url)
     assert "secret" not in str(caught.value)
@@ -93,5 +93,5 @@ def test_other_databases_are_refused(url: str, reason: str) -> None:
 
 @pytest.mark.parametrize("url", ["postgresql://u:p@h/d", "postgresql+psycopg2://u:p@h/d"])
 def test_one_driver_for_postgresql(url: str) -> None:
-    """However the URL names PostgreSQL, psycopg 3 is what is installed."""
+    """All URLs of PostgreSQL use psycopg 3."""
     assert "postgresql+psycopg" == parse_url(url).drivername

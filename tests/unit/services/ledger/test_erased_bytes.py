@@ -1,4 +1,4 @@
-"""What SQLite keeps on the disk of an erased customer: services.ledger.appender."""
+"""The bytes of an erased customer in SQLite's files: services.ledger.appender."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ CARD = "9265846829"
 
 
 def test_no_byte_of_a_card_stays(tmp_path: Path) -> None:
-    """Neither free pages nor the write-ahead log hold the card; while somebody reads, the log is emptied later."""
+    """Neither free pages nor the write-ahead log contain the card. A reader delays the truncation of the log."""
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
     entries = [(CARD, entry(number, reason="words " * 50)) for number in range(1, 200)]
     ledger.append(*entries, *(("B", entry(number, counterparty=CARD)) for number in range(1, 200)))

@@ -1,4 +1,4 @@
-"""Entries from records: services.ledger.records."""
+"""Conversion of records to entries: services.ledger.records."""
 
 from decimal import Decimal
 from typing import Any
@@ -31,12 +31,12 @@ RESERVED = entry(
 
 @pytest.mark.parametrize("given", [entry(1), RESERVED], ids=["earned", "reserved"])
 def test_an_entry_comes_back_as_it_was(given: Any) -> None:
-    """Every field of the record, points as exact hundredths."""
+    """The entry has every field of the record, with points as exact hundredths."""
     assert CardEntry("A", given) == entry_of(notification("A", given), b"A")
 
 
 def test_a_record_of_before_the_account_has_its_total_available() -> None:
-    """There was nothing but the total, and the invoice was the event."""
+    """Such a record has a total only. Its invoice number is the event id."""
     old = notification("A", entry(2)) | {"EventID": "", "AvailableLoyaltyPoints": None}
     old |= {"PendingLoyaltyPoints": None, "ReservedLoyaltyPoints": None}
     assert CardEntry("A", entry(2)) == entry_of(old, b"A")
@@ -55,7 +55,7 @@ def test_a_record_of_before_the_account_has_its_total_available() -> None:
     ],
 )
 def test_what_is_no_entry_says_why(change: dict[str, Any], key: bytes | None, reason: str) -> None:
-    """The reason names the field, and nobody's card."""
+    """The reason names the field but not the card."""
     with pytest.raises(UndecodableError, match=reason) as caught:
         entry_of(notification("A9265846829", entry(1)) | {"CustomerCardNo": "A"} | change, key)
     assert "9265846829" not in str(caught.value)

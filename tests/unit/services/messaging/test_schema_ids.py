@@ -1,4 +1,4 @@
-"""What a Schema Registry's answers mean; a real HTTP server plays the registry."""
+"""The answers of a Schema Registry. A real HTTP server stands for the registry."""
 
 import json
 import socket
@@ -50,25 +50,25 @@ def ids_at(url: str) -> RegistrySchemaIds:
 
 
 def test_a_registered_id_gives_its_schema(registry: str) -> None:
-    """The schema's text, as it was registered."""
+    """The registry returns the schema text that was registered."""
     assert '"string"' == ids_at(registry).writer_schema(1)
 
 
 def test_an_id_that_the_registry_does_not_know(registry: str) -> None:
-    """Only its own "not found" means that nobody has registered the id."""
+    """Only the registry's own "not found" means that nobody has registered the id."""
     with pytest.raises(UnknownSchemaIdError, match="2"):
         ids_at(registry).writer_schema(2)
 
 
 @pytest.mark.parametrize("schema_id", [3, 4, 5, 6, 7])
-def test_any_other_answer_says_nothing_of_the_id(registry: str, schema_id: int) -> None:
-    """Errors, refusals, a proxy's page, an answer without a schema: unavailable, with the id."""
+def test_other_answers_mean_unavailable(registry: str, schema_id: int) -> None:
+    """An error, a refusal, the page of a proxy and an answer without a schema raise an error with the id."""
     with pytest.raises(SchemaRegistryUnavailableError, match=f"id {schema_id}"):
         ids_at(registry).writer_schema(schema_id)
 
 
 def test_no_registry_at_all() -> None:
-    """A port where nobody listens: unavailable as well."""
+    """A port where nobody listens raises the same error."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: refuses, and nobody else gets it
         with pytest.raises(SchemaRegistryUnavailableError, match="id 1"):
@@ -76,7 +76,7 @@ def test_no_registry_at_all() -> None:
 
 
 def test_a_registry_is_asked_before_anything_is_published() -> None:
-    """What it would refuse is known without registering; before anything was written it takes whatever comes."""
+    """The check registers nothing. A subject without a schema accepts every schema."""
     with WholeRegistry() as whole:
         ids = ids_at(whole.url)
         narrow = json.dumps({"type": "record", "name": "StoreSales", "fields": [{"name": "Count", "type": "boolean"}]})
@@ -87,8 +87,8 @@ def test_a_registry_is_asked_before_anything_is_published() -> None:
         assert [schema_id] == list(ids.known(topics.STORE_SALES)) == whole.versions("store-sales-value")
 
 
-def test_a_registry_that_cannot_be_asked_is_no_yes() -> None:
-    """Whoever wants to know is told that nobody knows."""
+def test_a_registry_that_does_not_answer_accepts_nothing() -> None:
+    """Without an answer the check raises an error; it does not return True."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(SchemaRegistryUnavailableError, match="whether it accepts"):

@@ -1,4 +1,4 @@
-"""Values on the wire: framing, and every schema that was ever written."""
+"""The framing of values, and all schemas in which values were ever written."""
 
 import io
 import json
@@ -22,7 +22,7 @@ from tests.support.strategies import VALID_INVOICES
 IDS = FolderSchemaIds()
 TOPICS_WITH_SCHEMA = [topic for topic in topics.ALL if topic.value]
 ON_NO_TOPIC = {"LoyaltyAccount", "Purchase"}
-"""In Spark's state store, and between its operators."""
+"""These records are in Spark's state store and between its operators."""
 
 _BALANCE = {
     "CustomerCardNo": "1",
@@ -38,7 +38,7 @@ _BALANCE = {
 
 
 def test_framing_is_confluents():
-    """Magic byte 0, then the schema id in four bytes, big endian."""
+    """The header is magic byte 0 and the schema id in four bytes, big endian."""
     assert b"\x00\x00\x00\x01\x02" == header(258)
 
 
@@ -52,7 +52,7 @@ def test_invoice_comes_back_as_it_was_sent(invoice):
 
 
 def test_points_stay_decimals():
-    """Points cross the wire without ever being a float."""
+    """Points are decimals before and after encoding."""
     balance = {**_BALANCE, "AvailableLoyaltyPoints": Decimal("-0.01")}
 
     received = decoder(topics.LOYALTY_BALANCES, IDS)(encoder(topics.LOYALTY_BALANCES, IDS)(balance))
@@ -63,7 +63,7 @@ def test_points_stay_decimals():
 
 @pytest.mark.parametrize("schema_id", schemas.ids())
 def test_every_schema_ever_written_can_be_read(schema_id):
-    """A record in any listed schema, old or new, decodes into today's schema of its name with its values kept."""
+    """A record in any listed schema decodes into the newest schema of its name and keeps its values."""
     path = schemas.ids()[schema_id]
     writer = json.loads(schemas.schema_text(path))
     record = next(iter(fastavro.utils.generate_many(fastavro.parse_schema(writer), 1)))
@@ -100,7 +100,7 @@ BEFORE_THE_ACCOUNT = {
 
 @pytest.mark.parametrize("old", BEFORE_THE_ACCOUNT)
 def test_what_was_written_before_the_account_means_what_it_meant(old):
-    """A purchase that earned, points of which nobody knows how many can be spent, an invoice that is no return."""
+    """The defaults are a purchase, an unknown number of available points, and an invoice that is not a return."""
     name = schemas.record_name(f"history/{old}.avsc")
     written, value = _written(f"history/{old}.avsc")
 
@@ -108,7 +108,7 @@ def test_what_was_written_before_the_account_means_what_it_meant(old):
 
 
 def test_an_account_without_lots_can_be_told():
-    """One of the first schema has a total and neither lots nor an opening: the loyalty query can say what it is."""
+    """A record in the first schema has a total, but no lots and no opened time. The loyalty query recognises it."""
     _, value = _written("history/LoyaltyAccount-1.avsc", {"TotalLoyaltyPoints": 201, "Sequence": 1, "UpdatedTime": 7})
 
     received = record_decoder("LoyaltyAccount", IDS.writer_schema)(value)
@@ -119,14 +119,14 @@ def test_an_account_without_lots_can_be_told():
 
 
 ORIGINALS = "history/PosInvoice-1.avsc"
-"""Of the Java originals, which nothing of this project ever read into: their names for records have no aliases."""
+"""The Java originals used this schema. No reader of this project uses it, because its names have no aliases."""
 
 
 @pytest.mark.parametrize(
     "path", [path for path in schemas.ids().values() if path.startswith("history/") and path != ORIGINALS]
 )
 def test_a_reader_of_yesterday_reads_what_is_written_today(path):
-    """An old reader that knows the new id has its own fields with their values."""
+    """A reader with an old schema that knows the new id gets the values of its own fields."""
     name = schemas.record_name(path)
     written, value = _written(f"{name}.avsc")
     yesterday = json.loads(schemas.schema_text(path))
@@ -139,7 +139,7 @@ def test_a_reader_of_yesterday_reads_what_is_written_today(path):
 
 
 def _written(path, record=None):
-    """A record of a schema of the folder, and its value on the wire."""
+    """A record in a schema of the folder, and its encoded value."""
     writer = json.loads(schemas.schema_text(path))
     record = record or next(iter(fastavro.utils.generate_many(fastavro.parse_schema(writer), 1)))
     body = io.BytesIO()
@@ -149,7 +149,7 @@ def _written(path, record=None):
 
 
 def test_ids_name_every_schema_file_once():
-    """Every schema of the folder has exactly one id, and is a topic's or one of those that stay in Spark."""
+    """Each schema of the folder has exactly one id. It belongs to a topic or stays in Spark."""
     paths = list(schemas.ids().values())
 
     assert len(set(paths)) == len(paths)
@@ -160,20 +160,20 @@ def test_ids_name_every_schema_file_once():
 
 @pytest.mark.parametrize("value", [b"", b"{", b"\x00\x00\x00\x00", b"\x01\x00\x00\x00\x02", b"hello world"])
 def test_values_without_framing_are_refused(value):
-    """What is not in the framing is undecodable, with a reason."""
+    """A value without the framing raises UndecodableError with a reason."""
     with pytest.raises(UndecodableError, match="framing"):
         decoder(topics.POS_INVOICES, IDS)(value)
 
 
 def test_unknown_schema_ids_are_named():
-    """An id that nobody registered is an error of its own, with the id in it."""
+    """An id that nobody registered raises UnknownSchemaIdError, which names the id."""
     with pytest.raises(UnknownSchemaIdError, match="4294967295"):
         decoder(topics.POS_INVOICES, IDS)(header(2**32 - 1) + b"x")
 
 
 @given(st.binary(max_size=200))
 def test_garbage_after_a_good_header_never_escapes(body):
-    """Whatever the bytes, the answer is a record or UndecodableError, nothing else."""
+    """All bytes give a record or UndecodableError."""
     decode = decoder(topics.LOYALTY_BALANCES, IDS)
     try:
         record = decode(header(IDS.writer_id(topics.LOYALTY_BALANCES)) + body)
@@ -184,7 +184,7 @@ def test_garbage_after_a_good_header_never_escapes(body):
 
 @given(VALID_INVOICES, st.integers(0, 400), st.integers(0, 8), st.binary(max_size=8))
 def test_a_damaged_invoice_is_refused_or_judged(invoice, place, cut, put):
-    """Bytes changed, cut or put in anywhere: an error that says so, or a record on which validation has a word."""
+    """A value with changed, missing or additional bytes raises an error, or gives a record for validation."""
     value = encoder(topics.POS_INVOICES, IDS)(invoice)
     place = min(place, len(value))
     try:
@@ -196,14 +196,14 @@ def test_a_damaged_invoice_is_refused_or_judged(invoice, place, cut, put):
 
 
 def test_header_layout_is_five_bytes():
-    """The framing costs five bytes a value."""
+    """The framing adds five bytes to a value."""
     assert 5 == len(header(1)) == struct.calcsize(">bI")
 
 
 @pytest.mark.parametrize("schema_id", schemas.ids())
 @pytest.mark.parametrize("topic", TOPICS_WITH_SCHEMA, ids=lambda topic: topic.name)
 def test_a_value_in_another_records_schema_is_undecodable(topic, schema_id):
-    """A good record on the wrong topic is refused as a bad value is, whichever schema it was written in."""
+    """A record of another topic raises UndecodableError, whatever its schema is."""
     path = schemas.ids()[schema_id]
     if schemas.record_name(path) == topic.value:
         return
@@ -217,18 +217,18 @@ def test_a_value_in_another_records_schema_is_undecodable(topic, schema_id):
 
 @pytest.mark.parametrize("text", ["", "syntax = proto3;", "7", "{}", '{"type": "record"}', '{"type": "no such type"}'])
 def test_an_id_without_an_avro_schema_is_undecodable(text):
-    """A registry keeps other kinds of schemas too: what one of them wrote is no value of an Avro topic."""
+    """A registry can have schemas that are not Avro. Their values raise UndecodableError."""
     with pytest.raises(UndecodableError, match="schema id 9"):
         record_decoder("Balance", lambda _: text)(header(9) + b"x")
 
 
 def test_a_registry_that_does_not_answer_is_asked_again():
-    """Its error is passed on as it is, once for each value, and forgotten as soon as it answers."""
-    asked = []
+    """Each value raises the registry's error until the registry answers."""
+    requested = []
 
     def writer_schema(schema_id):
-        asked.append(schema_id)
-        if len(asked) < 3:
+        requested.append(schema_id)
+        if len(requested) < 3:
             raise SchemaRegistryUnavailableError("not now")
         return IDS.writer_schema(schema_id)
 
@@ -239,4 +239,4 @@ def test_a_registry_that_does_not_answer_is_asked_again():
             decode(value)
 
     assert [_BALANCE, _BALANCE] == [decode(value), decode(value)]
-    assert 3 == len(asked)
+    assert 3 == len(requested)

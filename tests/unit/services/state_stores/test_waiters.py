@@ -20,8 +20,8 @@ def test_a_value_that_is_new_enough_is_returned_at_once() -> None:
         waiters.bind(asyncio.get_running_loop())
         newest = VersionedValue(5, 0, 0, b"")
 
-        assert await waiters.wait(b"A", ReadConsistency(5), LONG, lambda: newest) is newest
-        assert await waiters.wait(b"A", ReadConsistency(6), 0, lambda: newest) is newest
+        assert await waiters.wait(b"A", lambda: newest, ReadConsistency(5).is_satisfied_by, LONG) is newest
+        assert await waiters.wait(b"A", lambda: newest, ReadConsistency(6).is_satisfied_by, 0) is newest
 
     asyncio.run(asyncio.wait_for(scenario(), 10))
 
@@ -32,7 +32,7 @@ def test_after_the_timeout_the_last_value_is_returned() -> None:
     async def scenario() -> VersionedValue | None:
         waiters = SequenceWaiters()
         waiters.bind(asyncio.get_running_loop())
-        return await waiters.wait(b"A", ReadConsistency(6), 0.05, lambda: None)
+        return await waiters.wait(b"A", lambda: None, ReadConsistency(6).is_satisfied_by, 0.05)
 
     started = time.monotonic()
 
@@ -55,7 +55,7 @@ def test_all_waiters_of_a_key_wake_after_a_write() -> None:
                     waiters.notify([key])
 
         async def wait(key: bytes, sequence: int) -> VersionedValue | None:
-            return await waiters.wait(key, ReadConsistency(sequence), LONG, lambda: store[key])
+            return await waiters.wait(key, lambda: store[key], ReadConsistency(sequence).is_satisfied_by, LONG)
 
         writer = threading.Thread(target=write)
         writer.start()

@@ -1,4 +1,4 @@
-"""docs/reference/webhooks.md and docs/reference/programme.md say what the code does."""
+"""docs/reference/webhooks.md and docs/reference/programme.md agree with the code."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ PROGRAMME = (DOCS / "reference" / "programme.md").read_text(encoding="utf-8")
 
 
 def rows(text: str) -> list[str]:
-    """The names that tables of a document are about: code in the first cell."""
+    """The names in the first column of a document's tables."""
     return re.findall(r"^\| `([\w.-]+)` \|", text, re.MULTILINE)
 
 
@@ -27,7 +27,7 @@ def examples(text: str) -> list[str]:
 
 
 def test_webhook_keys_kinds_and_metrics_are_documented() -> None:
-    """Every key of an endpoint, every kind and every metric has its row, and nothing else has one."""
+    """The rows are exactly the keys of an endpoint, the kinds, the metrics and the headers."""
     registry = CollectorRegistry()
     Metrics(registry)
     named = {
@@ -39,7 +39,7 @@ def test_webhook_keys_kinds_and_metrics_are_documented() -> None:
 
 
 def test_programme_keys_are_documented() -> None:
-    """Every key of the file has its row, and so have the keys of tiers and campaigns."""
+    """The rows are exactly the keys of the file, of tiers and of campaigns."""
     inner = {
         f"{name}.{_key(field)}"
         for name, model in (
@@ -55,13 +55,13 @@ def test_programme_keys_are_documented() -> None:
 
 @pytest.mark.parametrize("example", examples(PROGRAMME))
 def test_programme_examples_are_valid(example: str) -> None:
-    """Each example can be published as it is, or behind the one key that is never left out."""
+    """Each example is valid, if necessary with the required key."""
     assert parse_programme(example if "loyalty-factor" in example else f"loyalty-factor: 0.02\n{example}")
 
 
 @pytest.mark.parametrize("example", examples(WEBHOOKS))
 def test_webhook_examples_are_valid(example: str, tmp_path: Path) -> None:
-    """Each example can be used once its secrets are there."""
+    """Each example is valid after its secrets exist."""
     (tmp_path / "webhooks.yaml").write_text(example, encoding="utf-8")
     (tmp_path / "secrets").mkdir()
     for name in re.findall(r"secret-file: (\S+)", example):
@@ -70,6 +70,6 @@ def test_webhook_examples_are_valid(example: str, tmp_path: Path) -> None:
 
 
 def test_there_are_examples() -> None:
-    """A check of none would pass."""
+    """Without examples the other tests would check nothing."""
     assert len(examples(PROGRAMME)) >= 3
     assert examples(WEBHOOKS)

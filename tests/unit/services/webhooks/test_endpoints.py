@@ -1,4 +1,4 @@
-"""The endpoints file: what it becomes, and what is refused without showing a secret."""
+"""The endpoints file: its values, and errors that show no secret."""
 
 import base64
 from datetime import timedelta
@@ -22,13 +22,13 @@ def written(folder: Path, endpoints: str, secret: str = SECRET) -> Path:
 
 
 def test_the_least_endpoint_has_the_usual_rules(tmp_path: Path) -> None:
-    """Name, URL and secret are enough; the secret's file is found beside the endpoints file."""
+    """Name, URL and secret are enough. The path of the secret is relative to the endpoints file."""
     expected = Endpoint("crm", "https://crm.example/hooks?token=t0ken", (RAW,), frozenset(USUAL_KINDS))
     assert [expected] == load(written(tmp_path, f"endpoints: [{{{LEAST}}}]"))
 
 
 def test_every_key_becomes_its_rule(tmp_path: Path) -> None:
-    """Durations are ISO 8601, kinds those of the notifications."""
+    """Durations are ISO 8601, and kinds are those of notifications."""
     more = "kinds: [earned, erased], timeout: PT2S, attempts: 3, first-wait: PT0.5S, longest-wait: PT1M, concurrency: 1"
     (endpoint,) = load(written(tmp_path, f"endpoints: [{{{LEAST}, {more}}}]"))
 
@@ -43,16 +43,16 @@ def test_every_key_becomes_its_rule(tmp_path: Path) -> None:
 
 
 def test_a_new_secret_can_join_the_old_one(tmp_path: Path) -> None:
-    """A secret file may have several lines: each signs."""
+    """A secret file can have several lines. Each line is a secret."""
     file = written(tmp_path, f"endpoints: [{{{LEAST}}}]", f"{SECRET}\n\nwhsec_{base64.b64encode(b'x' * 24).decode()}\n")
     assert (RAW, b"x" * 24) == load(file)[0].secrets
 
 
 def test_an_endpoint_shows_neither_url_nor_secret(tmp_path: Path) -> None:
-    """Whatever prints one, in a log or a traceback, gives nothing away."""
-    shown = repr(load(written(tmp_path, f"endpoints: [{{{LEAST}}}]")))
-    assert "t0ken" not in shown
-    assert repr(RAW) not in shown
+    """The text of an endpoint in logs and tracebacks shows no token and no secret."""
+    text = repr(load(written(tmp_path, f"endpoints: [{{{LEAST}}}]")))
+    assert "t0ken" not in text
+    assert repr(RAW) not in text
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_an_endpoint_shows_neither_url_nor_secret(tmp_path: Path) -> None:
         (f"endpoints: [{{{LEAST}, first-wait: PT2S, longest-wait: PT1S}}]", "longest-wait: is shorter than first-wait"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_reason(tmp_path: Path, endpoints: str, says: str) -> None:
-    """One line a problem, with file and line; no URL in it."""
+def test_an_invalid_file_is_refused_with_the_reason(tmp_path: Path, endpoints: str, says: str) -> None:
+    """Each problem has one line with file and line number, and without the URL."""
     file = written(tmp_path, endpoints)
     with pytest.raises(EndpointsError) as caught:
         load(file)
@@ -105,14 +105,14 @@ def test_what_cannot_be_is_refused_with_its_reason(tmp_path: Path, endpoints: st
     ],
 )
 def test_a_bad_secret_is_refused_and_not_shown(tmp_path: Path, secret: str) -> None:
-    """The error names endpoint and file, and says what a secret looks like."""
+    """The error names endpoint and file, and describes the format of a secret."""
     with pytest.raises(EndpointsError, match=r"endpoint crm: secret-file .*(empty|24 to 64 random bytes)") as caught:
         load(written(tmp_path, f"endpoints: [{{{LEAST}}}]", secret))
     assert not secret or secret not in str(caught.value)
 
 
 def test_a_missing_secret_file_is_named(tmp_path: Path) -> None:
-    """The path that was tried is in the error."""
+    """The error names the path."""
     file = written(tmp_path, f"endpoints: [{{{LEAST.replace('file: secret', 'file: other')}}}]")
     with pytest.raises(EndpointsError, match=f"{tmp_path}/other: No such file"):
         load(file)

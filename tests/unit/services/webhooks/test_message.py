@@ -1,4 +1,4 @@
-"""What is sent: body, id and signature."""
+"""The request of a notification: body, id and signature."""
 
 import base64
 import hashlib
@@ -28,7 +28,7 @@ def notification(**fields: Any) -> dict[str, Any]:
 
 
 def test_the_body_has_every_field_of_the_notification() -> None:
-    """Names as on the topic; times are ISO 8601 in UTC, points exact texts with two places, no expiry is null."""
+    """Names are those of the topic, times are ISO 8601 in UTC, points are exact texts, and a missing time is null."""
     message = Message.of(notification(CustomerCardNo="4711", TotalAmount=0.1, Sequence=7))
     body = json.loads(message.body)
 
@@ -41,7 +41,7 @@ def test_the_body_has_every_field_of_the_notification() -> None:
 
 
 def test_the_id_is_the_entrys() -> None:
-    """The same entry always has the same id, and any other entry another one."""
+    """Equal entries have equal ids, and different entries have different ids."""
     one = notification(CustomerCardNo="4711", Sequence=7)
     others = [{**one, "CustomerCardNo": "4712"}, {**one, "Sequence": 8}, {**one, "OpenedTime": 1}]
 
@@ -51,14 +51,14 @@ def test_the_id_is_the_entrys() -> None:
 
 @given(st.text(min_size=1, max_size=40))
 def test_no_card_breaks_an_id(card: str) -> None:
-    """Ids are plain words without a full stop, whatever is on the card: they are signed, and a header."""
+    """For every card the id has letters and digits only, because it is signed and a header."""
     identity = Message.of(notification(CustomerCardNo=card)).identity
     assert identity.removeprefix("msg_").isalnum()
     assert 36 == len(identity.encode("ascii"))
 
 
 def test_the_signature_is_that_of_the_specification() -> None:
-    """v1, base64 of HMAC-SHA256 over id, timestamp and body, joined by full stops; one for each secret."""
+    """A signature is v1 and the base64 of HMAC-SHA256 over id, timestamp and body. Each secret gives one."""
     message, now = Message.of(notification()), datetime(2026, 11, 21, 17, 0, 0, 999_999, tzinfo=UTC)
 
     headers = signed(message, SECRETS, now)
@@ -70,13 +70,13 @@ def test_the_signature_is_that_of_the_specification() -> None:
 
 
 def test_the_signature_does_not_depend_on_where_the_clock_is() -> None:
-    """The same moment in another time zone signs the same."""
+    """Equal times in different time zones give equal signatures."""
     message, now = Message.of(notification()), datetime(2026, 11, 21, 17, tzinfo=UTC)
     assert signed(message, SECRETS, now) == signed(message, SECRETS, now.astimezone(timezone(timedelta(hours=5.5))))
 
 
 def test_receivers_verify_with_either_secret_and_notice_changes() -> None:
-    """The library of the specification accepts it for both secrets, and refuses a body with one byte changed."""
+    """The library of the specification accepts both secrets, and refuses a changed body."""
     message = Message.of(notification())
     headers = signed(message, SECRETS, datetime.now(UTC))
 
@@ -88,6 +88,6 @@ def test_receivers_verify_with_either_secret_and_notice_changes() -> None:
 
 @pytest.mark.parametrize("time", [2**62, -(2**62), 253_402_300_800_000])
 def test_a_time_that_no_calendar_has_is_an_error(time: int) -> None:
-    """It is raised as what the follower sets aside."""
+    """The dispatcher writes a dead letter for these errors."""
     with pytest.raises((ValueError, OverflowError)):
         Message.of(notification(UpdatedTime=time))

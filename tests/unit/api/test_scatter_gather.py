@@ -1,4 +1,4 @@
-"""/v1/stores/{store}/… over several instances: each answers for all, whole, or says what is missing."""
+"""/v1/stores/{store}/… over several instances: each merges the results of all, or says what is missing."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from schemas.topics import LOYALTY_BALANCES
 from services.state_stores.assignment import ChangelogPartition, Role
-from tests.support.builders import MINUTE, NOON, balance, kind, sales, shop
-from tests.support.clusters import Callers, Group
+from tests.support.builders import MINUTE, NOON, balance, problem_type, sales, shop
+from tests.support.clusters import Callers, Group, damage
 
 BASE = "/v1/stores/customer-balances"
 CARDS = [f"C{number:02}" for number in range(40)]
 
 
 def three(*, standbys: bool = False) -> Group:
-    """Three instances: partition n belongs to instance n and, with standbys, has a copy on the next one."""
+    """Three instances. Instance n owns partition n. With standbys, the next instance has a copy."""
     group = Group.of(3)
     group.share(lambda place: place[1], (lambda place: (place[1] + 1) % 3) if standbys else lambda _: None)
     group.write(balance(card, f"{50 * number}.00", number + 1) for number, card in enumerate(CARDS))
@@ -39,8 +39,8 @@ def keys_of(answer: dict[str, Any]) -> list[str]:
     return [entry["key"] for entry in answer["entries"]]
 
 
-def test_any_instance_answers_for_all_of_them() -> None:
-    """Every kind of question, asked of each instance: the whole answer, with whose copy each partition was."""
+def test_each_instance_answers_for_all_instances() -> None:
+    """Each instance answers every kind of query completely, and names the copy of each partition."""
 
     async def steps(callers: Callers) -> None:
         for number in range(3):
@@ -66,7 +66,7 @@ def test_any_instance_answers_for_all_of_them() -> None:
 
 
 def test_one_key_is_found_from_anywhere() -> None:
-    """The owner's answer, with its headers; an unknown key is its word as well."""
+    """Each instance returns the response of the owner with its headers, also for an unknown key."""
 
     async def steps(callers: Callers) -> None:
         for number in range(3):
@@ -75,14 +75,14 @@ def test_one_key_is_found_from_anywhere() -> None:
                 owner = answer.json()["partition"]
                 assert (200, card) == (answer.status_code, answer.json()["key"])
                 assert f"http://instance-{owner}:8080" == answer.headers["loyalty-served-by"]
-            assert "unknown-key" == kind(await callers.get(number, f"{BASE}/keys/nobody"), 404)
-            assert "unknown-store" == kind(await callers.get(number, "/v1/stores/x/keys/nobody"), 404)
+            assert "unknown-key" == problem_type(await callers.get(number, f"{BASE}/keys/nobody"), 404)
+            assert "unknown-store" == problem_type(await callers.get(number, "/v1/stores/x/keys/nobody"), 404)
 
     run(three(), steps)
 
 
-def test_a_global_store_is_answered_where_it_is_asked() -> None:
-    """Every instance has it whole: nobody is asked, and nobody else need be alive."""
+def test_a_global_store_is_read_locally() -> None:
+    """Every instance has all of it, so the query needs no other instance."""
     group = three()
 
     async def steps(callers: Callers) -> None:
@@ -96,7 +96,7 @@ def test_a_global_store_is_answered_where_it_is_asked() -> None:
 
 
 def test_standbys_answer_for_a_dead_owner_and_say_so() -> None:
-    """The answer is whole; the dead owner's partition is marked stale, with the standby's URL."""
+    """The result is complete. The partition of the dead owner is stale and has the URL of the standby."""
     group = three(standbys=True)
 
     async def steps(callers: Callers) -> None:
@@ -110,8 +110,41 @@ def test_standbys_answer_for_a_dead_owner_and_say_so() -> None:
     run(group, steps)
 
 
+@pytest.mark.parametrize("standbys", [True, False])
+def test_a_damaged_partition_is_read_elsewhere(*, standbys: bool) -> None:
+    """A standby serves it. Without one the result is partial. The other partitions stay with their instances."""
+    group = three(standbys=standbys)
+
+    async def steps(callers: Callers) -> None:
+        damage(group.instances[1].stores["customer-balances"].tasks[1])
+        damage(group.instances[1].stores["store-sales"].tasks[1])
+        for number in range(3):
+            for path in ("all?limit=1000", "count"):
+                answer = (await callers.get(number, f"{BASE}/{path}")).json()
+                read = {each["partition"]: each["servedBy"][-6:-5] for each in answer["partitions"]}
+                assert {0: "0", 2: "2", **({1: "2"} if standbys else {})} == read
+                assert (not standbys) == answer["partial"]
+        found = (await callers.post(1, f"{BASE}/keys", {"keys": CARDS})).json()
+        assert (not standbys) == found["partial"]
+
+    run(group, steps)
+
+
+def test_a_local_query_skips_a_damaged_partition() -> None:
+    """The result of /local is partial."""
+    group = three(standbys=True)
+
+    async def steps(callers: Callers) -> None:
+        damage(group.instances[1].stores["customer-balances"].tasks[1])
+        answer = (await callers.get(1, f"{BASE}/local/all?limit=1000")).json()
+        assert [0] == [each["partition"] for each in answer["partitions"]]
+        assert [1, 2] == answer["missingPartitions"]
+
+    run(group, steps)
+
+
 def test_a_copy_that_nobody_has_reported_yet_is_found() -> None:
-    """A standby made a moment ago answers for a dead owner, although its last report does not name it."""
+    """A new standby serves for a dead owner, although its last report does not contain the copy."""
     group = three()
     group.instances[2].hold(("loyalty-balances", 1), Role.STANDBY)
     for record in group.log:
@@ -126,8 +159,8 @@ def test_a_copy_that_nobody_has_reported_yet_is_found() -> None:
     run(group, steps)
 
 
-def test_a_caller_bounds_how_stale_an_answer_may_be() -> None:
-    """With maxLag a copy that lags more is not read: the next one is, or the partition is missing."""
+def test_a_client_bounds_the_lag() -> None:
+    """A copy that lags more than maxLag is not read. The next copy is read, or the partition is missing."""
     group = three(standbys=True)
     late = group.instances[2].stores["customer-balances"].tasks[1]
     late.progress.end_offset = late.progress.position + 5
@@ -146,13 +179,13 @@ def test_a_caller_bounds_how_stale_an_answer_may_be() -> None:
             card for card in CARDS if group.instances[0].stores["customer-balances"].partition_of(card.encode()) == 1
         ]
         asked = await callers.post(0, f"{BASE}/keys?maxLag=0", {"keys": of_partition_1})
-        assert "too-stale" == kind(asked, 503)
+        assert "too-stale" == problem_type(asked, 503)
 
     run(group, steps)
 
 
 def test_a_partial_answer_names_what_is_missing() -> None:
-    """Without a copy of a dead owner's partition: the rest, marked partial; nobody at all: 502."""
+    """Without a copy of a dead owner's partition the result is partial. Without any result it is 502."""
     group = three()
 
     async def steps(callers: Callers) -> None:
@@ -166,35 +199,35 @@ def test_a_partial_answer_names_what_is_missing() -> None:
         count = (await callers.get(2, f"{BASE}/count")).json()
         assert (40 - len(lost), True, [1]) == (count["count"], count["partial"], count["missingPartitions"])
         asked = await callers.post(0, f"{BASE}/keys", {"keys": sorted(lost)})
-        assert "owner-unreachable" == kind(asked, 502)
+        assert "owner-unreachable" == problem_type(asked, 502)
         others = (await callers.post(0, f"{BASE}/keys", {"keys": sorted(set(CARDS) - lost)})).json()
         assert (False, []) == (others["partial"], others["missingPartitions"])
 
     run(group, steps)
 
 
-def test_bad_requests_are_refused_before_anybody_is_asked() -> None:
-    """400 and 422 as in the local form, whatever the others do."""
+def test_invalid_requests_are_not_forwarded() -> None:
+    """400 and 422 as in the local form, whether or not the peers respond."""
     group = three()
 
     async def steps(callers: Callers) -> None:
         group.dead |= {each.url for each in group.instances[1:]}
         for path in (f"{BASE}/all?limit=0", f"{BASE}/all?cursor=x", "/v1/stores/store-sales/windows/S1"):
-            assert "invalid-parameters" == kind(await callers.get(0, path), 422)
+            assert "invalid-parameters" == problem_type(await callers.get(0, path), 422)
         windows = f"{BASE}/windows/C01?from={NOON}&to={NOON}"
-        assert "not-windowed" == kind(await callers.get(0, windows), 400)
-        assert "invalid-parameters" == kind(await callers.post(0, f"{BASE}/keys", {"keys": 7}), 422)
+        assert "not-windowed" == problem_type(await callers.get(0, windows), 400)
+        assert "invalid-parameters" == problem_type(await callers.post(0, f"{BASE}/keys", {"keys": 7}), 422)
 
     run(group, steps)
 
 
-def test_nothing_known_is_rebalancing() -> None:
-    """503 with Retry-After while the group has not said who has what."""
+def test_without_a_known_group_the_response_is_rebalancing() -> None:
+    """503 with Retry-After while the group is unknown."""
     group = Group.of(1)
 
     async def steps(callers: Callers) -> None:
         answer = await callers.get(0, f"{BASE}/all")
-        assert "rebalancing" == kind(answer, 503)
+        assert "rebalancing" == problem_type(answer, 503)
         assert int(answer.headers["retry-after"]) >= 1
 
     run(group, steps)
@@ -205,8 +238,8 @@ def test_nothing_known_is_rebalancing() -> None:
     limit=st.integers(1, 15),
     moves=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.sampled_from([None, 0, 1, 2])), max_size=12),
 )
-def test_paging_survives_instances_that_come_and_go(limit: int, moves: list[tuple[int, int, int | None]]) -> None:
-    """Between any two pages partitions move and an instance may die: with standbys every key comes once, in order."""
+def test_pages_are_complete_while_instances_come_and_go(limit: int, moves: list[tuple[int, int, int | None]]) -> None:
+    """Partitions move and an instance may die between two pages. With standbys each key comes once, in order."""
     group = three(standbys=True)
 
     async def steps(callers: Callers) -> None:
@@ -226,7 +259,7 @@ def test_paging_survives_instances_that_come_and_go(limit: int, moves: list[tupl
         assert CARDS == visited
 
     def change(turn: int, standby: int, dies: int | None) -> None:
-        """Everything moves round; then one instance at most is dead."""
+        """Move all partitions. At most one instance is dead afterwards."""
         group.dead.clear()
 
         def owner(place: ChangelogPartition) -> int:
@@ -240,8 +273,8 @@ def test_paging_survives_instances_that_come_and_go(limit: int, moves: list[tupl
 
 
 @pytest.mark.parametrize("query", ["", "?partition=1", "?partition=1&partition=2"])
-def test_the_local_form_never_asks_anybody(query: str) -> None:
-    """All others dead and no copy here: an instance answers from its own part, at once, and says what is missing."""
+def test_the_local_form_asks_no_peer(query: str) -> None:
+    """All peers are dead. The instance reads its own partitions at once, and says what is missing."""
     group = three()
 
     async def steps(callers: Callers) -> None:
@@ -253,26 +286,26 @@ def test_the_local_form_never_asks_anybody(query: str) -> None:
         away = next(
             card for card in CARDS if group.instances[0].stores["customer-balances"].partition_of(card.encode()) == 1
         )
-        assert "not-here" == kind(await callers.get(0, f"{BASE}/local/keys/{away}"), 421)
+        assert "not-here" == problem_type(await callers.get(0, f"{BASE}/local/keys/{away}"), 421)
 
     run(group, steps)
 
 
 def test_a_deleted_key_is_gone_everywhere() -> None:
-    """A tombstone counts for the derived store too."""
+    """A tombstone also deletes the key from the derived store."""
     group = three()
     group.write([(LOYALTY_BALANCES, "C39", None)])
 
     async def steps(callers: Callers) -> None:
-        assert "unknown-key" == kind(await callers.get(0, f"{BASE}/keys/C39"), 404)
+        assert "unknown-key" == problem_type(await callers.get(0, f"{BASE}/keys/C39"), 404)
         assert CARDS[20:39] == keys_of((await callers.get(1, "/v1/stores/top-customers/all")).json())
 
     run(group, steps)
 
 
 @pytest.mark.parametrize("query", ["partition=0", "partition=0&partition=1&partition=2", "p%61rtition=1", "partition"])
-def test_the_callers_partitions_are_not_passed_on(query: str) -> None:
-    """The form that asks all has no such parameter: nothing counts twice, although the peers have copies too."""
+def test_the_partitions_of_the_client_are_not_forwarded(query: str) -> None:
+    """The query of all instances has no such parameter. No partition counts twice, although the peers have copies."""
 
     async def steps(callers: Callers) -> None:
         for number in range(3):
@@ -283,8 +316,8 @@ def test_the_callers_partitions_are_not_passed_on(query: str) -> None:
     run(three(standbys=True), steps)
 
 
-def test_more_than_was_asked_for_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peer that reads other partitions than it was asked for is left out: its part may be somebody else's too."""
+def test_a_result_with_unrequested_partitions_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result with other partitions than requested is dropped, because another peer may return them too."""
     monkeypatch.setattr(
         "api.routing.scatter_gather._local_path", lambda request, numbers: f"{BASE}/local/count".encode()
     )

@@ -1,16 +1,19 @@
-"""Which instance holds which store partition and key, from the group's view and the reports of its members."""
+"""Finds the instances that hold a store partition, from the view of the group and the reports of its members."""
 
+import asyncio
+import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from api.http import problems
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.reports import InstanceReport, PeerReports
 from services.state_stores.assignment import Role
 from services.state_stores.store import StateStore
 
-
-class MetadataNotAvailableError(LookupError):
-    """The owner of the partition is unknown: this instance has just started, or the group is rebalancing."""
+_REDISCOVERY_SECONDS = 1.0
+_REDISCOVERY_STEP_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Target(NamedTuple):
     role: Role
 
 
-class ClusterMetadata:
+class Locator:
     """Answers from memory. The membership and the reports are updated elsewhere."""
 
     def __init__(self, local: LocalInstance, reports: PeerReports) -> None:
@@ -59,38 +62,53 @@ class ClusterMetadata:
     def why_suspect(self, url: str) -> str | None:
         return self._reports.why_suspect(url)
 
-    def of_key(self, store: StateStore, key: bytes) -> KeyQueryMetadata:
-        """Where a key is, whether or not it exists. Raises MetadataNotAvailableError.
-
-        Each instance holds all of a global store, so it names itself.
-        """
-        name, partition = store.definition.name, store.partition_of(key)
-        if store.definition.is_global:
-            return KeyQueryMetadata(name, partition, self._local.url, ())
-        active = self._active(store, partition)
-        if active is None:
-            raise MetadataNotAvailableError(f"the owner of partition {partition} of {name} is not known")
-        return KeyQueryMetadata(name, partition, active, tuple(self._copies(store, partition, active)))
-
-    def targets(self, store: StateStore, partition: int) -> list[Target]:
-        """The instances to ask, in this order: the owner, then copies by position; suspects come last."""
-        if store.definition.is_global:
-            return [Target(self._local.url, Role.ACTIVE)]
-        active = self._active(store, partition)
-        targets = [Target(url, Role.STANDBY) for url in self._copies(store, partition, active)]
-        if active is not None:
-            # Only the membership proves that this instance is the owner. A view of the group may be old.
-            targets.insert(0, Target(active, Role.STANDBY if active == self._local.url else Role.ACTIVE))
-        return sorted(targets, key=lambda target: self._reports.why_suspect(target.url) is not None)
-
-    def _active(self, store: StateStore, partition: int) -> str | None:
+    def owner(self, store: StateStore, partition: int) -> str | None:
+        """The URL of the owner; None while no owner is known. Each instance owns all of a global store."""
         if self._local.owns(store, partition):
             return self._local.url
         view = self._local.membership.view
         owner = view.owners.get(self._local.group_partition(store, partition)) if view else None
         return owner.url if owner else None
 
-    def _copies(self, store: StateStore, partition: int, active: str | None) -> list[str]:
+    def of_key(self, store: StateStore, key: bytes) -> KeyQueryMetadata:
+        """Where a key is, whether or not it exists. Raises Rebalancing while no owner is known."""
+        name, partition = store.definition.name, store.partition_of(key)
+        owner = self.owner(store, partition)
+        if owner is None:
+            raise problems.Rebalancing(partition)
+        standbys = () if store.definition.is_global else tuple(self._copies(store, partition, owner))
+        return KeyQueryMetadata(name, partition, owner, standbys)
+
+    def targets(self, store: StateStore, partition: int) -> list[Target]:
+        """The instances to ask, in this order: the owner, then copies by position; suspects come last."""
+        if store.definition.is_global:
+            return [Target(self._local.url, Role.ACTIVE)]
+        owner = self.owner(store, partition)
+        targets = [Target(url, Role.STANDBY) for url in self._copies(store, partition, owner)]
+        if owner is not None:
+            # Only the membership proves that this instance is the owner. A view of the group may be old.
+            targets.insert(0, Target(owner, Role.STANDBY if owner == self._local.url else Role.ACTIVE))
+        return sorted(targets, key=lambda target: self._reports.why_suspect(target.url) is not None)
+
+    def next_target(self, store: StateStore, partition: int, tried: Collection[str]) -> Target | None:
+        """The next instance to ask after those that were tried; None if no instance is left.
+
+        The other peers follow the known copies, because a copy may be younger than the last report of its instance.
+        """
+        others = (Target(url, Role.STANDBY) for url in sorted(self.peers))
+        targets = (*self.targets(store, partition), *others)
+        return next((each for each in targets if each.url not in tried), None)
+
+    async def rediscover(self, deadline: float) -> None:
+        """Ask the group for its owners and wait for the answer, at most until the deadline (``time.monotonic``)."""
+        membership = self._local.membership
+        before = membership.view
+        membership.refresh()
+        deadline = min(deadline, time.monotonic() + _REDISCOVERY_SECONDS)
+        while membership.view is before and time.monotonic() < deadline:  # noqa: ASYNC110 - a thread sets the view
+            await asyncio.sleep(_REDISCOVERY_STEP_SECONDS)
+
+    def _copies(self, store: StateStore, partition: int, owner: str | None) -> list[str]:
         """Restored copies by position. Their lags cannot be compared: the end offsets are from different moments."""
         found = []
         for url in self.peers:
@@ -101,17 +119,4 @@ class ClusterMetadata:
         own = store.tasks.get(partition)
         if own and own.serving:
             found.append((-own.progress.position, self._local.url))
-        return [url for _, url in sorted(found) if url != active]
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """This instance and its peers."""
-
-    local: LocalInstance
-    reports: PeerReports
-    metadata: ClusterMetadata
-
-    @classmethod
-    def of(cls, local: LocalInstance, reports: PeerReports) -> "Cluster":
-        return cls(local, reports, ClusterMetadata(local, reports))
+        return [url for _, url in sorted(found) if url != owner]

@@ -2,10 +2,11 @@
 
 import pytest
 
+from api.http import problems
+from api.routing.locator import Locator, Target
 from schemas.topics import LOYALTY_BALANCES
 from services.boot_clock import boot_seconds
 from services.interactive_queries.local import LocalInstance, ReplicaStatus
-from services.interactive_queries.metadata import Cluster, MetadataNotAvailableError, Target
 from services.interactive_queries.reports import HeldPartition, InstanceReport, PeerReports
 from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
@@ -41,7 +42,8 @@ class Scene:
         self.local = LocalInstance(
             LocalStores(stores, NoMaterialiser(), SequenceWaiters()), self.membership, Settings()
         )
-        self.cluster = Cluster.of(self.local, PeerReports())
+        self.reports = PeerReports()
+        self.locator = Locator(self.local, self.reports)
         self.store: StateStore = stores["customer-balances"]
 
     def hold(self, position: int = 5, target: int = 5, active_target: int | None = None) -> StoreTask:
@@ -60,10 +62,10 @@ class Scene:
             end_offset=position,
             lag=0,
         )
-        self.cluster.reports.note(InstanceReport(url=url, group="loyalty-api", partitions=(held,)))
+        self.reports.note(InstanceReport(url=url, group="loyalty-api", partitions=(held,)))
 
     def targets(self) -> list[Target]:
-        return self.cluster.metadata.targets(self.store, 1)
+        return self.locator.targets(self.store, 1)
 
 
 def owned_by(owner: str, *others: str) -> object:
@@ -84,7 +86,7 @@ def test_a_suspect_is_asked_last() -> None:
     """After its next report it is no longer a suspect."""
     scene = Scene(view=owned_by(B, C))
     scene.reported(C, 7)
-    scene.cluster.reports.suspect(B, "no answer")
+    scene.reports.suspect(B, "no answer")
     assert [Target(C, STANDBY), Target(B, ACTIVE)] == scene.targets()
 
     scene.reported(B, 9)
@@ -99,7 +101,7 @@ def test_only_group_members_are_asked() -> None:
     scene.reported(C, 9)
 
     assert [Target(B, ACTIVE)] == scene.targets()
-    assert {B} == scene.cluster.metadata.peers
+    assert {B} == scene.locator.peers
 
 
 def test_a_copy_that_is_not_restored_is_not_asked() -> None:
@@ -119,8 +121,8 @@ def test_without_an_owner_the_copies_are_asked() -> None:
     scene.reported(B, 7)
 
     assert [Target(B, STANDBY)] == scene.targets()
-    with pytest.raises(MetadataNotAvailableError):
-        scene.cluster.metadata.of_key(scene.store, b"C1")
+    with pytest.raises(problems.Rebalancing):
+        scene.locator.of_key(scene.store, b"C1")
 
 
 def test_an_owner_by_an_old_view_is_asked_as_a_standby() -> None:
@@ -136,8 +138,8 @@ def test_before_the_first_view_no_owner_is_known() -> None:
     scene = Scene()
 
     assert [] == scene.targets()
-    with pytest.raises(MetadataNotAvailableError):
-        scene.cluster.metadata.of_key(scene.store, b"any")
+    with pytest.raises(problems.Rebalancing):
+        scene.locator.of_key(scene.store, b"any")
 
 
 def test_a_global_store_is_read_locally() -> None:
@@ -145,8 +147,8 @@ def test_a_global_store_is_read_locally() -> None:
     scene = Scene(view=owned_by(B))
     stores = scene.local.stores.by_name["stores"]
 
-    assert [Target(URL, ACTIVE)] == scene.cluster.metadata.targets(stores, 0)
-    assert scene.cluster.metadata.of_key(stores, b"S1").active == URL
+    assert [Target(URL, ACTIVE)] == scene.locator.targets(stores, 0)
+    assert scene.locator.of_key(stores, b"S1").active == URL
 
 
 def status(scene: Scene) -> ReplicaStatus:

@@ -1,0 +1,90 @@
+"""What the routers use, composed in one place and injected by FastAPI."""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+
+from api.commands.service import CommandService
+from api.current_programme import CurrentProgramme
+from api.http import problems
+from api.http.metrics import Metrics
+from api.http.parameters import StoreName
+from api.routing.locator import Locator
+from api.routing.lookup import Lookup
+from api.routing.owner_only import OwnerOnly
+from api.routing.peer_client import PeerClient
+from api.routing.scatter_gather import ScatterGather
+from services.commands.log import CommandLog
+from services.domain.programme import Programme
+from services.interactive_queries.local import LocalInstance
+from services.interactive_queries.reports import PeerReports
+from services.ledger.queries import LedgerQueries
+from services.state_stores import catalogue
+from services.state_stores.store import LocalStores, StateStore
+
+
+class Dependencies:
+    """The parts of one app.
+
+    Args:
+        version_0: the programme before any version is published.
+        ledger: None if this app has no ledger.
+    """
+
+    def __init__(
+        self,
+        local: LocalInstance,
+        reports: PeerReports,
+        metrics: Metrics,
+        command_log: CommandLog,
+        version_0: Programme | None = None,
+        ledger: LedgerQueries | None = None,
+    ) -> None:
+        self.local = local
+        self.reports = reports
+        self.metrics = metrics
+        self.ledger = ledger
+        self.stores = local.stores
+        self.locator = Locator(local, reports)
+        self.peers = PeerClient(reports)
+        self.lookup = Lookup(local, self.locator, self.peers, metrics)
+        self.scatter_gather = ScatterGather(local, self.locator, self.peers)
+        owner_only = OwnerOnly(local, self.locator, self.peers)
+        self.commands = CommandService(self.stores, self.lookup, owner_only, command_log)
+        self.programme = CurrentProgramme(self.stores.by_name[catalogue.PROGRAMMES], version_0 or Programme())
+        metrics.watch(self.stores)
+
+
+def dependencies_of(request: Request) -> Dependencies:
+    dependencies: Dependencies = request.app.state.dependencies
+    return dependencies
+
+
+def _part(select: Callable[[Dependencies], Any]) -> Any:
+    # FastAPI runs plain functions in a thread, but a coroutine in the event loop.
+    async def dependency(request: Request) -> Any:
+        return select(dependencies_of(request))
+
+    return Depends(dependency)
+
+
+CommandsDep = Annotated[CommandService, _part(lambda parts: parts.commands)]
+LedgerDep = Annotated[LedgerQueries | None, _part(lambda parts: parts.ledger)]
+LocalDep = Annotated[LocalInstance, _part(lambda parts: parts.local)]
+LookupDep = Annotated[Lookup, _part(lambda parts: parts.lookup)]
+LocatorDep = Annotated[Locator, _part(lambda parts: parts.locator)]
+MetricsDep = Annotated[Metrics, _part(lambda parts: parts.metrics)]
+ProgrammeDep = Annotated[CurrentProgramme, _part(lambda parts: parts.programme)]
+ScatterGatherDep = Annotated[ScatterGather, _part(lambda parts: parts.scatter_gather)]
+StoresDep = Annotated[LocalStores, _part(lambda parts: parts.stores)]
+
+
+async def store_by_name(stores: StoresDep, store: StoreName) -> StateStore:
+    """The store of the path. Raises UnknownStore."""
+    if found := stores.by_name.get(store):
+        return found
+    raise problems.UnknownStore(list(stores.by_name))
+
+
+StoreOfPath = Annotated[StateStore, Depends(store_by_name)]

@@ -1,0 +1,51 @@
+"""The OpenAPI document."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from api.http.problems import ProblemBody
+
+DESCRIPTION = """
+Reads of loyalty balances from a local store that follows the changelog `loyalty-balances`, and commands that change
+points. A command needs an Idempotency-Key. A client can repeat a command under the same key: it is executed once, and
+each repetition gets the same response. After 201 or 200 the next read of the balance shows the change. After 202 the
+client finds the result at `Location`.
+
+You can start any number of instances and send each request to any of them. Each instance serves a part of the customers
+and forwards requests for the others. The headers of each response name the copy that was read and how fresh it is.
+
+Every error is `application/problem+json` (RFC 9457). Clients tell errors apart by `type`.
+A client can repeat a request after 503 with `Retry-After`.
+"""
+
+
+def install(app: FastAPI) -> None:
+    """Add the schema of problems to ``app.openapi``. FastAPI does not know it, because no route returns a problem."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = get_openapi(
+                title=app.title,
+                version=app.version,
+                summary=app.summary,
+                description=app.description,
+                routes=app.routes,
+                tags=app.openapi_tags,
+            )
+            document.setdefault("components", {}).setdefault("schemas", {})["Problem"] = ProblemBody.model_json_schema()
+            _require_idempotency_keys(document)
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _require_idempotency_keys(document: dict[str, Any]) -> None:
+    """Declare the header as required. The routes declare it as optional, because its absence has its own problem."""
+    for item in document["paths"].values():
+        for operation in item.values():
+            for parameter in operation.get("parameters", ()):
+                if parameter["name"] == "idempotency-key":
+                    parameter["name"], parameter["required"] = "Idempotency-Key", True

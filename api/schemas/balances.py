@@ -1,0 +1,32 @@
+"""The balance of a customer."""
+
+from pydantic import BaseModel, Field
+
+from api.schemas.fields import EXACT, PointsText, Time
+
+
+class Balance(BaseModel):
+    """The points of a customer now."""
+
+    CustomerCardNo: str = Field(examples=["9265846829"])
+    TotalLoyaltyPoints: PointsText = Field(description=f"The sum of all entries of the account. {EXACT}")
+    AvailableLoyaltyPoints: PointsText = Field(
+        description="The part of the total that the customer can spend now. It is negative if the customer returned "
+        "goods after spending their points and the programme allows debts.",
+        examples=["400.00"],
+    )
+    PendingLoyaltyPoints: PointsText = Field(
+        description="The part of the total that the customer can spend later.", examples=["7.04"]
+    )
+    ReservedLoyaltyPoints: PointsText = Field(
+        description="The part of the total that is reserved for redemptions.", examples=["10.00"]
+    )
+    Tier: str | None = Field(description="null: the customer has no tier.", examples=["gold"])
+    Sequence: int = Field(ge=1, description="Grows with every entry of the account.", examples=[3])
+    OpenedTime: Time | None = Field(
+        description="When the account was opened. After an erasure the customer gets a new account. Its Sequence "
+        "begins with 1."
+    )
+    UpdatedTime: Time = Field(
+        description="When Kafka stored the newest event that is counted here, or when the newest timer was due."
+    )

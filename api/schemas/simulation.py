@@ -1,0 +1,84 @@
+"""A basket, and the points that it would earn."""
+
+from decimal import Decimal
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from api.schemas.fields import EXACT, LONGEST_CARD, PointsText, Text
+from services.domain.events import Line, Purchase
+from services.domain.invoice import PRIME
+from services.domain.validation import LARGEST_AMOUNT, LONGEST_TEXT, MOST_LINE_ITEMS
+
+_LARGEST_TIME = 253_402_300_799_999
+"""The end of the year 9999, in milliseconds since the epoch."""
+
+Amount = Annotated[float, Field(strict=True, ge=0, lt=LARGEST_AMOUNT, allow_inf_nan=False)]
+ShortText = Annotated[Text, Field(max_length=LONGEST_TEXT)]
+
+
+class BasketLine(BaseModel):
+    """A line item. Campaigns may name its code."""
+
+    ItemCode: ShortText | None = Field(None, examples=["458"])
+    TotalValue: Amount | None = Field(None, description="The value of the whole line.", examples=[120.0])
+
+
+class Basket(BaseModel):
+    """The part of an invoice on which points depend. Other members are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    TotalAmount: Amount = Field(examples=[520.5])
+    CustomerType: ShortText = Field(PRIME, examples=[PRIME])
+    StoreID: ShortText = Field("", examples=["STR7188"])
+    CustomerCardNo: Annotated[Text, Field(min_length=1, max_length=LONGEST_CARD)] | None = Field(
+        None, description="The customer, whose tier counts.", examples=["9265846829"]
+    )
+    CreatedTime: int | None = Field(
+        None,
+        strict=True,
+        ge=0,
+        le=_LARGEST_TIME,
+        description="The clock of the till, in milliseconds since the epoch. Campaigns use it. Default: now.",
+        examples=[1_769_851_800_000],
+    )
+    InvoiceLineItems: list[BasketLine] = Field([], max_length=MOST_LINE_ITEMS)
+
+    def purchase(self, now: int) -> Purchase:
+        lines = [
+            Line(line.ItemCode, _money(line.TotalValue))
+            for line in self.InvoiceLineItems
+            if line.ItemCode and line.TotalValue
+        ]
+        return Purchase(
+            append_time=now,
+            invoice_number="",
+            total_amount=_money(self.TotalAmount),
+            store_id=self.StoreID,
+            customer_type=self.CustomerType,
+            created_time=self.CreatedTime,
+            lines=lines,
+        )
+
+
+class EarningPart(BaseModel):
+    """A part of the earned points."""
+
+    Name: str = Field(description="`base`, or the name of a tier or a campaign.", examples=["base"])
+    LoyaltyPoints: PointsText
+
+
+class Simulation(BaseModel):
+    """What the basket would earn. The parts add up to it."""
+
+    EarnedLoyaltyPoints: PointsText = Field(description=EXACT)
+    Parts: list[EarningPart]
+    Eligible: bool = Field(description="Whether customers of this type take part in the programme.")
+    Tier: str | None = Field(description="The tier of the customer; null: none.", examples=["gold"])
+    ProgrammeVersion: int = Field(description="The version in force; 0: no version is published.", examples=[3])
+
+
+def _money(amount: float) -> Decimal:
+    """The decimal of the shortest notation of an amount. The pipelines convert amounts in the same way."""
+    return Decimal(repr(amount))
