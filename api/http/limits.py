@@ -1,4 +1,4 @@
-"""How large a request's body may be: plain ASGI, before anything is read into memory."""
+"""Limits of the size of request bodies. The limit applies before the body is in memory."""
 
 from http import HTTPStatus
 
@@ -7,24 +7,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.http import problems
 
-COMMAND_BYTES = 16 * 1024
-"""A command has a few short texts."""
+_COMMAND_BYTES = 16 * 1024
+"""A command has only a few short texts."""
 
-BASKET_BYTES = 2**20
-"""As Kafka takes an invoice."""
-
-KEYS_BYTES = 4 * 2**20
-"""1,000 keys of 512 characters, each of them escaped."""
-
-_PATHS = (("/v1/stores/", KEYS_BYTES), ("/v1/simulate", BASKET_BYTES))
+_LIMITS = (
+    ("/v1/stores/", 4 * 2**20),  # 1,000 keys of 512 characters, each of them escaped
+    ("/v1/simulate", 2**20),  # the limit of Kafka for an invoice
+)
 
 
 def limit_of(path: str) -> int:
-    return next((limit for prefix, limit in _PATHS if path.startswith(prefix)), COMMAND_BYTES)
+    return next((limit for prefix, limit in _LIMITS if path.startswith(prefix)), _COMMAND_BYTES)
 
 
 class BodyLimitMiddleware:
-    """Answers 413 to a body that is announced as too large, and breaks off one that turns out to be."""
+    """Responds with 413 if Content-Length is too large, and stops reading a body that becomes too large."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -40,13 +37,14 @@ class BodyLimitMiddleware:
             return
         received = 0
 
-        async def count() -> Message:
+        async def receive_limited() -> Message:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
             if received > limit:
-                # Of all errors amid a body, FastAPI lets only its own through; ours is the cause, and the answer.
+                # FastAPI turns every exception inside a body into 400, except its own. The response comes from the
+                # cause of the exception.
                 raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE) from problems.BodyTooLarge(limit)
             return message
 
-        await self._app(scope, count, send)
+        await self._app(scope, receive_limited, send)

@@ -1,4 +1,4 @@
-"""Prometheus metrics of one app. Labels come from route templates and the table of stores, never from requests."""
+"""Prometheus metrics of one app. The values of labels are route templates and store names, and no text of a request."""
 
 import time
 from bisect import bisect_left
@@ -19,13 +19,13 @@ from services.state_stores.task import StoreTask
 
 # A local read takes well under a millisecond, a long poll up to 30 s.
 REQUEST_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-# From an invoice on the broker to its balance in the store: micro-batches take tenths of seconds to minutes.
+# A micro-batch takes from tenths of a second to minutes.
 _FRESHNESS_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 30, 60, 300, 3600)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class Metrics:
-    """The registry of one app."""
+    """All metrics of one app."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -34,16 +34,16 @@ class Metrics:
         self.registry.register(self.requests)
         self.forwarded = Counter(
             "loyalty_forwarded_requests",
-            "Requests sent to other instances: answered, refused (not the owner, restoring …), unreachable, timeout.",
+            "Requests forwarded to peers. Outcomes: answered, refused, unreachable, timeout.",
             ["outcome"],
             registry=self.registry,
         )
         self.stale_answers = Counter(
-            "loyalty_stale_answers", "Answers of this instance from a standby copy.", registry=self.registry
+            "loyalty_stale_answers", "Responses of this instance from a standby copy.", registry=self.registry
         )
         self._freshness = Histogram(
             "loyalty_balance_freshness_seconds",
-            "From the broker's append of the newest invoice counted to its balance in the store; after the restore.",
+            "Time from the append of an invoice in Kafka to its balance in the store. Not measured during a restore.",
             buckets=_FRESHNESS_BUCKETS,
             registry=self.registry,
         )
@@ -52,7 +52,7 @@ class Metrics:
         self._freshness.observe(seconds)
 
     def watch(self, stores: LocalStores) -> None:
-        """Show these stores' progress at every scrape."""
+        """Report the progress of these stores at each scrape."""
         self.registry.register(_StoresCollector(stores))
 
     def exposition(self) -> bytes:
@@ -60,7 +60,7 @@ class Metrics:
 
 
 class _Outcome:
-    """Requests of one method, route and status: how many fell into each bucket, and how long all took."""
+    """Requests of one method, route and status: the number in each bucket, and the sum of their durations."""
 
     __slots__ = ("counts", "seconds")
 
@@ -70,10 +70,10 @@ class _Outcome:
 
 
 class RequestMetrics(Collector):
-    """Counts and times requests, in the event loop's thread alone.
+    """Counts and times requests. Only the thread of the event loop may call ``observe``.
 
-    The library's own counters and histograms lock, and search their buckets from below, for each of three figures:
-    a tenth of what a look-up takes.
+    The counters and histograms of prometheus_client take a lock for each number and search their buckets linearly.
+    Decision 0017 has the cost of that.
     """
 
     def __init__(self) -> None:
@@ -85,12 +85,10 @@ class RequestMetrics(Collector):
         outcome.seconds += seconds
 
     def collect(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily(
-            "loyalty_http_requests", "Requests answered.", labels=["method", "route", "status"]
-        )
+        requests = CounterMetricFamily("loyalty_http_requests", "Responses sent.", labels=["method", "route", "status"])
         durations = HistogramMetricFamily(
             "loyalty_http_request_duration_seconds",
-            "From the request's head to the last byte of the answer; long polls included.",
+            "Time from the head of the request to the last byte of the response, with long polls.",
             labels=["method", "route"],
         )
         of_routes: defaultdict[tuple[str, str], list[_Outcome]] = defaultdict(list)
@@ -106,7 +104,7 @@ class RequestMetrics(Collector):
 
 
 class _StoresCollector(Collector):
-    """Reads the progress when asked, so that nothing has to be kept up to date."""
+    """Reads the progress of the stores at each scrape."""
 
     def __init__(self, stores: LocalStores) -> None:
         self._stores = stores
@@ -114,23 +112,27 @@ class _StoresCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         labels = ["store", "partition"]
         gauges = {
-            "restored": GaugeMetricFamily("loyalty_store_restored", "1 once restored.", labels=labels),
+            "restored": GaugeMetricFamily("loyalty_store_restored", "1 after the restore.", labels=labels),
             "damaged": GaugeMetricFamily(
                 "loyalty_store_damaged", "1 after a read has found damage, until the rebuild.", labels=labels
             ),
             "share": GaugeMetricFamily(
-                "loyalty_store_restored_ratio", "Share of the restore that is done.", labels=labels
+                "loyalty_store_restored_ratio", "Completed share of the restore.", labels=labels
             ),
-            "lag": GaugeMetricFamily("loyalty_store_lag_records", "Changelog records not yet applied.", labels=labels),
-            "position": GaugeMetricFamily("loyalty_store_position_offset", "Next offset to apply.", labels=labels),
+            "lag": GaugeMetricFamily(
+                "loyalty_store_lag_records", "Changelog records that are not applied yet.", labels=labels
+            ),
+            "position": GaugeMetricFamily("loyalty_store_position_offset", "The next offset to apply.", labels=labels),
             "entries": GaugeMetricFamily("loyalty_store_entries", "Keys in the store.", labels=labels),
         }
         counters = {
             "applied": CounterMetricFamily("loyalty_store_applied_records", "Records applied.", labels=labels),
             "undecodable": CounterMetricFamily(
-                "loyalty_store_undecodable_records", "Unreadable records.", labels=labels
+                "loyalty_store_undecodable_records", "Records that cannot be read.", labels=labels
             ),
-            "ignored": CounterMetricFamily("loyalty_store_ignored_records", "Records already seen.", labels=labels),
+            "ignored": CounterMetricFamily(
+                "loyalty_store_ignored_records", "Records with an old sequence.", labels=labels
+            ),
         }
         families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {**gauges, **counters}
         rebuilds = CounterMetricFamily(
@@ -144,7 +146,7 @@ class _StoresCollector(Collector):
                     families[key].add_metric([name, str(partition)], value)
         yield from families.values()
         yield rebuilds
-        alive = GaugeMetricFamily("loyalty_materialiser_alive", "1 while the thread lives and turns.")
+        alive = GaugeMetricFamily("loyalty_materialiser_alive", "1 while the materialiser thread works.")
         alive.add_metric([], float(self._stores.materialiser.alive))
         yield alive
 
@@ -161,13 +163,13 @@ def _sample(task: StoreTask) -> dict[str, float]:
         "undecodable": progress.undecodable,
         "ignored": progress.ignored,
     }
-    with suppress(StoreError):  # no figure rather than a wrong one
+    with suppress(StoreError):  # The number of entries is then unknown.
         sample["entries"] = task.store.count()
     return sample
 
 
 class MetricsMiddleware:
-    """Counts and times requests; plain ASGI, as Starlette's base class costs a task a request."""
+    """Counts and times requests. It does not use BaseHTTPMiddleware, which starts a task for each request."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -179,7 +181,7 @@ class MetricsMiddleware:
             return
         status = 500
 
-        async def note_status(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -187,7 +189,7 @@ class MetricsMiddleware:
 
         started = time.perf_counter()
         try:
-            await self._app(scope, receive, note_status)
+            await self._app(scope, receive, send_and_note)
         finally:
             method = scope["method"] if scope["method"] in _METHODS else "other"
             route = getattr(scope.get("route"), "path", "unmatched")

@@ -138,7 +138,8 @@ class UnknownCustomer(
     NotFound,
     code="unknown-customer",
     title="No such customer",
-    detail="No balance is known for this card. A balance appears with the first PRIME invoice.",
+    detail="This card has no balance. A card gets one with its first PRIME invoice. Check the card number, or "
+    "try again later.",
 ):
     pass
 
@@ -147,7 +148,8 @@ class NoLedgerEntries(
     NotFound,
     code="unknown-customer",
     title="No such customer",
-    detail="The ledger has no entry of this card. Entries appear a moment after the balance.",
+    detail="The ledger has no entry of this card. Entries appear about a second after the balance. Check the "
+    "card number.",
 ):
     pass
 
@@ -159,11 +161,14 @@ class UnknownStore(
     stores: Sequence[str]
 
     def describe(self) -> str:
-        return f"The stores are {', '.join(self.stores)}."
+        return f"There is no store with this name. Use one of {', '.join(self.stores)}."
 
 
 class UnknownKey(
-    NotFound, code="unknown-key", title="No such key", detail="The store exists and has no such key at this time."
+    NotFound,
+    code="unknown-key",
+    title="No such key",
+    detail="The store has no entry with this key now. Check the key, or read again later.",
 ):
     pass
 
@@ -172,7 +177,7 @@ class UnknownCommand(
     NotFound,
     code="unknown-command",
     title="No such command",
-    detail="No command of this id has been given in the last days, or its customer is erased.",
+    detail="No command with this id was sent in the last days, or its customer is erased. Check the id.",
 ):
     pass
 
@@ -181,7 +186,8 @@ class UnknownRedemption(
     NotFound,
     code="unknown-redemption",
     title="No such redemption",
-    detail="No redemption of this id has been made in the last days.",
+    detail="No redemption with this id was made in the last days. Use the RedemptionID of the response to the "
+    "reservation.",
 ):
     pass
 
@@ -200,15 +206,15 @@ class IdempotencyKeyMissing(
     BadRequest,
     code="idempotency-key-missing",
     title="Idempotency-Key is missing",
-    detail="A command needs the header Idempotency-Key, 1 to 255 printable ASCII characters, new for each command and "
-    "the same when it is repeated.",
+    detail="A command needs the header Idempotency-Key with 1 to 255 printable ASCII characters. Use a new key "
+    "for each command, and the same key to repeat a command.",
 ):
     pass
 
 
 class NotWindowed(BadRequest, code="not-windowed", title="The store has no windows", example=("customer-balances",)):
     def __init__(self, store: str) -> None:
-        self.detail = f"{store} has one entry a key: ask for keys."
+        self.detail = f"The store {store} has one entry for each key. Read it by /keys."
 
 
 @dataclass(eq=False)
@@ -217,7 +223,7 @@ class BodyTooLarge(
     status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     code="body-too-large",
     title="The body is too large",
-    detail="This path takes up to {limit} bytes.",
+    detail="This path accepts up to {limit} bytes. Send a smaller body.",
     example=(2**20,),
 ):
     limit: int
@@ -234,7 +240,7 @@ class InvalidParameters(
     title="Invalid parameters",
     example=([{"in": ["query", "minSequence"], "reason": "Input should be an integer"}],),
 ):
-    """Its errors have the members ``in``, the path to the value, and ``reason``."""
+    """Each error has the members ``in``, which is the path to the value, and ``reason``."""
 
     errors: Sequence[Mapping[str, Any]]
 
@@ -250,7 +256,8 @@ class IdempotencyKeyReused(
     Unprocessable,
     code="idempotency-key-reused",
     title="The Idempotency-Key belongs to another request",
-    detail="A command was given to this path under the same key with another body; a new command needs a new key.",
+    detail="A command with the same key and another body was sent to this path before. Use a new key for a new "
+    "command.",
 ):
     pass
 
@@ -264,7 +271,8 @@ class NotHere(
     Misdirected,
     code="not-here",
     title="The partition is on another instance",
-    detail="Partition {partition} is not on this instance; the path without /local finds the one that has it.",
+    detail="This instance does not hold partition {partition}. Use the path without /local: it finds the right "
+    "instance.",
     example=(2,),
 ):
     partition: int
@@ -275,7 +283,8 @@ class NotTheOwner(
     Misdirected,
     code="not-the-owner",
     title="The partition has moved",
-    detail="Partition {partition} was asked of its owner, and this instance is not that: it must be discovered again.",
+    detail="A peer sent this request to the owner of partition {partition}, and this instance is not the owner. "
+    "Find the owner again.",
     example=(2,),
 ):
     partition: int
@@ -289,8 +298,9 @@ class Conflict(Problem, status=HTTPStatus.CONFLICT):
 class CommandInFlight(
     Conflict,
     code="command-in-flight",
-    title="The command is being worked on",
-    detail="The same command was given before and is not decided; Location tells what becomes of it.",
+    title="The command is in progress",
+    detail="The same command was sent before and has no decision yet. Read its state at Location, or repeat the "
+    "request later.",
     example=("/v1/commands/0b9f0e5c-7a53-5f0d-8f43-5ffb1a0c9a3e", 1),
 ):
     location: str
@@ -301,13 +311,18 @@ class RedemptionPending(
     Conflict,
     code="redemption-pending",
     title="The redemption is not decided yet",
-    detail="The points have not been set aside yet, and may be refused; nothing was sent, ask again.",
+    detail="The reservation has no decision yet, and can still be refused. Nothing was changed. Repeat the "
+    "request later.",
     retry_after=1,
 ):
     pass
 
 
-class CommandRefused(Conflict, title="The command was refused", detail="The programme does not allow it."):
+class CommandRefused(
+    Conflict,
+    title="The command was refused",
+    detail="The programme does not allow this command. Reason has the code.",
+):
     """A decision that refuses a command. The reason of the decision is the code of the problem."""
 
     def __init__(self, decision: Mapping[str, Any]) -> None:
@@ -341,7 +356,7 @@ class InsufficientPoints(
     CommandRefused,
     code="insufficient-points",
     title="Not enough points",
-    detail="The customer can spend fewer points now than the command takes; AvailableLoyaltyPoints says how many.",
+    detail="The command needs more points than the customer can spend now. Use at most AvailableLoyaltyPoints.",
 ):
     pass
 
@@ -350,7 +365,7 @@ class RedemptionNotOpen(
     CommandRefused,
     code="unknown-redemption",
     title="The redemption is not open",
-    detail="It was captured, made void or has lapsed before.",
+    detail="The redemption was captured or voided before, or it has lapsed. Start a new redemption.",
 ):
     pass
 
@@ -359,7 +374,7 @@ class SameCustomer(
     CommandRefused,
     code="same-customer",
     title="Both cards are the same",
-    detail="Points cannot be transferred to the card that they come from.",
+    detail="A transfer needs two different cards. Correct from or to.",
 ):
     pass
 
@@ -368,7 +383,7 @@ _REFUSALS = {each.code: each for each in (InsufficientPoints, RedemptionNotOpen,
 
 
 class Unavailable(Problem, status=HTTPStatus.SERVICE_UNAVAILABLE, retry_after=1):
-    """A state that ends without the client."""
+    """A temporary state. The client can repeat the request."""
 
 
 @dataclass(eq=False)
@@ -376,7 +391,8 @@ class Starting(
     Unavailable,
     code="starting",
     title="The instance is starting",
-    detail="Partition {partition} has not been opened yet; /readyz says what it waits for.",
+    detail="This instance has not opened partition {partition} yet. Repeat the request later. /readyz shows the "
+    "progress.",
     example=(2,),
 ):
     partition: int
@@ -387,7 +403,8 @@ class Restoring(
     Unavailable,
     code="restoring",
     title="The store is being restored",
-    detail="Partition {partition} is being read from its changelog; nothing is served from it before it is complete.",
+    detail="This instance still reads partition {partition} from its changelog and does not serve it before the "
+    "end. Repeat the request later.",
     example=(2, 0.4),
 ):
     partition: int
@@ -401,7 +418,7 @@ class Stopping(
     Unavailable,
     code="stopping",
     title="The store is closed",
-    detail="This instance is stopping or has given the partition up.",
+    detail="This instance stops, or the partition has moved to another one. Repeat the request.",
 ):
     pass
 
@@ -410,30 +427,34 @@ class Stopping(
 class Rebalancing(
     Unavailable,
     code="rebalancing",
-    title="The partition is on its way",
-    detail="The group is deciding who serves partition {partition}, and no instance has a copy of it to read from.",
+    title="The partition moves",
+    detail="The group assigns partition {partition} to an instance, and no instance has a copy of it yet. Repeat"
+    " the request later.",
     example=(2,),
 ):
     partition: int
 
 
 @dataclass(eq=False)
-class TooStale(Unavailable, code="too-stale", title="No copy is as fresh as asked for", example=(0, 7)):
+class TooStale(Unavailable, code="too-stale", title="No copy is fresh enough", example=(0, 7)):
     max_lag: int
     lag: int | None
 
     def describe(self) -> str:
-        known = "is not known now" if self.lag is None else f"is {self.lag} records"
-        return f"The owner does not answer, and how far the best copy lags {known}; maxLag is {self.max_lag}."
+        lag = "has an unknown lag" if self.lag is None else f"lags {self.lag} records"
+        return (
+            f"The owner does not respond, and the best copy {lag}. maxLag is {self.max_lag}. Repeat the request later, "
+            "or with a larger maxLag."
+        )
 
 
 @dataclass(eq=False)
 class SequenceNotReached(
     Unavailable,
     code="sequence-not-reached",
-    title="The balance is older than asked for",
-    detail="The customer's sequence is {current_sequence} (0: no balance yet), {min_sequence} was asked for, and the "
-    "timeout is over.",
+    title="The required sequence is not there yet",
+    detail="The sequence of the key is {current_sequence} (0: there is no entry). It did not reach "
+    "{min_sequence} within the timeout. Repeat the request later, or with a longer timeout.",
     example=(7, 6),
 ):
     min_sequence: int
@@ -444,9 +465,9 @@ class SequenceNotReached(
 class OwnerInDoubt(
     Unavailable,
     code="owner-in-doubt",
-    title="Nobody can say for certain what was asked before",
-    detail="The owner of partition {partition} has not heard from Kafka lately, or is still catching up; commands wait "
-    "until it has.",
+    title="The owner cannot see all earlier commands",
+    detail="The owner of partition {partition} has no recent contact with Kafka, or has not read all records. "
+    "The command was not sent. Repeat the request later.",
     example=(2,),
 ):
     partition: int
@@ -456,8 +477,9 @@ class OwnerInDoubt(
 class KafkaUnavailable(
     Unavailable,
     code="kafka-unavailable",
-    title="Kafka does not take the command",
-    detail="Nothing is known to have been done. The same request with the same Idempotency-Key can be repeated safely.",
+    title="Kafka is unavailable",
+    detail="Kafka did not confirm the command. Repeat the request with the same Idempotency-Key: the command is "
+    "executed once.",
     example=(1,),
 ):
     retry_after: int
@@ -466,8 +488,9 @@ class KafkaUnavailable(
 class TooManyCommands(
     Unavailable,
     code="too-many-commands",
-    title="The instance has enough to do",
-    detail="As many commands as an instance works on at once are waiting for their decisions; this one was not sent.",
+    title="Too many commands at the same time",
+    detail="This instance waits for the decisions of as many commands as it accepts. This command was not sent. "
+    "Repeat the request later.",
 ):
     pass
 
@@ -475,8 +498,9 @@ class TooManyCommands(
 class LedgerUnavailable(
     Unavailable,
     code="ledger-unavailable",
-    title="The ledger does not answer",
-    detail="Its database cannot be reached now, or no ledger process has made one yet. Balances are served without it.",
+    title="The ledger is unavailable",
+    detail="The API cannot reach the database of the ledger, or no ledger process has created it. Repeat the "
+    "request later. Balances do not need the ledger.",
     retry_after=5,
 ):
     pass
@@ -486,8 +510,9 @@ class LedgerUnavailable(
 class ProgrammeUnreadable(
     Unavailable,
     code="programme-unreadable",
-    title="The loyalty programme cannot be read",
-    detail="Version {version} of the programme is not one that this instance understands: it may be too old for it.",
+    title="The programme cannot be read",
+    detail="This instance does not understand version {version} of the programme. Ask the operator to upgrade "
+    "the instance.",
     retry_after=60,
     example=(4,),
 ):
@@ -498,8 +523,8 @@ class ProgrammeUnreadable(
 class NotReady(
     Unavailable,
     code="not-ready",
-    title="Not ready",
-    detail="Not every partition has reached the end that its changelog had at the start.",
+    title="The instance is not ready",
+    detail="Not every partition has reached the end that its changelog had at the start. Wait, or read kafkaError.",
     example=({"ready": False, "kafkaError": None, "partitions": []},),
 ):
     report: Mapping[str, Any]
@@ -514,7 +539,7 @@ class NotAlive(
     status=HTTPStatus.SERVICE_UNAVAILABLE,
     code="not-alive",
     title="The instance must be restarted",
-    detail="The materialiser has died or does not turn; the log says why.",
+    detail="The materialiser thread has ended or hangs. The log has the reason. Restart the instance.",
 ):
     pass
 
@@ -524,8 +549,8 @@ class OwnerUnreachable(
     Problem,
     status=HTTPStatus.BAD_GATEWAY,
     code="owner-unreachable",
-    title="No instance with the partition answers",
-    detail="the connection failed",
+    title="No instance with the partition responds",
+    detail="The connection failed",
     retry_after=1,
     example=(2, ["http://10.0.0.7:8080"]),
 ):
@@ -533,11 +558,11 @@ class OwnerUnreachable(
     tried: Sequence[str]
 
     def describe(self) -> str:
-        return f"Partition {self.partition} is held by {', '.join(self.tried)}; {self.detail}."
+        return f"{', '.join(self.tried)} hold partition {self.partition}. {self.detail}. Repeat the request later."
 
 
 class OwnerTimeout(
-    OwnerUnreachable, status=HTTPStatus.GATEWAY_TIMEOUT, code="owner-timeout", detail="there was no answer in time"
+    OwnerUnreachable, status=HTTPStatus.GATEWAY_TIMEOUT, code="owner-timeout", detail="There was no response in time"
 ):
     pass
 
@@ -547,7 +572,7 @@ class InternalError(
     status=HTTPStatus.INTERNAL_SERVER_ERROR,
     code="internal-error",
     title=HTTPStatus.INTERNAL_SERVER_ERROR.phrase,
-    detail="The server's log has the cause.",
+    detail="The request failed because of a defect. The log of the server has the cause. Report it to the operator.",
 ):
     pass
 

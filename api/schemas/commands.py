@@ -1,4 +1,4 @@
-"""What commands say and what they are answered with."""
+"""Requests for commands, and their responses."""
 
 from decimal import Decimal
 from typing import Annotated, Any
@@ -28,7 +28,7 @@ PositivePoints = Annotated[
     str,
     Field(
         pattern=f"^{_DIGITS}$",
-        description=f"Above 0, up to {LARGEST_POINTS}, at most two places. {EXACT}",
+        description=f"More than 0, at most {LARGEST_POINTS}. {EXACT}",
         examples=["10.00"],
     ),
     _NotZero,
@@ -37,7 +37,7 @@ SignedPoints = Annotated[
     str,
     Field(
         pattern=f"^-?{_DIGITS}$",
-        description=f"Not 0, from -{LARGEST_POINTS} to {LARGEST_POINTS}, at most two places. {EXACT}",
+        description=f"Not 0, from -{LARGEST_POINTS} to {LARGEST_POINTS}. {EXACT}",
         examples=["-25.50"],
     ),
     _NotZero,
@@ -48,11 +48,11 @@ CardNo = Annotated[
     NotBlank,
 ]
 Reason = Annotated[Text, Field(max_length=LONGEST_REASON, examples=["goodwill: parcel came late"])]
-Actor = Annotated[Text, Field(max_length=LONGEST_ACTOR, description="Who asks for it.", examples=["till 7"])]
+Actor = Annotated[Text, Field(max_length=LONGEST_ACTOR, description="Who sends the command.", examples=["till 7"])]
 
 
 class _Body(BaseModel):
-    # A name that is spelled wrong must not be taken for one that was left out.
+    # A misspelled field must not count as an absent one.
     model_config = ConfigDict(alias_generator=to_camel, extra="forbid")
 
     def normalized(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class _Body(BaseModel):
 
 
 class Redemption(_Body):
-    """Points to set aside until they are captured or void."""
+    """Points to reserve until the redemption is captured or voided."""
 
     points: PositivePoints
     reason: Reason = ""
@@ -70,18 +70,20 @@ class Redemption(_Body):
 
 
 class Adjustment(_Body):
-    """A correction by hand."""
+    """A manual correction."""
 
     points: SignedPoints
     reason: Annotated[Reason, NotBlank]
     actor: Annotated[Actor, NotBlank]
     allow_negative: bool = Field(
-        default=False, strict=True, description="Take more than the customer can spend; what is missing becomes a debt."
+        default=False,
+        strict=True,
+        description="Whether the points may become negative, as a debt.",
     )
 
 
 class Transfer(_Body):
-    """Points from one customer to another."""
+    """Points that move from one customer to another."""
 
     from_card: CardNo = Field(alias="from")
     to_card: CardNo = Field(alias="to")
@@ -91,26 +93,26 @@ class Transfer(_Body):
 
 
 class Command(BaseModel):
-    """A command, and what became of it."""
+    """A command and its decision."""
 
     CommandID: str = Field(examples=["0b9f0e5c-7a53-5f0d-8f43-5ffb1a0c9a3e"])
     Status: str = Field(description="pending, done or refused.", examples=["done"])
     Kind: str = Field(description="reserve, capture, void, adjust, transfer or erase.", examples=["reserve"])
-    CustomerCardNo: str | None = Field(description="null while pending, and of an erasure.", examples=["9265846829"])
+    CustomerCardNo: str | None = Field(description="null: pending, or an erasure.", examples=["9265846829"])
     Points: PointsText | None = Field(
-        description="How the total changed; reserve: how many were set aside.", examples=["10.00"]
+        description="The change of the total. For a reservation: the reserved points.", examples=["10.00"]
     )
     RedemptionID: str | None = Field(
-        description="reserve, capture, void: which redemption; it is the CommandID of the reserve.",
+        description="For reserve, capture and void: the redemption. It is the CommandID of the reservation.",
         examples=["0b9f0e5c-7a53-5f0d-8f43-5ffb1a0c9a3e"],
     )
-    Reason: str | None = Field(description="refused: the code; it is also the type of the problem.", examples=[None])
-    ExpiresTime: Time | None = Field(description="reserve: when the redemption lapses unless it is captured.")
+    Reason: str | None = Field(description="The code of a refusal, which is also the problem type.", examples=[None])
+    ExpiresTime: Time | None = Field(description="For a reservation: when it lapses if it is not captured.")
     TotalLoyaltyPoints: PointsText | None = Field(description="After the decision.")
     AvailableLoyaltyPoints: PointsText | None = Field(description="After the decision.", examples=["400.00"])
     AccountSequence: int | None = Field(
-        description="A balance with this Sequence, or a later one, of the account of OpenedTime shows what was done.",
+        description="A balance of the account of OpenedTime shows the decision if its Sequence is this or later.",
         examples=[4],
     )
-    OpenedTime: Time | None = Field(description="Of the account.")
-    UpdatedTime: Time | None = Field(description="When the broker took the command.")
+    OpenedTime: Time | None = Field(description="When the account was opened.")
+    UpdatedTime: Time | None = Field(description="When Kafka stored the command.")

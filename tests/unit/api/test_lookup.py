@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,7 +11,10 @@ import pytest
 from services.boot_clock import boot_seconds
 from services.interactive_queries.group import GroupView, Member
 from services.state_stores.assignment import ChangelogPartition, Role
-from tests.support.builders import balance, kind
+from services.state_stores.contract import Checkpoint
+from services.state_stores.definition import VersionedValue
+from services.state_stores.rocksdb import RocksDbStorePartition, RocksDbTuning
+from tests.support.builders import balance, problem_type
 from tests.support.clusters import Callers, Group, damage
 
 CARDS = [f"C{number:02}" for number in range(12)]
@@ -90,7 +94,7 @@ def test_other_instances_forward_to_the_owner_once() -> None:
         assert [direct.headers[name] for name in same] == [forwarded.headers[name] for name in same]
         assert [URLS[1]] == [f"http://{each.url.netloc.decode()}" for each in hops(group)]
         for number in range(3):
-            assert "unknown-customer" == kind(await callers.get(number, "/v1/customers/nobody/balance"), 404)
+            assert "unknown-customer" == problem_type(await callers.get(number, "/v1/customers/nobody/balance"), 404)
 
     run(group, steps)
 
@@ -121,9 +125,9 @@ def test_a_forwarded_request_is_never_forwarded_again() -> None:
     async def steps(callers: Callers) -> None:
         for role, number, expected in [("active", 2, "not-the-owner"), ("active", 0, "not-the-owner")]:
             answer = await callers.http.get(URLS[number] + path(group, 1), headers={"Loyalty-Forwarded-To": role})
-            assert expected == kind(answer, 421)
+            assert expected == problem_type(answer, 421)
         standby = {"Loyalty-Forwarded-To": "standby"}
-        assert "starting" == kind(await callers.http.get(URLS[0] + path(group, 1), headers=standby), 503)
+        assert "starting" == problem_type(await callers.http.get(URLS[0] + path(group, 1), headers=standby), 503)
         assert (200, "2", "standby", "true") == summary(
             await callers.http.get(URLS[2] + path(group, 1), headers=standby)
         )
@@ -172,7 +176,7 @@ def test_no_instance_responds(failure: str, status: int, expected: str) -> None:
     async def steps(callers: Callers) -> None:
         getattr(group, failure).update(URLS[1:])
         answer = await callers.get(0, path(group, 1))
-        assert expected == kind(answer, status)
+        assert expected == problem_type(answer, status)
         assert URLS[1:] == answer.json()["tried"]
         assert int(answer.headers["retry-after"]) >= 1
 
@@ -216,7 +220,7 @@ def test_without_owner_and_copies_the_client_is_told_to_wait() -> None:
         members = tuple(Member(str(number), url, frozenset()) for number, url in enumerate(URLS))
         first.membership.view = GroupView(members, stable=True, asked_at=boot_seconds())
         answer = await callers.get(0, path(group, 1))
-        assert "rebalancing" == kind(answer, 503)
+        assert "rebalancing" == problem_type(answer, 503)
         assert int(answer.headers["retry-after"]) >= 1
 
     run(group, steps)
@@ -236,7 +240,7 @@ def test_a_standby_serves_while_the_new_owner_restores() -> None:
             if instance.url != URLS[2]:
                 instance.reports.note(group.instances[2].local.report())
         for number in range(3):
-            assert "restoring" == kind(await callers.get(number, path(group, 1)), 503)
+            assert "restoring" == problem_type(await callers.get(number, path(group, 1)), 503)
 
     run(group, steps)
 
@@ -255,9 +259,44 @@ def test_a_standby_serves_for_a_damaged_copy() -> None:
         assert "Corruption: block checksum mismatch" == copy.store.damage
         damage(group.instances[2].stores["customer-balances"].tasks[1])
         for number in range(3):
-            assert "restoring" == kind(await callers.get(number, path(group, 1)), 503)
+            assert "restoring" == problem_type(await callers.get(number, path(group, 1)), 503)
 
     run(group, steps)
+
+
+def test_a_damaged_block_on_disk_is_served_by_a_standby(tmp_path: Path) -> None:
+    """The owner reads from RocksDB, and 64 bytes of its SST file are flipped. No read gets 500, and none gets 404."""
+    group = three()
+    keys = [f"card{number:06d}".encode() for number in range(3_000)]
+    values = {key: VersionedValue(1, 7, 0, b'{"padding":"%s"}' % (key * 25)).pack() for key in keys}
+    storage = RocksDbStorePartition(tmp_path / "1", RocksDbTuning())
+    storage.apply(values, Checkpoint("test", 7, 1))
+    storage._db.flush()
+    storage.close()
+    (file,) = (tmp_path / "1").glob("*.sst")
+    content = bytearray(file.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 64] = bytes(255 - byte for byte in content[middle : middle + 64])
+    file.write_bytes(content)
+    owner, standby = (group.instances[number].stores["customer-balances"].tasks[1] for number in (1, 2))
+    owner.store = RocksDbStorePartition(tmp_path / "1", RocksDbTuning())
+    standby.store.apply(values, Checkpoint("test", 7, 1))
+
+    async def steps(callers: Callers) -> None:
+        store = group.instances[1].stores["customer-balances"]
+        served_by = []
+        for key in keys[:: len(keys) // 1_000]:
+            if store.partition_of(key) == 1:
+                answer = await callers.get(1, f"/v1/customers/{key.decode()}/balance")
+                assert 200 == answer.status_code
+                served_by.append(answer.headers["loyalty-served-by"])
+        first = served_by.index(URLS[2])
+        assert 0 < first
+        assert {URLS[2]} == set(served_by[first:])
+        assert "Corruption" in str(owner.store.damage)
+
+    run(group, steps)
+    owner.store.close()
 
 
 def test_a_damaged_copy_is_reported_as_not_restored() -> None:
@@ -272,7 +311,7 @@ def test_a_damaged_copy_is_reported_as_not_restored() -> None:
         (held,) = [each for each in damaged.local.report().partitions if each.store == "customer-balances"][1:]
         assert (1, False) == (held.partition, held.restored)
         ready = await callers.get(1, "/readyz")
-        assert "not-ready" == kind(ready, 503)
+        assert "not-ready" == problem_type(ready, 503)
         reports = {(each["store"], each["partition"]): each for each in ready.json()["partitions"]}
         report = reports["customer-balances", 1]
         assert (False, None, "Corruption: block checksum mismatch") == tuple(
@@ -296,10 +335,10 @@ def test_max_lag_bounds_the_lag_of_a_standby() -> None:
         for number in (0, 2):
             assert (200, "2", "standby", "true") == summary(await callers.get(number, path(group, 1, "?maxLag=3")))
             refused = await callers.get(number, path(group, 1, "?maxLag=2"))
-            assert "too-stale" == kind(refused, 503)
+            assert "too-stale" == problem_type(refused, 503)
             assert (2, 3) == (refused.json()["maxLag"], refused.json()["lag"])
         copy.progress.end_asked_at -= 7200
-        assert "too-stale" == kind(await callers.get(0, path(group, 1, "?maxLag=3")), 503)
+        assert "too-stale" == problem_type(await callers.get(0, path(group, 1, "?maxLag=3")), 503)
 
     run(group, steps)
 
@@ -314,7 +353,7 @@ def test_an_owner_without_its_lease_serves_as_a_standby() -> None:
             assert (200, "1", "standby", "true") == summary(await callers.get(number, path(group, 1)))
         group.instances[1].stores["customer-balances"].tasks[1].progress.end_asked_at -= 7200
         for number in (0, 1):
-            assert "too-stale" == kind(await callers.get(number, path(group, 1, "?maxLag=0")), 503)
+            assert "too-stale" == problem_type(await callers.get(number, path(group, 1, "?maxLag=0")), 503)
 
     run(group, steps)
 
@@ -409,7 +448,7 @@ def test_the_sequence_is_not_reached_in_time() -> None:
     async def steps(callers: Callers) -> None:
         for number in range(3):
             answer = await callers.get(number, path(group, 1, "?minSequence=2&timeout=0.05"))
-            assert "sequence-not-reached" == kind(answer, 503)
+            assert "sequence-not-reached" == problem_type(answer, 503)
             assert (1, "1") == (answer.json()["currentSequence"], answer.headers["loyalty-served-by"][-6:-5])
 
     run(group, steps)
@@ -431,8 +470,8 @@ def test_discovery() -> None:
             ] == holders
             key = (await callers.get(number, f"/v1/stores/customer-balances/metadata/{card_of(group, 1)}")).json()
             assert {"store": "customer-balances", "partition": 1, "active": URLS[1], "standbys": [URLS[2]]} == key
-            assert "unknown-store" == kind(await callers.get(number, "/v1/stores/none/metadata"), 404)
-            assert "unknown-store" == kind(await callers.get(number, "/v1/stores/none/metadata/x"), 404)
+            assert "unknown-store" == problem_type(await callers.get(number, "/v1/stores/none/metadata"), 404)
+            assert "unknown-store" == problem_type(await callers.get(number, "/v1/stores/none/metadata/x"), 404)
             stores = (await callers.get(number, "/v1/stores")).json()["stores"]
             assert {"customer-balances", "stores"} <= {each["name"] for each in stores}
         group.dead.add(URLS[1])
