@@ -22,73 +22,73 @@ FIND_PYTHON = for python in $(or $(PYTHON),$(BIN)/python python3 python3.13 pyth
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## environment, Java and jars; does nothing when they are there (PYTHON=path)
+setup: ## install the environment, Java and the jars, if they are missing (PYTHON=path)
 	@$(FIND_PYTHON); PYTHON="$(PYTHON)" "$$python" -m infra.setup
 
-demo: setup ## a simulated trading day through the whole stack, every result checked (N=invoices, FILES="a.jsonl b.jsonl")
+demo: setup ## run a simulated trading day through the whole stack and check all results (N=invoices, FILES="a.jsonl b.jsonl")
 	@$(BIN)/python -m infra.demo $(if $(N),--invoices $(N)) $(FILES)
 
-compose-demo: setup ## the same in containers: builds the images, starts them, checks from outside, takes all down (N=, FILES=, SECURED=1)
+compose-demo: setup ## run the demo in containers: build, start, check, remove (N=, FILES=, SECURED=1)
 	@$(BIN)/python -m infra.demo --containers $(if $(SECURED),--secured) $(if $(N),--invoices $(N)) $(FILES)
 
-up: setup ## start Kafka, the pipeline and the API; data under ./var
+up: setup ## start Kafka, the pipeline and the API; the data is in ./var
 	@$(BIN)/python -m infra.local up
 
-down: setup ## stop what `make up` started; the data stays
+down: setup ## stop the stack of `make up`; the data stays
 	@$(BIN)/python -m infra.local down
 
-status: setup ## what of `make up` is running
+status: setup ## show which parts of `make up` run
 	@$(BIN)/python -m infra.local status
 
-test: lint ## lint and all tests
+test: lint ## run lint and all tests
 	$(BIN)/pytest $(TOGETHER)
 
-test-unit: setup ## the tests of pure code: no JVM, no broker, seconds
+test-unit: setup ## run the tests without a JVM and a broker
 	$(BIN)/pytest tests/unit
 
 images: ## build the images of docker-compose.yml (BASE_IMAGE=, BUILD_NETWORK=host)
 	$(COMPOSE) --profile simulate --profile cluster build
 
-test-containers: setup images ## the integration tests on the images, and those of the images and of the Spark cluster
+test-containers: setup images ## run the tests of the images, of the whole stack in containers and of the Spark cluster
 	$(BIN)/pytest tests/integration tests/containers --containers
 
-faults: setup ## kill, fill, cut and corrupt a stack under load, and audit what came of it (ONLY="broker")
+faults: setup ## inject faults into a stack under load, and audit all accounts (ONLY="broker")
 	$(BIN)/python -m tests.faults $(if $(ONLY),--only "$(ONLY)")
 
-lint: setup ## ruff, mypy, import-linter
+lint: setup ## run ruff, mypy and import-linter
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: setup ## let ruff format and fix the code
+format: setup ## format and fix the code with ruff
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-docs: setup ## build the documentation site into var/site; every link is checked
+docs: setup ## build the documentation site in var/site and check all links
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 	@echo "The site is ready: open var/site/index.html"
 
 bench: setup ## measure throughput, cost, latency and memory of the pipeline
 	$(BIN)/python -m benchmarks.pipeline
 
-bench-queries: setup ## measure restore, reads and an owner's death of the interactive queries (OPTIONS="--balances 100000")
+bench-queries: setup ## measure restore, reads and the death of an owner of the interactive queries (OPTIONS="--balances 100000")
 	$(BIN)/python -m benchmarks.queries $(OPTIONS)
 
-bench-ledger: setup ## measure entries a second into the ledger, SQLite and PostgreSQL
+bench-ledger: setup ## measure entries per second into the ledger, with SQLite and PostgreSQL
 	$(BIN)/python -m benchmarks.ledger
 
 bench-containers: setup ## measure builds, sizes, start and memory of the containers
 	$(BIN)/python -m benchmarks.containers
 
-bench-simulator: setup ## measure the POS simulator (needs a broker: make up)
+bench-simulator: setup ## measure the simulator of tills (start a broker first: make up)
 	$(BIN)/python -m benchmarks.simulator
 
-bench-peers: setup ## measure against Kafka Streams, Quix Streams and Faust; needs a JDK 17 (ONLY="growth", OPTIONS="--rounds 2")
+bench-peers: setup ## compare with Kafka Streams, Quix Streams and Faust; needs a JDK 17 (ONLY="growth", OPTIONS="--rounds 2")
 	$(BIN)/python -m benchmarks.peers $(foreach part,$(ONLY),--only $(part)) $(OPTIONS)
 	$(BIN)/python -m benchmarks.peers.document
 
-lock: setup ## pin the packages of pyproject.toml and the jars of infra/ivy.xml (UPGRADE=--upgrade for newer ones)
+lock: setup ## pin the packages of pyproject.toml and the jars of infra/ivy.xml (UPGRADE=--upgrade: newer versions)
 	$(LOCK) $(UPGRADE) pyproject.toml --all-extras --group dev -o requirements/all.txt
 	$(LOCK) -c requirements/all.txt --group build -o requirements/build.txt
 	$(LOCK) -c requirements/all.txt pyproject.toml --extra api -o requirements/api.txt
@@ -97,6 +97,6 @@ lock: setup ## pin the packages of pyproject.toml and the jars of infra/ivy.xml 
 	$(BIN)/python -m infra.setup lock-jars
 	$(BIN)/python -m benchmarks.peers.setup lock-jars
 
-clean: ## delete what can be made again, and the data of `make up`
+clean: ## delete all generated files and the data of `make up`
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m infra.local down; fi
 	rm -rf .venv var .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

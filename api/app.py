@@ -3,32 +3,17 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from functools import cached_property
 from importlib.metadata import version
 
 from fastapi import FastAPI
-from starlette.types import Receive, Scope, Send
 
 from api.dependencies import Dependencies
 from api.http import openapi, problems
-from api.http.direct import DirectRoutes
 from api.http.limits import BodyLimitMiddleware
+from api.http.lookup_routes import LookupApp
 from api.http.metrics import MetricsMiddleware
 from api.routers import balances, commands, health, instances, ledger, simulation, stores
 from api.routing.peer_client import ReportCollector
-
-
-class _Application(FastAPI):
-    """FastAPI with the look-ups in front of it and of all its middleware."""
-
-    @cached_property
-    def _front(self) -> DirectRoutes:
-        routes = [*balances.router.routes, *stores.lookups.routes]
-        return DirectRoutes(super().__call__, routes, self.state.dependencies.metrics)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["app"] = self
-        await self._front(scope, receive, send)
 
 
 def create_app(dependencies: Dependencies) -> FastAPI:
@@ -57,7 +42,7 @@ def create_app(dependencies: Dependencies) -> FastAPI:
         if dependencies.ledger:
             dependencies.ledger.close()
 
-    app = _Application(
+    app = LookupApp(
         title="retail-loyalty",
         version=version("retail-loyalty"),
         summary="Loyalty points: balances from state that the instances share, and commands.",
@@ -76,6 +61,7 @@ def create_app(dependencies: Dependencies) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.dependencies = dependencies
+    app.serve_lookups([*balances.router.routes, *stores.lookups.routes], dependencies.metrics)
     problems.install(app)
     openapi.install(app)
     for router in (

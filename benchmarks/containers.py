@@ -30,7 +30,7 @@ from infra.local.stack import private_settings
 from schemas import topics
 from services.messaging.publishing import connected_producer, publish
 from services.messaging.schema_ids import schema_ids
-from services.pos_simulator import Options
+from services.pos_simulator.simulation import Options
 
 REPORT = Path("var/reports/containers.json")
 IMAGES = [f"retail-loyalty-{name}" for name in ("kafka", "postgres", "pipeline", "api", "cli")]

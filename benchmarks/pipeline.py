@@ -34,7 +34,7 @@ from services.messaging.administration import create_topics
 from services.messaging.avro import decoder
 from services.messaging.publishing import connected_producer, publish
 from services.messaging.schema_ids import FolderSchemaIds
-from services.pos_simulator import Options, Simulation
+from services.pos_simulator.simulation import Options, Simulation
 from services.settings import Settings
 from tests.support.kafka import read_all
 from tests.support.oracles import is_home_delivery, is_prime
@@ -122,7 +122,7 @@ def load(settings: Settings, options: Options, rate: float = 0) -> None:
 _LOAD = """
 import json, sys
 from benchmarks.pipeline import load
-from services.pos_simulator import Options
+from services.pos_simulator.simulation import Options
 from services.settings import read_settings
 load(read_settings(), Options(**json.loads(sys.argv[1])))
 """

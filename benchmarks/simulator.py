@@ -19,9 +19,9 @@ from services.messaging import avro
 from services.messaging.administration import create_topics
 from services.messaging.publishing import connected_producer, publish, require_broker
 from services.messaging.schema_ids import FolderSchemaIds
-from services.pos_simulator import Kind, Message, Options, Simulation
 from services.pos_simulator.chain import Chain
 from services.pos_simulator.invoicing import Invoicing
+from services.pos_simulator.simulation import Kind, Message, Options, Simulation
 from services.settings import Settings
 
 PREFIX = "benchmark-simulator-"

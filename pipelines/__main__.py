@@ -20,7 +20,6 @@ from pipelines.checkpoints import lock
 from pipelines.checkpoints.lock import CheckpointInUseError
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.retention import RecordsLostError
-from pipelines.queries.loyalty import LOYALTY
 from pipelines.runtime.programme_watch import ProgrammeWatch
 from pipelines.runtime.query import RepeatHorizonError
 from pipelines.runtime.query_metrics import READY, ProgressMetrics
@@ -107,7 +106,8 @@ def _run(settings: Settings, names: Sequence[str], *, available_now: bool) -> in
     try:
         with ExitStack() as stack:
             # Begins to watch before the queries load the programme, so that no version is missed in between.
-            watch = stack.enter_context(closing(ProgrammeWatch(settings))) if LOYALTY.name in names else None
+            is_needed = any(QUERIES[name].reads_programme for name in names)
+            watch = stack.enter_context(closing(ProgrammeWatch(settings))) if is_needed else None
             for name in names:  # a refusal then stops the queries that have already started
                 start(name)
             READY.set(1)
@@ -146,9 +146,11 @@ def _watch(
         if not any(query.isActive for query in queries.values()):
             return
         if programme and programme.has_changed():
-            log.info("new version of the programme", query=LOYALTY.name)
-            _stop_between_batches([queries[LOYALTY.name]], timedelta(seconds=_RESTART_SECONDS))
-            start(LOYALTY.name)
+            outdated = [name for name in queries if QUERIES[name].reads_programme]
+            log.info("new version of the programme", queries=outdated)
+            _stop_between_batches([queries[name] for name in outdated], timedelta(seconds=_RESTART_SECONDS))
+            for name in outdated:
+                start(name)
 
 
 def _stop_between_batches(queries: Sequence[StreamingQuery], timeout: timedelta) -> None:

@@ -47,7 +47,7 @@ from services.state_stores.store import StateStore
 
 router = APIRouter(prefix="/v1/stores/{store}", tags=["stores"])
 lookups = APIRouter(prefix="/v1/stores/{store}", tags=["stores"])
-"""Routes for single keys. ``DirectRoutes`` serves them."""
+"""Routes for single keys. ``LookupApp`` serves them."""
 
 Erased = Annotated[
     bool,

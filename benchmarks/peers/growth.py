@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.peers.runs import Figures, run_ours
 from benchmarks.peers.throughput import broker
 from benchmarks.peers.workload import FAN_OUT, LOYALTY, Workload
-from services.pos_simulator import Options
+from services.pos_simulator.simulation import Options
 
 SIZES = (1, 4, 16)
 _INVOICES_A_CUSTOMER = 4

@@ -26,7 +26,7 @@ from schemas import topics
 from services.messaging.avro import decoder
 from services.messaging.publishing import Publisher, connected_producer
 from services.messaging.schema_ids import FolderSchemaIds
-from services.pos_simulator import Options
+from services.pos_simulator.simulation import Options
 from services.settings import Settings
 from tests.support.kafka import read_all
 

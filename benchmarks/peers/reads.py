@@ -20,7 +20,7 @@ from benchmarks.peers.throughput import OURS, broker
 from benchmarks.peers.workload import LOYALTY, Workload
 from infra.local import jars
 from infra.local.ports import HOST, free_port
-from services.pos_simulator import Options
+from services.pos_simulator.simulation import Options
 from services.settings import Settings
 from tests.support.kafka import BalanceWriter
 from tests.support.processes import ApiProcess

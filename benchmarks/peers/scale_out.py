@@ -18,7 +18,7 @@ from benchmarks.peers.workload import LOYALTY, Workload
 from infra.local import jars
 from infra.local.java import find_java_home
 from infra.local.ports import HOST, free_port
-from services.pos_simulator import Options
+from services.pos_simulator.simulation import Options
 
 SIZES = (1, 2)
 _RATE = "invoices_per_second"

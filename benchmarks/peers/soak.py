@@ -22,7 +22,7 @@ from infra.local.ports import HOST
 from pipelines.runtime.query import Query
 from pipelines.runtime.query_table import CONTINUOUS
 from services.messaging.clients import admin
-from services.pos_simulator import Options
+from services.pos_simulator.simulation import Options
 from services.settings import Settings
 from services.state_stores.changelog import watermarks
 

@@ -14,7 +14,7 @@ from benchmarks.peers.workload import Workload
 from infra.local import jars
 from infra.local.broker import LocalBroker
 from infra.local.stack import private_settings
-from services.pos_simulator import Options
+from services.pos_simulator.simulation import Options
 from services.settings import Settings
 
 OURS = "ours"

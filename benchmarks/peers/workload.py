@@ -21,7 +21,7 @@ from services.messaging.avro import encoder
 from services.messaging.clients import admin, consumer
 from services.messaging.publishing import connected_producer, publish
 from services.messaging.schema_ids import FolderSchemaIds
-from services.pos_simulator import Options
+from services.pos_simulator.simulation import Options
 from services.settings import Settings
 from tests.support.kafka import highest_balances_of, read_all, records_of
 

@@ -32,7 +32,7 @@ from services.messaging.administration import TopicMismatchError
 from services.messaging.avro import UndecodableError
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import UnknownSchemaIdError, schema_ids
-from services.pos_simulator import Options
+from services.pos_simulator.simulation import Options
 from services.settings import Settings
 
 VAR = jars.ROOT / "var"

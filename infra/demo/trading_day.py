@@ -7,8 +7,8 @@ from pathlib import Path
 
 from infra.demo.oracle import Record, Sent
 from services.messaging.schema_ids import SchemaIds
-from services.pos_simulator import Options, Simulation
 from services.pos_simulator.replay import Format, lines_of, recorded
+from services.pos_simulator.simulation import Options, Simulation
 
 
 def simulated(options: Options, ids: SchemaIds) -> Iterator[Sent]:

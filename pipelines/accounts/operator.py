@@ -20,6 +20,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from pipelines.accounts.records import RECORD_TYPE, rows_of, writer_ids
 from pipelines.accounts.state_calls import map_calls
 from pipelines.accounts.timers import Timers
+from pipelines.sources.clock import TIMER_DELAY
 from schemas.topics import Topic
 from services.codecs.events import decode_event
 from services.codecs.state import decode_account, encode_account
@@ -44,14 +45,19 @@ _ACCOUNT = T.StructType([T.StructField("account", T.BinaryType()), T.StructField
 
 def bucket_of(settings: Settings) -> Column:
     """The bucket of the column CustomerCardNo. It is fixed for the life of a checkpoint, as ``shuffle_partitions``."""
-    buckets = BUCKETS_A_PARTITION * settings.shuffle_partitions
-    return F.pmod(F.xxhash64("CustomerCardNo"), F.lit(buckets)).cast("int").alias("bucket")
+    return F.pmod(F.xxhash64("CustomerCardNo"), F.lit(_buckets(settings))).cast("int")
+
+
+def _buckets(settings: Settings) -> int:
+    return BUCKETS_A_PARTITION * settings.shuffle_partitions
 
 
 def process_events(
     events: DataFrame, programmes: Programmes, ids: SchemaIds, settings: Settings, initial: DataFrame | None
 ) -> DataFrame:
-    """Unique events in, as rows of EVENT_TYPE. Out: rows of RECORD_TYPE.
+    """Unique events and rows of the clock in, as rows of EVENT_TYPE. Out: rows of RECORD_TYPE.
+
+    A row of the clock has no card. It goes to every bucket.
 
     Args:
         initial: the accounts of a new checkpoint: CustomerCardNo string, account binary (``encode_account``). Spark
@@ -59,8 +65,10 @@ def process_events(
     """
     interval = int(settings.timer_interval.total_seconds() * 1000)
     initial_state = None if initial is None else initial.withColumn("bucket", bucket_of(settings)).groupBy("bucket")
+    every_bucket = F.sequence(F.lit(0), F.lit(_buckets(settings) - 1))
+    buckets = F.when(F.col("CustomerCardNo").isNull(), every_bucket).otherwise(F.array(bucket_of(settings)))
     return (
-        events.withColumn("bucket", bucket_of(settings))
+        events.withColumn("bucket", F.explode(buckets))
         .groupBy("bucket")
         .transformWithState(
             statefulProcessor=AccountOperator(programmes, writer_ids(ids), interval),
@@ -80,6 +88,8 @@ class AccountOperator(StatefulProcessor):
         self._programmes = programmes
         self._writer_ids = dict(writer_ids)
         self._interval = interval
+        # The time of the clock. Spark makes an operator for each task, and processes timers after all rows.
+        self._read_until = 0
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         _exclude_imports_from_garbage_collection()
@@ -89,7 +99,10 @@ class AccountOperator(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         by_card: dict[str, list[Event]] = defaultdict(list)
         for row in rows:
-            by_card[row.CustomerCardNo].append(decode_event(row.append_time, bytes(row.event)))
+            if row.CustomerCardNo is None:
+                self._read_until = row.append_time
+            else:
+                by_card[row.CustomerCardNo].append(decode_event(row.append_time, bytes(row.event)))
         changes = _Changes()
         outcomes = {}
         for card, (before, timer) in self._load(sorted(by_card)):
@@ -103,14 +116,31 @@ class AccountOperator(StatefulProcessor):
             yield from rows_of(card, outcome, self._writer_ids)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
-        now, expired = timerValues.getCurrentProcessingTimeInMs(), expiredTimerInfo.getExpiryTimeInMs()
+        """Process the timers up to the time of the clock, and postpone the others to the next micro-batch.
+
+        Events from before a later timer may still be unread, and must be processed first.
+        """
+        expired = expiredTimerInfo.getExpiryTimeInMs()
+        early = []
+        for timer in (expired, *self._timers.pop_postponed(expired)):
+            if timer - TIMER_DELAY > self._read_until:
+                early.append(timer)
+                continue
+            for cards in self._timers.pop(timer):
+                yield from self._advance(cards, timer)
+        if early:
+            self._timers.postpone(early, timerValues.getCurrentProcessingTimeInMs() + 1)
+
+    def _advance(self, cards: Sequence[str], expired: int) -> Iterator[Row]:
+        """Process the cards of a timer."""
+        due = {card: account for card, (account, timer) in self._load(cards) if account and timer == expired}
+        # Only later timers than that are still pending for sure.
+        later = self._timers.next_later([*due], after=self._read_until + TIMER_DELAY)
         changes = _Changes()
         outcomes = {}
-        for card, (account, timer) in self._load(self._timers.pop(expired)):
-            if account is None or timer != expired:  # erased, or an earlier timer has replaced this one
-                continue
-            outcomes[card] = outcome = accounts.advance(account, now, self._programmes)
-            self._save(card, outcome.account or account, 0, changes)
+        for card, account in due.items():
+            outcomes[card] = outcome = accounts.advance(account, self._read_until, self._programmes)
+            self._save(card, outcome.account or account, later[card], changes)
         self._write(changes)
         for card, outcome in outcomes.items():
             yield from rows_of(card, outcome, self._writer_ids)
@@ -132,17 +162,22 @@ class AccountOperator(StatefulProcessor):
         """Save an account, and set a timer if the account has something due before its present one (0: none)."""
         next_due = account.next_due()
         # Rounds up, so that accounts that are due at nearly the same time share a timer.
-        next_timer = -(-next_due // self._interval) * self._interval if next_due is not None else 0
+        next_timer = -(-next_due // self._interval) * self._interval + TIMER_DELAY if next_due is not None else 0
         if next_timer and (not timer or next_timer < timer):
+            changes.timers[next_timer].append(card)
+            if timer:
+                changes.former_timers[card] = timer
             timer = next_timer
-            changes.timers[timer].append(card)
         changes.accounts.append(((card,), (encode_account(account), timer)))
 
     def _write(self, changes: "_Changes") -> None:
         self._accounts.update(changes.accounts)
-        self._accounts.remove((card,) for card in changes.erased)
-        self._timers.erase(changes.erased)
-        self._timers.set(changes.timers)
+        if changes.erased:
+            self._accounts.remove((card,) for card in changes.erased)
+            self._timers.erase(changes.erased)
+        if changes.timers:
+            self._timers.add_later(changes.former_timers)
+            self._timers.add(changes.timers)
 
 
 @cache
@@ -159,8 +194,10 @@ class _Changes:
         accounts: the new values of the map of accounts.
         erased: cards without an account now.
         timers: cards to process, by the time of a new timer.
+        former_timers: by card, the timer that an earlier one has replaced.
     """
 
     accounts: list[tuple[tuple[str], tuple[bytes, int]]] = field(default_factory=list)
     erased: list[str] = field(default_factory=list)
     timers: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    former_timers: dict[str, int] = field(default_factory=dict)

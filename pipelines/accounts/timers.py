@@ -1,7 +1,10 @@
 """The timers of one bucket of accounts: which cards to process at which time.
 
-Spark's own timer only names a time. The cards of a timer are in parts, because a single list would be rewritten
-whole whenever a card is added.
+Spark's own timer only names a time. This module keeps the cards of each timer in parts of limited size. So a new card
+rewrites one part only, and many cards at one time need little memory.
+
+A card has one next timer. If it gets an earlier one, the former timer still lists the card and becomes one of its later
+timers. When the former timer is next again, nothing is added. So a timer lists each card once.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -11,10 +14,15 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 from pipelines.accounts.state_calls import map_calls
 
+PART_SIZE = 500
+"""Cards in a part."""
+
 _TIMER = T.StructType([T.StructField("timer", T.LongType())])
 _PARTS = T.StructType([T.StructField("parts", T.IntegerType())])
 _PART = T.StructType([T.StructField("timer", T.LongType()), T.StructField("part", T.IntegerType())])
 _CARDS = T.StructType([T.StructField("cards", T.ArrayType(T.StringType()))])
+_CARD = T.StructType([T.StructField("card", T.StringType())])
+_TIMERS = T.StructType([T.StructField("timers", T.ArrayType(T.LongType()))])
 
 
 class Timers:
@@ -25,39 +33,83 @@ class Timers:
         self._part_counts = map_calls(handle.getMapState("timers", _TIMER, _PARTS))
         self._cards_state = handle.getMapState("waiting", _PART, _CARDS)
         self._cards = map_calls(self._cards_state)
+        self._later_timers = map_calls(handle.getMapState("later", _CARD, _TIMERS))
+        self._postponed = map_calls(handle.getMapState("postponed", _TIMER, _TIMERS))
 
-    def set(self, timers: Mapping[int, Sequence[str]]) -> None:
-        """Add cards to timers."""
-        if not timers:
-            return
+    def add(self, timers: Mapping[int, Sequence[str]]) -> None:
+        """Add cards to timers that do not list them."""
         ordered = sorted(timers)
         found = self._part_counts.get([(timer,) for timer in ordered])
         counts = {timer: value[0] if value else 0 for timer, value in zip(ordered, found, strict=True)}
         for timer in ordered:
             if not counts[timer]:
                 self._handle.registerTimer(timer)
-        self._cards.update(((timer, counts[timer]), (timers[timer],)) for timer in ordered)
-        self._part_counts.update(((timer,), (counts[timer] + 1,)) for timer in ordered)
+        last_parts = [(timer, counts[timer] - 1) for timer in ordered if counts[timer]]
+        last_cards = dict(zip(last_parts, self._cards.get(last_parts), strict=True))
+        parts = {}
+        for timer in ordered:
+            first = max(0, counts[timer] - 1)
+            value = last_cards.get((timer, first))
+            # A part of an older release may be larger.
+            cards = [*(value[0] if value else ()), *timers[timer]]
+            for start in range(0, len(cards), PART_SIZE):
+                parts[timer, first + start // PART_SIZE] = cards[start : start + PART_SIZE]
+            counts[timer] = first + -(-len(cards) // PART_SIZE)
+        self._cards.update((part, (cards,)) for part, cards in parts.items())
+        self._part_counts.update(((timer,), (counts[timer],)) for timer in ordered)
 
-    def pop(self, timer: int) -> list[str]:
-        """Remove a timer and return its cards."""
+    def pop(self, timer: int) -> Iterator[list[str]]:
+        """Remove a timer and give its cards, part by part."""
         (found,) = self._part_counts.get([(timer,)])
+        for part in range(found[0] if found else 0):
+            (value,) = self._cards.get([(timer, part)])
+            cards = sorted(set(value[0])) if value else []
+            # A part of an older release may be larger.
+            for start in range(0, len(cards), PART_SIZE):
+                yield cards[start : start + PART_SIZE]
+            self._cards.remove([(timer, part)])
         self._part_counts.remove([(timer,)])
-        parts = [(timer, part) for part in range(found[0] if found else 0)]
-        cards = [card for value in self._cards.get(parts) if value for card in value[0]]
-        self._cards.remove(parts)
-        return sorted(set(cards))
+
+    def postpone(self, timers: Sequence[int], until: int) -> None:
+        """Let Spark's timer at ``until`` give these timers again."""
+        (found,) = self._postponed.get([(until,)])
+        if not found:
+            self._handle.registerTimer(until)
+        self._postponed.update([((until,), (sorted({*(found[0] if found else ()), *timers}),))])
+
+    def pop_postponed(self, until: int) -> list[int]:
+        """Remove and return the timers that were postponed until then."""
+        (found,) = self._postponed.get([(until,)])
+        if found:
+            self._postponed.remove([(until,)])
+        return list(found[0]) if found else []
+
+    def add_later(self, former: Mapping[str, int]) -> None:
+        """Remember the former next timers of cards that have got an earlier one."""
+        cards = [*former]
+        found = self._later_timers.get([(card,) for card in cards])
+        self._later_timers.update(
+            ((card,), ([former[card], *(value[0] if value else ())],)) for card, value in zip(cards, found, strict=True)
+        )
+
+    def next_later(self, cards: Sequence[str], after: int) -> dict[str, int]:
+        """Remove the next of each card's later timers and return it, 0 if there is none after this time."""
+        found = self._later_timers.get([(card,) for card in cards])
+        later = {
+            card: sorted(timer for timer in value[0] if timer > after)
+            for card, value in zip(cards, found, strict=True)
+            if value
+        }
+        self._later_timers.update(((card,), (timers[1:],)) for card, timers in later.items() if timers[1:])
+        self._later_timers.remove((card,) for card, timers in later.items() if not timers[1:])
+        return {card: later[card][0] if later.get(card) else 0 for card in cards}
 
     def erase(self, erased: Collection[str]) -> None:
         """Remove the cards of erased customers from all timers, so that nothing of them stays in the state."""
-        if not erased:
-            return
-        parts = [(tuple(part), cards) for part, (cards,) in self._all_parts()]
+        self._later_timers.remove((card,) for card in erased)
+        parts = [(tuple(part), cards) for part, (cards,) in self._cards_state.iterator()]
         self._cards.update(
             (part, ([card for card in cards if card not in erased],))
             for part, cards in parts
             if not set(erased).isdisjoint(cards)
         )
-
-    def _all_parts(self) -> Iterator[tuple[tuple[int, int], tuple[list[str]]]]:
-        return self._cards_state.iterator()

@@ -35,7 +35,7 @@ class Files:
             stream.close()
 
     def write(self, name: str, text: str) -> None:
-        """Write a file so that a crash leaves either its old or its new content, or in between none."""
+        """Write a file, so that a crash leaves its old or its new content or no file, but never a part."""
         self._system.mkdirs(self._folder)
         stream = self._system.create(self._path(f"{name}.new"))
         stream.write(bytearray(text.encode()))

@@ -19,6 +19,8 @@ def claim(
 ) -> None:
     """Write the manifest of a new checkpoint, or compare that of an old one.
 
+    A manifest of an older release may lack a value. If the value has no remedy, the manifest adopts the present one.
+
     Args:
         checkpoint: a Hadoop URI.
         made_with: names and values that are fixed for the life of the checkpoint.
@@ -34,6 +36,8 @@ def claim(
         files.write(MANIFEST, json.dumps(dict(made_with), indent=2))
         return
     before = read(spark, checkpoint)
+    adopted = {name: value for name, value in made_with.items() if name not in before and name not in (remedies or {})}
+    before |= adopted
     different = [name for name in sorted({*before, *made_with}) if before.get(name) != made_with.get(name)]
     for remedy in (remedies[name] for name in different if remedies and name in remedies):
         raise CheckpointMismatchError(f"the checkpoint {checkpoint} belongs to another release: {remedy}")
@@ -43,6 +47,8 @@ def claim(
             f"the checkpoint {checkpoint} was made with other settings ({'; '.join(differences)}); restore them, or "
             "read in docs/how-to/manage-checkpoints.md what a new checkpoint costs"
         )
+    if adopted:
+        files.write(MANIFEST, json.dumps(before, indent=2))
 
 
 def is_new(spark: SparkSession, checkpoint: str) -> bool:

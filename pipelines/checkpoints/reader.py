@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from pipelines.checkpoints.files import Files
 from pipelines.checkpoints.manifest import MANIFEST
+from pipelines.sources.clock import READ_UNTIL
 
 Positions = Mapping[str, Mapping[int, int]]
 """By topic, as named on the broker, and by partition: the first offset that the query has not processed."""
@@ -34,9 +35,9 @@ class CheckpointReader:
         """The positions after the last committed micro-batch. Empty if there is none."""
         return _offsets(self._committed())
 
-    def batch_time(self) -> int:
-        """The time of the last committed micro-batch in milliseconds since the epoch. 0 if there is none."""
-        return max((line.get("batchTimestampMs", 0) for line in self._committed()), default=0)
+    def clock_time(self) -> int:
+        """The time of the clock in the last committed micro-batch, milliseconds since the epoch. 0 if there is none."""
+        return max((line.get(READ_UNTIL, 0) for line in self._committed()), default=0)
 
     def first_positions(self) -> Positions:
         """The positions at which the query began."""

@@ -1,23 +1,65 @@
 """Finds records that retention deleted before a stopped query had read them, so that no loss goes unnoticed."""
 
+import json
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
+from pipelines.checkpoints.files import Files
 from pipelines.checkpoints.reader import CheckpointReader
 from schemas.topics import Topic
 from services.messaging.clients import consumer
 from services.messaging.publishing import BROKER_TIMEOUT
 from services.settings import Settings
 
+_LOST_RECORDS = "lost-records.json"
+
 
 class RecordsLostError(RuntimeError):
     """Retention has deleted records that the query had not read. The message names them."""
 
 
+class LostRecords(NamedTuple):
+    """Records of a partition that a query has not read, from ``start`` (inclusive) to ``end`` (exclusive)."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.topic} {self.partition} from offset {self.start} to {self.end - 1}"
+
+
 def check(spark: SparkSession, checkpoint: str, sources: Iterable[Topic], settings: Settings) -> None:
-    """Raise RecordsLostError if a topic begins after the offset at which the checkpoint continues."""
+    """Raise RecordsLostError if a topic begins after the offset at which the checkpoint continues.
+
+    If the settings accept the loss, keep a list of lost records beside the checkpoint instead.
+    """
+    lost = _lost_records(spark, checkpoint, sources, settings)
+    if not lost:
+        return
+    if not settings.accept_data_loss:
+        raise RecordsLostError(
+            f"retention has deleted records that {checkpoint} had not read: {'; '.join(map(str, lost))}. With "
+            "LOYALTY_ACCEPT_DATA_LOSS=true the query continues after them; see docs/how-to/manage-checkpoints.md"
+        )
+    # A restart may find the same loss again, and by then more records may be gone.
+    ends = {each[:3]: each.end for each in (*accepted_losses(spark, checkpoint), *lost)}
+    Files(spark, checkpoint).write(_LOST_RECORDS, json.dumps([[*key, end] for key, end in ends.items()]))
+
+
+def accepted_losses(spark: SparkSession, checkpoint: str) -> list[LostRecords]:
+    """The records that the query has skipped so far, because the settings accepted their loss."""
+    files = Files(spark, checkpoint)
+    return [LostRecords(*each) for each in json.loads(files.read(_LOST_RECORDS))] if files.exists(_LOST_RECORDS) else []
+
+
+def _lost_records(
+    spark: SparkSession, checkpoint: str, sources: Iterable[Topic], settings: Settings
+) -> list[LostRecords]:
     positions = CheckpointReader(spark, checkpoint).positions()
     lost = []
     client = consumer(settings, "loyalty-pipeline")
@@ -26,11 +68,7 @@ def check(spark: SparkSession, checkpoint: str, sources: Iterable[Topic], settin
             for partition, position in positions.get(topic, {}).items():
                 begin, _ = client.get_watermark_offsets(TopicPartition(topic, partition), timeout=BROKER_TIMEOUT)
                 if position < begin:
-                    lost.append(f"{topic} {partition} from offset {position} to {begin - 1}")
+                    lost.append(LostRecords(topic, partition, position, begin))
+        return lost
     finally:
         client.close()
-    if lost:
-        raise RecordsLostError(
-            f"retention has deleted records that {checkpoint} had not read: {'; '.join(lost)}. With "
-            "LOYALTY_ACCEPT_DATA_LOSS=true the query continues after them; see docs/how-to/manage-checkpoints.md"
-        )

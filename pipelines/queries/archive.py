@@ -16,9 +16,10 @@ from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipelines.accounts.events import unique_events
+from pipelines.checkpoints import retention
 from pipelines.runtime.query import Query, QueryContext
 from pipelines.sinks.foreach_batch import write_each_batch
-from pipelines.sinks.parquet import overwrite_folders
+from pipelines.sinks.parquet import overwrite_folders, remove_staging_folders
 from pipelines.sources.commands import check_commands
 from pipelines.sources.invoices import check_invoices
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES
@@ -27,17 +28,21 @@ from services.messaging.schema_ids import FolderSchemaIds
 from services.programmes.topic import load_programmes
 from services.pseudonyms import Pseudonyms, pseudonyms
 
+PSEUDONYM_KEY = "pseudonym_key"
+"""The value of the manifest with the id of the key."""
+
 _COMMAND = "LoyaltyCommand"
 _CARDS = ("CustomerCardNo", "Counterparty")
 
 
 def _archive(context: QueryContext) -> DataStreamWriter:
     settings = context.settings
+    remove_staging_folders(context.spark, settings.archive_dir)
     invoices = check_invoices(context.read(POS_INVOICES), context.ids)
     commands = check_commands(context.read(LOYALTY_COMMANDS), context.ids)
     events = unique_events(invoices, commands, load_programmes(settings), settings)
     rows = _pseudonymize(events, pseudonyms(settings.pseudonym_key_file))
-    return write_each_batch(rows, partial(_write, settings.archive_dir))
+    return write_each_batch(rows, partial(_write, context))
 
 
 def _pseudonymize(events: DataFrame, pseudonyms: Pseudonyms) -> DataFrame:
@@ -75,11 +80,15 @@ def _without_cards(pseudonyms: Pseudonyms) -> Callable[[bytes], bytes]:
     return without_cards
 
 
-def _write(directory: str, batch: DataFrame, batch_id: int) -> None:
+def _write(context: QueryContext, batch: DataFrame, batch_id: int) -> None:
     """Write a micro-batch to the folders of its dates in UTC."""
+    settings = context.settings
     date = F.to_date(F.timestamp_millis("append_time"))
     rows = batch.withColumns({"date": date, "batch": F.lit(batch_id)})
-    overwrite_folders(rows, directory, "append_time", "topic", "partition", "offset")
+    overwrite_folders(rows, settings.archive_dir, "append_time", "topic", "partition", "offset")
+    if settings.accept_data_loss:
+        # Retention may have deleted records of this micro-batch before Spark read them.
+        retention.check(context.spark, ARCHIVE.checkpoint(settings), ARCHIVE.sources, settings)
 
 
 ARCHIVE = Query(
@@ -87,4 +96,7 @@ ARCHIVE = Query(
     [POS_INVOICES, LOYALTY_COMMANDS],
     _archive,
     lambda settings: f"{settings.archive_dir}/_checkpoint",
+    # Under another key the same card would get another pseudonym.
+    reads_programme=True,
+    fixed=lambda settings: {PSEUDONYM_KEY: pseudonyms(settings.pseudonym_key_file).key_id},
 )

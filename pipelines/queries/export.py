@@ -13,7 +13,7 @@ from pipelines.queries.branches import DEAD_LETTERS, branch_records
 from pipelines.runtime.query import Query, QueryContext
 from pipelines.sinks import kafka
 from pipelines.sinks.foreach_batch import write_each_batch
-from pipelines.sinks.parquet import overwrite_folders
+from pipelines.sinks.parquet import overwrite_folders, remove_staging_folders
 from schemas.topics import HADOOP
 from services.messaging.schema_ids import SchemaIds
 
@@ -22,6 +22,7 @@ CALENDAR = (-62_135_596_800_000, 253_402_300_799_999)
 
 
 def _export(context: QueryContext) -> DataStreamWriter:
+    remove_staging_folders(context.spark, context.settings.export_dir)
     records = context.read(HADOOP)
     lines = _check_lines(records, context.ids)
     unique = deduplicate(lines.withColumn("identity", _line_identity()), context.settings)

@@ -17,8 +17,9 @@ from pipelines.accounts.records import kafka_records
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.queries.branches import DEAD_LETTERS, branch_records
 from pipelines.runtime.query import Query, QueryContext
+from pipelines.runtime.read_progress import serve_read_progress
 from pipelines.sinks.kafka import write_stream
-from pipelines.sources.clock import ticks
+from pipelines.sources.clock import clock_rows
 from pipelines.sources.commands import check_commands
 from pipelines.sources.invoices import check_invoices
 from pipelines.sources.kafka import Offsets
@@ -48,7 +49,10 @@ def _loyalty(context: QueryContext, seed: Seed | None = None) -> DataStreamWrite
     commands = check_commands(context.read(LOYALTY_COMMANDS, start.get(LOYALTY_COMMANDS)), ids)
     versions = load_programmes(settings)
     events = unique_events(invoices, commands, versions, settings).select(*EVENT_TYPE.names)
-    clock = ticks(context.spark, EVENT_TYPE, settings)
+    address = serve_read_progress(
+        context.spark, LOYALTY.checkpoint(settings), (POS_INVOICES, LOYALTY_COMMANDS), settings
+    )
+    clock = clock_rows(context.spark, EVENT_TYPE, address, settings)
     rows = process_events(events.union(clock), versions, ids, settings, seed.accounts if seed else None)
     dead_letters = branch_records([DEAD_LETTERS], commands, ids, settings)
     return write_stream(kafka_records(rows, settings).union(dead_letters), settings)
@@ -69,6 +73,7 @@ LOYALTY = Query(
     [POS_INVOICES, LOYALTY_COMMANDS],
     _loyalty,
     lambda settings: f"{settings.checkpoint_dir}/loyalty",
+    reads_programme=True,
     fixed=lambda _: {"state": STATE_VERSION},
     remedies={"state": "`loyalty rebuild` makes one that this release can continue (docs/how-to/rebuild.md)"},
     check=_check,

@@ -162,7 +162,7 @@ def _snapshot(context: Context, api: str, left_out: Collection[Source], *, archi
     reader = CheckpointReader(context.spark, checkpoint)
     # Timers are rounded up to the interval, and a timer that is set for the past fires one batch later.
     delay = 3 * int(settings.timer_interval.total_seconds() * 1000)
-    progress = Progress(reader.positions(), reader.batch_time() - delay)
+    progress = Progress(reader.positions(), max(0, reader.clock_time() - delay))
     reads: dict[Source, Read] = {
         Source.LEDGER: lambda: facts.from_python(context, Source.LEDGER, ledger_entries(settings, context.ids)),
         Source.BALANCE: lambda: facts.from_python(context, Source.BALANCE, served_balances(api)),

@@ -22,6 +22,10 @@ from services.pseudonyms import PseudonymKeyError, Pseudonyms, pseudonyms
 from services.settings import Settings, SettingsError, read_settings
 
 
+class ArchiveError(RuntimeError):
+    """The archive cannot be used. The message says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What every step needs."""
@@ -51,7 +55,7 @@ def open_context(app_name: str) -> Iterator[Context]:
             yield Context(spark, settings, schema_ids(settings), rules, names)
         finally:
             spark.stop()
-    except (NoTopicError, PublishError, ProgrammeError, PseudonymKeyError) as error:
+    except (ArchiveError, NoTopicError, PublishError, ProgrammeError, PseudonymKeyError) as error:
         stop(str(error), MISUSED)
     except (PySparkException, Py4JJavaError) as error:
         stop(f"Spark: {first_line(error)}", MISUSED)

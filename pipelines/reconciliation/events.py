@@ -5,19 +5,22 @@ Only the ledger and the loyalty topic tell which one that was: the record with a
 record that was appended first.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipelines.accounts.events import events_with_duplicates
+from pipelines.checkpoints import manifest
 from pipelines.checkpoints.reader import CheckpointReader, Positions
+from pipelines.checkpoints.retention import LostRecords, accepted_losses
 from pipelines.columns import avro
-from pipelines.queries.archive import ARCHIVE
-from pipelines.reconciliation.context import Context
+from pipelines.queries.archive import ARCHIVE, PSEUDONYM_KEY
+from pipelines.reconciliation.context import ArchiveError, Context
 from pipelines.sources.commands import check_commands
 from pipelines.sources.invoices import check_invoices
-from pipelines.sources.kafka import read_batch
+from pipelines.sources.kafka import Offsets, read_batch
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
 from services.audit.extent import TopicExtent, extent_of
 from services.domain.formats import to_datetime
@@ -39,18 +42,20 @@ class Events:
         extents: by topic, the offsets that were read.
         complete_from: earlier events may be missing (milliseconds since the epoch). 0 if none is missing.
         notes: what is missing, in words.
+        lost_records: records that the archive query has skipped, because retention had deleted them.
     """
 
     records: DataFrame
     extents: dict[Topic, TopicExtent]
     complete_from: int
     notes: list[str] = field(default_factory=list)
+    lost_records: list[LostRecords] = field(default_factory=list)
 
 
 def read_events(context: Context, now: int, *, archive: bool) -> Events:
     """Read the topics to their present end offsets, and with ``archive`` also the deleted records from the archive.
 
-    Raises NoTopicError, PublishError, AnalysisException (there is no archive).
+    Raises NoTopicError, PublishError, ArchiveError, AnalysisException (there is no archive).
     """
     settings, ids = context.settings, context.ids
     extents = {topic: extent_of(topic, settings, now) for topic in (POS_INVOICES, LOYALTY_COMMANDS)}
@@ -67,21 +72,34 @@ def read_events(context: Context, now: int, *, archive: bool) -> Events:
     )
     incomplete_before = {extent.topic: extent.complete_from for extent in extents.values()}
     where = "no longer in the topic"
+    lost: list[LostRecords] = []
     if archive:
+        checkpoint = ARCHIVE.checkpoint(settings)
+        _check_key(context, checkpoint)
         where = "neither in the topic nor in the archive"
         records = records.unionByName(_archived(context, extents))
-        reader = CheckpointReader(context.spark, ARCHIVE.checkpoint(settings))
-        first, end = reader.first_positions(), reader.positions()
+        reader = CheckpointReader(context.spark, checkpoint)
+        first, end, lost = reader.first_positions(), reader.positions(), accepted_losses(context.spark, checkpoint)
         incomplete_before = {
-            topic: time if _has_gap(extents[topic], first, end, settings) else 0
+            topic: time if has_gap(settings.name_of(topic), extents[topic].begins, first, end, lost) else 0
             for topic, time in incomplete_before.items()
         }
     notes = [
         f"{settings.name_of(topic)}: records of before {format_time(time)} are {where}"
         for topic, time in incomplete_before.items()
         if time
-    ]
-    return Events(records, extents, max(incomplete_before.values()), notes)
+    ] + [f"the archive lacks {lost_records}" for lost_records in lost]
+    return Events(records, extents, max(incomplete_before.values()), notes, lost)
+
+
+def _check_key(context: Context, checkpoint: str) -> None:
+    """Raise ArchiveError if the archive has pseudonyms of another key."""
+    key = manifest.read(context.spark, checkpoint).get(PSEUDONYM_KEY, context.pseudonyms.key_id)
+    if key != context.pseudonyms.key_id:
+        raise ArchiveError(
+            f"{context.settings.archive_dir} has pseudonyms of another key than "
+            f"{context.settings.pseudonym_key_file}: set LOYALTY_PSEUDONYM_KEY_FILE to the key of the archive"
+        )
 
 
 def format_time(milliseconds: int) -> str:
@@ -163,11 +181,16 @@ def _archived(context: Context, extents: dict[Topic, TopicExtent]) -> DataFrame:
     )
 
 
-def _has_gap(extent: TopicExtent, first: Positions, end: Positions, settings: Settings) -> bool:
-    """Whether the topic has deleted records that the archive did not read."""
-    name = settings.name_of(extent.topic)
-    starts, ends = first.get(name, {}), end.get(name, {})
-    return any(
+def has_gap(topic: str, begins: Offsets, first: Positions, end: Positions, lost: Collection[LostRecords]) -> bool:
+    """Whether the topic has deleted records that the archive did not read.
+
+    Args:
+        begins: by partition, the begin offset of the topic.
+        first, end: the positions at which the archive began and ended.
+        lost: the records that it has skipped in between.
+    """
+    starts, ends = first.get(topic, {}), end.get(topic, {})
+    return any(each.topic == topic for each in lost) or any(
         begin > 0 and (starts.get(partition, begin) > 0 or ends.get(partition, 0) < begin)
-        for partition, begin in extent.begins.items()
+        for partition, begin in begins.items()
     )

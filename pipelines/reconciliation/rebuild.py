@@ -104,6 +104,11 @@ def _rebuild(context: Context, checkpoint: str, *, archive: bool) -> Rebuilt:
     reader = CheckpointReader(context.spark, checkpoint)
     _check_nothing_writes(reader, context.settings)
     snapshot = _snapshot(context, archive=archive)
+    if lost := snapshot.events.lost_records:
+        raise RebuildError(
+            f"the archive {context.settings.archive_dir} lacks {'; '.join(map(str, lost))}, which retention deleted: "
+            "accounts would miss these events. Restore the checkpoint, or an archive without the gap, from a backup"
+        )
     # Stores the result on the executors' disks: it is used several times, and the loyalty topic grows meanwhile.
     accounts = by_customer(snapshot.facts, _reconstruction(context, snapshot.coverage), _REBUILT).localCheckpoint()
     _check_complete(accounts, snapshot)

@@ -1,33 +1,65 @@
-"""Notices new versions of the loyalty programme."""
+"""Detects new versions of the loyalty programme, so that the queries that decide by it start again in time."""
 
-from confluent_kafka import TopicPartition
+from datetime import timedelta
+
+import structlog
+from confluent_kafka import KafkaException, TopicPartition
 
 from schemas.topics import LOYALTY_PROGRAMMES
+from services.boot_clock import boot_seconds
 from services.messaging.clients import consumer
 from services.messaging.publishing import BROKER_TIMEOUT, find_topic
 from services.settings import Settings
 
+log = structlog.get_logger()
+
+_TIMEOUT = 1.0
+_SHORTEST_NOTICE = timedelta(seconds=10)
+
 
 class ProgrammeWatch:
-    """Watches loyalty-programmes for records that are added after its construction. Close it after use.
+    """Watches the end offset of loyalty-programmes. Close it after use.
+
+    A version is published before it takes effect, by the notice of the settings. So queries that start again within
+    this notice have decided nothing by an outdated version.
 
     Raises PublishError if the topic does not exist.
     """
 
     def __init__(self, settings: Settings) -> None:
+        self._notice = max(settings.programme_notice, _SHORTEST_NOTICE).total_seconds()
         self._consumer = consumer(settings, "loyalty-pipeline")
-        name = settings.name_of(LOYALTY_PROGRAMMES)
-        find_topic(self._consumer, name)
-        # Asks for the end offset now. The constant for "the end" would mean the end at some later time.
-        _, end = self._consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=BROKER_TIMEOUT)
-        self._consumer.assign([TopicPartition(name, 0, end)])
+        self._partition = TopicPartition(settings.name_of(LOYALTY_PROGRAMMES), 0)
+        find_topic(self._consumer, self._partition.topic)
+        self._end = self._end_offset(BROKER_TIMEOUT)
+        self._checked = boot_seconds()
 
     def has_changed(self) -> bool:
-        """Whether a version was added since the last call."""
-        found = False
-        while message := self._consumer.poll(0):
-            found = found or message.error() is None
-        return found
+        """Whether a version was added since the last call.
+
+        Raises KafkaException if the topic could not be read for as long as the notice: without it, the queries would
+        decide by an outdated version and not know it.
+        """
+        now = boot_seconds()
+        try:
+            end = self._end_offset(_TIMEOUT)
+        except KafkaException:
+            if now - self._checked > self._notice:
+                raise
+            return False
+        is_new, is_late = end != self._end, now - self._checked > self._notice
+        if is_new and is_late:
+            log.error(
+                "a version of the programme may have taken effect while this process stood still; run `loyalty audit`, "
+                "which finds events that were decided by the former version",
+                seconds=round(now - self._checked),
+            )
+        self._end, self._checked = end, now
+        return is_new
+
+    def _end_offset(self, timeout: float) -> int:
+        _, end = self._consumer.get_watermark_offsets(self._partition, timeout=timeout)
+        return end
 
     def close(self) -> None:
         self._consumer.close()

@@ -59,6 +59,7 @@ class Query:
         build: returns the stream writer of the whole query.
         checkpoint: its folder or other Hadoop URI, by the settings.
         longest_wait: how long records may wait for a full micro-batch, by the settings.
+        reads_programme: whether it must start again for a new version of the programme.
         fixed: further names and values that are fixed for the life of a checkpoint, by the settings.
         remedies: by the name of a fixed value, what to do if it differs and no setting can restore it.
         check: raises CheckpointMismatchError if the query must not start on this checkpoint.
@@ -69,6 +70,7 @@ class Query:
     build: Callable[[QueryContext], DataStreamWriter]
     checkpoint: Callable[[Settings], str]
     longest_wait: Callable[[Settings], timedelta] = _no_longest_wait
+    reads_programme: bool = False
     fixed: Callable[[Settings], Mapping[str, str]] = _nothing_fixed
     remedies: Mapping[str, str] | None = None
     check: Callable[..., None] = _no_check
@@ -86,8 +88,7 @@ class Query:
         checkpoint = self.checkpoint(settings)
         self.check(checkpoint, settings, is_new=manifest.is_new(spark, checkpoint))
         manifest.claim(spark, checkpoint, self._made_with(settings), self.remedies)
-        if not settings.accept_data_loss:
-            retention.check(spark, checkpoint, self.sources, settings)
+        retention.check(spark, checkpoint, self.sources, settings)
         longest_wait = timedelta(0) if available_now else self.longest_wait(settings)
         writer = self.build(QueryContext(spark, ids, settings, longest_wait))
         writer = writer.queryName(self.name).option("checkpointLocation", checkpoint)

@@ -1,9 +1,13 @@
 """The Parquet sink: one folder for each date and micro-batch."""
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+
+from pipelines.checkpoints.files import Files
 
 _ROWS_PER_FILE = 5_000_000
 """Keeps a file of the hadoop topic's rows near 128 MiB of zstd Parquet, the size by which readers split work."""
+
+_STAGING = ".spark-staging-"
 
 
 def overwrite_folders(rows: DataFrame, directory: str, *order: str) -> None:
@@ -22,3 +26,11 @@ def overwrite_folders(rows: DataFrame, directory: str, *order: str) -> None:
         .partitionBy("date", "batch")
         .parquet(directory)
     )
+
+
+def remove_staging_folders(spark: SparkSession, directory: str) -> None:
+    """Remove what a killed process has left. Spark writes to a hidden folder first, and never removes it later."""
+    files = Files(spark, directory)
+    for name in files.names():
+        if name.startswith(_STAGING):
+            files.delete(name)

@@ -1,11 +1,14 @@
-"""A source without rows that starts a micro-batch once in an interval, so that due timers fire without traffic.
+"""The clock of the loyalty query: a source that tells the time up to which all events have been read.
 
-Without new data Spark either runs no batch, and timers wait for traffic, or it runs one batch after the other, because
-processing-time timers always ask for another (``spark.sql.streaming.noDataMicroBatches.enabled``).
+Each micro-batch has one row with that time, or none if it is the same. Timers run up to it and not up to the time of
+the machine. After an outage they would otherwise run before earlier events that are still unread. A new time also
+starts a micro-batch, so timers run without traffic. Without new data Spark either runs no batch, or it runs one batch
+after the other, because processing-time timers always ask for another.
 """
 
 import time
 from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Client
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,50 +21,67 @@ if TYPE_CHECKING:
     # double the time that the process needs.
     from services.settings import Settings
 
+TIMER_DELAY = 2_000
+"""Milliseconds by which the clocks of brokers and driver may differ. All timers are late by this time."""
+
 _INTERVAL = "intervalMilliseconds"
+_ADDRESS = "address"
+READ_UNTIL = "readUntil"
 
 
 class Clock(DataSource):
-    """A source whose offset is the number of whole intervals since the epoch."""
+    """A source whose offset is a time in milliseconds since the epoch, a multiple of the interval."""
 
     @classmethod
     def name(cls) -> str:
         return "loyalty-clock"
 
     def streamReader(self, schema: T.StructType) -> "ClockReader":  # noqa: N802
-        return ClockReader(int(self.options[_INTERVAL]))
+        return ClockReader(int(self.options[_INTERVAL]), self.options[_ADDRESS])
 
 
 class ClockReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Gives no rows. Only its offsets matter."""
+    """Asks the driver for the time. Offsets of release 0.1 counted intervals; this reader ignores them."""
 
-    def __init__(self, interval: int) -> None:
+    def __init__(self, interval: int, address: str) -> None:
         self._interval = interval
+        self._address = address
         self._last: int | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        return {"tick": 0}
+        return {READ_UNTIL: 0}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        now = self._now() if self._last is None else self._last
-        # If the machine's clock was set back, this waits until it has caught up.
-        return {"tick": max(start["tick"], now)}
+        before, last = start.get(READ_UNTIL, 0), self._last or self._now()
+        if last <= before:
+            return start
+        with Client(self._address) as driver:
+            read_until = self._whole_intervals(min(last, driver.recv()))
+        return {READ_UNTIL: read_until} if read_until > before else start
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._last = self._now()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return []
+        return [InputPartition(end[READ_UNTIL])] if end.get(READ_UNTIL, 0) > start.get(READ_UNTIL, 0) else []
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        return iter(())
+        yield None, partition.value, None
 
     def _now(self) -> int:
-        return int(time.time() * 1000) // self._interval
+        return self._whole_intervals(int(time.time() * 1000) - TIMER_DELAY)
+
+    def _whole_intervals(self, milliseconds: int) -> int:
+        return milliseconds // self._interval * self._interval
 
 
-def ticks(spark: SparkSession, schema: T.StructType, settings: "Settings") -> DataFrame:
-    """A stream without rows of the given type. It starts a micro-batch at least once in each ``timer_interval``."""
+def clock_rows(spark: SparkSession, schema: T.StructType, address: str, settings: "Settings") -> DataFrame:
+    """Rows of EVENT_TYPE with a time only, at most one in each ``timer_interval``.
+
+    Args:
+        address: of ``runtime.read_progress``, which knows the time.
+    """
     spark.dataSource.register(Clock)
     interval = int(settings.timer_interval.total_seconds() * 1000)
-    return spark.readStream.format(Clock.name()).option(_INTERVAL, interval).schema(schema).load()
+    options = {_INTERVAL: str(interval), _ADDRESS: address}
+    return spark.readStream.format(Clock.name()).options(**options).schema(schema).load()

@@ -45,7 +45,7 @@ def extent_of(topic: Topic, settings: Settings, now: int) -> TopicExtent:
         spans = {each.partition: consumer.get_watermark_offsets(each, timeout=BROKER_TIMEOUT) for each in partitions}
         lost = {partition: low for partition, (low, _) in spans.items() if low > 0}
         times = [
-            _first_append_time(consumer, name, partition, low, spans[partition][1], now)
+            first_append_time(consumer, name, partition, low, spans[partition][1], now)
             for partition, low in lost.items()
         ]
         return TopicExtent(
@@ -56,8 +56,12 @@ def extent_of(topic: Topic, settings: Settings, now: int) -> TopicExtent:
         )
 
 
-def _first_append_time(consumer: Consumer, topic: str, partition: int, low: int, high: int, now: int) -> int:
-    if low == high:
+def first_append_time(consumer: Consumer, topic: str, partition: int, low: int, high: int, now: int) -> int:
+    """The append time of the first record from ``low`` on, or ``now`` if there is none before ``high``.
+
+    Raises NoTopicError, KafkaException.
+    """
+    if low >= high:
         return now
     consumer.assign([TopicPartition(topic, partition, low)])
     while message := consumer.poll(BROKER_TIMEOUT):

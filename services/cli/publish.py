@@ -17,8 +17,8 @@ from schemas import topics
 from services.cli.output import MISUSED, AsJson, clear_errors, console, print_json, progress, read_settings, stop
 from services.messaging.publishing import Record, connected_producer, publish
 from services.messaging.schema_ids import schema_ids
-from services.pos_simulator import Message, Options, Simulation
 from services.pos_simulator.replay import Format, Recorded, lines_of, recorded
+from services.pos_simulator.simulation import Message, Options, Simulation
 from services.settings import Settings
 
 DEFAULT = Options()

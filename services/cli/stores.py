@@ -14,8 +14,8 @@ from services.messaging import publishing
 from services.messaging.avro import Record, encoder
 from services.messaging.publishing import connected_producer
 from services.messaging.schema_ids import schema_ids
-from services.pos_simulator import Options
 from services.pos_simulator.chain import LARGEST_CHAIN, Chain
+from services.pos_simulator.simulation import Options
 
 app = typer.Typer(no_args_is_help=True, help="The shops that all API instances know.")
 

@@ -1,12 +1,23 @@
 """Valid invoices of one simulated day."""
 
 import random
-from datetime import date
+from bisect import bisect_right
+from datetime import date, datetime, time, timedelta, timezone
+from itertools import accumulate
 
 from services.domain.invoice import HOME_DELIVERY, PRIME, LineItem, PosInvoice
-from services.pos_simulator import rhythm
 from services.pos_simulator.catalogue import departments
 from services.pos_simulator.chain import Chain, Shopper
+
+TIME_ZONE = timezone(timedelta(hours=5, minutes=30), "IST")
+"""India has one time zone and no summer time."""
+
+OPENING_HOUR = 9
+CUSTOMERS_PER_HOUR = (2, 4, 6, 8, 7, 5, 5, 6, 9, 12, 11, 7, 3)
+"""The relative number of customers in each hour from 09:00 to 22:00."""
+
+_MS_PER_HOUR = 3_600_000
+_CLOSED_BY = tuple(accumulate(CUSTOMERS_PER_HOUR))
 
 NONPRIME = "NONPRIME"
 TAKEAWAY = "TAKEAWAY"
@@ -16,6 +27,19 @@ _ANOTHER_LINE = 0.6
 _SAME_DEPARTMENT = 0.7
 _MOST_LINES = 8
 _PAID_BY_CARD = 0.417  # as in the recorded invoices
+
+
+def opening(day: date) -> int:
+    """The opening time of a day, in milliseconds since the epoch."""
+    return int(datetime.combine(day, time(OPENING_HOUR), TIME_ZONE).timestamp()) * 1000
+
+
+def since_opening(part_of_trade: float) -> int:
+    """Milliseconds after the opening at which this part (0 to below 1) of the day's trade is done."""
+    done = part_of_trade * _CLOSED_BY[-1]
+    hour = bisect_right(_CLOSED_BY, done)
+    before = _CLOSED_BY[hour - 1] if hour else 0
+    return int((hour + (done - before) / CUSTOMERS_PER_HOUR[hour]) * _MS_PER_HOUR)
 
 
 def tax(cents: int, per_hundred_thousand: int) -> int:
@@ -38,7 +62,7 @@ class Invoicing:
         self._prime, self._home_delivery = prime, home_delivery
         self._prime_customers = min(max(round(customers * prime), 1), customers - 1)
         self._other_customers = customers - self._prime_customers
-        self._opening = rhythm.opening(day)
+        self._opening = opening(day)
         self._departments = departments()
         self._chance = random.Random(f"{seed}/invoices").random
         self._written = 0
@@ -55,7 +79,7 @@ class Invoicing:
         total, half_gst = cents / 100, tax(cents, 2_500) / 100
         return {
             "InvoiceNumber": f"{self._seed}-{self._written:07d}",
-            "CreatedTime": self._opening + rhythm.since_opening(part_of_trade),
+            "CreatedTime": self._opening + since_opening(part_of_trade),
             "CustomerCardNo": shopper.card,
             "TotalAmount": total,
             "NumberOfItems": len(items),

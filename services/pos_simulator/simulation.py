@@ -35,7 +35,7 @@ class Options:
         repeats: share of duplicates.
         broken: share of messages that no reader can accept.
         customers: the number of customers, with and without PRIME.
-        day: in the time zone of the stores (``rhythm.TIME_ZONE``).
+        day: in the time zone of the stores (``invoicing.TIME_ZONE``).
     """
 
     count: int = 2_000

@@ -158,7 +158,7 @@ class Materialiser:
         self._settled = self._settled or settled
 
     def _rebuild_damaged(self, admin: AdminClient) -> None:
-        """Read partitions from the start in whose stores damage was found. The others are read on meanwhile."""
+        """Open damaged stores again: they are deleted and restored. Other stores of their partitions stay open."""
         damaged = {
             partition: role
             for partition, role in self._roles.items()

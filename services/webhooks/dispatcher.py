@@ -39,7 +39,10 @@ _MILLISECONDS = 1_000
 
 
 class UncommittedOffsets:
-    """The offsets of each partition that were read and not committed, and which of them are finished."""
+    """The offsets of each partition that were read and not committed, and which of them are finished.
+
+    The event loop may call ``finish`` while a thread calls another method: ``finish`` adds and removes no keys.
+    """
 
     def __init__(self) -> None:
         # By partition: offset to whether it is finished, in the order of the offsets.
@@ -51,8 +54,9 @@ class UncommittedOffsets:
 
     def finish(self, position: RecordPosition) -> None:
         """Note that a record needs no more work. Unknown positions are ignored."""
-        if position.offset in self._finished[position.partition]:
-            self._finished[position.partition][position.offset] = True
+        offsets = self._finished.get(position.partition, {})
+        if position.offset in offsets:
+            offsets[position.offset] = True
 
     def count(self, partition: int) -> int:
         return len(self._finished[partition])
@@ -70,8 +74,9 @@ class UncommittedOffsets:
     def remove_committed(self, committed: dict[int, int]) -> None:
         """Forget the records below these offsets, by partition."""
         for partition, end in committed.items():
-            rest = {offset: done for offset, done in self._finished[partition].items() if offset >= end}
-            self._finished[partition] = rest
+            offsets = self._finished[partition]
+            for offset in [each for each in offsets if each < end]:
+                del offsets[offset]
 
 
 class EndpointDispatcher:

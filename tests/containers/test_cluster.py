@@ -18,7 +18,7 @@ from infra.demo.run import progress_bars, run
 from infra.demo.trading_day import simulated
 from infra.local.stack import private_settings
 from services.messaging.schema_ids import schema_ids
-from services.pos_simulator import Options
+from services.pos_simulator.simulation import Options
 
 MASTER = "spark://spark-master:7077"
 DAY = Options(count=360, seed=8)

@@ -18,7 +18,7 @@ from infra.local.stack import private_settings
 from schemas import topics
 from services.audit.facts import COMPARED
 from services.messaging.schema_ids import schema_ids
-from services.pos_simulator import Options, Simulation
+from services.pos_simulator.simulation import Options, Simulation
 from tests.support.kafka import publish, read_all
 
 IMAGE = "retail-loyalty-test-prometheus"

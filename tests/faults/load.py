@@ -11,7 +11,7 @@ from infra.local.stack import LocalStack
 from schemas import topics
 from services.messaging.clients import producer
 from services.messaging.schema_ids import schema_ids
-from services.pos_simulator import Options, Simulation
+from services.pos_simulator.simulation import Options, Simulation
 from tests.support.threads import BackgroundThreads
 
 _ENDLESS = 1_000_000

@@ -7,7 +7,7 @@ from typing import Any
 
 from schemas import topics
 from services.messaging.avro import encoder, header
-from services.pos_simulator import Options, Simulation
+from services.pos_simulator.simulation import Options, Simulation
 from tests.support.builders import IDS, invoice
 
 _YEAR = 365 * 24 * 3_600_000

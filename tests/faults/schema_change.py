@@ -13,7 +13,7 @@ import fastavro
 import schemas
 from schemas import topics
 from services.messaging.avro import header
-from services.pos_simulator import Options, Simulation
+from services.pos_simulator.simulation import Options, Simulation
 from tests.faults.alone import Scenario
 from tests.faults.environment import Environment
 from tests.faults.poison import Message

@@ -15,7 +15,7 @@ from infra.demo.comparison import Nature
 from infra.local.stack import Service
 from schemas import topics
 from schemas.topics import Topic
-from services.pos_simulator import Options, Simulation
+from services.pos_simulator.simulation import Options, Simulation
 from tests.faults.auditor import audit
 from tests.faults.clerks import Answers, Clerks
 from tests.faults.environment import Environment, paused

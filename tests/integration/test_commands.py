@@ -21,7 +21,7 @@ from services.commands.log import KafkaCommandLog, mark_of
 from services.domain.events import Purchase
 from services.messaging.administration import create_topics
 from services.settings import Settings
-from tests.support.builders import kind
+from tests.support.builders import problem_type
 from tests.support.kafka import headers_of, read_all, records_of
 from tests.support.loyalty_query import Accounts, KafkaLoyaltyQuery
 from tests.support.processes import DEADLINE_SECONDS, ApiProcess
@@ -114,8 +114,8 @@ def test_every_instance_runs_a_command_exactly_once(
                 )
             again = redeem(second, f"k-{number}")
             assert (answer.status_code, answer.content) == (again.status_code, again.content)
-            assert "idempotency-key-reused" == kind(redeem(second, f"k-{number}", "10.01"), 422)
-        assert "insufficient-points" == kind(redeem(instances[0], "k-9", "25.01"), 409)
+            assert "idempotency-key-reused" == problem_type(redeem(second, f"k-{number}", "10.01"), 422)
+        assert "insufficient-points" == problem_type(redeem(instances[0], "k-9", "25.01"), 409)
 
         redemption = answer.json()["RedemptionID"]
         ended = [ask(api, "POST", f"/v1/redemptions/{redemption}/capture") for api in instances]
@@ -150,7 +150,7 @@ def test_parallel_commands_never_overspend(start: Callable[[str], ApiProcess], d
     def final(number: int) -> httpx.Response:
         answer = patiently(number)
         deadline = time.monotonic() + DEADLINE_SECONDS
-        while answer.status_code == 409 and kind(answer, 409) == "command-in-flight":
+        while answer.status_code == 409 and problem_type(answer, 409) == "command-in-flight":
             assert time.monotonic() < deadline
             answer = patiently(number)
         return answer
@@ -174,7 +174,7 @@ def test_a_slow_decision_can_be_polled(start: Callable[[str], ApiProcess], decid
     where = answer.headers["location"]
     assert (202, "pending") == (answer.status_code, answer.json()["Status"])
     assert 202 == api.http.get(where).status_code
-    assert "command-in-flight" == kind(redeem(api, "slow"), 409)
+    assert "command-in-flight" == problem_type(redeem(api, "slow"), 409)
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(until, lambda: api.http.get(where, params={"timeout": 20}), 200)
@@ -198,7 +198,7 @@ def test_a_command_survives_the_death_of_its_instance(
     until(lambda: api.http.get(f"/v1/commands/{identity}"), 202)
 
     early = redeem(api, "lost")
-    assert "command-in-flight" == kind(early, 409)
+    assert "command-in-flight" == problem_type(early, 409)
     assert 1 <= int(early.headers["retry-after"]) <= 30
     with decider:
         answer = until(lambda: redeem(api, "lost"), 201)
@@ -239,7 +239,7 @@ def test_an_outage_of_kafka_leaves_no_partial_command(tmp_path: Path) -> None:
             away = redeem(api, "away")
             assert 503 == away.status_code
             # The problem depends on the length of the outage.
-            assert kind(away, 503) in {"kafka-unavailable", "owner-in-doubt", "rebalancing"}
+            assert problem_type(away, 503) in {"kafka-unavailable", "owner-in-doubt", "rebalancing"}
             assert int(away.headers["retry-after"]) >= 1
 
             broker.start()

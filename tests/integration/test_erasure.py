@@ -15,6 +15,7 @@ from tests.support.kafka import publish_commands, publish_invoices, read_all, re
 from tests.support.ledger import bytes_of
 from tests.support.processes import ApiProcess, run_to_the_end, running_ledger
 
+STATE_VARIABLES = [ACCOUNTS, "timers", "waiting", "later", "postponed"]
 CARD, FRIEND = "9265846829", "4629185211"
 
 
@@ -28,7 +29,7 @@ def spark_state_text(spark: SparkSession, settings: Settings) -> list[str]:
     }
     rows = []
     for operator, name in operators.items():
-        variables = [ACCOUNTS, "timers", "waiting"] if name.startswith("transformWithState") else [None]
+        variables = STATE_VARIABLES if name.startswith("transformWithState") else [None]
         for variable in variables:
             options = {"operatorId": operator} | ({"stateVarName": variable} if variable else {})
             rows += map(str, spark.read.format("statestore").options(**options).load(checkpoint).collect())

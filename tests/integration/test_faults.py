@@ -18,7 +18,7 @@ from schemas import topics
 from services.domain.events import Adjust, Capture, Reserve, Transfer, Void
 from services.messaging.avro import encoder
 from services.messaging.clients import admin
-from services.pos_simulator import Options, Simulation
+from services.pos_simulator.simulation import Options, Simulation
 from services.settings import Settings
 from tests.faults import poison
 from tests.faults.auditor import audit

@@ -16,8 +16,8 @@ from schemas import topics
 from services.cli import app
 from services.messaging import clients, headers
 from services.messaging.publishing import PublishError, connected_producer, publish
-from services.pos_simulator import Options, Simulation
 from services.pos_simulator.replay import Recorded, Written
+from services.pos_simulator.simulation import Options, Simulation
 from services.settings import Settings
 from tests.support.kafka import read_all
 

@@ -10,9 +10,11 @@ from confluent_kafka import TopicPartition
 
 from pipelines.checkpoints import lock
 from pipelines.checkpoints.manifest import CheckpointMismatchError
+from pipelines.checkpoints.retention import RecordsLostError
 from pipelines.queries.archive import ARCHIVE
 from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation.audit import audit
+from pipelines.reconciliation.context import ArchiveError
 from pipelines.reconciliation.rebuild import RebuildError, rebuild
 from schemas import topics
 from services.audit.facts import Source
@@ -108,3 +110,33 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
         each["Sequence"] for each in unique_records_of(settings, topics.LOYALTY).values() if each["CustomerCardNo"] == A
     )
     assert list(range(1, len(sequences) + 1)) == sequences
+
+
+@pytest.mark.usefixtures("topics_created")
+@pytest.mark.timeout(900)
+def test_an_archive_with_a_gap_or_another_key_is_refused(spark, settings, tmp_path):
+    """Defect 2: after an accepted loss the archive lacks events, and a rebuild must not make accounts of the others."""
+    settings = settings.model_copy(update={"pseudonym_key_file": tmp_path / "monday.key"})
+    publish_invoices(settings, invoice("I1", A, 1000.0))
+    run_to_the_end(spark, settings, LOYALTY, ARCHIVE)
+    publish_invoices(settings, invoice("I2", A, 500.0))
+    run_to_the_end(spark, settings, LOYALTY)
+    delete_records(settings, topics.POS_INVOICES)
+    publish_invoices(settings, invoice("I3", A, 100.0))
+    with pytest.raises(RecordsLostError, match="pos-invoices"):
+        run_to_the_end(spark, settings, ARCHIVE)
+    run_to_the_end(spark, settings.model_copy(update={"accept_data_loss": True}), ARCHIVE)
+    run_to_the_end(spark, settings, LOYALTY, ARCHIVE)
+    delete_records(settings, topics.POS_INVOICES)
+
+    with pytest.raises(
+        RebuildError, match=r"archive .* lacks .*pos-invoices \d from offset 1 to 1, which retention deleted"
+    ):
+        rebuild(reconciliation_context(spark, settings), archive=True)
+    assert Path(LOYALTY.checkpoint(settings)).exists(), "a refusal changes nothing"
+
+    tuesday = settings.model_copy(update={"pseudonym_key_file": tmp_path / "tuesday.key"})
+    with pytest.raises(CheckpointMismatchError, match="pseudonym_key"):
+        run_to_the_end(spark, tuesday, ARCHIVE)
+    with pytest.raises(ArchiveError, match="LOYALTY_PSEUDONYM_KEY_FILE"):
+        rebuild(reconciliation_context(spark, tuesday), archive=True)

@@ -114,7 +114,7 @@ def shop(store_id: str, city: str) -> StoreRecord:
     return STORES, store_id, {"StoreID": store_id, "Name": f"{city} 1", "City": city, "State": "Kerala"}
 
 
-def kind(response: httpx.Response, status: int) -> str:
+def problem_type(response: httpx.Response, status: int) -> str:
     """The last part of the problem's type. Fails unless the response is a problem with this status."""
     assert status == response.status_code, response.text
     assert "application/problem+json" == response.headers["content-type"]

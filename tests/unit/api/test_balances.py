@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.support.builders import kind
+from tests.support.builders import problem_type
 
 Write = Callable[[str, str, int], None]
 
@@ -60,8 +60,8 @@ def test_takes_any_card_that_a_path_segment_can_hold(client: TestClient, write: 
 @pytest.mark.usefixtures("write")
 def test_unknown_customer(client: TestClient) -> None:
     """404 unknown-customer differs from 404 unknown-route."""
-    assert kind(client.get("/v1/customers/nobody/balance"), 404) == "unknown-customer"
-    assert kind(client.get("/v1/customers/nobody/balances"), 404) == "unknown-route"
+    assert problem_type(client.get("/v1/customers/nobody/balance"), 404) == "unknown-customer"
+    assert problem_type(client.get("/v1/customers/nobody/balances"), 404) == "unknown-route"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_nothing_is_served_before_the_partition_is_open(client: TestClient) -> N
     """503 starting, with Retry-After."""
     answer = client.get("/v1/customers/A/balance")
 
-    assert kind(answer, 503) == "starting"
+    assert problem_type(answer, 503) == "starting"
     assert int(answer.headers["retry-after"]) >= 1
 
 
@@ -166,5 +166,5 @@ def test_nothing_is_served_from_a_closed_store(client: TestClient, feed: Any, wr
     for task in feed.store.tasks.values():
         task.store.close()
 
-    assert kind(client.get("/v1/customers/A/balance"), 503) == "stopping"
-    assert kind(client.get("/v1/customers/A/balance?minSequence=2&timeout=1"), 503) == "stopping"
+    assert problem_type(client.get("/v1/customers/A/balance"), 503) == "stopping"
+    assert problem_type(client.get("/v1/customers/A/balance?minSequence=2&timeout=1"), 503) == "stopping"

@@ -17,7 +17,7 @@ from services.domain.account.processor import process
 from services.domain.entries import Kind
 from services.domain.programme import Programmes
 from services.messaging.avro import Record, encoder
-from tests.support.builders import CARD, IDS, kind
+from tests.support.builders import CARD, IDS, problem_type
 from tests.support.clusters import Instance
 from tests.support.loyalty_query import Scene, play
 from tests.support.openapi import assert_responses_are_documented
@@ -56,7 +56,7 @@ def test_an_invalid_command_is_refused_before_it_is_sent(path: str, body: dict[s
             content=json.dumps(body).encode(),  # httpx does not encode half a surrogate pair, but a client may
             headers={"Idempotency-Key": "k", "content-type": "application/json"},
         )
-        assert "invalid-parameters" == kind(answer, 422)
+        assert "invalid-parameters" == problem_type(answer, 422)
         assert answer.json()["errors"]
 
     scene = play(steps)
@@ -67,20 +67,20 @@ def test_the_idempotency_key_is_required_and_printable() -> None:
     """400 without a key. 422 for a key that is empty, too long or not ASCII. 413 for a body that is too large."""
 
     async def steps(scene: Scene) -> None:
-        assert "idempotency-key-missing" == kind(await scene.redeem(key=None), 400)  # type: ignore[arg-type]
+        assert "idempotency-key-missing" == problem_type(await scene.redeem(key=None), 400)  # type: ignore[arg-type]
         url = f"{scene.group.instances[0].url}/v1/customers/{CARD}/redemptions"
         for key in ("", "x" * 256, "café".encode(), b"a\x7f"):
             answer = await scene.http.post(url, json={"points": "1"}, headers={"Idempotency-Key": key})
-            assert "invalid-parameters" == kind(answer, 422)
+            assert "invalid-parameters" == problem_type(answer, 422)
         huge = await scene.http.post(url, content=b"x" * 20_000, headers={"Idempotency-Key": "k"})
-        assert ("body-too-large", 16_384) == (kind(huge, 413), huge.json()["limit"])
+        assert ("body-too-large", 16_384) == (problem_type(huge, 413), huge.json()["limit"])
 
         async def drops() -> Any:
             for _ in range(20):
                 yield b"x" * 1_000
 
         hidden = await scene.http.post(url, content=drops(), headers={"Idempotency-Key": "k"})
-        assert "body-too-large" == kind(hidden, 413)
+        assert "body-too-large" == problem_type(hidden, 413)
 
     scene = play(steps)
     assert ([], []) == (scene.sent, scene.marks)

@@ -11,7 +11,7 @@ from schemas.topics import LOYALTY_BALANCES
 from services.commands.log import mark_of
 from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
-from tests.support.builders import CARD, kind
+from tests.support.builders import CARD, problem_type
 from tests.support.clusters import damage
 from tests.support.loyalty_query import Scene, play
 
@@ -56,8 +56,8 @@ def test_a_redemption_is_captured_or_made_void() -> None:
         assert ("capture", "-10.00", first) == tuple(
             captured.json()[name] for name in ("Kind", "Points", "RedemptionID")
         )
-        assert "unknown-redemption" == kind(late, 409)
-        assert ["unknown-redemption"] * 2 == [kind(unknown, 404), kind(no_redemption, 404)]
+        assert "unknown-redemption" == problem_type(late, 409)
+        assert ["unknown-redemption"] * 2 == [problem_type(unknown, 404), problem_type(no_redemption, 404)]
         balance = await scene.balance()
         assert ("15.00", "15.00", "0.00") == tuple(
             balance[f"{part}LoyaltyPoints"] for part in ("Total", "Available", "Reserved")
@@ -77,7 +77,7 @@ def test_points_are_corrected_by_hand() -> None:
         forced = await scene.ask("POST", path, {"points": "-5.01", "allowNegative": True, **words}, "k-3")
 
         assert [201, 201] == [given.status_code, forced.status_code]
-        assert "insufficient-points" == kind(refused, 409)
+        assert "insufficient-points" == problem_type(refused, 409)
         assert ("5.00", "refused") == tuple(refused.json()[name] for name in ("AvailableLoyaltyPoints", "Status"))
         assert "-0.01" == (await scene.balance())["TotalLoyaltyPoints"]
         assert ("goodwill", "clerk 7") == (scene.sent[0]["Reason"], scene.sent[0]["Actor"])
@@ -94,7 +94,7 @@ def test_points_are_given_to_another_customer() -> None:
         same = await scene.ask("POST", "/v1/transfers", {"from": CARD, "to": CARD, "points": "1"}, "k-2")
 
         assert (201, "transfer", "-10.00") == (sent.status_code, sent.json()["Kind"], sent.json()["Points"])
-        assert "same-customer" == kind(same, 409)
+        assert "same-customer" == problem_type(same, 409)
         assert ("15.00", "10.00") == (
             (await scene.balance())["TotalLoyaltyPoints"],
             (await scene.balance("4711"))["TotalLoyaltyPoints"],
@@ -116,8 +116,8 @@ def test_an_erased_customer_is_unknown_and_begins_anew() -> None:
         assert erased.json() == again.json()
         assert CARD not in erased.text
         gone = await scene.ask("GET", f"/v1/customers/{CARD}/balance", key=None)
-        assert "unknown-customer" == kind(gone, 404)
-        assert "unknown-command" == kind(await scene.ask("GET", before.headers["location"], key=None), 404)
+        assert "unknown-customer" == problem_type(gone, 404)
+        assert "unknown-command" == problem_type(await scene.ask("GET", before.headers["location"], key=None), 404)
         scene.earn("3.00")
         balance = await scene.balance()
         assert ("3.00", 1) == (balance["TotalLoyaltyPoints"], balance["Sequence"])
@@ -151,12 +151,12 @@ def test_the_same_key_with_another_body_is_refused() -> None:
         scene.earn("25.00")
         scene.decides = False
         assert 202 == (await scene.redeem("10.00", query="?timeout=0")).status_code
-        assert "idempotency-key-reused" == kind(await scene.redeem("10.01"), 422)
+        assert "idempotency-key-reused" == problem_type(await scene.redeem("10.01"), 422)
         scene.decide()
-        assert "idempotency-key-reused" == kind(await scene.redeem("10.01"), 422)
+        assert "idempotency-key-reused" == problem_type(await scene.redeem("10.01"), 422)
         scene.decides = True
         other = await scene.ask("POST", "/v1/customers/4711/redemptions", {"points": "10.01"})
-        assert "insufficient-points" == kind(other, 409)
+        assert "insufficient-points" == problem_type(other, 409)
         assert 2 == len(scene.sent)
 
     play(steps)
@@ -180,7 +180,7 @@ def test_after_the_timeout_the_client_is_told_where_to_ask() -> None:
         decided = await waiting
         assert (200, "done") == (decided.status_code, decided.json()["Status"])
         assert decided.json() == (await scene.redeem()).json()
-        assert "unknown-command" == kind(await scene.ask("GET", "/v1/commands/nothing"), 404)
+        assert "unknown-command" == problem_type(await scene.ask("GET", "/v1/commands/nothing"), 404)
 
     play(steps)
 
@@ -195,7 +195,7 @@ def test_a_repetition_in_flight_is_refused() -> None:
         await scene.until_sent(1)
         second = await scene.redeem()
 
-        assert "command-in-flight" == kind(second, 409)
+        assert "command-in-flight" == problem_type(second, 409)
         assert 1 <= int(second.headers["retry-after"]) <= service.SEND_AGAIN_SECONDS
         scene.decide()
         assert 201 == (await first).status_code
@@ -242,14 +242,14 @@ def test_an_outage_of_kafka_leaves_no_partial_command(lost: str) -> None:
 
         setattr(log, lost, fail)
         answer = await scene.redeem()
-        assert "kafka-unavailable" == kind(answer, 503)
+        assert "kafka-unavailable" == problem_type(answer, 503)
         wait = int(answer.headers["retry-after"])
         setattr(log, lost, working)
         again = await scene.redeem()
         if lost == "on_mark":
             assert (1, 201) == (wait, again.status_code)
         else:
-            assert "command-in-flight" == kind(again, 409)
+            assert "command-in-flight" == problem_type(again, 409)
             assert int(again.headers["retry-after"]) <= wait == service.SEND_AGAIN_SECONDS
         assert "25.00" == (await scene.balance())["TotalLoyaltyPoints"]
 
@@ -312,7 +312,7 @@ def test_concurrent_repetitions_send_one_command() -> None:
 
         assert {201, 409} >= {each.status_code for each in answers}
         assert 1 == len({each.content for each in answers if each.status_code == 201})
-        assert {"command-in-flight"} >= {kind(each, 409) for each in answers if each.status_code == 409}
+        assert {"command-in-flight"} >= {problem_type(each, 409) for each in answers if each.status_code == 409}
         assert 1 == len(scene.sent) == len(scene.marks)
 
     play(steps, size=3)
@@ -331,10 +331,10 @@ def test_no_standby_replaces_the_owner() -> None:
         sent = len(scene.sent)
 
         scene.group.dead.add(scene.group.instances[1].url)
-        assert "owner-unreachable" == kind(await scene.redeem("0.01", others), 502)
+        assert "owner-unreachable" == problem_type(await scene.redeem("0.01", others), 502)
         scene.group.instances[0].membership.lease_holds = False
         in_doubt = await scene.redeem("0.01", mine)
-        assert "owner-in-doubt" == kind(in_doubt, 503)
+        assert "owner-in-doubt" == problem_type(in_doubt, 503)
         assert "1" == in_doubt.headers["retry-after"]
         assert sent == len(scene.sent)
 
@@ -373,7 +373,7 @@ def test_an_instance_limits_its_commands_in_flight(monkeypatch: pytest.MonkeyPat
         waiting = [asyncio.create_task(scene.redeem("1", str(number))) for number in range(3)]
         await scene.until_sent(3)
         answer = await scene.redeem("1", "3")
-        assert ("too-many-commands", "1") == (kind(answer, 503), answer.headers["retry-after"])
+        assert ("too-many-commands", "1") == (problem_type(answer, 503), answer.headers["retry-after"])
         scene.decides = True
         scene.decide()
         assert [201] * 3 == [(await each).status_code for each in waiting]
@@ -397,7 +397,7 @@ def test_command_slots_are_released_after_store_errors(monkeypatch: pytest.Monke
         for task in tasks:
             damage(task)
         assert [202] * 3 == [(await each).status_code for each in waiting]
-        assert "restoring" == kind(await scene.redeem("1", "0"), 503)
+        assert "restoring" == problem_type(await scene.redeem("1", "0"), 503)
 
         for task, state in zip(tasks, whole, strict=True):  # as the rebuild does
             vars(task.store).clear()
@@ -420,7 +420,7 @@ def test_a_damaged_store_of_decisions_is_a_problem() -> None:
         for task in scene.group.instances[0].stores["decisions"].tasks.values():
             damage(task)
         for _ in range(2):
-            assert "restoring" == kind(await scene.ask("GET", where), 503)
-            assert "restoring" == kind(await scene.redeem(), 503)
+            assert "restoring" == problem_type(await scene.ask("GET", where), 503)
+            assert "restoring" == problem_type(await scene.redeem(), 503)
 
     play(steps)

@@ -14,7 +14,7 @@ from services.state_stores.assignment import ChangelogPartition, Role
 from services.state_stores.contract import Checkpoint
 from services.state_stores.definition import VersionedValue
 from services.state_stores.rocksdb import RocksDbStorePartition, RocksDbTuning
-from tests.support.builders import balance, kind
+from tests.support.builders import balance, problem_type
 from tests.support.clusters import Callers, Group, damage
 
 CARDS = [f"C{number:02}" for number in range(12)]
@@ -94,7 +94,7 @@ def test_other_instances_forward_to_the_owner_once() -> None:
         assert [direct.headers[name] for name in same] == [forwarded.headers[name] for name in same]
         assert [URLS[1]] == [f"http://{each.url.netloc.decode()}" for each in hops(group)]
         for number in range(3):
-            assert "unknown-customer" == kind(await callers.get(number, "/v1/customers/nobody/balance"), 404)
+            assert "unknown-customer" == problem_type(await callers.get(number, "/v1/customers/nobody/balance"), 404)
 
     run(group, steps)
 
@@ -125,9 +125,9 @@ def test_a_forwarded_request_is_never_forwarded_again() -> None:
     async def steps(callers: Callers) -> None:
         for role, number, expected in [("active", 2, "not-the-owner"), ("active", 0, "not-the-owner")]:
             answer = await callers.http.get(URLS[number] + path(group, 1), headers={"Loyalty-Forwarded-To": role})
-            assert expected == kind(answer, 421)
+            assert expected == problem_type(answer, 421)
         standby = {"Loyalty-Forwarded-To": "standby"}
-        assert "starting" == kind(await callers.http.get(URLS[0] + path(group, 1), headers=standby), 503)
+        assert "starting" == problem_type(await callers.http.get(URLS[0] + path(group, 1), headers=standby), 503)
         assert (200, "2", "standby", "true") == summary(
             await callers.http.get(URLS[2] + path(group, 1), headers=standby)
         )
@@ -176,7 +176,7 @@ def test_no_instance_responds(failure: str, status: int, expected: str) -> None:
     async def steps(callers: Callers) -> None:
         getattr(group, failure).update(URLS[1:])
         answer = await callers.get(0, path(group, 1))
-        assert expected == kind(answer, status)
+        assert expected == problem_type(answer, status)
         assert URLS[1:] == answer.json()["tried"]
         assert int(answer.headers["retry-after"]) >= 1
 
@@ -220,7 +220,7 @@ def test_without_owner_and_copies_the_client_is_told_to_wait() -> None:
         members = tuple(Member(str(number), url, frozenset()) for number, url in enumerate(URLS))
         first.membership.view = GroupView(members, stable=True, asked_at=boot_seconds())
         answer = await callers.get(0, path(group, 1))
-        assert "rebalancing" == kind(answer, 503)
+        assert "rebalancing" == problem_type(answer, 503)
         assert int(answer.headers["retry-after"]) >= 1
 
     run(group, steps)
@@ -240,7 +240,7 @@ def test_a_standby_serves_while_the_new_owner_restores() -> None:
             if instance.url != URLS[2]:
                 instance.reports.note(group.instances[2].local.report())
         for number in range(3):
-            assert "restoring" == kind(await callers.get(number, path(group, 1)), 503)
+            assert "restoring" == problem_type(await callers.get(number, path(group, 1)), 503)
 
     run(group, steps)
 
@@ -259,7 +259,7 @@ def test_a_standby_serves_for_a_damaged_copy() -> None:
         assert "Corruption: block checksum mismatch" == copy.store.damage
         damage(group.instances[2].stores["customer-balances"].tasks[1])
         for number in range(3):
-            assert "restoring" == kind(await callers.get(number, path(group, 1)), 503)
+            assert "restoring" == problem_type(await callers.get(number, path(group, 1)), 503)
 
     run(group, steps)
 
@@ -311,7 +311,7 @@ def test_a_damaged_copy_is_reported_as_not_restored() -> None:
         (held,) = [each for each in damaged.local.report().partitions if each.store == "customer-balances"][1:]
         assert (1, False) == (held.partition, held.restored)
         ready = await callers.get(1, "/readyz")
-        assert "not-ready" == kind(ready, 503)
+        assert "not-ready" == problem_type(ready, 503)
         reports = {(each["store"], each["partition"]): each for each in ready.json()["partitions"]}
         report = reports["customer-balances", 1]
         assert (False, None, "Corruption: block checksum mismatch") == tuple(
@@ -335,10 +335,10 @@ def test_max_lag_bounds_the_lag_of_a_standby() -> None:
         for number in (0, 2):
             assert (200, "2", "standby", "true") == summary(await callers.get(number, path(group, 1, "?maxLag=3")))
             refused = await callers.get(number, path(group, 1, "?maxLag=2"))
-            assert "too-stale" == kind(refused, 503)
+            assert "too-stale" == problem_type(refused, 503)
             assert (2, 3) == (refused.json()["maxLag"], refused.json()["lag"])
         copy.progress.end_asked_at -= 7200
-        assert "too-stale" == kind(await callers.get(0, path(group, 1, "?maxLag=3")), 503)
+        assert "too-stale" == problem_type(await callers.get(0, path(group, 1, "?maxLag=3")), 503)
 
     run(group, steps)
 
@@ -353,7 +353,7 @@ def test_an_owner_without_its_lease_serves_as_a_standby() -> None:
             assert (200, "1", "standby", "true") == summary(await callers.get(number, path(group, 1)))
         group.instances[1].stores["customer-balances"].tasks[1].progress.end_asked_at -= 7200
         for number in (0, 1):
-            assert "too-stale" == kind(await callers.get(number, path(group, 1, "?maxLag=0")), 503)
+            assert "too-stale" == problem_type(await callers.get(number, path(group, 1, "?maxLag=0")), 503)
 
     run(group, steps)
 
@@ -448,7 +448,7 @@ def test_the_sequence_is_not_reached_in_time() -> None:
     async def steps(callers: Callers) -> None:
         for number in range(3):
             answer = await callers.get(number, path(group, 1, "?minSequence=2&timeout=0.05"))
-            assert "sequence-not-reached" == kind(answer, 503)
+            assert "sequence-not-reached" == problem_type(answer, 503)
             assert (1, "1") == (answer.json()["currentSequence"], answer.headers["loyalty-served-by"][-6:-5])
 
     run(group, steps)
@@ -470,8 +470,8 @@ def test_discovery() -> None:
             ] == holders
             key = (await callers.get(number, f"/v1/stores/customer-balances/metadata/{card_of(group, 1)}")).json()
             assert {"store": "customer-balances", "partition": 1, "active": URLS[1], "standbys": [URLS[2]]} == key
-            assert "unknown-store" == kind(await callers.get(number, "/v1/stores/none/metadata"), 404)
-            assert "unknown-store" == kind(await callers.get(number, "/v1/stores/none/metadata/x"), 404)
+            assert "unknown-store" == problem_type(await callers.get(number, "/v1/stores/none/metadata"), 404)
+            assert "unknown-store" == problem_type(await callers.get(number, "/v1/stores/none/metadata/x"), 404)
             stores = (await callers.get(number, "/v1/stores")).json()["stores"]
             assert {"customer-balances", "stores"} <= {each["name"] for each in stores}
         group.dead.add(URLS[1])

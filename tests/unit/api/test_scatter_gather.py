@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from schemas.topics import LOYALTY_BALANCES
 from services.state_stores.assignment import ChangelogPartition, Role
-from tests.support.builders import MINUTE, NOON, balance, kind, sales, shop
+from tests.support.builders import MINUTE, NOON, balance, problem_type, sales, shop
 from tests.support.clusters import Callers, Group, damage
 
 BASE = "/v1/stores/customer-balances"
@@ -75,8 +75,8 @@ def test_one_key_is_found_from_anywhere() -> None:
                 owner = answer.json()["partition"]
                 assert (200, card) == (answer.status_code, answer.json()["key"])
                 assert f"http://instance-{owner}:8080" == answer.headers["loyalty-served-by"]
-            assert "unknown-key" == kind(await callers.get(number, f"{BASE}/keys/nobody"), 404)
-            assert "unknown-store" == kind(await callers.get(number, "/v1/stores/x/keys/nobody"), 404)
+            assert "unknown-key" == problem_type(await callers.get(number, f"{BASE}/keys/nobody"), 404)
+            assert "unknown-store" == problem_type(await callers.get(number, "/v1/stores/x/keys/nobody"), 404)
 
     run(three(), steps)
 
@@ -179,7 +179,7 @@ def test_a_client_bounds_the_lag() -> None:
             card for card in CARDS if group.instances[0].stores["customer-balances"].partition_of(card.encode()) == 1
         ]
         asked = await callers.post(0, f"{BASE}/keys?maxLag=0", {"keys": of_partition_1})
-        assert "too-stale" == kind(asked, 503)
+        assert "too-stale" == problem_type(asked, 503)
 
     run(group, steps)
 
@@ -199,7 +199,7 @@ def test_a_partial_answer_names_what_is_missing() -> None:
         count = (await callers.get(2, f"{BASE}/count")).json()
         assert (40 - len(lost), True, [1]) == (count["count"], count["partial"], count["missingPartitions"])
         asked = await callers.post(0, f"{BASE}/keys", {"keys": sorted(lost)})
-        assert "owner-unreachable" == kind(asked, 502)
+        assert "owner-unreachable" == problem_type(asked, 502)
         others = (await callers.post(0, f"{BASE}/keys", {"keys": sorted(set(CARDS) - lost)})).json()
         assert (False, []) == (others["partial"], others["missingPartitions"])
 
@@ -213,10 +213,10 @@ def test_invalid_requests_are_not_forwarded() -> None:
     async def steps(callers: Callers) -> None:
         group.dead |= {each.url for each in group.instances[1:]}
         for path in (f"{BASE}/all?limit=0", f"{BASE}/all?cursor=x", "/v1/stores/store-sales/windows/S1"):
-            assert "invalid-parameters" == kind(await callers.get(0, path), 422)
+            assert "invalid-parameters" == problem_type(await callers.get(0, path), 422)
         windows = f"{BASE}/windows/C01?from={NOON}&to={NOON}"
-        assert "not-windowed" == kind(await callers.get(0, windows), 400)
-        assert "invalid-parameters" == kind(await callers.post(0, f"{BASE}/keys", {"keys": 7}), 422)
+        assert "not-windowed" == problem_type(await callers.get(0, windows), 400)
+        assert "invalid-parameters" == problem_type(await callers.post(0, f"{BASE}/keys", {"keys": 7}), 422)
 
     run(group, steps)
 
@@ -227,7 +227,7 @@ def test_without_a_known_group_the_response_is_rebalancing() -> None:
 
     async def steps(callers: Callers) -> None:
         answer = await callers.get(0, f"{BASE}/all")
-        assert "rebalancing" == kind(answer, 503)
+        assert "rebalancing" == problem_type(answer, 503)
         assert int(answer.headers["retry-after"]) >= 1
 
     run(group, steps)
@@ -286,7 +286,7 @@ def test_the_local_form_asks_no_peer(query: str) -> None:
         away = next(
             card for card in CARDS if group.instances[0].stores["customer-balances"].partition_of(card.encode()) == 1
         )
-        assert "not-here" == kind(await callers.get(0, f"{BASE}/local/keys/{away}"), 421)
+        assert "not-here" == problem_type(await callers.get(0, f"{BASE}/local/keys/{away}"), 421)
 
     run(group, steps)
 
@@ -297,7 +297,7 @@ def test_a_deleted_key_is_gone_everywhere() -> None:
     group.write([(LOYALTY_BALANCES, "C39", None)])
 
     async def steps(callers: Callers) -> None:
-        assert "unknown-key" == kind(await callers.get(0, f"{BASE}/keys/C39"), 404)
+        assert "unknown-key" == problem_type(await callers.get(0, f"{BASE}/keys/C39"), 404)
         assert CARDS[20:39] == keys_of((await callers.get(1, "/v1/stores/top-customers/all")).json())
 
     run(group, steps)

@@ -11,7 +11,7 @@ from schemathesis import GenerationMode
 
 from schemas.topics import LOYALTY_BALANCES, STORES
 from services.state_stores.definition import VersionedValue
-from tests.support.builders import MINUTE, NOON, balance, kind, sales, shop
+from tests.support.builders import MINUTE, NOON, balance, problem_type, sales, shop
 from tests.support.clusters import Instance
 from tests.support.openapi import assert_responses_are_documented
 
@@ -107,10 +107,10 @@ def test_keys_may_be_any_text(client: TestClient, full: Instance, key: str) -> N
 @pytest.mark.usefixtures("full")
 def test_an_unknown_store_differs_from_an_unknown_key(client: TestClient) -> None:
     """Both are 404 with different types. The first one names all stores."""
-    assert kind(client.get(f"/v1/stores/{BALANCES}/local/keys/nobody"), 404) == "unknown-key"
+    assert problem_type(client.get(f"/v1/stores/{BALANCES}/local/keys/nobody"), 404) == "unknown-key"
     for path in ("keys/C01", "all", "range", "count", f"windows/x?from={NOON}&to={NOON}"):
         answer = client.get(f"/v1/stores/nothing/local/{path}")
-        assert kind(answer, 404) == "unknown-store"
+        assert problem_type(answer, 404) == "unknown-store"
         assert answer.json()["stores"] == [BALANCES, TOP, SALES, SHOPS, "decisions", "programmes"]
 
 
@@ -137,9 +137,9 @@ def test_bad_lists_of_keys(client: TestClient, body: str) -> None:
     post = f"/v1/stores/{BALANCES}/local/keys"
     headers = {"Content-Type": "application/json"}
 
-    assert kind(client.post(post, content=body, headers=headers), 422) == "invalid-parameters"
-    assert kind(client.post(post, json={"keys": ["x"] * 1001}), 422) == "invalid-parameters"
-    assert kind(client.post(post, content=b"\xff", headers=headers), 400) == "unreadable-body"
+    assert problem_type(client.post(post, content=body, headers=headers), 422) == "invalid-parameters"
+    assert problem_type(client.post(post, json={"keys": ["x"] * 1001}), 422) == "invalid-parameters"
+    assert problem_type(client.post(post, content=b"\xff", headers=headers), 400) == "unreadable-body"
 
 
 @pytest.mark.usefixtures("full")
@@ -204,7 +204,7 @@ def test_a_cursor_belongs_to_its_query(client: TestClient) -> None:
         f"{base}/range?prefix=C&cursor=",
     ):
         answer = client.get(path)
-        assert kind(answer, 422) == "invalid-parameters"
+        assert problem_type(answer, 422) == "invalid-parameters"
         assert answer.json()["errors"][0]["in"] == ["query", "cursor"]
 
 
@@ -216,7 +216,7 @@ def test_bad_parameters(client: TestClient, query: str) -> None:
     """422 names the parameter."""
     answer = client.get(f"/v1/stores/{BALANCES}/local/range?{query}")
 
-    assert kind(answer, 422) == "invalid-parameters"
+    assert problem_type(answer, 422) == "invalid-parameters"
     assert answer.json()["errors"][0]["in"][:2] == ["query", query.partition("=")[0]]
 
 
@@ -242,7 +242,7 @@ def test_a_derived_store_has_the_customers_above_the_threshold(client: TestClien
     full.write(*balance("C25", "999.99", 99))
     full.write(*balance("C00", "1000.00", 99))
 
-    assert kind(client.get(f"{base}/keys/C25"), 404) == "unknown-key"
+    assert problem_type(client.get(f"{base}/keys/C25"), 404) == "unknown-key"
     assert "1000.00" == client.get(f"{base}/keys/C00").json()["value"]["TotalLoyaltyPoints"]
     assert 11 == client.get(f"{base}/count").json()["count"]
 
@@ -289,10 +289,10 @@ def test_bad_windows(client: TestClient) -> None:
         (f"from=yesterday&to={NOON}", "from"),
     ):
         answer = client.get(f"{base}?{query}")
-        assert kind(answer, 422) == "invalid-parameters"
+        assert problem_type(answer, 422) == "invalid-parameters"
         assert answer.json()["errors"][0]["in"] == ["query", name]
     balances = client.get(f"/v1/stores/{BALANCES}/local/windows/C01?from={NOON}&to={NOON}")
-    assert kind(balances, 400) == "not-windowed"
+    assert problem_type(balances, 400) == "not-windowed"
 
 
 def test_a_missing_partition_is_named(client: TestClient, full: Instance) -> None:
@@ -303,7 +303,7 @@ def test_a_missing_partition_is_named(client: TestClient, full: Instance) -> Non
     assert task is not None
     base = f"/v1/stores/{BALANCES}/local"
 
-    assert kind(client.get(f"{base}/keys/C07"), 421) == "not-here"
+    assert problem_type(client.get(f"{base}/keys/C07"), 421) == "not-here"
     everything = client.get(f"{base}/all").json()
     assert (True, [gone]) == (everything["partial"], everything["missingPartitions"])
     assert 30 - task.store.count() == len(everything["entries"]) == client.get(f"{base}/count").json()["count"]
@@ -328,7 +328,7 @@ def test_nothing_is_served_before_the_restore(
         client.get(f"{base}/windows/S1?from={NOON}&to={NOON}"),
         client.post(f"{base}/keys", json={"keys": ["S1"]}),
     ):
-        assert kind(answer, 503) == expected
+        assert problem_type(answer, 503) == expected
         assert int(answer.headers["retry-after"]) >= 1
 
 
@@ -346,7 +346,7 @@ def test_a_closed_store_is_stopping(client: TestClient, full: Instance) -> None:
     base = f"/v1/stores/{BALANCES}/local"
 
     for answer in (client.get(f"{base}/keys/C01"), client.get(f"{base}/all"), client.get(f"{base}/count")):
-        assert kind(answer, 503) == "stopping"
+        assert problem_type(answer, 503) == "stopping"
 
 
 @pytest.mark.usefixtures("full")

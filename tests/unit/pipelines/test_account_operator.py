@@ -1,46 +1,70 @@
-"""The loyalty query's processor, on the state calls it makes."""
+"""The operator of the loyalty query, with the state calls that it makes."""
 
+import pickle
+from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+
+from pyspark.serializers import pickle_protocol
+from pyspark.sql import Row
 
 from pipelines.accounts.operator import AccountOperator
 from pipelines.accounts.records import rows_of, writer_ids
+from pipelines.accounts.timers import PART_SIZE
+from pipelines.sources.clock import TIMER_DELAY
 from services.codecs.events import command_record
-from services.domain.account.processor import advance, process
-from services.domain.events import Erase, Purchase
+from services.codecs.state import decode_account
+from services.domain.account.processor import Account, advance, process
+from services.domain.events import Capture, Erase, Event, Purchase, Reserve
 from services.domain.programme import Programme, Programmes
 from services.messaging.avro import record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
-from tests.support.state_server import state_server
+from tests.support.state_server import StateServer, state_server
 
-DAY = 24 * 3600 * 1000
+MINUTE = 60_000
+DAY = 24 * 60 * MINUTE
 IDS = FolderSchemaIds()
 INTERVAL = 10_000
+T = 1_770_000_000_000
+"""A time that is a multiple of the interval."""
+
+CardEvent = tuple[str, Event]
+
+
+def dump(row: tuple[object, ...]) -> bytes:
+    """Keys and values as the operator stores them."""
+    return pickle.dumps(row, pickle_protocol)
+
+
+def load(value: bytes) -> Any:
+    return pickle.loads(value)  # noqa: S301  # from the operator under test
 
 
 @contextmanager
-def a_bucket(tmp_path, programmes):
-    """The processor with the state of one bucket, and what is kept there."""
+def open_bucket(tmp_path: Path, programmes: Programmes) -> Iterator[tuple[AccountOperator, StateServer]]:
+    """The operator with the state of one bucket, and the server that stores it."""
     with state_server(tmp_path / "socket") as (handle, server):
-        processor = AccountOperator(programmes, writer_ids(IDS), INTERVAL)
-        processor.init(handle)
-        yield processor, server
+        operator = AccountOperator(programmes, writer_ids(IDS), INTERVAL)
+        operator.init(handle)
+        yield operator, server
 
 
-def bought(card, number, time, amount="100"):
+def purchase(card: str, number: str, time: int, amount: str = "100") -> CardEvent:
     return card, Purchase(time, number, Decimal(amount))
 
 
-def batch(processor, *events):
-    """The rows that these events, each with its card, lead to."""
+def process_batch(operator: AccountOperator, *events: CardEvent) -> list[Row]:
+    """The rows of these events, each with its card."""
     rows = [
-        SimpleNamespace(CustomerCardNo=card, append_time=e.append_time, event=framed(card, e)) for card, e in events
+        SimpleNamespace(CustomerCardNo=card, append_time=e.append_time, event=encode(card, e)) for card, e in events
     ]
-    return list(processor.handleInputRows((1,), iter(rows), None))
+    return list(operator.handleInputRows((1,), iter(rows), None))
 
 
-def framed(card, event):
+def encode(card: str, event: Event) -> bytes:
     if isinstance(event, Purchase):
         record = {"InvoiceNumber": event.invoice_number, "TotalAmount": float(event.total_amount)}
         encode = record_encoder("Purchase", IDS.id_of("Purchase"))
@@ -48,18 +72,45 @@ def framed(card, event):
     return record_encoder("LoyaltyCommand", IDS.id_of("LoyaltyCommand"))(command_record(card, event))
 
 
-def wakes(processor, timer, now):
-    """The rows that a timer leads to."""
-    values = SimpleNamespace(getCurrentProcessingTimeInMs=lambda: now)
-    return list(processor.handleExpiredTimer((1,), values, SimpleNamespace(getExpiryTimeInMs=lambda: timer)))
+def set_clock(operator: AccountOperator, read_until: int) -> None:
+    row = SimpleNamespace(CustomerCardNo=None, append_time=read_until, event=None)
+    assert [] == list(operator.handleInputRows((1,), iter([row]), None))
 
 
-def test_customers_of_a_bucket_are_decided_each_alone(tmp_path):
-    """Together they get the rows that each would get by itself, batch after batch, in the order of the cards."""
+def fire(operator: AccountOperator, timer: int, batch_time: int) -> Iterator[Row]:
+    """Let one of Spark's timers expire."""
+    values = SimpleNamespace(getCurrentProcessingTimeInMs=lambda: batch_time)
+    return operator.handleExpiredTimer((1,), values, SimpleNamespace(getExpiryTimeInMs=lambda: timer))
+
+
+def fire_all(operator: AccountOperator, server: StateServer, batch_time: int) -> list[Row]:
+    """Let all of Spark's timers up to this time expire, as Spark does in a micro-batch."""
+    rows: list[Row] = []
+    for timer in sorted(timer for timer in server.timers if timer <= batch_time):
+        rows += fire(operator, timer, batch_time)
+        server.timers.discard(timer)
+    return rows
+
+
+def account_of(server: StateServer, card: str) -> Account:
+    account, _ = load(server.kept["accounts"][dump((card,))])
+    return decode_account(bytes(account))
+
+
+def listed_cards(server: StateServer) -> dict[int, list[list[str]]]:
+    """By timer, the cards of its parts."""
+    parts: dict[int, list[list[str]]] = {}
+    for key, value in server.kept["waiting"].items():
+        parts.setdefault(load(key)[0], []).append(load(value)[0])
+    return parts
+
+
+def test_cards_of_a_bucket_are_processed_independently(tmp_path):
+    """Together they give the rows that each gives alone, in each batch, in the order of the cards."""
     programmes = Programmes()
     batches = [
-        [bought("b", "1", 1), bought("a", "2", 2), bought("b", "3", 3)],
-        [bought("c", "4", 4), bought("b", "5", 5), bought("b", "1", 6)],
+        [purchase("b", "1", 1), purchase("a", "2", 2), purchase("b", "3", 3)],
+        [purchase("c", "4", 4), purchase("b", "5", 5), purchase("b", "1", 6)],
     ]
     accounts, expected = {}, []
     for events in batches:
@@ -68,32 +119,122 @@ def test_customers_of_a_bucket_are_decided_each_alone(tmp_path):
             outcome = process(accounts.get(card), own, programmes, card)
             accounts[card] = outcome.account
             expected += rows_of(card, outcome, writer_ids(IDS))
-    with a_bucket(tmp_path, programmes) as (processor, _):
-        assert expected == [row for events in batches for row in batch(processor, *events)]
+    with open_bucket(tmp_path, programmes) as (operator, _):
+        assert expected == [row for events in batches for row in process_batch(operator, *events)]
 
 
-def test_of_an_erased_customer_nothing_stays(tmp_path):
-    """Neither the account nor the name that a timer would call; others of the bucket keep both."""
-    with a_bucket(tmp_path, Programmes((Programme(valid_for=365 * DAY),))) as (processor, server):
-        batch(processor, bought("4711", "1", 1), bought("4712", "2", 1))
-        batch(processor, ("4711", Erase(append_time=2, command_id="C1")))
+def test_the_state_has_nothing_of_an_erased_customer(tmp_path):
+    """Neither the account nor its timers stay. Other customers of the bucket keep both."""
+    with open_bucket(tmp_path, Programmes((Programme(valid_for=365 * DAY),))) as (operator, server):
+        for card in ("4711", "4712"):
+            process_batch(operator, purchase(card, card, T))
+            process_batch(operator, (card, Reserve(append_time=T + 1, command_id=f"R{card}", points=1)))
+        process_batch(operator, ("4711", Erase(append_time=T + 2, command_id="C1")))
         kept = {name: b"".join([*state, *state.values()]) for name, state in server.kept.items()}
-        assert {"accounts": False, "timers": False, "waiting": False} == {n: b"4711" in k for n, k in kept.items()}
-        assert {"accounts": True, "timers": False, "waiting": True} == {n: b"4712" in k for n, k in kept.items()}
+        assert [] == [name for name, state in kept.items() if b"4711" in state]
+        assert {"accounts", "waiting", "later"} == {name for name, state in kept.items() if b"4712" in state}
 
 
-def test_a_timer_wakes_whom_it_was_set_for(tmp_path):
-    """Those whose points are due then, from however many batches, each once; afterwards it knows nobody."""
+def test_a_timer_processes_the_cards_that_it_lists(tmp_path):
+    """These are all cards with points due then, from any batch, each once. Afterwards the timer is gone."""
     programmes = Programmes((Programme(pending=DAY),))
-    with a_bucket(tmp_path, programmes) as (processor, server):
-        batch(processor, bought("4711", "1", 1))
-        batch(processor, bought("4712", "2", 2), bought("4713", "3", 2 + INTERVAL))
+    with open_bucket(tmp_path, programmes) as (operator, server):
+        process_batch(operator, purchase("4711", "1", 1))
+        process_batch(operator, purchase("4712", "2", 2), purchase("4713", "3", 2 + INTERVAL))
         first, second = sorted(server.timers)
         expected = []
         for card, number, time in (("4711", "1", 1), ("4712", "2", 2)):
-            account = process(None, [bought(card, number, time)[1]], programmes, card).account
+            account = process(None, [purchase(card, number, time)[1]], programmes, card).account
             expected += rows_of(card, advance(account, first, programmes), writer_ids(IDS))
-        assert expected == wakes(processor, first, first)
-        assert [] == wakes(processor, first, first)
-        assert ["4713"] == [row.key.decode() for row in wakes(processor, second, second)][:1]
+        set_clock(operator, first)
+        assert expected == [*fire(operator, first, first)]
+        assert [] == [*fire(operator, first, first)]
+        set_clock(operator, second)
+        assert ["4713"] == [row.key.decode() for row in fire(operator, second, second)][:1]
+        assert [{}] * 4 == [server.kept[name] for name in ("timers", "waiting", "later", "postponed")]
+
+
+def test_timers_wait_for_unread_events(tmp_path):
+    """Defect 4: a capture that was appended in time counts, though the machine's clock is past the reservation."""
+    with open_bucket(tmp_path, Programmes((Programme(valid_for=365 * DAY),))) as (operator, server):
+        process_batch(operator, purchase("4711", "1", T, "5000"))
+        process_batch(operator, ("4711", Reserve(append_time=T + 1, command_id="R", points=1_000)))
+        lapses = account_of(server, "4711").reservations["R"].lapses_time
+        # The driver was stopped. Now there is a backlog: the clock is still before the capture.
+        late = lapses + DAY
+        set_clock(operator, lapses - 2 * MINUTE)
+        assert [] == fire_all(operator, server, late)
+        operator._read_until = 0  # the next micro-batch has no row of the clock
+        assert [] == fire_all(operator, server, late + 1)
+        capture = Capture(append_time=lapses - MINUTE, command_id="C", redemption_id="R")
+        process_batch(operator, ("4711", capture))
+        assert 9_000 == account_of(server, "4711").total
+        set_clock(operator, late)
+        assert [] == fire_all(operator, server, late + 2 * TIMER_DELAY), "nothing is due any more"
+        assert [] == [timer for timer in server.timers if timer < late]
+        assert {} == server.kept["postponed"]
+
+
+def test_a_timer_lists_a_card_once(tmp_path):
+    """Defect 6: after 200 redemptions the timer of the points' expiry lists the card once, and an erasure is cheap."""
+    with open_bucket(tmp_path, Programmes((Programme(valid_for=365 * DAY),))) as (operator, server):
+        process_batch(operator, purchase("4711", "1", T, "100000"))
+        for number in range(200):
+            now = T + number * 60 * MINUTE
+            process_batch(operator, ("4711", Reserve(append_time=now, command_id=f"R{number}", points=1)))
+            captured = Capture(append_time=now + 1, command_id=f"C{number}", redemption_id=f"R{number}")
+            process_batch(operator, ("4711", captured))
+            set_clock(operator, now + 59 * MINUTE)
+            fire_all(operator, server, now + 59 * MINUTE + TIMER_DELAY)
+        assert [[["4711"]]] == [*listed_cards(server).values()]
+        before = len(server.requests)
+        process_batch(operator, ("4711", Erase(append_time=now + 60 * MINUTE, command_id="E")))
+        assert 10 > len(server.requests) - before
+
+
+def test_a_card_is_processed_at_each_of_its_times(tmp_path):
+    """A later timer that already lists the card is used again after an earlier one, and its points expire in time."""
+    programmes = Programmes((Programme(pending=DAY, valid_for=30 * DAY),))
+    with open_bucket(tmp_path, programmes) as (operator, server):
+        process_batch(operator, purchase("4711", "1", T))
+        process_batch(operator, purchase("4711", "2", T + DAY))
+        kinds = []
+        for day in range(1, 40):
+            set_clock(operator, T + day * DAY)
+            rows = fire_all(operator, server, T + day * DAY + TIMER_DELAY)
+            kinds += [day for row in rows if row.topic == "loyalty"]
+        assert [2, 31, 32] == kinds, "the second purchase released the first"
+        assert [{}] * 4 == [server.kept[name] for name in ("timers", "waiting", "later", "postponed")]
+
+
+def test_many_cards_of_one_timer_need_little_memory(tmp_path):
+    """Defect 6: the operator gives the first rows after it has read one part of the accounts, not all of them."""
+    cards = [f"{number:05}" for number in range(2 * PART_SIZE + 100)]
+    with open_bucket(tmp_path, Programmes((Programme(pending=DAY),))) as (operator, server):
+        for start in range(0, len(cards), 300):
+            process_batch(operator, *(purchase(card, card, T) for card in cards[start : start + 300]))
+        ((timer, parts),) = listed_cards(server).items()
+        assert [PART_SIZE, PART_SIZE, 100] == sorted(map(len, parts), reverse=True)
+        set_clock(operator, timer)
+        before = len(server.requests)
+        rows = fire(operator, timer, timer)
+        processed = {next(rows).key.decode()}
+        assert 4 * PART_SIZE > len(server.requests) - before
+        assert set(cards) == processed | {row.key.decode() for row in rows}
+
+
+def test_the_timers_of_release_0_1_continue(tmp_path):
+    """Their parts may be large, and may list a card many times. Each card is processed once, and new cards join."""
+    with open_bucket(tmp_path, Programmes((Programme(pending=DAY),))) as (operator, server):
+        process_batch(operator, purchase("4711", "1", T), purchase("4712", "2", T))
+        ((timer, _),) = listed_cards(server).items()
+        server.kept["waiting"] = {
+            dump((timer, 0)): dump((["4711"] * (PART_SIZE + 1),)),
+            dump((timer, 1)): dump((["4711", "4712"],)),
+        }
+        server.kept["timers"][dump((timer,))] = dump((2,))
+        process_batch(operator, purchase("4713", "3", T))
+        set_clock(operator, timer)
+        rows = [*fire(operator, timer, timer)]
+        assert ["4711", "4712", "4713"] == [row.key.decode() for row in rows if row.topic == "loyalty"]
         assert ({}, {}) == (server.kept["timers"], server.kept["waiting"])

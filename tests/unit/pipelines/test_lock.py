@@ -1,4 +1,4 @@
-"""One process a checkpoint."""
+"""Only one process uses a checkpoint."""
 
 import subprocess
 import sys
@@ -10,8 +10,8 @@ from infra.local import jars
 from pipelines.checkpoints.lock import CheckpointInUseError, hold, local_folder
 
 
-def test_the_second_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
-    """At once, with the checkpoint's name; afterwards it is free."""
+def test_a_second_process_is_refused_until_the_first_ends(tmp_path: Path) -> None:
+    """The refusal comes at once and names the checkpoint. Afterwards the checkpoint is free."""
     checkpoint = str(tmp_path / "loyalty")
     with hold(checkpoint), pytest.raises(CheckpointInUseError, match=checkpoint), hold(checkpoint):
         pass
@@ -19,8 +19,8 @@ def test_the_second_is_refused_until_the_first_has_ended(tmp_path: Path) -> None
         pass
 
 
-def test_a_process_that_is_killed_holds_nothing(tmp_path: Path) -> None:
-    """SIGKILL leaves the file and not the lock: a restart need not wait."""
+def test_a_killed_process_holds_no_lock(tmp_path: Path) -> None:
+    """SIGKILL leaves the file but not the lock, so a restart need not wait."""
     program = f"from pipelines.checkpoints.lock import hold\nwith hold({str(tmp_path)!r}): print(flush=True); input()"
     command = [sys.executable, "-c", program]
     pipe = subprocess.PIPE
@@ -40,5 +40,5 @@ def test_a_process_that_is_killed_holds_nothing(tmp_path: Path) -> None:
     [("var/checkpoints", Path("var/checkpoints")), ("file:///a%20b", Path("/a b")), ("hdfs:///checkpoints", None)],
 )
 def test_only_folders_of_this_machine_are_locked(uri: str, folder: Path | None) -> None:
-    """Elsewhere Spark's own commit log is what notices two writers."""
+    """On other file systems Spark's commit log notices two writers."""
     assert folder == local_folder(uri)

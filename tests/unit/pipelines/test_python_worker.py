@@ -11,8 +11,8 @@ from pipelines.runtime.session import worker_python
 WORKER = Path(pipelines.__file__).with_name("runtime") / "python-worker"
 
 
-def test_what_is_zipped_is_not_on_the_path() -> None:
-    """Folders stay in their order; zips and jars go, with PySpark's among them. Arguments are passed on."""
+def test_zip_files_are_not_on_the_path() -> None:
+    """Folders stay in their order. Zips and jars, also PySpark's, are removed. Arguments reach Python."""
     environment = {
         **os.environ,
         "PYSPARK_WORKER_PYTHON": sys.executable,
@@ -26,6 +26,6 @@ def test_what_is_zipped_is_not_on_the_path() -> None:
 
 
 def test_workers_of_a_cluster_start_python_itself() -> None:
-    """The script needs a variable of the driver's environment, which a cluster's workers do not have."""
+    """The script needs a variable of the driver's environment, and the workers of a cluster do not have it."""
     assert str(WORKER) == worker_python("local[2]")
     assert sys.executable == worker_python("spark://127.0.0.1:7077")

@@ -6,7 +6,7 @@ from pipelines.runtime.query_metrics import report
 
 
 def test_every_operator_of_a_query_counts() -> None:
-    """Repeats, rows too late and the time to look for what to forget are the sums over a query's operators."""
+    """Duplicates, late rows and removal times are sums over the operators of a query."""
     dedupe = {
         "operatorName": "dedupeWithinWatermark",
         "numRowsTotal": 0,

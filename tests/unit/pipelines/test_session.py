@@ -1,4 +1,4 @@
-"""What Spark is told, as far as it needs no Spark."""
+"""The settings of the Spark session that need no Spark."""
 
 import pytest
 
@@ -11,8 +11,8 @@ def _without_hadoop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
 
 
-def test_where_hadoop_is_configured_a_folder_may_be_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its default file system need not be this machine's disk."""
+def test_with_a_hadoop_configuration_no_folder_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hadoop's default file system may be another than the local disk."""
     assert has_local_checkpoints(Settings())
     monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
     assert not has_local_checkpoints(Settings())
@@ -20,6 +20,6 @@ def test_where_hadoop_is_configured_a_folder_may_be_anywhere(monkeypatch: pytest
 
 @pytest.mark.parametrize("place", ["checkpoint_dir", "export_dir", "archive_dir"])
 @pytest.mark.parametrize(("uri", "expected"), [("var/here", True), ("file:///here", True), ("hdfs://there/x", False)])
-def test_one_place_elsewhere_is_enough_not_to_be_all_on_disk(place: str, uri: str, *, expected: bool) -> None:
-    """Any of the three places counts, by the scheme of its URI."""
+def test_one_remote_folder_makes_checkpoints_remote(place: str, uri: str, *, expected: bool) -> None:
+    """Each of the three folders counts, by the scheme of its URI."""
     assert expected == has_local_checkpoints(Settings().model_copy(update={place: uri}))

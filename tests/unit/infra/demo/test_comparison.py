@@ -10,7 +10,7 @@ import pytest
 from infra.demo.comparison import Balance, DeadLetter, Outputs, mismatches
 from infra.demo.oracle import Expected, Sent, expect
 from services.messaging.schema_ids import FolderSchemaIds
-from services.pos_simulator import Options, Simulation
+from services.pos_simulator.simulation import Options, Simulation
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from services.domain.events import Purchase
 from services.domain.programme import Programmes
 from services.domain.validation import first_violation
 from services.messaging.schema_ids import FolderSchemaIds
-from services.pos_simulator import Kind, Options, Simulation
+from services.pos_simulator.simulation import Kind, Options, Simulation
 from tests.support.builders import CARD, HOME_DELIVERY, invoice
 from tests.support.oracles import flatten, is_home_delivery, is_prime
 

@@ -31,7 +31,7 @@ def serving(pages) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             status, body = left.pop(0) if len(left) > 1 else left[0]
-            asked.append(parse_qs(urlparse(self.path).query).get("cursor"))
+            cursors.append(parse_qs(urlparse(self.path).query).get("cursor"))
             answer = json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(answer)))
@@ -41,7 +41,7 @@ def serving(pages) -> Iterator[str]:
         def log_message(self, *_):
             pass
 
-    asked = []
+    cursors = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

@@ -25,16 +25,16 @@ def test_requests_that_differ_have_different_ids(first: tuple[str, str, str], se
 
 def test_what_is_asked_for_is_told_apart() -> None:
     """The hash depends on the values and on the id, but not on the order of the members."""
-    asked = {"points": 1000, "reason": "tea"}
+    request = {"points": 1000, "reason": "tea"}
 
-    assert request_hash("C-1", asked) == request_hash("C-1", {"reason": "tea", "points": 1000})
-    others = [request_hash("C-2", asked), request_hash("C-1", {**asked, "points": 1001}), request_hash("C-1", {})]
-    assert 4 == len({request_hash("C-1", asked), *others})
+    assert request_hash("C-1", request) == request_hash("C-1", {"reason": "tea", "points": 1000})
+    others = [request_hash("C-2", request), request_hash("C-1", {**request, "points": 1001}), request_hash("C-1", {})]
+    assert 4 == len({request_hash("C-1", request), *others})
 
 
 def test_a_mark_names_no_customer() -> None:
     """A mark has an id, a kind and a hash, and no card."""
     mark = mark_of("C-1", "reserve", "beef")
 
-    said = {name: value for name, value in mark.items() if value}
-    assert {"CommandID": "C-1", "Sequence": 1, "Status": "pending", "Kind": "reserve", "RequestHash": "beef"} == said
+    values = {name: value for name, value in mark.items() if value}
+    assert {"CommandID": "C-1", "Sequence": 1, "Status": "pending", "Kind": "reserve", "RequestHash": "beef"} == values

@@ -224,11 +224,11 @@ def test_an_id_without_an_avro_schema_is_undecodable(text):
 
 def test_a_registry_that_does_not_answer_is_asked_again():
     """Each value raises the registry's error until the registry answers."""
-    asked = []
+    requested = []
 
     def writer_schema(schema_id):
-        asked.append(schema_id)
-        if len(asked) < 3:
+        requested.append(schema_id)
+        if len(requested) < 3:
             raise SchemaRegistryUnavailableError("not now")
         return IDS.writer_schema(schema_id)
 
@@ -239,4 +239,4 @@ def test_a_registry_that_does_not_answer_is_asked_again():
             decode(value)
 
     assert [_BALANCE, _BALANCE] == [decode(value), decode(value)]
-    assert 3 == len(asked)
+    assert 3 == len(requested)

@@ -13,8 +13,10 @@ from services.domain.invoice import PosInvoice
 from services.domain.validation import first_violation
 from services.messaging import avro
 from services.messaging.schema_ids import FolderSchemaIds, UnknownSchemaIdError
-from services.pos_simulator import Breakage, Fault, Kind, Message, Options, Simulation, rhythm
+from services.pos_simulator import invoicing
+from services.pos_simulator.broken import Breakage, Fault
 from services.pos_simulator.encoding import encoder
+from services.pos_simulator.simulation import Kind, Message, Options, Simulation
 from tests.support.oracles import is_home_delivery, is_prime
 
 IDS = FolderSchemaIds()
@@ -134,7 +136,7 @@ def test_amounts_add_up_exactly(day: list[Message]) -> None:
 def test_invoices_are_written_in_shop_hours_and_in_order() -> None:
     """All on the day asked for, from 09:00 to 22:00 in the stores' time zone, never going back, evening the busiest."""
     messages = tell(count=3_000, repeats=0, broken=0, day=date(2026, 11, 8))
-    times = [datetime.fromtimestamp((i["CreatedTime"] or 0) / 1000, rhythm.TIME_ZONE) for i in invoices(messages)]
+    times = [datetime.fromtimestamp((i["CreatedTime"] or 0) / 1000, invoicing.TIME_ZONE) for i in invoices(messages)]
 
     assert {date(2026, 11, 8)} == {time.date() for time in times}
     assert set(range(9, 22)) == {time.hour for time in times}

@@ -26,18 +26,18 @@ def delivered(answers: list[bytes], requests: list[bytes] | None = None, **rules
 
     Returns the number of requests and the seconds. The requests are added to ``requests``.
     """
-    asked = 0
+    request_count = 0
     connections: list[asyncio.StreamWriter] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal asked
+        nonlocal request_count
         connections.append(writer)
         request = await reader.readuntil(b"\r\n\r\n{}")
         if requests is not None:
             requests.append(request)
-        asked += 1
-        writer.write(answers[min(asked, len(answers)) - 1])
-        if answers[min(asked, len(answers)) - 1].endswith(b"\r\n\r\n"):
+        request_count += 1
+        writer.write(answers[min(request_count, len(answers)) - 1])
+        if answers[min(request_count, len(answers)) - 1].endswith(b"\r\n\r\n"):
             writer.close()
 
     async def deliver() -> None:
@@ -58,8 +58,8 @@ def delivered(answers: list[bytes], requests: list[bytes] | None = None, **rules
     try:
         asyncio.run(deliver())
     except UndeliveredError as error:
-        raise UndeliveredError(f"{error} after {asked}") from error
-    return asked, time.monotonic() - started
+        raise UndeliveredError(f"{error} after {request_count}") from error
+    return request_count, time.monotonic() - started
 
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
@@ -119,9 +119,9 @@ def test_these_answers_are_tried_again(status: bytes) -> None:
 
 def test_a_receiver_cannot_ask_for_more_than_the_longest_wait() -> None:
     """A Retry-After of a day is cut to the longest wait of the endpoint."""
-    asks = b"HTTP/1.1 429 Busy\r\nRetry-After: 86400\r\nContent-Length: 0\r\n\r\n"
-    asked, seconds = delivered([asks, OK], longest_wait=timedelta(seconds=0.5))
-    assert 2 == asked
+    response = b"HTTP/1.1 429 Busy\r\nRetry-After: 86400\r\nContent-Length: 0\r\n\r\n"
+    request_count, seconds = delivered([response, OK], longest_wait=timedelta(seconds=0.5))
+    assert 2 == request_count
     assert 0.5 <= seconds < 60
 
 
@@ -167,8 +167,8 @@ def test_defect_7_no_retry_after_raises_an_error(value: str) -> None:
 
 def test_defect_7_a_huge_retry_after_is_cut_to_the_longest_wait() -> None:
     """Receivers can name more seconds than a float has digits."""
-    asks = b"HTTP/1.1 503 Down\r\nRetry-After: " + b"9" * 400 + b"\r\nContent-Length: 0\r\n\r\n"
-    assert 2 == delivered([asks, OK], longest_wait=timedelta(seconds=0.1))[0]
+    response = b"HTTP/1.1 503 Down\r\nRetry-After: " + b"9" * 400 + b"\r\nContent-Length: 0\r\n\r\n"
+    assert 2 == delivered([response, OK], longest_wait=timedelta(seconds=0.1))[0]
 
 
 @pytest.mark.parametrize(

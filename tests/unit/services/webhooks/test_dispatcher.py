@@ -206,3 +206,13 @@ def test_only_finished_records_are_committed(steps: list[tuple[str, int, int]]) 
         assert all(RecordPosition(partition, offset) in finished for offset in range(end))
         assert RecordPosition(partition, end) not in finished
         assert added[partition] - end == uncommitted.count(partition)
+
+
+def test_records_of_revoked_partitions_are_ignored() -> None:
+    """A delivery can end after its partition was revoked. It changes nothing."""
+    uncommitted = UncommittedOffsets()
+    uncommitted.finish(RecordPosition(0, 7))
+    assert {} == uncommitted.committable()
+    uncommitted.add(RecordPosition(0, 8))
+    uncommitted.finish(RecordPosition(0, 7))
+    assert ({}, 1) == (uncommitted.committable(), uncommitted.count(0))

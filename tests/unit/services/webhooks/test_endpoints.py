@@ -50,9 +50,9 @@ def test_a_new_secret_can_join_the_old_one(tmp_path: Path) -> None:
 
 def test_an_endpoint_shows_neither_url_nor_secret(tmp_path: Path) -> None:
     """The text of an endpoint in logs and tracebacks shows no token and no secret."""
-    shown = repr(load(written(tmp_path, f"endpoints: [{{{LEAST}}}]")))
-    assert "t0ken" not in shown
-    assert repr(RAW) not in shown
+    text = repr(load(written(tmp_path, f"endpoints: [{{{LEAST}}}]")))
+    assert "t0ken" not in text
+    assert repr(RAW) not in text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Look-ups answered without FastAPI's solving of dependencies."""
+"""The fast path of reads of single keys."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ KEY = "/v1/stores/customer-balances/keys/A%20b"
 
 @pytest.fixture
 def by_fastapi(client: TestClient) -> TestClient:
-    """Asks the same app past its direct routes."""
+    """The same app without its fast path."""
     app: Any = client.app
 
     async def framework(scope: Scope, receive: Receive, send: Send) -> None:
@@ -49,7 +49,7 @@ def by_fastapi(client: TestClient) -> TestClient:
 def test_answers_as_fastapi_does(
     client: TestClient, by_fastapi: TestClient, write: Write, path: str, headers: dict[str, str]
 ) -> None:
-    """Status, headers and body are the same, for good requests and for bad ones."""
+    """Status, headers and body are equal for valid and invalid requests."""
     write("A b", "1.00", 3)
 
     expected, answer = by_fastapi.get(path, headers=headers), client.get(path, headers=headers)
@@ -60,7 +60,7 @@ def test_answers_as_fastapi_does(
 
 @pytest.mark.parametrize("method", ["HEAD", "POST", "DELETE"])
 def test_other_methods_are_refused(client: TestClient, method: str) -> None:
-    """405, with what is allowed."""
+    """405 with the allowed methods."""
     answer = client.request(method, BALANCE)
 
     assert (405, "GET") == (answer.status_code, answer.headers["allow"])
@@ -69,7 +69,7 @@ def test_other_methods_are_refused(client: TestClient, method: str) -> None:
 def test_an_unexpected_error_is_a_problem_and_is_counted(
     client: TestClient, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """500 that gives nothing away, in the metrics too."""
+    """A 500 without details, also in the metrics."""
     write("A b", "1.00", 3)
 
     def fails(*_: object) -> None:

@@ -1,0 +1,64 @@
+"""Tells the clock of a query up to which append time the query has read its topics.
+
+Spark runs the clock in a Python process of its own, without access to the checkpoint. The clock asks when Spark plans a
+micro-batch, and the answer becomes its offset in the checkpoint, so a replayed batch has the same time.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from functools import cache
+from multiprocessing.connection import Listener
+
+import structlog
+from confluent_kafka import Consumer, TopicPartition
+from pyspark.sql import SparkSession
+
+from pipelines.checkpoints.reader import CheckpointReader
+from pipelines.sources.clock import TIMER_DELAY
+from schemas.topics import Topic
+from services.audit.extent import first_append_time
+from services.messaging.clients import consumer
+from services.messaging.publishing import BROKER_TIMEOUT, find_topic
+from services.settings import Settings
+
+log = structlog.get_logger()
+
+
+@cache
+def serve_read_progress(spark: SparkSession, checkpoint: str, topics: tuple[Topic, ...], settings: Settings) -> str:
+    """Start a thread that answers with ``read_until``, for the life of the process. Returns its address."""
+    listener = Listener(family="AF_UNIX")
+
+    def answer() -> None:
+        while True:
+            with listener.accept() as connection:
+                try:
+                    connection.send(read_until(spark, checkpoint, topics, settings))
+                except Exception:  # whatever it is: without an answer the query would wait forever
+                    log.warning("timers wait, because the read progress is unknown", exc_info=True)
+                    connection.send(0)
+
+    threading.Thread(target=answer, name="read-progress", daemon=True).start()
+    return str(listener.address)
+
+
+def read_until(spark: SparkSession, checkpoint: str, topics: tuple[Topic, ...], settings: Settings) -> int:
+    """All records that were appended before this time are in committed micro-batches, milliseconds since the epoch."""
+    # A record that is appended later has a later time, because this one is earlier than now by more than clocks differ.
+    now = time.time_ns() // 1_000_000 - TIMER_DELAY
+    positions = CheckpointReader(spark, checkpoint).positions()
+    client = consumer(settings, "loyalty-pipeline")
+    try:
+        names = (settings.name_of(topic) for topic in topics)
+        unread = (_unread_times(client, name, positions.get(name, {}), now) for name in names)
+        return min([now, *(append_time for times in unread for append_time in times)])
+    finally:
+        client.close()
+
+
+def _unread_times(client: Consumer, topic: str, positions: Mapping[int, int], now: int) -> Iterator[int]:
+    """The append time of the first unread record of each partition, ``now`` for a partition without one."""
+    for partition in find_topic(client, topic).partitions:
+        begin, end = client.get_watermark_offsets(TopicPartition(topic, partition), timeout=BROKER_TIMEOUT)
+        yield first_append_time(client, topic, partition, max(begin, positions.get(partition, 0)), end, now)

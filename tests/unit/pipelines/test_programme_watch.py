@@ -1,0 +1,76 @@
+"""New versions of the programme must not be missed, neither while Kafka is away nor while the process stands still."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from structlog.testing import capture_logs
+
+from pipelines.runtime import programme_watch
+from pipelines.runtime.programme_watch import ProgrammeWatch
+from pipelines.runtime.query_table import QUERIES
+from services.settings import Settings
+
+
+class Broker:
+    """A broker with one topic, and the time.
+
+    Attributes:
+        is_away: whether requests fail.
+    """
+
+    def __init__(self) -> None:
+        self.end = 5
+        self.is_away = False
+        self.now = 1_000.0
+
+    def get_watermark_offsets(self, *_: object, **__: object) -> tuple[int, int]:
+        if self.is_away:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        return 0, self.end
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+    broker = Broker()
+    monkeypatch.setattr(programme_watch, "consumer", lambda *_: broker)
+    monkeypatch.setattr(programme_watch, "find_topic", lambda *_: None)
+    monkeypatch.setattr(programme_watch, "boot_seconds", lambda: broker.now)
+    return broker
+
+
+def test_a_new_version_is_reported_once(broker: Broker) -> None:
+    """Also the first version that is published after the watch began."""
+    watch = ProgrammeWatch(Settings())
+    assert not watch.has_changed()
+    broker.end += 2
+    assert watch.has_changed()
+    assert not watch.has_changed()
+
+
+def test_errors_are_tolerated_for_the_notice_only(broker: Broker) -> None:
+    """The watch must not swallow errors for longer: a version could take effect without anyone knowing."""
+    watch = ProgrammeWatch(Settings(programme_notice=timedelta(seconds=60)))
+    broker.is_away = True
+    broker.now += 59
+    assert not watch.has_changed()
+    broker.now += 2
+    with pytest.raises(KafkaException):
+        watch.has_changed()
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(59, 0), (61, 1)])
+def test_a_version_that_took_effect_unseen_is_logged(broker: Broker, seconds: int, expected: int) -> None:
+    """A process that was suspended for longer than the notice may have decided by the former version."""
+    watch = ProgrammeWatch(Settings(programme_notice=timedelta(seconds=60)))
+    broker.now += seconds
+    broker.end += 1
+    with capture_logs() as logs:
+        assert watch.has_changed()
+    assert expected == len([log for log in logs if log["log_level"] == "error" and "loyalty audit" in log["event"]])
+
+
+def test_queries_that_select_by_customer_type_start_again() -> None:
+    """The archive too: with the types of an old version it would skip customers of a new type."""
+    assert {"loyalty", "archive"} == {name for name, query in QUERIES.items() if query.reads_programme}
