@@ -1,6 +1,6 @@
 """Parameters of requests."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Header, Path, Query
 from pydantic import AwareDatetime
@@ -35,16 +35,14 @@ OpenedTime = Annotated[
         "opened later satisfies every minSequence. Default: any account.",
     ),
 ]
-Timeout = Annotated[
-    float,
-    Query(
-        alias="timeout",
-        ge=0,
-        le=LONGEST_TIMEOUT_SECONDS,
-        allow_inf_nan=False,
-        description="Seconds to wait for minSequence before 503 sequence-not-reached.",
-    ),
-]
+
+
+def timeout_query(description: str) -> Any:
+    """A parameter ``timeout`` in seconds with this description."""
+    return Query(alias="timeout", ge=0, le=LONGEST_TIMEOUT_SECONDS, allow_inf_nan=False, description=description)
+
+
+Timeout = Annotated[float, timeout_query("Seconds to wait for minSequence before 503 sequence-not-reached.")]
 MaxLag = Annotated[
     int | None,
     Query(

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Path, Request, Response
 
 from api.commands.service import Decision, Outcome, location_of
 from api.dependencies import CommandsDep
 from api.http import headers, problems
-from api.http.parameters import LONGEST_TIMEOUT_SECONDS, Card
+from api.http.parameters import Card, timeout_query
 from api.http.problems import Problem
 from api.http.responses import json_response
 from api.routing.peer_client import PeerResponse
@@ -27,14 +27,7 @@ _DEFAULT_TIMEOUT_SECONDS = 10.0
 # No account takes a command for a blank card.
 NamedCard = Annotated[Card, NotBlank]
 Timeout = Annotated[
-    float,
-    Query(
-        alias="timeout",
-        ge=0,
-        le=LONGEST_TIMEOUT_SECONDS,
-        allow_inf_nan=False,
-        description="Seconds to wait for the decision, and for the balance to show it, before 202.",
-    ),
+    float, timeout_query("Seconds to wait for the decision, and for the balance to show it, before 202.")
 ]
 CommandId = Annotated[str, Path(max_length=64, examples=["0b9f0e5c-7a53-5f0d-8f43-5ffb1a0c9a3e"])]
 
