@@ -143,6 +143,8 @@ class PeerClient:
                 )
         except (httpx.TimeoutException, TimeoutError) as error:
             reason = f"{target.url} did not answer within {patience:.1f} s"
+            if isinstance(error, httpx.ConnectTimeout):
+                reason = f"{target.url} did not accept a connection within {min(patience, _CONNECT_SECONDS):.1f} s"
             self._reports.suspect(target.url, reason)
             raise PeerTimeoutError(reason) from error
         except httpx.HTTPError as error:

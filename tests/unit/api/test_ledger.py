@@ -1,4 +1,4 @@
-"""A customer's entries and statement over HTTP, from a real ledger in both databases: api.routers.ledger."""
+"""The entries and the statement of a customer over HTTP, from a ledger in both databases: api.routers.ledger."""
 
 import csv
 import io
@@ -70,7 +70,7 @@ def problem(client: TestClient, path: str) -> tuple[int, str]:
 
 
 def pages(client: TestClient, path: str) -> Iterator[list[int]]:
-    """The sequences of every page, following the link of the one before."""
+    """The sequences of each page, found by the links."""
     url: str | None = path
     while url:
         answer = client.get(url)
@@ -81,7 +81,7 @@ def pages(client: TestClient, path: str) -> Iterator[list[int]]:
 
 
 def test_an_entry_is_shown_as_it_is(client: TestClient, ledger: Ledger) -> None:
-    """Names are those of the record, points are texts of two places, times ISO 8601 in UTC, and nothing is cached."""
+    """Entries have the names of the record, points with two decimals as text, and times in UTC. Nothing is cached."""
     ledger.append((CARD, entry(1, -5, total=-5, available=-5, time=at("2026-01-31"), opened_time=OPENED, reason="é")))
     answer = client.get(f"/v1/customers/{CARD}/entries")
     assert "private, no-store" == answer.headers["cache-control"]
@@ -114,7 +114,7 @@ def test_an_entry_is_shown_as_it_is(client: TestClient, ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 6])
 def test_pages_are_the_entries_newest_first(client: TestClient, ledger: Ledger, limit: int) -> None:
-    """However long a page is, all together are every entry once, also of a card with two accounts."""
+    """The pages of any length contain each entry once, also for a card with two accounts."""
     older = [entry(number, opened_time=1) for number in (1, 2)]
     ledger.append(*((CARD, each) for each in [*older, *ENTRIES]), ("OTHER", entry(1)))
     found = list(pages(client, f"/v1/customers/{CARD}/entries?limit={limit}"))
@@ -123,7 +123,7 @@ def test_pages_are_the_entries_newest_first(client: TestClient, ledger: Ledger, 
 
 
 def test_what_is_added_moves_no_page(client: TestClient, ledger: Ledger) -> None:
-    """A cursor is a place among the entries, not a number of them."""
+    """New entries do not change later pages, because a cursor is a position and not a count."""
     ledger.append(*((CARD, each) for each in ENTRIES[:4]))
     walk = pages(client, f"/v1/customers/{CARD}/entries?limit=2")
     assert [4, 3] == next(walk)
@@ -146,7 +146,7 @@ def test_what_is_added_moves_no_page(client: TestClient, ledger: Ledger) -> None
     ],
 )
 def test_filters(client: TestClient, ledger: Ledger, query: str, sequences: list[int]) -> None:
-    """By kind, and by days that are both included; links keep the filter."""
+    """Entries are filtered by kind and by inclusive days. Links keep the filter."""
     ledger.append(*((CARD, each) for each in ENTRIES))
     found = list(pages(client, f"/v1/customers/{CARD}/entries?limit=1&{query}"))
     assert sequences == [sequence for page in found for sequence in page]
@@ -161,14 +161,14 @@ def test_filters(client: TestClient, ledger: Ledger, query: str, sequences: list
     ],
 )
 def test_wrong_parameters_are_named(client: TestClient, ledger: Ledger, query: str) -> None:
-    """A date that is none, an unknown kind, a cursor of nobody: 422, and never a failure of the server."""
+    """A wrong date, kind or cursor is 422."""
     ledger.append((CARD, ENTRIES[0]))
     assert (422, "invalid-parameters") == problem(client, f"/v1/customers/{CARD}/entries?{query}")
 
 
 @pytest.mark.parametrize("path", ["entries", "statement"])
 def test_who_is_unknown_or_erased_is_not_found(client: TestClient, ledger: Ledger, path: str) -> None:
-    """404 for a card without entries; after an erasure neither the card nor the pseudonym finds anything."""
+    """A card without entries is 404. After an erasure the card and the pseudonym are 404."""
     assert (404, "unknown-customer") == problem(client, f"/v1/customers/{CARD}/{path}")
     ledger.append((CARD, entry(1)))
     assert 200 == client.get(f"/v1/customers/{CARD}/{path}").status_code
@@ -182,7 +182,7 @@ def test_who_is_unknown_or_erased_is_not_found(client: TestClient, ledger: Ledge
 
 @pytest.mark.parametrize("url", ["sqlite:////nowhere/ledger.sqlite", "postgresql://u@127.0.0.1:1/none"])
 def test_a_ledger_that_is_away_is_a_problem(client: TestClient, app: FastAPI, url: str) -> None:
-    """503, with when to ask again; also for an app without a ledger, and for a database without tables."""
+    """An unavailable database is 503 with Retry-After, also without a ledger or without tables."""
     path = f"/v1/customers/{CARD}/entries"
     working, app.state.dependencies.ledger = app.state.dependencies.ledger, LedgerQueries(url)
     assert (503, "ledger-unavailable") == problem(client, path)
@@ -194,7 +194,7 @@ def test_a_ledger_that_is_away_is_a_problem(client: TestClient, app: FastAPI, ur
 
 
 def test_a_database_without_a_ledger_is_a_problem(database_url: str) -> None:
-    """The ledger process makes the tables; before that, or in a database of something else, 503."""
+    """A database without the tables of the ledger is 503."""
     app = FastAPI()
     problems.install(app)
     app.include_router(router.router)
@@ -223,7 +223,7 @@ def statement(client: TestClient, query: str = "") -> list[dict[str, str]]:
 def test_a_statement_adds_up(
     client: TestClient, ledger: Ledger, query: str, opening: str, points: list[str], closing: str
 ) -> None:
-    """Opening balance, the entries in their order, closing balance."""
+    """The statement has the opening balance, the entries in order and the closing balance."""
     ledger.append(*((CARD, each) for each in ENTRIES))
     first, *rows, last = statement(client, query)
     assert ("opening-balance", opening) == (first["Kind"], first["TotalPoints"])
@@ -232,14 +232,14 @@ def test_a_statement_adds_up(
 
 
 def test_a_statement_adds_up_without_the_first_entries(client: TestClient, ledger: Ledger) -> None:
-    """Where the ledger began later than the account, the balance before is in the opening one."""
+    """The opening balance includes entries that are older than the ledger."""
     ledger.append(*((CARD, each) for each in ENTRIES[2:]))
     first, *_, last = statement(client)
     assert ("30.05", "21.05") == (first["TotalPoints"], last["TotalPoints"])
 
 
 def test_long_statements_are_whole(client: TestClient, ledger: Ledger) -> None:
-    """More entries than are read, or sent, at once: each is there, once, in order."""
+    """A long statement contains each entry once, in order."""
     ledger.append(*((CARD, entry(number)) for number in range(1, 2_502)))
     _, *rows, last = statement(client)
     assert [f"INV{number}" for number in range(1, 2_502)] == [row["InvoiceNumber"] for row in rows]
@@ -248,7 +248,7 @@ def test_long_statements_are_whole(client: TestClient, ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("words", ['=HYPERLINK("http://x")', "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\uff1d1+1"])
 def test_no_words_become_a_formula(client: TestClient, ledger: Ledger, words: str) -> None:
-    """Words that a spreadsheet would calculate begin with an apostrophe; negative points stay numbers."""
+    """Text that a spreadsheet would run as a formula begins with an apostrophe. Negative points stay numbers."""
     ledger.append((CARD, entry(1, -100, reason=words, actor=words, counterparty=words, event_id=words, tier=words)))
     _, row, _ = statement(client)
     assert {f"'{words}"} == {row[name] for name in ("Reason", "Actor", "Counterparty", "EventID", "Tier")}
@@ -256,7 +256,7 @@ def test_no_words_become_a_formula(client: TestClient, ledger: Ledger, words: st
 
 
 def test_words_with_separators_stay_in_their_cell(client: TestClient, ledger: Ledger) -> None:
-    """Commas, quotes and line breaks come back as they were."""
+    """CSV readers get commas, quotes and line breaks unchanged."""
     words = 'late, "very"\r\nlate; sorry'
     ledger.append((CARD, entry(1, reason=words)))
     assert words == statement(client)[1]["Reason"]
@@ -266,7 +266,7 @@ def test_words_with_separators_stay_in_their_cell(client: TestClient, ledger: Le
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 @pytest.mark.parametrize("path", ["entries", "statement"])
 def test_answers_keep_to_the_openapi_document(app: FastAPI, ledger: Ledger, path: str, mode: GenerationMode) -> None:
-    """Schemathesis finds no answer that the document does not describe, for valid and for invalid requests."""
+    """Schemathesis finds only responses of the OpenAPI document, for valid and invalid requests."""
     ledger.append(("0", entry(1)))
     operation = schemathesis.openapi.from_asgi("/openapi.json", app)[f"/v1/customers/{{card}}/{path}"]["GET"]
 

@@ -1,4 +1,4 @@
-"""Requests counted and timed, as Prometheus reads it."""
+"""The metrics of requests."""
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
@@ -11,11 +11,11 @@ REQUESTS = [
     ("GET", "/a", 200, 31.0),  # above the last bound
     ("POST", "/a", 201, 0.001),
 ]
-"""Durations whose sum is exact, in whatever order."""
+"""Durations whose sum is exact in any order."""
 
 
 def test_requests_are_shown_as_the_library_shows_them() -> None:
-    """Line by line what a labelled counter and a labelled histogram of the library say of the same requests."""
+    """The lines are equal to those of a labelled counter and histogram of prometheus_client."""
     metrics, registry = Metrics(), CollectorRegistry()
     counter = Counter("loyalty_http_requests", "-", ["method", "route", "status"], registry=registry)
     histogram = Histogram(

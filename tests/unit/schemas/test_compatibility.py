@@ -1,4 +1,4 @@
-"""Which schemas read what which others have written."""
+"""Compatibility of reader and writer schemas."""
 
 import io
 import json
@@ -45,28 +45,28 @@ NOT_READ = {
 
 @pytest.mark.parametrize("change", READ)
 def test_what_can_be_read(change):
-    """These changes keep a reader able to read what was written before."""
+    """These changes are compatible."""
     writer, reader = READ[change]
     assert [] == obstacles(record_schema(reader), record_schema(writer))
 
 
 @pytest.mark.parametrize("change", NOT_READ)
 def test_what_cannot_be_read(change):
-    """These do not, and the line says where and why."""
+    """These changes are not compatible, and the line has the place and the reason."""
     writer, reader, line = NOT_READ[change]
     (found,) = obstacles(record_schema(reader), record_schema(writer))
     assert re.match(line, found), found
 
 
 def test_a_default_or_an_alias_fills_in_for_a_field():
-    """A field that was not written has its default; one that has another name now is found by its alias."""
+    """An absent field gets its default, and a renamed field is found by its alias."""
     reader = record_schema({"a": "int"})
     reader["fields"] += [{"name": "b", "type": "int", "default": 0}, {"name": "c", "aliases": ["old"], "type": "int"}]
     assert [] == obstacles(reader, record_schema({"a": "int", "old": "int"}))
 
 
 def test_a_record_that_contains_itself():
-    """It is compared once, and not for ever."""
+    """A recursive record is compared once."""
     assert [] == obstacles(TREE, json.loads(json.dumps(TREE)))
     narrow = json.loads(json.dumps(TREE).replace('"int"', '"long"'))
     assert ["value is long, but the reader needs int"] == obstacles(TREE, narrow)
@@ -74,7 +74,7 @@ def test_a_record_that_contains_itself():
 
 @given(schema_changes())
 def test_what_has_no_obstacle_is_read(pair):
-    """Whatever the change: where none is found, Avro's reader reads what was written."""
+    """If no obstacle is found, the Avro reader can read all records, for any change."""
     writer, reader = pair
     if obstacles(reader, writer):
         return
@@ -88,6 +88,6 @@ def test_what_has_no_obstacle_is_read(pair):
 
 @pytest.mark.parametrize("path", schemas.ids().values())
 def test_every_schema_of_the_project_is_understood(path):
-    """Whatever is in them, each reads what it has written itself."""
+    """Each schema can read its own records."""
     schema = json.loads(schemas.schema_text(path))
     assert [] == obstacles(schema, schema)

@@ -1,4 +1,4 @@
-"""What the catalogue asks of the broker."""
+"""The topic configurations of the catalogue."""
 
 import pytest
 
@@ -16,5 +16,5 @@ from schemas.topics import Topic
     ],
 )
 def test_cleanup_is_what_the_topic_is_for(topic: Topic, policy: str, retention: str | None) -> None:
-    """Facts end with their retention, changelogs keep the latest of each key, windows do both."""
+    """Events have a retention, changelogs keep the latest record of each key, and windows do both."""
     assert (policy, retention) == (topic.config["cleanup.policy"], topic.config.get("retention.ms"))

@@ -1,4 +1,4 @@
-"""`loyalty audit` and `loyalty rebuild` become the Spark programs, with the same options."""
+"""`loyalty audit` and `loyalty rebuild` replace their process by the Spark programs, with the same options."""
 
 import ast
 import sys
@@ -41,7 +41,7 @@ LEFT_OUT = ["--without=ledger", "--without=balances"]
     ],
 )
 def test_options_are_handed_on(command: list[str], program: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """`python -m …` in place of the CLI."""
+    """The CLI becomes `python -m …`."""
     started: list[list[str]] = []
 
     def execv(_: str, arguments: list[str]) -> None:
@@ -56,14 +56,14 @@ def test_options_are_handed_on(command: list[str], program: list[str], monkeypat
 
 @pytest.mark.parametrize("command", [["audit", "--from", "memory"], ["audit", "--without", "events"], ["rebuild", "x"]])
 def test_wrong_options_start_nothing(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is no option is refused before Spark starts."""
+    """An unknown option is refused before Spark starts."""
     monkeypatch.setattr(processes.os, "execv", None)
     assert 2 == CliRunner().invoke(app, command).exit_code
 
 
 @pytest.mark.parametrize("name", ["audit", "rebuild"])
 def test_the_program_has_the_same_parameters(name: str) -> None:
-    """The Spark program takes what the command takes: its main function has the same parameters."""
+    """The main function of the Spark program has the parameters of the command."""
     programs = (
         (ROOT / "services" / "cli" / "audit.py", name),
         (ROOT / "pipelines" / "reconciliation" / f"{name}.py", "main"),

@@ -18,7 +18,7 @@ def loyalty(*arguments: str, **environment: str) -> Result:
 
 @pytest.fixture
 def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker's time-out, shorter: nobody listens on the port, waiting longer proves nothing more."""
+    """A short timeout for the broker, because nobody listens on the port."""
     monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 0.5)
     monkeypatch.setattr("services.messaging.dead_letters.BROKER_TIMEOUT", 0.5)
 
@@ -35,7 +35,7 @@ def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_no_broker_is_one_clear_line(command: list[str]) -> None:
-    """Exit code 1, nothing on stdout, and the address that was tried on stderr."""
+    """The exit code is 1, stdout is empty, and stderr names the address."""
     result = loyalty(*command)
 
     assert (1, "") == (result.exit_code, result.stdout)
@@ -53,7 +53,7 @@ def test_no_broker_is_one_clear_line(command: list[str]) -> None:
     ],
 )
 def test_wrong_options_are_one_clear_line(command: list[str], says: str) -> None:
-    """Exit code 2 before any broker is asked."""
+    """The exit code is 2, and no broker is contacted."""
     result = loyalty(*command)
 
     assert (2, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
@@ -62,7 +62,7 @@ def test_wrong_options_are_one_clear_line(command: list[str], says: str) -> None
 
 @pytest.mark.parametrize("command", [["simulate", "--prime", "1.5"], ["replay"], ["replay", "x", "--as", "xml"]])
 def test_wrong_usage_shows_no_traceback(command: list[str]) -> None:
-    """What typer itself refuses ends with 2 as well."""
+    """The exit code for errors that typer finds is also 2."""
     result = loyalty(*command)
 
     assert (2, "") == (result.exit_code, result.stdout)
@@ -70,7 +70,7 @@ def test_wrong_usage_shows_no_traceback(command: list[str]) -> None:
 
 
 def test_a_wrong_setting_names_its_variable() -> None:
-    """Exit code 2 and the variable's own name."""
+    """The exit code is 2, and the error names the variable."""
     result = loyalty("settings", LOYALTY_API_PORT="many")
 
     assert 2 == result.exit_code
@@ -78,7 +78,7 @@ def test_a_wrong_setting_names_its_variable() -> None:
 
 
 def test_a_missing_file_stops_the_replay_before_it_begins(tmp_path: Path) -> None:
-    """Also when it is not the first one; nobody even asks for a broker."""
+    """A missing file is found also if it is not the first one. No broker is contacted."""
     good = tmp_path / "good.jsonl"
     good.write_text('{"InvoiceNumber": "1"}\n')
 
@@ -89,7 +89,7 @@ def test_a_missing_file_stops_the_replay_before_it_begins(tmp_path: Path) -> Non
 
 
 def test_settings_shows_every_setting() -> None:
-    """With its variable, its value now, and what it is for."""
+    """Each setting has its variable, its value and its description."""
     shown = json.loads(loyalty("settings", "--json", LOYALTY_API_PORT="8123").stdout)
 
     assert {f"LOYALTY_{name.upper()}" for name in Settings.model_fields} == set(shown)
@@ -98,7 +98,7 @@ def test_settings_shows_every_setting() -> None:
 
 
 def test_settings_keeps_passwords_to_itself() -> None:
-    """The output ends in tickets and logs."""
+    """The output contains no password, because users copy it into tickets and logs."""
     shown = loyalty("settings", "--json", LOYALTY_SCHEMA_REGISTRY_URL="http://me:secret@registry:8081")
 
     assert "secret" not in shown.stdout
@@ -106,7 +106,7 @@ def test_settings_keeps_passwords_to_itself() -> None:
 
 
 def test_topics_list_is_the_catalogue() -> None:
-    """Under the names that the topics have on the broker."""
+    """The list has the names of the topics on the broker."""
     shown = json.loads(loyalty("topics", "list", "--json", LOYALTY_TOPIC_PREFIX="t-").stdout)["topics"]
 
     assert {"name": "t-pos-invoices", "key": "StoreID", "value": "PosInvoice"}.items() <= shown[0].items()
@@ -128,7 +128,7 @@ def test_topics_list_is_the_catalogue() -> None:
 def test_processes_are_started_with_their_own_options(
     command: list[str], program: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`python -m …` in place of the CLI, every other option passed on as it is."""
+    """The CLI becomes `python -m …` and forwards all other options unchanged."""
     started: list[list[str]] = []
 
     def execv(path: str, arguments: list[str]) -> None:

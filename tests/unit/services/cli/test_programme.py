@@ -1,4 +1,4 @@
-"""`loyalty programme`: what it refuses without a broker; the rest is in tests/integration/test_programmes.py."""
+"""`loyalty programme` without a broker. tests/integration/test_programmes.py has the other tests."""
 
 import json
 from pathlib import Path
@@ -19,14 +19,14 @@ def loyalty(*arguments: str) -> Result:
 
 
 def test_a_good_file_is_valid() -> None:
-    """Exit code 0 and one line, or one JSON object."""
+    """The exit code is 0, and the output is one line or one JSON object."""
     assert (0, f"{EXAMPLE}: valid\n") == ((result := loyalty("check", str(EXAMPLE))).exit_code, result.stdout)
     assert {"valid": True, "problems": []} == json.loads(loyalty("check", "--json", str(EXAMPLE)).stdout)
 
 
 @pytest.mark.parametrize("command", ["check", "publish"])
 def test_a_bad_file_is_told_with_all_its_problems(command: str, tmp_path: Path) -> None:
-    """Exit code 2, a line a problem with file and line, and how many there are; no broker is asked."""
+    """The exit code is 2. Each problem is one line with the file and the line number. No broker is contacted."""
     file = tmp_path / "bad.yaml"
     file.write_text(BAD, encoding="utf-8")
 
@@ -41,7 +41,7 @@ def test_a_bad_file_is_told_with_all_its_problems(command: str, tmp_path: Path) 
 
 
 def test_problems_are_json_for_scripts(tmp_path: Path) -> None:
-    """Line, path and message of each; exit code 2."""
+    """The JSON has the line, path and message of each problem. The exit code is 2."""
     file = tmp_path / "bad.yaml"
     file.write_text(BAD, encoding="utf-8")
 
@@ -60,7 +60,7 @@ def test_problems_are_json_for_scripts(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_one_clear_line(
     tmp_path: Path, content: bytes | None, code: int, says: str
 ) -> None:
-    """The file's name, and why."""
+    """The error has the name of the file and the reason."""
     file = tmp_path / "programme.yaml"
     if content is not None:
         file.write_bytes(content)
@@ -75,7 +75,7 @@ def test_a_file_that_cannot_be_read_is_one_clear_line(
     ("time", "says"), [("tomorrow", "'tomorrow' is not a time"), ("2026-12-01T00:00:00", "has no offset")]
 )
 def test_a_time_must_be_exact(time: str, says: str) -> None:
-    """A time without an offset would be another one on another machine."""
+    """A time without an offset is refused, because it depends on the machine."""
     result = loyalty("publish", str(EXAMPLE), "--effective-from", time)
 
     assert (2, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
@@ -84,7 +84,7 @@ def test_a_time_must_be_exact(time: str, says: str) -> None:
 
 @pytest.mark.parametrize("arguments", [["publish", str(EXAMPLE)], ["show"]])
 def test_no_broker_is_one_clear_line(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit code 1, and the address that was tried."""
+    """The exit code is 1, and the error names the address."""
     monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 0.5)
 
     result = loyalty(*arguments)

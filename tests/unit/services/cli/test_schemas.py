@@ -1,4 +1,4 @@
-"""`loyalty schemas check`: what a changed schema would break is said before anything is written in it."""
+"""`loyalty schemas check` finds incompatible schemas before they are used."""
 
 import json
 
@@ -12,7 +12,7 @@ RUNNER = CliRunner()
 
 
 def draft(tmp_path, name, change):
-    """A changed schema in a file of its own."""
+    """A file with a changed schema."""
     schema = schemas.current(name)
     change({field["name"]: field for field in schema["fields"]}, schema["fields"])
     file = tmp_path / f"{name}.avsc"
@@ -25,13 +25,13 @@ def check(*arguments):
 
 
 def test_what_this_release_writes_breaks_nothing():
-    """All schemas of the folder live beside all that were ever given an id."""
+    """All present schemas are compatible with all schemas that have an id."""
     result = check("--json")
     assert ({"compatible": True, "problems": []}, 0) == (json.loads(result.stdout), result.exit_code)
 
 
 def test_a_field_with_a_default_may_be_added(tmp_path):
-    """A new field that old writers do not have and old readers skip."""
+    """A new field with a default is compatible."""
     file = draft(
         tmp_path, "PosInvoice", lambda _, all_: all_.append({"name": "X", "type": ["null", "int"], "default": None})
     )
@@ -59,7 +59,7 @@ def test_a_field_with_a_default_may_be_added(tmp_path):
     ],
 )
 def test_what_breaks_readers_is_refused(tmp_path, change, line):
-    """Status 1 and a line that names the schema, the id, the field and the reason."""
+    """The exit code is 1, and one line names the schema, the id, the field and the reason."""
     result = check(draft(tmp_path, "PosInvoice", change))
 
     assert 1 == result.exit_code
@@ -67,7 +67,7 @@ def test_what_breaks_readers_is_refused(tmp_path, change, line):
 
 
 def test_a_scale_may_not_change(tmp_path):
-    """Points of another scale are the same bytes, and ten times as many."""
+    """Another scale of points is refused: equal bytes would be another number."""
     file = draft(tmp_path, "Balance", lambda by_name, _: by_name["TotalLoyaltyPoints"]["type"].update(scale=3))
     result = check(file, "--json")
 
@@ -76,7 +76,7 @@ def test_a_scale_may_not_change(tmp_path):
 
 
 def test_what_is_no_schema_is_said(tmp_path):
-    """A file that is no Avro is a problem, one of an unknown record a misuse."""
+    """A file that is not Avro is a problem. A file with an unknown record is a wrong argument."""
     broken = tmp_path / "Balance.avsc"
     broken.write_text('{"type": "no such type"}')
     assert (1, True) == ((result := check(str(broken))).exit_code, "is no Avro schema" in result.stdout)

@@ -1,4 +1,4 @@
-"""`loyalty stores`: what it refuses; what it publishes is in tests/integration/test_store_queries.py."""
+"""`loyalty stores` with wrong input. tests/integration/test_store_queries.py has the other tests."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def loyalty(*arguments: str) -> Result:
     ],
 )
 def test_a_bad_line_is_one_clear_line(tmp_path: Path, line: bytes, says: str) -> None:
-    """Exit code 2 with the file and the number of the line, before any broker is asked."""
+    """The exit code is 2, and the error has the file and the line number. No broker is contacted."""
     file = tmp_path / "shops.jsonl"
     file.write_bytes(GOOD + b"\n" + line + b"\n")
 
@@ -37,7 +37,7 @@ def test_a_bad_line_is_one_clear_line(tmp_path: Path, line: bytes, says: str) ->
 
 
 def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
-    """Exit code 1 with the file's name."""
+    """The exit code is 1, and the error has the name of the file."""
     result = loyalty("publish", str(tmp_path / "nothing"))
 
     assert (1, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
@@ -46,7 +46,7 @@ def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [["publish"], ["publish", "FILE"], ["remove", "S1"]])
 def test_no_broker_is_one_clear_line(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit code 1, and the address that was tried."""
+    """The exit code is 1, and the error names the address."""
     monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 0.5)
     file = tmp_path / "shops.jsonl"
     file.write_bytes(b"\n" + GOOD)

@@ -14,7 +14,7 @@ def replayed(*lines: bytes, wanted: Format = Format.AVRO) -> list[Recorded]:
 
 
 def test_an_invoice_becomes_avro_under_its_store() -> None:
-    """Fields that the line does not have are null."""
+    """Absent fields are null."""
     [message] = replayed(INVOICE + b"\n")
 
     assert (b"STR1", Written.AVRO) == (message.key, message.written)
@@ -25,7 +25,7 @@ def test_an_invoice_becomes_avro_under_its_store() -> None:
 
 
 def test_json_stays_as_it_was_written() -> None:
-    """No field is touched, not even the spaces between them."""
+    """The line stays unchanged, with its spaces."""
     assert [(b"STR1", INVOICE, Written.JSON)] == replayed(INVOICE + b"\r\n", wanted=Format.JSON)
 
 
@@ -33,12 +33,12 @@ def test_json_stays_as_it_was_written() -> None:
     "line", [b'{"StoreID": "STR1", "TotalAm', b"[1]", b"null", b"\xff\xfe", b"\x00\x00\x00\x00\x02"]
 )
 def test_a_line_that_is_no_object_passes_as_it_is(line: bytes) -> None:
-    """Without a key: the pipeline sets it aside, and the count stays honest."""
+    """A line without a store has no key. The pipeline writes it to the dead letters."""
     assert [(None, line, Written.RAW)] == replayed(line)
 
 
 def test_raw_bytes_keep_their_spaces() -> None:
-    """Only the end of the line goes, which is the file's and not the message's."""
+    """Only the line break is removed, because it belongs to the file."""
     assert [(None, b"  torn line \t", Written.RAW)] == replayed(b"  torn line \t\n")
 
 
@@ -53,7 +53,7 @@ def test_raw_bytes_keep_their_spaces() -> None:
     ],
 )
 def test_an_object_that_is_no_invoice_stays_json(line: bytes) -> None:
-    """It cannot be written as Avro, and stops nobody."""
+    """An invoice that does not fit the schema stays JSON, and the replay continues."""
     messages = replayed(line, INVOICE)
 
     assert line == messages[0].value
@@ -62,10 +62,10 @@ def test_an_object_that_is_no_invoice_stays_json(line: bytes) -> None:
 
 @pytest.mark.parametrize("store", [b"", b'"StoreID": null', b'"StoreID": ""', b'"StoreID": 7'])
 def test_without_a_store_there_is_no_key(store: bytes) -> None:
-    """A null key, not an empty one: the record may lie in any partition."""
+    """The key is null and not empty, so the record can go to any partition."""
     assert [None] == [message.key for message in replayed(b"{" + store + b"}")]
 
 
 def test_blank_lines_are_no_messages() -> None:
-    """A file may end in some."""
+    """Blank lines, for example at the end of a file, are ignored."""
     assert [] == replayed(b"\n", b"  \r\n", b"")

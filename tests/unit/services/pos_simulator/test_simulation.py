@@ -33,21 +33,21 @@ def invoices(messages: list[Message]) -> list[PosInvoice]:
 
 @pytest.fixture(scope="module")
 def day() -> list[Message]:
-    """A day with plenty of everything."""
+    """A day with many duplicates and broken messages."""
     return tell(count=6_000, prime=0.4, home_delivery=0.3, repeats=0.1, broken=0.2, seed=7)
 
 
 @given(seed=st.integers(0, 2**40), repeats=st.floats(0, 0.5), broken=st.floats(0, 0.5), customers=st.integers(2, 50))
 @settings(max_examples=15, deadline=None)
 def test_same_seed_gives_same_bytes(seed: int, repeats: float, broken: float, customers: int) -> None:
-    """The same options give the same keys and values, in the same order, also from another Simulation."""
+    """Two simulations with equal options give equal messages in the same order."""
     options = {"count": 60, "seed": seed, "repeats": repeats, "broken": broken, "customers": customers}
 
     assert [(m.key, m.value) for m in tell(**options)] == [(m.key, m.value) for m in tell(**options)]
 
 
 def test_bytes_are_the_same_on_every_machine() -> None:
-    """A digest written down once: neither Python's hash seed nor its version may change a day."""
+    """A day has a fixed digest, independent of the hash seed and the version of Python."""
     digest = hashlib.sha256(
         b"".join((m.key or b"") + m.value for m in tell(count=500, seed=42, broken=0.1, repeats=0.1))
     )
@@ -56,26 +56,26 @@ def test_bytes_are_the_same_on_every_machine() -> None:
 
 
 def test_other_seeds_share_no_invoice_number() -> None:
-    """Seeds that start with the same digits stay apart too."""
+    """Two seeds have no common invoice number, also if they begin with the same digits."""
     numbers = [invoice["InvoiceNumber"] for seed in (1, 11, 111) for invoice in invoices(tell(count=300, seed=seed))]
 
     assert len(numbers) == len(set(numbers))
 
 
 def test_invoice_numbers_never_collide(day: list[Message]) -> None:
-    """Within a run no two invoices that are no repeats have one number."""
+    """Two invoices have the same number only if one is a duplicate."""
     numbers = [invoice["InvoiceNumber"] for invoice in invoices(day)]
 
     assert len(numbers) == len(set(numbers))
 
 
 def test_count_is_messages_in_all(day: list[Message]) -> None:
-    """Repeats and broken messages are counted in."""
+    """The count includes duplicates and broken messages."""
     assert 6_000 == len(day)
 
 
 def test_shares_are_near_what_was_asked(day: list[Message]) -> None:
-    """Within four standard deviations of a fair draw (at most 0.03 at these sizes)."""
+    """The shares are within four standard deviations (at most 0.03 for these counts)."""
     kinds = Counter(message.kind for message in day)
     valid = invoices(day)
 
@@ -87,7 +87,7 @@ def test_shares_are_near_what_was_asked(day: list[Message]) -> None:
 
 @pytest.mark.parametrize("share", [0, 1])
 def test_shares_of_none_and_all_are_exact(share: int) -> None:
-    """Share 0 gives none, share 1 gives only such invoices."""
+    """Share 0 gives no such invoices, and share 1 gives only such invoices."""
     valid = invoices(tell(count=300, prime=share, home_delivery=share, repeats=0, broken=0))
 
     assert [bool(share)] * 300 == [is_prime(invoice) for invoice in valid]
@@ -95,7 +95,7 @@ def test_shares_of_none_and_all_are_exact(share: int) -> None:
 
 
 def test_a_repeat_is_an_earlier_message_once_more(day: list[Message]) -> None:
-    """Same key and bytes as an invoice before it; some follow at once, some much later."""
+    """A duplicate has the key and the bytes of an earlier invoice. Some follow directly, others much later."""
     first_at: dict[tuple[bytes | None, bytes], int] = {}
     distances = []
     for position, message in enumerate(day):
@@ -109,7 +109,7 @@ def test_a_repeat_is_an_earlier_message_once_more(day: list[Message]) -> None:
 
 
 def test_every_invoice_is_valid_and_decodes_to_itself(day: list[Message]) -> None:
-    """What the message says of its invoice is what a reader of its bytes finds."""
+    """The invoice of a message is equal to its decoded bytes."""
     for message in day:
         if message.invoice is not None:
             assert message.invoice == DECODE(message.value)
@@ -118,7 +118,7 @@ def test_every_invoice_is_valid_and_decodes_to_itself(day: list[Message]) -> Non
 
 
 def test_amounts_add_up_exactly(day: list[Message]) -> None:
-    """As decimals: price x quantity, the sum of lines, and taxes rounded half up to whole cents."""
+    """Decimals agree: price x quantity, the sum of lines, and taxes rounded half up to cents."""
     exact = lambda amount: Decimal(repr(amount))  # noqa: E731
     for invoice in invoices(day):
         items = invoice["InvoiceLineItems"] or []
@@ -134,7 +134,7 @@ def test_amounts_add_up_exactly(day: list[Message]) -> None:
 
 
 def test_invoices_are_written_in_shop_hours_and_in_order() -> None:
-    """All on the day asked for, from 09:00 to 22:00 in the stores' time zone, never going back, evening the busiest."""
+    """All times are ascending and from 09:00 to 22:00 in the time zone of the stores. The evening is busiest."""
     messages = tell(count=3_000, repeats=0, broken=0, day=date(2026, 11, 8))
     times = [datetime.fromtimestamp((i["CreatedTime"] or 0) / 1000, invoicing.TIME_ZONE) for i in invoices(messages)]
 
@@ -145,7 +145,7 @@ def test_invoices_are_written_in_shop_hours_and_in_order() -> None:
 
 
 def test_customers_come_back_and_shop_in_several_stores() -> None:
-    """Regulars come far more often than others, and not always to the same store; a card keeps its type."""
+    """Some customers come much more often, to several stores. A card keeps its type."""
     valid = invoices(tell(count=5_000, customers=1_000, repeats=0, broken=0))
     visits = Counter(invoice["CustomerCardNo"] for invoice in valid)
     regular = visits.most_common(1)[0][0]
@@ -157,7 +157,7 @@ def test_customers_come_back_and_shop_in_several_stores() -> None:
 
 
 def test_trouble_changes_no_basket() -> None:
-    """Broken messages on and off: the n-th invoice has the same number, card, and lines."""
+    """Invoice n has the same number, card and lines with and without broken messages."""
     smooth = invoices(tell(count=200, repeats=0, broken=0))
     rough = {i["InvoiceNumber"]: i for i in invoices(tell(count=200, repeats=0, broken=0.3))}
 
@@ -166,7 +166,7 @@ def test_trouble_changes_no_basket() -> None:
 
 
 def test_every_breakage_comes_up(day: list[Message]) -> None:
-    """All kinds, about as often as each other."""
+    """All kinds of broken messages have about the same frequency."""
     counts = Counter(message.breakage for message in day if message.breakage)
 
     assert set(Breakage) == set(counts)
@@ -175,7 +175,7 @@ def test_every_breakage_comes_up(day: list[Message]) -> None:
 
 @pytest.mark.parametrize("breakage", list(Breakage))
 def test_broken_messages_are_what_they_say(breakage: Breakage, day: list[Message]) -> None:
-    """A reader comes to the very fault, and for an invalid invoice to the very reason, that the message names."""
+    """A reader finds the fault of the message, and for an invalid invoice its reason."""
     broken = [message for message in day if message.breakage is breakage]
 
     assert broken
@@ -187,7 +187,7 @@ def test_broken_messages_are_what_they_say(breakage: Breakage, day: list[Message
 
 
 def fault_of(value: bytes) -> tuple[Fault | None, str | None]:
-    """What the rules of the topic say of a value: plain JSON if it starts with a brace, Avro otherwise."""
+    """The fault that a reader finds. A value is JSON if it begins with a brace, and Avro otherwise."""
     try:
         invoice = orjson.loads(value) if value.startswith(b"{") else DECODE(value)
     except (orjson.JSONDecodeError, avro.UndecodableError):
@@ -203,7 +203,7 @@ def fault_of(value: bytes) -> tuple[Fault | None, str | None]:
     [{"count": -1}, {"seed": -1}, {"prime": 1.1}, {"repeats": 0.6, "broken": 0.6}, {"customers": 1}, {"stores": 0}],
 )
 def test_impossible_options_are_refused(wrong: dict[str, float]) -> None:
-    """With an error that names the option."""
+    """The error names the option."""
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Options(**wrong)  # type: ignore[arg-type]
 
@@ -238,7 +238,7 @@ addresses = st.fixed_dictionaries(dict.fromkeys(("AddressLine", "City", "State",
 )
 @settings(max_examples=60, deadline=None)
 def test_shared_parts_give_the_bytes_of_the_library(invoice: PosInvoice) -> None:
-    """Whatever an invoice holds, the fast encoder and the plain one write the same, the first time and the second."""
+    """The fast encoder and the plain one give equal bytes for any invoice, at each call."""
     assert avro.encoder(topics.POS_INVOICES, IDS)(invoice) == FAST(invoice) == FAST(invoice)
 
 
