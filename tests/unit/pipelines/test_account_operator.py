@@ -18,7 +18,7 @@ from pipelines.sources.clock import TIMER_DELAY
 from services.codecs.events import command_record
 from services.codecs.state import decode_account
 from services.domain.account.model import Account, ErasureMarker
-from services.domain.account.processor import Account, advance, process
+from services.domain.account.processor import advance, process
 from services.domain.events import Capture, Erase, Event, Purchase, Reserve
 from services.domain.programme import Programme, Programmes
 from services.messaging.avro import record_encoder
