@@ -5,6 +5,7 @@ from pyspark.sql import functions as F
 
 from pipelines.columns import avro
 from schemas.topics import LOYALTY_COMMANDS
+from services.domain.formats import LAST_TIME
 from services.domain.validation import LARGEST_AMOUNT, LONGEST_TEXT, MOST_LINE_ITEMS
 from services.messaging.schema_ids import SchemaIds
 
@@ -67,7 +68,9 @@ def _is_short(text: Column) -> Column:
 
 
 def _sum_to(lots: Column, points: Column) -> Column:
-    are_valid = F.forall(lots, lambda lot: (lot.getField("Points") > 0) & (lot.getField("ExpiresTime") >= 0))
+    are_valid = F.forall(
+        lots, lambda lot: (lot.getField("Points") > 0) & lot.getField("ExpiresTime").between(0, LAST_TIME)
+    )
     # Adds decimals, because an overflow of longs would end the query.
     total = F.aggregate(
         lots, F.lit(0).cast(_WIDE), lambda total, lot: (total + lot.getField("Points").cast(_WIDE)).cast(_WIDE)

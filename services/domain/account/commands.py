@@ -1,10 +1,14 @@
 """Commands in an account. Each command leads to one entry, and to one decision unless nobody waits for it."""
 
+import hashlib
+
 from services.domain.account.lots import Terms, adjusted_terms, notice_time, soonest_first, take_spendable
 from services.domain.account.model import ErasureMarker, ForgottenCommand, Reservation
 from services.domain.account.posting import Posting
 from services.domain.entries import Credit, Kind, Refusal
 from services.domain.events import Adjust, Capture, Command, Erase, Receive, Reserve, SentLot, Transfer, Void
+from services.domain.formats import LAST_TIME
+from services.domain.validation import LONGEST_TEXT
 
 
 def reserve(posting: Posting, event: Reserve) -> None:
@@ -63,7 +67,7 @@ def transfer(posting: Posting, event: Transfer, card: str) -> None:
         return
     taken = take_spendable(account.lots, event.points)
     sent = tuple(SentLot(taken[terms], terms.expires_time) for terms in soonest_first(taken))
-    credit = Credit(f"{event.command_id}/in", event.counterparty, sent, event.reason, event.actor)
+    credit = Credit(_credit_id(event.command_id), event.counterparty, sent, event.reason, event.actor)
     posting.outcome.credits.append(credit)
     posting.decide(event, posting.enter(Kind.SENT, -event.points, counterparty=event.counterparty))
 
@@ -72,15 +76,24 @@ def receive(posting: Posting, event: Receive) -> None:
     """Adds the points of a transfer. There is no decision, because no caller waits for one."""
     received: dict[Terms, int] = {}
     for lot in event.lots:
-        terms = Terms(lot.expires_time, 0, notice_time(lot.expires_time, posting.programme))
+        # A later time would not fit into a timer.
+        expires_time = min(lot.expires_time, LAST_TIME)
+        terms = Terms(expires_time, 0, notice_time(expires_time, posting.programme))
         received[terms] = received.get(terms, 0) + lot.points
     posting.add(received)
     posting.enter(
         Kind.RECEIVED,
         sum(received.values()),
         counterparty=event.counterparty,
-        expires_time=min((lot.expires_time for lot in event.lots if lot.expires_time), default=0),
+        expires_time=min((terms.expires_time for terms in received if terms.expires_time), default=0),
     )
+
+
+def _credit_id(command_id: str) -> str:
+    """Returns the id of the credit of a transfer. It must not be longer than a command id may be."""
+    if len(command_id) + len("/in") > LONGEST_TEXT:
+        command_id = hashlib.sha256(command_id.encode()).hexdigest()
+    return f"{command_id}/in"
 
 
 def erase(posting: Posting, event: Erase) -> None:

@@ -9,7 +9,9 @@ from services.domain.account.lots import Terms
 from services.domain.account.processor import process
 from services.domain.entries import Credit, Kind, Refusal
 from services.domain.events import Adjust, Capture, Erase, Purchase, Receive, Reserve, SentLot, Transfer, Void
+from services.domain.formats import LAST_TIME
 from services.domain.programme import DAY, MINUTE, Programme, Programmes, Tier
+from services.domain.validation import LONGEST_TEXT
 
 BOUGHT = Purchase(1, "bought", Decimal(500))
 """Earns 10.00 points."""
@@ -212,3 +214,21 @@ def test_what_comes_after_an_erasure_opens_a_new_account():
     assert [9, 10] == [entry.opened_time for entry in late.entries]
     again = after(erase, Erase(append_time=1, command_id="erase again"))
     assert [(1, 2), (2, 1)] == [(entry.opened_time, entry.sequence) for entry in again.entries[1:]]
+
+
+@pytest.mark.parametrize("length", [125, 126, 128])
+def test_the_credit_of_a_transfer_has_a_valid_id(length):
+    """Issue 14, number 9: a credit with a longer id would become a dead letter, and the points would be lost."""
+    transfer = Transfer(append_time=2, command_id="x" * length, points=100, counterparty="other")
+    outcome = process(None, [Adjust(append_time=1, command_id="A", points=100), transfer], Programmes(), "card")
+
+    assert [100] == [lot.points for credit in outcome.credits for lot in credit.lots]
+    assert all(len(credit.command_id) <= LONGEST_TEXT for credit in outcome.credits)
+
+
+@pytest.mark.parametrize("expires_time", [LAST_TIME + 1, 2**63 - 1])
+def test_received_points_expire_in_the_calendar(expires_time):
+    """Issue 14, number 9: a later time would stop the query, because it does not fit into a timer."""
+    receive = Receive(append_time=1, command_id="T/in", counterparty="other", lots=(SentLot(100, expires_time),))
+
+    assert LAST_TIME == process(None, [receive], Programmes(), "card").next_due

@@ -14,8 +14,8 @@ from services.domain.programme import DAY, Programmes
 from services.domain.recomputation import recompute
 from tests.support.account_histories import CARD, EVENTS, PLAIN, RICH, TIERED
 
-HISTORIES = int(os.environ.get("LOYALTY_TEST_HISTORIES", "300"))
-"""The number of random histories of each test. ``LOYALTY_TEST_HISTORIES=33000`` is the long run."""
+HISTORIES = int(os.environ.get("TEST_HISTORIES", "300"))
+"""The number of random histories of each test. ``TEST_HISTORIES=33000`` is the long run."""
 
 LONGEST_LAG = 9 * DAY
 """The pipeline drops older events, and keeps markers longer."""
