@@ -379,6 +379,15 @@ class RedemptionNotOpen(
     pass
 
 
+class TooManyPoints(
+    CommandRefused,
+    code="too-many-points",
+    title="Too many points",
+    detail="The total of the customer would be outside of the permitted range.",
+):
+    pass
+
+
 class SameCustomer(
     CommandRefused,
     code="same-customer",
@@ -388,7 +397,7 @@ class SameCustomer(
     pass
 
 
-_REFUSALS = {each.code: each for each in (InsufficientPoints, RedemptionNotOpen, SameCustomer)}
+_REFUSALS = {each.code: each for each in (InsufficientPoints, RedemptionNotOpen, SameCustomer, TooManyPoints)}
 
 
 class Unavailable(Problem, status=HTTPStatus.SERVICE_UNAVAILABLE, retry_after=1):

@@ -167,7 +167,7 @@ async def void(
     summary="Correct the points by hand",
     response_model=Command,
     status_code=HTTPStatus.CREATED,
-    responses=_responses(HTTPStatus.CREATED, problems.InsufficientPoints),
+    responses=_responses(HTTPStatus.CREATED, problems.InsufficientPoints, problems.TooManyPoints),
 )
 async def adjust(
     request: Request,

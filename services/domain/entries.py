@@ -34,6 +34,7 @@ class Refusal(StrEnum):
     INSUFFICIENT_POINTS = "insufficient-points"
     UNKNOWN_REDEMPTION = "unknown-redemption"
     SAME_CUSTOMER = "same-customer"
+    TOO_MANY_POINTS = "too-many-points"
 
 
 class AccountVersion(NamedTuple):

@@ -3,7 +3,7 @@
 import hashlib
 
 from services.domain.account.lots import Terms, adjusted_terms, notice_time, soonest_first, take_spendable
-from services.domain.account.model import ErasureMarker, ForgottenCommand, Reservation
+from services.domain.account.model import LARGEST_TOTAL, ErasureMarker, ForgottenCommand, Reservation
 from services.domain.account.posting import Posting
 from services.domain.entries import Credit, Kind, Refusal
 from services.domain.events import Adjust, Capture, Command, Erase, Receive, Reserve, SentLot, Transfer, Void
@@ -41,6 +41,9 @@ def void(posting: Posting, event: Void) -> None:
 def adjust(posting: Posting, event: Adjust) -> None:
     account = posting.account
     expires_time = 0
+    if abs(account.total + event.points) > LARGEST_TOTAL:
+        refuse(posting, event, Refusal.TOO_MANY_POINTS)
+        return
     if event.points > 0:
         terms = adjusted_terms(event.append_time, posting.programme)
         expires_time = terms.expires_time

@@ -12,6 +12,9 @@ from services.domain.programme import DAY
 EVENT_MEMORY = 10 * DAY
 """An account remembers each event for at least this long. The query that feeds it drops duplicates of 9 days."""
 
+LARGEST_TOTAL = 10**17
+"""Hundredths. Purchases and adjustments do not lift a total above it. Ten times as many fit into the records."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reservation:

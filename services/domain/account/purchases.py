@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 
 from services.domain.account.lots import earned_terms
-from services.domain.account.model import EVENT_MEMORY, Account, PastPurchase
+from services.domain.account.model import EVENT_MEMORY, LARGEST_TOTAL, Account, PastPurchase
 from services.domain.account.posting import Posting
 from services.domain.accrual import accrual, base_points, earnings
 from services.domain.entries import Kind
@@ -62,7 +62,7 @@ def _is_returnable(bought: PastPurchase, now: int, programmes: Programmes) -> bo
 
 def _earn(posting: Posting, event: Purchase) -> None:
     account, programme = posting.account, posting.programme
-    points = accrual(event, programme, account.tier).points
+    points = min(accrual(event, programme, account.tier).points, max(0, LARGEST_TOTAL - account.total))
     account.purchases[event.invoice_number] = _past_purchase(event, programme, account.tier, points)
     terms = earned_terms(event.append_time, programme)
     posting.add({terms: points})

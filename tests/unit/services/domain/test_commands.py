@@ -6,6 +6,7 @@ from decimal import Decimal
 import pytest
 
 from services.domain.account.lots import Terms
+from services.domain.account.model import LARGEST_TOTAL, Account
 from services.domain.account.processor import process
 from services.domain.entries import Credit, Kind, Refusal
 from services.domain.events import Adjust, Capture, Erase, Purchase, Receive, Reserve, SentLot, Transfer, Void
@@ -232,3 +233,13 @@ def test_received_points_expire_in_the_calendar(expires_time):
     receive = Receive(append_time=1, command_id="T/in", counterparty="other", lots=(SentLot(100, expires_time),))
 
     assert LAST_TIME == process(None, [receive], Programmes(), "card").next_due
+
+
+def test_totals_fit_into_the_records():
+    """Issue 14, number 9: an adjustment beyond the limit is refused, and a purchase earns up to the limit."""
+    account = Account(1, lots={Terms(): LARGEST_TOTAL - 1})
+    adjust = Adjust(append_time=2, command_id="A", points=2)
+
+    decisions = process(account, [adjust], Programmes(), "card").decisions
+    assert [Refusal.TOO_MANY_POINTS] == [each.refusal for each in decisions]
+    assert [1] == [entry.points for entry in process(account, [BOUGHT], Programmes(), "card").entries]
