@@ -99,7 +99,12 @@ class RocksDbStorePartition(StorePartition):
         directory.mkdir(parents=True, exist_ok=True)
         with self._translate_errors():
             self._db = Rdict(str(directory), tuning.options())
-            self._checkpoint, self._count = _parse_checkpoint(self._db.get(_CHECKPOINT))
+            try:
+                self._checkpoint, self._count = _parse_checkpoint(self._db.get(_CHECKPOINT))
+            except Exception:
+                # An open database keeps its lock, and the caller could not create the store anew.
+                self._db.close()
+                raise
 
     @property
     def checkpoint(self) -> Checkpoint | None:

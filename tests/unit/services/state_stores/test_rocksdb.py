@@ -101,6 +101,29 @@ def test_a_damaged_store_is_reported_and_deleted(tmp_path: Path) -> None:
     state.release()
 
 
+def test_a_store_with_a_damaged_checkpoint_block_is_created_anew(tmp_path: Path) -> None:
+    """RocksDB opens, and the checkpoint cannot be read. The next open must not meet the lock of the first."""
+    state = StateDirectory(tmp_path)
+    open_partition = state.open_rocksdb(RocksDbTuning())
+    store = RocksDbStorePartition(tmp_path / "balances" / "0", RocksDbTuning())
+    store.apply({b"a": b"1"}, Checkpoint("test", 1, 0))
+    store._db.flush()
+    store.close()
+    (file,) = (tmp_path / "balances" / "0").glob("*.sst")
+    content = bytearray(file.read_bytes())
+    content[:8] = bytes(byte ^ 0xFF for byte in content[:8])
+    file.write_bytes(content)
+
+    with pytest.raises(StoreCorruptError) as raised:
+        open_partition("balances", 0)
+    again = open_partition("balances", 0)
+
+    assert "block checksum" in str(raised.value)
+    assert again.checkpoint is None
+    again.close()
+    state.release()
+
+
 def test_a_second_open_is_refused_and_deletes_nothing(tmp_path: Path) -> None:
     """A partition that is already open raises StoreError, not StoreCorruptError, because its data are intact."""
     store = RocksDbStorePartition(tmp_path / "0", RocksDbTuning())
