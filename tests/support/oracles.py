@@ -3,13 +3,10 @@
 from decimal import Decimal
 from typing import Any
 
+from infra.demo.oracle import COPIED_OF_ADDRESS, HADOOP_OF_INVOICE, ITEM
 from services.domain.formats import to_hundredths
 from services.domain.invoice import HOME_DELIVERY, PRIME, PosInvoice
 from services.domain.programme import LOYALTY_FACTOR
-
-_INVOICE_FIELDS = ("InvoiceNumber", "CreatedTime", "StoreID", "PosID", "CustomerType", "PaymentMethod", "DeliveryType")
-_ADDRESS_FIELDS = ("City", "State", "PinCode")
-_ITEM_FIELDS = ("ItemCode", "ItemDescription", "ItemPrice", "ItemQty", "TotalValue")
 
 
 def is_prime(invoice: PosInvoice) -> bool:
@@ -32,10 +29,10 @@ def earned_points(total_amount: float, loyalty_factor: Decimal = LOYALTY_FACTOR)
 
 def flatten(invoice: PosInvoice) -> list[dict[str, Any]]:
     """Returns one HadoopRecord for each line item, in the order of the invoice."""
-    invoice_values = {field: invoice.get(field) for field in _INVOICE_FIELDS}
+    invoice_values = {field: invoice.get(field) for field in HADOOP_OF_INVOICE}
     address = invoice.get("DeliveryAddress") or {}
-    address_values = {field: address.get(field) for field in _ADDRESS_FIELDS}
+    address_values = {field: address.get(field) for field in COPIED_OF_ADDRESS}
     return [
-        {**invoice_values, **address_values, **{field: item.get(field) for field in _ITEM_FIELDS}}
+        {**invoice_values, **address_values, **{field: item.get(field) for field in ITEM}}
         for item in invoice.get("InvoiceLineItems") or []
     ]
