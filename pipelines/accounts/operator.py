@@ -25,10 +25,11 @@ from schemas.topics import Topic
 from services.codecs.events import decode_event
 from services.codecs.state import decode_account, encode_account
 from services.domain.account import processor as accounts
-from services.domain.account.model import Account, AccountState, Outcome
+from services.domain.account.model import Account, AccountState, ErasureMarker, Outcome
 from services.domain.events import Event
 from services.domain.programme import Programmes
 from services.messaging.schema_ids import SchemaIds
+from services.pseudonyms import Pseudonyms, pseudonyms
 from services.settings import Settings
 
 STATE_VERSION = "2"
@@ -37,7 +38,11 @@ STATE_VERSION = "2"
 BUCKETS_A_PARTITION = 16
 
 ACCOUNTS = "accounts"
-"""The state variable: in each bucket a map from card to the account's bytes and the time of its timer (0: none)."""
+"""The state variable: in each bucket a map from key to the state's bytes and the time of its timer (0: none).
+
+The key of an account is its card. The key of an erasure marker is the card's pseudonym, so that an erased card
+does not stay.
+"""
 
 _CARD = T.StructType([T.StructField("card", T.StringType())])
 _ACCOUNT = T.StructType([T.StructField("account", T.BinaryType()), T.StructField("due", T.LongType())])
@@ -71,7 +76,9 @@ def process_events(
         events.withColumn("bucket", F.explode(buckets))
         .groupBy("bucket")
         .transformWithState(
-            statefulProcessor=AccountOperator(programmes, writer_ids(ids), interval),
+            statefulProcessor=AccountOperator(
+                programmes, writer_ids(ids), interval, pseudonyms(settings.pseudonym_key_file)
+            ),
             outputStructType=RECORD_TYPE,
             outputMode="Append",
             timeMode="ProcessingTime",
@@ -83,11 +90,14 @@ def process_events(
 class AccountOperator(StatefulProcessor):
     """Processes the events and timers of one bucket of accounts."""
 
-    def __init__(self, programmes: Programmes, writer_ids: Mapping[Topic, int], interval: int) -> None:
+    def __init__(
+        self, programmes: Programmes, writer_ids: Mapping[Topic, int], interval: int, names: Pseudonyms
+    ) -> None:
         """Args: interval: milliseconds to which timers are rounded up."""
         self._programmes = programmes
         self._writer_ids = dict(writer_ids)
         self._interval = interval
+        self._pseudonyms = names
         # The time of the clock. Spark makes an operator for each task, and processes timers after all rows.
         self._read_until = 0
 
@@ -105,12 +115,15 @@ class AccountOperator(StatefulProcessor):
                 by_card[row.CustomerCardNo].append(decode_event(row.append_time, bytes(row.event)))
         changes = _Changes()
         outcomes = {}
-        for card, (before, timer) in self._load(sorted(by_card)):
+        for card, (before, timer) in self._load(sorted(by_card)).items():
             outcomes[card] = outcome = accounts.process(before, by_card[card], self._programmes, card)
-            if is_erased := outcome.account is None and isinstance(before, Account):
-                # The timers of an erased account must not name the card until they fire.
-                changes.erased.append(card)
-            self._save(card, outcome, 0 if is_erased else timer, changes)
+            former_key, key = self._key_of(card, before), self._key_of(card, outcome.state)
+            if key != former_key:
+                changes.removed.append(former_key)
+                if isinstance(before, Account):
+                    # The timers of an erased account must not name the card until they fire.
+                    changes.erased.append(card)
+            self._save(key, outcome, timer if key == former_key else 0, changes)
         self._write(changes)
         for card, outcome in outcomes.items():
             yield from rows_of(card, outcome, self._writer_ids)
@@ -126,55 +139,64 @@ class AccountOperator(StatefulProcessor):
             if timer - TIMER_DELAY > self._read_until:
                 early.append(timer)
                 continue
-            for cards in self._timers.pop(timer):
-                yield from self._advance(cards, timer)
+            for keys in self._timers.pop(timer):
+                yield from self._advance(keys, timer)
         if early:
             self._timers.postpone(early, timerValues.getCurrentProcessingTimeInMs() + 1)
 
-    def _advance(self, cards: Sequence[str], expired: int) -> Iterator[Row]:
-        """Process the cards of a timer."""
-        due = {card: state for card, (state, timer) in self._load(cards) if state and timer == expired}
+    def _advance(self, keys: Sequence[str], expired: int) -> Iterator[Row]:
+        """Process the keys of a timer."""
+        due = {key: state for key, (state, timer) in self._read(keys) if state and timer == expired}
         # Only later timers than that are still pending for sure.
         later = self._timers.next_later([*due], after=self._read_until + TIMER_DELAY)
         changes = _Changes()
         outcomes = {}
-        for card, state in due.items():
-            outcomes[card] = outcome = accounts.advance(state, self._read_until, self._programmes)
-            self._save(card, outcome, later[card], changes)
+        for key, state in due.items():
+            outcomes[key] = outcome = accounts.advance(state, self._read_until, self._programmes)
+            self._save(key, outcome, later[key], changes)
         self._write(changes)
-        for card, outcome in outcomes.items():
-            yield from rows_of(card, outcome, self._writer_ids)
+        for key, outcome in outcomes.items():
+            yield from rows_of(key, outcome, self._writer_ids)
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802, N803
         changes = _Changes()
         state = decode_account(bytes(initialState.account))
         outcome = Outcome(state) if isinstance(state, Account) else Outcome(None, marker=state)
         outcome.next_due = state.next_due()
-        self._save(initialState.CustomerCardNo, outcome, 0, changes)
+        self._save(self._key_of(initialState.CustomerCardNo, state), outcome, 0, changes)
         self._write(changes)
 
     def close(self) -> None:
         """Nothing is open."""
 
-    def _load(self, cards: Sequence[str]) -> Iterator[tuple[str, tuple[AccountState | None, int]]]:
-        """Each card with its state and the time of its timer."""
-        for card, value in zip(cards, self._accounts.get([(card,) for card in cards]), strict=True):
-            yield card, (decode_account(bytes(value[0])), value[1]) if value else (None, 0)
+    def _load(self, cards: Sequence[str]) -> dict[str, tuple[AccountState | None, int]]:
+        """The state of each card, an account or a marker, and the time of its timer."""
+        found = dict(self._read(cards))
+        marker_keys = {self._pseudonyms.of(card): card for card, (state, _) in found.items() if state is None}
+        return found | {marker_keys[key]: value for key, value in self._read([*marker_keys])}
 
-    def _save(self, card: str, outcome: Outcome, timer: int, changes: "_Changes") -> None:
+    def _read(self, keys: Sequence[str]) -> Iterator[tuple[str, tuple[AccountState | None, int]]]:
+        """Each key with its state and the time of its timer."""
+        for key, value in zip(keys, self._accounts.get([(key,) for key in keys]), strict=True):
+            yield key, (decode_account(bytes(value[0])), value[1]) if value else (None, 0)
+
+    def _key_of(self, card: str, state: AccountState | None) -> str:
+        return self._pseudonyms.of(card) if isinstance(state, ErasureMarker) else card
+
+    def _save(self, key: str, outcome: Outcome, timer: int, changes: "_Changes") -> None:
         """Save or remove the state, and set a timer if something is due before the present timer (0: none)."""
         state, next_due = outcome.state, outcome.next_due
         if state is None:
-            changes.removed.append(card)
+            changes.removed.append(key)
             return
         # Rounds up, so that accounts that are due at nearly the same time share a timer.
         next_timer = -(-next_due // self._interval) * self._interval + TIMER_DELAY if next_due is not None else 0
         if next_timer and (not timer or next_timer < timer):
-            changes.timers[next_timer].append(card)
+            changes.timers[next_timer].append(key)
             if timer:
-                changes.former_timers[card] = timer
+                changes.former_timers[key] = timer
             timer = next_timer
-        changes.accounts.append(((card,), (encode_account(state), timer)))
+        changes.accounts.append(((key,), (encode_account(state), timer)))
 
     def _write(self, changes: "_Changes") -> None:
         self._accounts.update(changes.accounts)
@@ -199,10 +221,10 @@ class _Changes:
 
     Attributes:
         accounts: the new values of the map of accounts.
-        removed: cards to remove from the map of accounts.
+        removed: keys to remove from the map of accounts.
         erased: cards to remove from all timers.
-        timers: cards to process, by the time of a new timer.
-        former_timers: by card, the timer that an earlier one has replaced.
+        timers: keys to process, by the time of a new timer.
+        former_timers: by key, the timer that an earlier one has replaced.
     """
 
     accounts: list[tuple[tuple[str], tuple[bytes, int]]] = field(default_factory=list)

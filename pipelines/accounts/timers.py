@@ -3,8 +3,9 @@
 Spark's own timer only names a time. This module keeps the cards of each timer in parts of limited size. So a new card
 rewrites one part only, and many cards at one time need little memory.
 
-A card has one next timer. If it gets an earlier one, the former timer still lists the card and becomes one of its later
-timers. When the former timer is next again, nothing is added. So a timer lists each card once.
+A marker of an erased account is listed by its pseudonym. A card has one next timer. If it gets an earlier one, the
+former timer still lists the card and becomes one of its later timers. When the former timer is next again, nothing is
+added. So a timer lists each card once.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

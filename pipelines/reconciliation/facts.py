@@ -23,6 +23,7 @@ from schemas.topics import LOYALTY
 from services.audit.extent import TopicExtent
 from services.audit.facts import Source
 from services.audit.sources import Fact, UnreadableError
+from services.codecs.state import MARKER
 from services.domain.entries import Kind
 from services.pseudonyms import Pseudonyms
 
@@ -111,9 +112,11 @@ def state(context: Context, checkpoint: str) -> DataFrame:
         accounts = read.format("statestore").options(**options).load(checkpoint)
     except (PySparkException, ValueError) as error:
         raise UnreadableError(Source.STATE, f"{checkpoint}: {first_line(error)}") from error
-    rows = accounts.select(
-        F.col("user_map_key.card").alias("card"), F.col("user_map_value.account").alias("account")
-    ).withColumn("pseudonym", pseudonym_of(context.pseudonyms, F.col("card")))
+    rows = (
+        accounts.where(F.substring("user_map_value.account", 1, 1) != F.lit(MARKER))
+        .select(F.col("user_map_key.card").alias("card"), F.col("user_map_value.account").alias("account"))
+        .withColumn("pseudonym", pseudonym_of(context.pseudonyms, F.col("card")))
+    )
     return _facts(rows, Source.STATE, F.lit(0), F.col("account"))
 
 

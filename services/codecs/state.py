@@ -16,7 +16,7 @@ from services.domain.events import Line
 from services.messaging.avro import MAGIC_BYTE, Record, UndecodableError, record_decoder
 from services.messaging.schema_ids import FolderSchemaIds
 
-_AVRO, _MESSAGE_PACK, _MARKER = bytes([MAGIC_BYTE]), b"\1", b"\2"
+_AVRO, _MESSAGE_PACK, MARKER = bytes([MAGIC_BYTE]), b"\1", b"\2"
 
 
 class _State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -48,7 +48,7 @@ _decode_avro = record_decoder("LoyaltyAccount", FolderSchemaIds().writer_schema)
 def encode_account(account: AccountState) -> bytes:
     """Returns the bytes for the state store."""
     if isinstance(account, ErasureMarker):
-        return _MARKER + _encode(account.time)
+        return MARKER + _encode(account.time)
     return _MESSAGE_PACK + _encode(
         _State(
             account.opened_time,
@@ -71,10 +71,10 @@ def decode_account(state: bytes) -> AccountState:
     """Raises UndecodableError or UnknownSchemaIdError if this version cannot read the bytes."""
     if state[:1] == _AVRO:
         return _from_avro(_decode_avro(state))
-    if state[:1] not in (_MESSAGE_PACK, _MARKER):
+    if state[:1] not in (_MESSAGE_PACK, MARKER):
         raise UndecodableError(f"The format {state[:1]!r} is not known. Use the release that wrote the checkpoint.")
     try:
-        if state[:1] == _MARKER:
+        if state[:1] == MARKER:
             return ErasureMarker(_decode_time(memoryview(state)[1:]))
         stored = _decode(memoryview(state)[1:])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

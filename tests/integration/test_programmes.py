@@ -201,7 +201,7 @@ def test_the_command_publishes_and_shows(in_use: Settings, loyalty: Command, tmp
     assert f"{when:%Y-%m-%dT%H:%M:%SZ}" == shown[1]["effective_time"]
     table = loyalty("show").stdout
     assert "in force" in table
-    assert "to come" in table
+    assert "planned" in table
     missing = loyalty("show", "--version", "2")
     assert (1, "error: there is no version 2; the latest is 1\n") == (missing.exit_code, missing.stderr)
 

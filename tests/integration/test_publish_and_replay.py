@@ -205,5 +205,5 @@ def test_an_offset_without_a_dead_letter_stops_the_replay(settings: Settings, lo
     result = loyalty("dead-letters", "replay", "--offset", there, "--offset", "0:999")
 
     assert 1 == result.exit_code
-    assert "no such dead letter: 0:999" in result.stderr
+    assert "there is no dead letter at 0:999" in result.stderr
     assert [] == read_all(settings, topics.POS_INVOICES)

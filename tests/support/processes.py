@@ -1,6 +1,7 @@
 """Start the pipeline, the API and the ledger as operators do, and prepare checkpoints as a crash leaves them."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -242,6 +243,25 @@ def delete_newest_commit(checkpoint: str | Path) -> int:
     newest = max(_batches(checkpoint, "commits"), key=lambda path: int(path.name))
     _delete([newest])
     return int(newest.name)
+
+
+def delete_newest_commit_with_records(checkpoint: str | Path) -> int:
+    """Delete the newest commit of a batch that read records from Kafka, and all that came after it.
+
+    The last batches of the loyalty query may contain nothing but the clock. Their repetition writes nothing.
+    Returns the number of the batch.
+    """
+    offsets = sorted(_batches(checkpoint, "offsets"), key=lambda path: int(path.name))
+    while len(offsets) > 1 and _kafka_offsets(offsets[-1]) == _kafka_offsets(offsets[-2]):
+        newest = offsets.pop()
+        _delete([newest, newest.parent.parent / "commits" / newest.name])
+    return delete_newest_commit(checkpoint)
+
+
+def _kafka_offsets(batch: Path) -> list[dict[str, Any]]:
+    """The offsets by topic and partition. The lines before are the version and the metadata of the batch."""
+    sources = [json.loads(line) for line in batch.read_text(encoding="utf-8").splitlines()[2:]]
+    return [each for each in sources if all(isinstance(partitions, dict) for partitions in each.values())]
 
 
 def delete_all_batches_but_the_first(checkpoint: str | Path) -> None:

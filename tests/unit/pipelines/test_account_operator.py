@@ -23,12 +23,14 @@ from services.domain.events import Capture, Erase, Event, Purchase, Reserve
 from services.domain.programme import Programme, Programmes
 from services.messaging.avro import record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
+from services.pseudonyms import KEY_BYTES, Pseudonyms
 from tests.support.state_server import StateServer, state_server
 
 MINUTE = 60_000
 DAY = 24 * 60 * MINUTE
 IDS = FolderSchemaIds()
 INTERVAL = 10_000
+PSEUDONYMS = Pseudonyms(bytes(KEY_BYTES))
 T = 1_770_000_000_000
 """A time that is a multiple of the interval."""
 
@@ -48,7 +50,7 @@ def load(value: bytes) -> Any:
 def open_bucket(tmp_path: Path, programmes: Programmes) -> Iterator[tuple[AccountOperator, StateServer]]:
     """The operator with the state of one bucket, and the server that stores it."""
     with state_server(tmp_path / "socket") as (handle, server):
-        operator = AccountOperator(programmes, writer_ids(IDS), INTERVAL)
+        operator = AccountOperator(programmes, writer_ids(IDS), INTERVAL, PSEUDONYMS)
         operator.init(handle)
         yield operator, server
 
@@ -125,7 +127,7 @@ def test_cards_of_a_bucket_are_processed_independently(tmp_path):
 
 
 def test_the_state_has_nothing_of_an_erased_customer(tmp_path):
-    """After ten days with a marker, neither the card nor its timers stay. Other customers of the bucket keep both."""
+    """Neither the card nor its timers stay, only a marker under a pseudonym. After ten days that is gone, too."""
     with open_bucket(tmp_path, Programmes((Programme(valid_for=365 * DAY),))) as (operator, server):
         for card in ("4711", "4712"):
             process_batch(operator, purchase(card, card, T))
@@ -133,12 +135,28 @@ def test_the_state_has_nothing_of_an_erased_customer(tmp_path):
         process_batch(operator, ("4711", Erase(append_time=T + 2, command_id="C1")))
         kept = {name: b"".join([*state, *state.values()]) for name, state in server.kept.items()}
         assert {"accounts", "waiting", "later"} == {name for name, state in kept.items() if b"4712" in state}
-        marker = decode_account(bytes(load(server.kept["accounts"][dump(("4711",))])[0]))
+        assert [] == [name for name, state in kept.items() if b"4711" in state]
+        pseudonym = PSEUDONYMS.of("4711")
+        marker = decode_account(bytes(load(server.kept["accounts"][dump((pseudonym,))])[0]))
         assert ErasureMarker(T + 2) == marker
         set_clock(operator, marker.next_due() + INTERVAL)
         fire_all(operator, server, marker.next_due() + DAY)
         kept = {name: b"".join([*state, *state.values()]) for name, state in server.kept.items()}
-        assert [] == [name for name, state in kept.items() if b"4711" in state]
+        assert [] == [name for name, state in kept.items() if pseudonym.encode() in state]
+
+
+def test_an_account_after_an_erasure_replaces_the_marker(tmp_path):
+    """It opens after the erasure, although its invoice is older. The timer of the marker does nothing to it."""
+    with open_bucket(tmp_path, Programmes()) as (operator, server):
+        process_batch(operator, purchase("4711", "1", T))
+        process_batch(operator, ("4711", Erase(append_time=T + 2, command_id="C1")))
+        process_batch(operator, purchase("4711", "2", T + 1))
+        assert T + 3 == (account := account_of(server, "4711")).opened_time
+        assert dump((PSEUDONYMS.of("4711"),)) not in server.kept["accounts"]
+        after = T + 30 * DAY
+        set_clock(operator, after)
+        assert [] == fire_all(operator, server, after)
+        assert account == account_of(server, "4711")
 
 
 def test_a_timer_processes_the_cards_that_it_lists(tmp_path):
@@ -195,7 +213,7 @@ def test_a_timer_lists_a_card_once(tmp_path):
         assert [[["4711"]]] == [*listed_cards(server).values()]
         before = len(server.requests)
         process_batch(operator, ("4711", Erase(append_time=now + 60 * MINUTE, command_id="E")))
-        assert 10 > len(server.requests) - before
+        assert 12 > len(server.requests) - before
 
 
 def test_a_card_is_processed_at_each_of_its_times(tmp_path):
