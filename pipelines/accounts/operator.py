@@ -134,7 +134,7 @@ class AccountOperator(StatefulProcessor):
     def _advance(self, cards: Sequence[str], expired: int) -> Iterator[Row]:
         """Process the cards of a timer."""
         due = {card: state for card, (state, timer) in self._load(cards) if state and timer == expired}
-        # Only later timers than that are still pending for sure.
+        # Only timers after this time are certainly still pending.
         later = self._timers.next_later([*due], after=self._read_until + TIMER_DELAY)
         changes = _Changes()
         outcomes = {}
