@@ -1,4 +1,4 @@
-# retail-loyalty: every target sets up what it needs first. `make help` lists them.
+# Every target first installs what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo compose-demo up down status images test test-unit test-containers faults lint format docs bench bench-queries bench-ledger bench-containers bench-simulator bench-peers lock clean
 
@@ -8,13 +8,14 @@ BIN := .venv/bin
 CODE := schemas services pipelines api infra
 LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
-# Half of the time a test waits. Two processes share one broker; all that needs the Spark session runs in one of them (tests/conftest.py).
+# Tests spend half of their time waiting, so two processes run them. Both share one broker. All tests that need the Spark
+# session run in one of the two (tests/conftest.py).
 TOGETHER := --numprocesses 2 --dist loadgroup
 
-# Compose v2 where it is installed, else docker-compose 1.29.
+# Compose v2 if it is installed, otherwise docker-compose 1.29.
 COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
-# The environment's own Python once it exists; PYTHON=… asks for another.
+# The Python of the virtual environment, if it exists. PYTHON=… selects another one.
 FIND_PYTHON = for python in $(or $(PYTHON),$(BIN)/python python3 python3.13 python3.12 python3.11 python3.14); do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; python=; done; \
 	test -n "$$python" || { echo "set-up: Python 3.11 or newer is needed: install it, or give PYTHON=path" >&2; exit 1; }
@@ -72,7 +73,7 @@ docs: setup ## build the documentation site in var/site and check all links
 bench: setup ## measure throughput, cost, latency and memory of the pipeline
 	$(BIN)/python -m benchmarks.pipeline
 
-bench-queries: setup ## measure restore, reads and the death of an owner of the interactive queries (OPTIONS="--balances 100000")
+bench-queries: setup ## measure restore, reads and failover of the interactive queries (OPTIONS="--balances 100000")
 	$(BIN)/python -m benchmarks.queries $(OPTIONS)
 
 bench-ledger: setup ## measure entries per second into the ledger, with SQLite and PostgreSQL
@@ -81,7 +82,7 @@ bench-ledger: setup ## measure entries per second into the ledger, with SQLite a
 bench-containers: setup ## measure builds, sizes, start and memory of the containers
 	$(BIN)/python -m benchmarks.containers
 
-bench-simulator: setup ## measure the simulator of tills (start a broker first: make up)
+bench-simulator: setup ## measure the till simulator (start a broker first: make up)
 	$(BIN)/python -m benchmarks.simulator
 
 bench-peers: setup ## compare with Kafka Streams, Quix Streams and Faust; needs a JDK 17 (ONLY="growth", OPTIONS="--rounds 2")

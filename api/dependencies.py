@@ -1,4 +1,4 @@
-"""What the routers use, composed in one place and injected by FastAPI."""
+"""The dependencies of the routers. FastAPI injects them."""
 
 from collections.abc import Callable
 from typing import Annotated, Any

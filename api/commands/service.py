@@ -3,7 +3,7 @@
 claim     ──► a repeated request gets the known decision; another request with the same key is refused
 mark      ──► a record says that the command was submitted
 send      ──► the loyalty query receives the command
-decide    ──► the decision comes back through the store ``decisions``
+decide    ──► the decision arrives through the store ``decisions``
 visible   ──► the balance shows the decision; only then the client gets it
 """
 
@@ -41,7 +41,7 @@ SEND_AGAIN_SECONDS = 30
 MOST_IN_FLIGHT = 256
 """Commands that an instance executes at the same time."""
 
-# For Kafka to take two records, for the mark to come back, and for the network, beyond the time of the client.
+# Time to write two records to Kafka, to read the mark back, and for the network, in addition to the client's time.
 _PATIENCE_SECONDS = 15.0
 _MARK_SECONDS = 5.0
 _SHORTEST_VISIBILITY_SECONDS = 1.0
@@ -51,7 +51,7 @@ Decision = dict[str, Any]
 
 
 class Outcome(NamedTuple):
-    """What became of a command.
+    """The result of a command.
 
     Attributes:
         is_visible: whether the next read of the balance shows the decision.

@@ -131,7 +131,7 @@ class OtherProblem(Problem):
 
 
 class NotFound(Problem, status=HTTPStatus.NOT_FOUND):
-    pass
+    """The requested object does not exist."""
 
 
 class UnknownCustomer(
@@ -141,7 +141,7 @@ class UnknownCustomer(
     detail="This card has no balance. A card gets one with its first PRIME invoice. Check the card number, or "
     "try again later.",
 ):
-    pass
+    """A read of the balance of a card that has none."""
 
 
 class NoLedgerEntries(
@@ -151,7 +151,7 @@ class NoLedgerEntries(
     detail="The ledger has no entry of this card. Entries appear about a second after the balance. Check the "
     "card number.",
 ):
-    pass
+    """A read of the statement of a card that has no entries."""
 
 
 @dataclass(eq=False)
@@ -170,7 +170,7 @@ class UnknownKey(
     title="No such key",
     detail="The store has no entry with this key now. Check the key, or read again later.",
 ):
-    pass
+    """A read of a key that the store does not have."""
 
 
 class UnknownCommand(
@@ -179,7 +179,7 @@ class UnknownCommand(
     title="No such command",
     detail="No command with this id was sent in the last days, or its customer is erased. Check the id.",
 ):
-    pass
+    """A read of a command that was never sent or is forgotten."""
 
 
 class UnknownRedemption(
@@ -189,17 +189,17 @@ class UnknownRedemption(
     detail="No redemption with this id was made in the last days. Use the RedemptionID of the response to the "
     "reservation.",
 ):
-    pass
+    """A capture or a void of a redemption that was never made or is forgotten."""
 
 
 class BadRequest(Problem, status=HTTPStatus.BAD_REQUEST):
-    pass
+    """The client must correct the request before it repeats it."""
 
 
 class UnreadableBody(
     BadRequest, code="unreadable-body", title="Bad Request", detail="There was an error parsing the body"
 ):
-    pass
+    """The body is not valid JSON."""
 
 
 class IdempotencyKeyMissing(
@@ -209,7 +209,7 @@ class IdempotencyKeyMissing(
     detail="A command needs the header Idempotency-Key with 1 to 255 printable ASCII characters. Use a new key "
     "for each command, and the same key to repeat a command.",
 ):
-    pass
+    """A command without a valid Idempotency-Key."""
 
 
 class NotWindowed(BadRequest, code="not-windowed", title="The store has no windows", example=("customer-balances",)):
@@ -230,7 +230,7 @@ class BodyTooLarge(
 
 
 class Unprocessable(Problem, status=HTTPStatus.UNPROCESSABLE_ENTITY):
-    pass
+    """The values of the request are not allowed."""
 
 
 @dataclass(eq=False)
@@ -259,11 +259,11 @@ class IdempotencyKeyReused(
     detail="A command with the same key and another body was sent to this path before. Use a new key for a new "
     "command.",
 ):
-    pass
+    """A different request with the key of an earlier command."""
 
 
 class Misdirected(Problem, status=HTTPStatus.MISDIRECTED_REQUEST):
-    pass
+    """Another instance holds the partition."""
 
 
 @dataclass(eq=False)
@@ -291,7 +291,7 @@ class NotTheOwner(
 
 
 class Conflict(Problem, status=HTTPStatus.CONFLICT):
-    pass
+    """The state of the customer or of an earlier command does not allow the request."""
 
 
 @dataclass(eq=False)
@@ -315,7 +315,7 @@ class RedemptionPending(
     "request later.",
     retry_after=1,
 ):
-    pass
+    """A capture or a void of a reservation without a decision."""
 
 
 class CommandErased(
@@ -324,7 +324,7 @@ class CommandErased(
     title="The customer of the command was erased",
     detail="The command was decided before the customer was erased. It does not run again. A new one needs a new key.",
 ):
-    pass
+    """A retry of a command of an erased customer."""
 
 
 class CommandRefused(
@@ -367,7 +367,7 @@ class InsufficientPoints(
     title="Not enough points",
     detail="The command needs more points than the customer can spend now. Use at most AvailableLoyaltyPoints.",
 ):
-    pass
+    """A command that needs more points than are available."""
 
 
 class RedemptionNotOpen(
@@ -376,7 +376,7 @@ class RedemptionNotOpen(
     title="The redemption is not open",
     detail="The redemption was captured or voided before, or it has lapsed. Start a new redemption.",
 ):
-    pass
+    """A capture or a void of a redemption that has ended."""
 
 
 class TooManyPoints(
@@ -385,7 +385,7 @@ class TooManyPoints(
     title="Too many points",
     detail="The total of the customer would be outside of the permitted range.",
 ):
-    pass
+    """A command that would move a total beyond its limits."""
 
 
 class SameCustomer(
@@ -394,7 +394,7 @@ class SameCustomer(
     title="Both cards are the same",
     detail="A transfer needs two different cards. Correct from or to.",
 ):
-    pass
+    """A transfer from a card to itself."""
 
 
 _REFUSALS = {each.code: each for each in (InsufficientPoints, RedemptionNotOpen, SameCustomer, TooManyPoints)}
@@ -438,7 +438,7 @@ class Stopping(
     title="The store is closed",
     detail="This instance stops, or the partition has moved to another one. Repeat the request.",
 ):
-    pass
+    """A read of a store partition that this instance has closed."""
 
 
 @dataclass(eq=False)
@@ -510,7 +510,7 @@ class TooManyCommands(
     detail="This instance waits for the decisions of as many commands as it accepts. This command was not sent. "
     "Repeat the request later.",
 ):
-    pass
+    """More commands at one time than the instance accepts."""
 
 
 class LedgerUnavailable(
@@ -521,7 +521,7 @@ class LedgerUnavailable(
     "request later. Balances do not need the ledger.",
     retry_after=5,
 ):
-    pass
+    """A read of the ledger without its database."""
 
 
 @dataclass(eq=False)
@@ -559,7 +559,7 @@ class NotAlive(
     title="The instance must be restarted",
     detail="The materialiser thread has ended or hangs. The log has the reason. Restart the instance.",
 ):
-    pass
+    """The response of /livez after the materialiser has failed."""
 
 
 @dataclass(eq=False)
@@ -582,7 +582,7 @@ class OwnerUnreachable(
 class OwnerTimeout(
     OwnerUnreachable, status=HTTPStatus.GATEWAY_TIMEOUT, code="owner-timeout", detail="There was no response in time"
 ):
-    pass
+    """The owner, and every copy that was tried, did not respond in time."""
 
 
 class InternalError(
@@ -592,7 +592,7 @@ class InternalError(
     title=HTTPStatus.INTERNAL_SERVER_ERROR.phrase,
     detail="The request failed because of a defect. The log of the server has the cause. Report it to the operator.",
 ):
-    pass
+    """An error that no other problem describes."""
 
 
 ANOTHER_MAY_ANSWER = frozenset(each.code for each in (NotTheOwner, Starting, Restoring, Stopping, TooStale))

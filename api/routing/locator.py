@@ -34,7 +34,7 @@ class KeyQueryMetadata:
 
 
 class Target(NamedTuple):
-    """An instance that can be asked, and the expected role of its copy."""
+    """An instance to send a request to, and the expected role of its copy."""
 
     url: str
     role: Role
@@ -80,7 +80,7 @@ class Locator:
         return KeyQueryMetadata(name, partition, owner, standbys)
 
     def targets(self, store: StateStore, partition: int) -> list[Target]:
-        """The instances to ask, in this order: the owner, then copies by position; suspects come last."""
+        """The instances to ask, in this order: the owner, copies by position, suspects."""
         if store.definition.is_global:
             return [Target(self._local.url, Role.ACTIVE)]
         owner = self.owner(store, partition)

@@ -28,7 +28,7 @@ from services.state_stores.store import NotServingError, StateStore
 
 # Time for an owner that does not respond, for a standby, and for the network between them.
 _PATIENCE_SECONDS = 5.0
-# A live owner responds within milliseconds. After this time the next copy is asked.
+# A live owner responds within milliseconds. After this time the lookup tries the next copy.
 _ATTEMPT_SECONDS = 1.0
 # Reserves time to send the response before the deadline.
 _RESPONSE_SECONDS = 0.5
@@ -80,7 +80,7 @@ class KeyRead:
 
 
 class LocalRead(NamedTuple):
-    """What the local copy holds.
+    """The result of a read of the local copy.
 
     Attributes:
         value: None if the key does not exist.

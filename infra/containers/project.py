@@ -112,7 +112,7 @@ def _container(facts: dict[str, Any]) -> Container:
 
 
 def log_of(container: Container, *options: str) -> str:
-    """What a container has written to its standard output and error."""
+    """The standard output and error of a container."""
     command = ["docker", "logs", *options, container.id]
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False).stdout
 

@@ -1,7 +1,8 @@
-# Two images without Java, of the same layers: the command `loyalty`, and one API instance. Build from the project's folder:
+# Two images without Java: the command `loyalty`, and one API instance. They share layers.
+# Build them in the project's folder:
 #   docker build -f infra/docker/api.Dockerfile --target cli -t retail-loyalty-cli .
 #   docker build -f infra/docker/api.Dockerfile -t retail-loyalty-api .
-# BASE is any Debian 12; by digest (debian@sha256:…) the build repeats exactly.
+# BASE can be any Debian 12 image. For a reproducible build, name it by its digest (debian@sha256:…).
 ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS build
@@ -20,7 +21,7 @@ COPY requirements/build.txt requirements/api.txt requirements/
 RUN for file in build api; do \
         .venv/bin/pip install -q --no-build-isolation --use-pep517 --require-hashes -r requirements/$file.txt || exit 1; \
     done
-# Installed is only the path to the packages: they are copied last, so that a change of code installs nothing.
+# This installs only the path to the packages. A later step copies the packages, so a change of code installs nothing again.
 COPY pyproject.toml README.md ./
 RUN mkdir -p services && touch services/__init__.py \
     && .venv/bin/pip install -q --no-deps --no-index --no-build-isolation --editable . \
@@ -43,7 +44,7 @@ ENV PATH=/app/.venv/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONUNBUFFERED=1
 USER loyalty
 WORKDIR /data
-# A command ends when its work is done: its exit status says all.
+# A command ends when its work is done. Its exit status shows the result.
 HEALTHCHECK NONE
 ENTRYPOINT ["loyalty"]
 
@@ -59,5 +60,5 @@ EXPOSE 8080 9109 9110
 HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=6 \
     CMD ["python", "-m", "infra.docker.healthy", "http://127.0.0.1:8080/readyz"]
 ENTRYPOINT []
-# Each container is its own application server: the others of the network know it by its host name.
+# Each container is an application server of its own. Other containers in the network reach it by its host name.
 CMD ["sh", "-c", "exec python -m api --host 0.0.0.0 --application-server \"${LOYALTY_APPLICATION_SERVER:-http://$HOSTNAME:8080}\""]

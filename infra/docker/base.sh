@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes debian:bookworm-slim with debootstrap, for machines that can pull no image. As root, on Debian or Ubuntu:
+# Builds debian:bookworm-slim with debootstrap, for machines that cannot pull images. Run it as root on Debian or Ubuntu:
 #   infra/docker/base.sh [TAG]
-# What Debian's own image of that name has, too: no documentation, no caches of apt.
+# Like Debian's image of this name, it has no documentation and no apt caches.
 set -euo pipefail
 
 tag=${1:-debian:bookworm-slim}

@@ -1,12 +1,13 @@
-# One Kafka broker (KRaft, one node), from the jars of infra/ivy.xml. Build from the project's folder:
+# One Kafka broker (KRaft, one node) with the jars of infra/ivy.xml. Build it in the project's folder:
 #   docker build -f infra/docker/kafka.Dockerfile -t retail-loyalty-kafka .
-# BASE is any Debian 12; by digest (debian@sha256:…) the build repeats exactly.
+# BASE can be any Debian 12 image. For a reproducible build, name it by its digest (debian@sha256:…).
 ARG BASE=debian:bookworm-slim
 
-# The stage with which the pipeline's begins, so that the builder makes it once (tests/unit/test_containers.py).
+# pipeline.Dockerfile begins with the same stage, so Docker builds it once (checked by tests/unit/test_containers.py).
 FROM ${BASE} AS jars
 COPY infra/docker/ca/ /tmp/ca/
-# Java takes over only the first certificate of a file, and a bundle is one file. Its package links manual pages.
+# Java imports only the first certificate of a file, so awk splits bundles into one file per certificate.
+# The Java package creates links to manual pages, so their folder must exist.
 RUN mkdir -p /usr/share/man/man1 && apt-get update -qq \
     && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
         ca-certificates openjdk-17-jre-headless python3 python3-venv \
@@ -17,14 +18,14 @@ RUN mkdir -p /usr/share/man/man1 && apt-get update -qq \
 ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /app
 RUN python3 -m venv .venv
-# pyspark comes as source only, so what builds it must be there before it.
+# pyspark is published only as source, so its build tools must be installed first.
 COPY requirements/build.txt requirements/pipeline.txt requirements/
 RUN for file in build pipeline; do \
         .venv/bin/pip install -q --no-build-isolation --use-pep517 --require-hashes -r requirements/$file.txt || exit 1; \
     done
 COPY infra/__init__.py infra/setup.py infra/ivy.xml infra/jars.sha256 infra/
 COPY infra/local/__init__.py infra/local/jars.py infra/local/java.py infra/local/
-# Fails unless every jar has the checksum of infra/jars.sha256.
+# Fails if a jar does not have the checksum in infra/jars.sha256.
 RUN .venv/bin/python -c 'from infra import setup; setup.jars.ensure(setup.java_home() / "bin" / "java", setup.ivy_jar())'
 
 FROM ${BASE}
@@ -39,7 +40,7 @@ COPY infra/docker/kafka.sh /app/kafka.sh
 USER loyalty
 WORKDIR /data
 EXPOSE 9092 29092
-# The broker opens its listeners as the last step of its start.
+# Opening the listeners is the last step of the broker's start.
 HEALTHCHECK --interval=5s --timeout=5s --start-period=120s --retries=6 \
     CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/9092"]
 ENTRYPOINT ["bash", "/app/kafka.sh"]

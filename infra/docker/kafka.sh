@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Starts the broker of this image: the properties that the local stack uses, and the addresses of a container.
-#   KAFKA_ADDRESS       how containers reach it (kafka:9092)
-#   KAFKA_HOST_ADDRESS  how this machine reaches what port 29092 is published as (127.0.0.1:9092)
-#   KAFKA_JVM_OPTIONS   heap and collector
-#   KAFKA_SECRETS       folder with the files ca, broker and admin: clients must prove who they are (docs/how-to/secure-kafka.md)
+# Starts the broker of this image, with the properties of the local stack and the addresses of a container.
+#   KAFKA_ADDRESS       the broker's address for other containers (kafka:9092)
+#   KAFKA_HOST_ADDRESS  the broker's address for programs on the host, which publishes port 29092 (127.0.0.1:9092)
+#   KAFKA_JVM_OPTIONS   heap size and garbage collector
+#   KAFKA_SECRETS       folder with the files ca, broker and admin; with it, clients must log in (docs/how-to/secure-kafka.md)
 set -euo pipefail
 
 app=${KAFKA_HOME:-/app}
@@ -14,7 +14,8 @@ host_address=${KAFKA_HOST_ADDRESS:-127.0.0.1:9092}
 java=(java ${KAFKA_JVM_OPTIONS:--Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1} -cp "$app/jars/*")
 properties=$data/server.properties
 
-# It speaks to itself too, to end transactions: over BROKER, as only Compose and Kubernetes can resolve its address.
+# The broker connects to itself to end transactions. It uses the listener BROKER for that, because only Compose and
+# Kubernetes can resolve KAFKA_ADDRESS.
 {
     cat "$app/kafka/server.properties"
     if [ -z "$secrets" ]; then
@@ -42,10 +43,10 @@ if [ ! -e "$data/log/meta.properties" ]; then
     if [ -n "$secrets" ]; then
         format+=(--add-scram "SCRAM-SHA-512=[name=admin,password=$(<"$secrets/admin")]")
     fi
-    # From a pipe, as lists of processes show everybody what stands on a command line; and what it says is left out of
-    # the log, as it shows what the broker keeps of the password.
+    # The arguments come from a pipe, because every user can see command lines in the process list. The output is
+    # discarded, because it contains the stored form of the password.
     "${java[@]}" @<(printf '%s\n' "${format[@]}") >/dev/null
 fi
 
-# In this shell's place, so that SIGTERM reaches the broker and it can close its logs.
+# exec replaces this shell, so that SIGTERM reaches the broker and it can close its logs.
 exec "${java[@]}" "-Dlog4j2.configurationFile=$app/kafka/log4j2.xml" kafka.Kafka "$properties"

@@ -1,13 +1,14 @@
-# The pipeline: PySpark, Java, the jars of its connectors; also the master and the workers of a Spark cluster.
-# Build from the project's folder:
+# The pipeline: PySpark, Java and the jars of the connectors. The master and the workers of a Spark cluster use it too.
+# Build it in the project's folder:
 #   docker build -f infra/docker/pipeline.Dockerfile -t retail-loyalty-pipeline .
-# BASE is any Debian 12; by digest (debian@sha256:…) the build repeats exactly.
+# BASE can be any Debian 12 image. For a reproducible build, name it by its digest (debian@sha256:…).
 ARG BASE=debian:bookworm-slim
 
-# The stage of the Kafka image, so that the builder makes it once (tests/unit/test_containers.py).
+# kafka.Dockerfile begins with the same stage, so Docker builds it once (checked by tests/unit/test_containers.py).
 FROM ${BASE} AS jars
 COPY infra/docker/ca/ /tmp/ca/
-# Java takes over only the first certificate of a file, and a bundle is one file. Its package links manual pages.
+# Java imports only the first certificate of a file, so awk splits bundles into one file per certificate.
+# The Java package creates links to manual pages, so their folder must exist.
 RUN mkdir -p /usr/share/man/man1 && apt-get update -qq \
     && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
         ca-certificates openjdk-17-jre-headless python3 python3-venv \
@@ -18,20 +19,20 @@ RUN mkdir -p /usr/share/man/man1 && apt-get update -qq \
 ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /app
 RUN python3 -m venv .venv
-# pyspark comes as source only, so what builds it must be there before it.
+# pyspark is published only as source, so its build tools must be installed first.
 COPY requirements/build.txt requirements/pipeline.txt requirements/
 RUN for file in build pipeline; do \
         .venv/bin/pip install -q --no-build-isolation --use-pep517 --require-hashes -r requirements/$file.txt || exit 1; \
     done
 COPY infra/__init__.py infra/setup.py infra/ivy.xml infra/jars.sha256 infra/
 COPY infra/local/__init__.py infra/local/jars.py infra/local/java.py infra/local/
-# Fails unless every jar has the checksum of infra/jars.sha256.
+# Fails if a jar does not have the checksum in infra/jars.sha256.
 RUN .venv/bin/python -c 'from infra import setup; setup.jars.ensure(setup.java_home() / "bin" / "java", setup.ivy_jar())'
 
 FROM jars AS build
-# Installed is only the path to the packages: they are copied last, so that a change of code installs nothing.
-# python/lib is PySpark once more, as archives that Spark puts before the installed one. Nothing in them is compiled: a
-# Python worker would start with five times the processor time, and Spark waits ten seconds for one.
+# This installs only the path to the packages. A later step copies the packages, so a change of code installs nothing again.
+# python/lib is a second copy of PySpark in archives, and Spark prefers it to the installed one. The archives have no
+# compiled modules, so a Python worker would need five times the processor time to start, and Spark waits only ten seconds.
 COPY pyproject.toml README.md ./
 RUN mkdir -p services && touch services/__init__.py \
     && .venv/bin/pip install -q --no-deps --no-index --no-build-isolation --editable . \
@@ -39,7 +40,7 @@ RUN mkdir -p services && touch services/__init__.py \
     && cd .venv/lib/python3*/site-packages/pyspark && rm -r jars/connect-repl examples python/lib
 
 FROM ${BASE}
-# Two steps, so that the first is the Kafka image's too.
+# The first step is the same as in the Kafka image, so the two images share its layer.
 RUN mkdir -p /usr/share/man/man1 && apt-get update -qq \
     && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends openjdk-17-jre-headless \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/*

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Starts the pipeline of this image: in this container alone, or on the Spark cluster that LOYALTY_SPARK_MASTER names.
-#   SPARK_EXECUTOR_MEMORY, SPARK_EXECUTOR_CORES  of each executor on a cluster
+# Starts the pipeline, either in this container alone or on the Spark cluster in LOYALTY_SPARK_MASTER.
+#   SPARK_EXECUTOR_MEMORY, SPARK_EXECUTOR_CORES  memory and cores of each executor on a cluster
 set -euo pipefail
 
 case ${LOYALTY_SPARK_MASTER:-} in
@@ -8,7 +8,7 @@ spark://*) ;;
 *) exec python -m pipelines "$@" ;;
 esac
 
-# local: is Spark's word for files that are at the same place in every container.
+# The prefix local: tells Spark that every container has the file at the same path.
 jars=$(printf ',local:%s' /app/jars/*.jar)
 spark-submit \
     --master "$LOYALTY_SPARK_MASTER" \
@@ -21,11 +21,11 @@ spark-submit \
     /app/pipelines/__main__.py "$@" &
 submitted=$!
 
-# The driver is spark-submit's child. It must end its batches while Spark still stands, so the signal goes to it alone.
+# The driver is a child of spark-submit. It must end its batches while Spark still runs, so only the driver gets the signal.
 trap 'kill -TERM $(cat /proc/$submitted/task/*/children)' TERM INT
 status=0
 wait "$submitted" || status=$?
-# A trapped signal ends the first wait, not the program.
+# A trapped signal ends the first wait although the program still runs.
 while kill -0 "$submitted" 2>/dev/null; do
     wait "$submitted" && status=0 || status=$?
 done

@@ -1,14 +1,14 @@
-# PostgreSQL, Debian's own package. Build from the project's folder:
+# PostgreSQL from Debian's package. Build it in the project's folder:
 #   docker build -f infra/docker/postgres.Dockerfile -t retail-loyalty-postgres .
-# BASE is any Debian 12; by digest (debian@sha256:…) the build repeats exactly.
+# BASE can be any Debian 12 image. For a reproducible build, name it by its digest (debian@sha256:…).
 ARG BASE=debian:bookworm-slim
 
 FROM ${BASE}
-# A user id that no package can move: the files of a volume outlive the image.
+# A fixed user id: the files on a volume belong to it, and they outlive the image.
 RUN useradd --system --uid 10001 --no-create-home --home-dir /data --shell /bin/bash postgres \
     && mkdir -p /data/postgres && chown -R postgres /data && chmod 700 /data/postgres
-# Without the cluster that the package makes, as its data would be in the image, and without the compiler for long queries
-# (jit), which is a third of the package and never pays for statements of one customer.
+# Do not let the package create a cluster, because its data would be in the image. Leave out the compiler for long queries
+# (JIT): it is a third of the package, and the short statements of the ledger gain nothing from it.
 RUN apt-get update -qq \
     && mkdir -p /etc/postgresql-common && echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.conf \
     && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
@@ -19,9 +19,9 @@ COPY infra/docker/postgres.sh /app/postgres.sh
 USER postgres
 WORKDIR /data
 EXPOSE 5432
-# Over TCP: while the first start makes the database, nobody listens there.
+# Check over TCP: during the first start, while the database is created, the server does not listen there.
 HEALTHCHECK --interval=5s --timeout=5s --start-period=120s --retries=6 \
     CMD ["pg_isready", "--quiet", "--host=127.0.0.1"]
-# Ends sessions and closes its files; SIGTERM would wait for the sessions.
+# SIGINT ends the sessions and closes the files. SIGTERM would wait until clients end their sessions.
 STOPSIGNAL SIGINT
 ENTRYPOINT ["bash", "/app/postgres.sh"]

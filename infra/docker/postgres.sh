@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Starts the PostgreSQL of this image; the first start on an empty folder makes user and database.
-#   POSTGRES_USER, POSTGRES_DB                   loyalty, and the user's name
-#   POSTGRES_PASSWORD or POSTGRES_PASSWORD_FILE  needed for the first start; the image has none
+# Starts the PostgreSQL of this image. The first start, on an empty folder, creates the user and the database.
+#   POSTGRES_USER                                the user (default: loyalty)
+#   POSTGRES_DB                                  the database (default: the name of the user)
+#   POSTGRES_PASSWORD or POSTGRES_PASSWORD_FILE  required for the first start; the image has no default password
 #   POSTGRES_OPTIONS                             further options of the server (-c name=value)
 set -euo pipefail
 
@@ -18,7 +19,7 @@ if [ ! -e "$data" ]; then
         echo "postgres: the first start needs POSTGRES_PASSWORD or POSTGRES_PASSWORD_FILE" >&2
         exit 2
     fi
-    # Aside and then renamed: a first start that is broken off leaves no half of a database.
+    # Create the database in another folder and then rename the folder: an interrupted first start leaves no partial database.
     rm -rf "$data.new"
     initdb --pgdata="$data.new" --username="$user" --pwfile=<(printf '%s\n' "$password") \
         --auth-local=trust --auth-host=scram-sha-256 --encoding=UTF8 --locale=C.UTF-8 --data-checksums
@@ -30,6 +31,6 @@ if [ ! -e "$data" ]; then
 fi
 unset POSTGRES_PASSWORD
 
-# In this shell's place, so that signals reach the server.
+# exec replaces this shell, so that signals reach the server.
 exec postgres -D "$data" -c listen_addresses='*' -c unix_socket_directories=/tmp -c shared_buffers=64MB -c jit=off \
     ${POSTGRES_OPTIONS:-}

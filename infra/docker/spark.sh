@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Starts a part of a Spark cluster from the pipeline's image.
-#   spark.sh master | worker   of the compose file (web pages on port 8080); worker takes SPARK_WORKER_CORES and _MEMORY
-#   driver | executor          as Kubernetes starts them for spark-submit --master k8s://…: links to this file on the path
+# Starts one process of a Spark cluster, in a container of the pipeline's image.
+#   spark.sh master | worker   for the compose file, with web pages on port 8080. SPARK_WORKER_CORES and
+#                              SPARK_WORKER_MEMORY limit a worker.
+#   driver | executor          for spark-submit --master k8s://…. Kubernetes calls these names, which are links to this file.
 set -euo pipefail
 
 role=$(basename "$0")
@@ -20,7 +21,7 @@ cluster() {
     exec spark-class "org.apache.spark.deploy.$1" "${@:2}"
 }
 
-# What Spark's own image does with the words and the variables that Spark gives to the pods it makes.
+# Does what the entry point of Spark's own image does with the arguments and variables that Spark gives to its pods.
 executor() {
     local options home
     mapfile -t options < <(env | grep '^SPARK_JAVA_OPT_' | sort -t_ -k4 -n | sed 's/[^=]*=//')

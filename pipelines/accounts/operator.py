@@ -147,7 +147,7 @@ class AccountOperator(StatefulProcessor):
     def _advance(self, keys: Sequence[str], expired: int) -> Iterator[Row]:
         """Process the keys of a timer."""
         due = {key: state for key, (state, timer) in self._read(keys) if state and timer == expired}
-        # Only later timers than that are still pending for sure.
+        # Only timers after this time are certainly still pending.
         later = self._timers.next_later([*due], after=self._read_until + TIMER_DELAY)
         changes = _Changes()
         outcomes = {}

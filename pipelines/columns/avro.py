@@ -36,7 +36,7 @@ def record_type(topic: Topic) -> T.StructType:
 
 
 def spark_type(schema: Any) -> T.DataType:
-    """The Spark type of an Avro schema of this project. Every field is nullable, because a check comes later."""
+    """The Spark type of an Avro schema of this project. All fields are nullable until validation."""
     match schema:
         case ["null", of]:
             return spark_type(of)

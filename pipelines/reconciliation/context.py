@@ -1,4 +1,4 @@
-"""What audit and rebuild need in every step, and how both programs begin and end."""
+"""The shared context of all steps of audit and rebuild, and how both programs begin and end."""
 
 import logging
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class ArchiveError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What every step needs."""
+    """The shared values of all steps."""
 
     spark: SparkSession
     settings: Settings

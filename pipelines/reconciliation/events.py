@@ -1,7 +1,7 @@
 """The events of accounts as a batch: from the topics, and from the archive what the topics have deleted.
 
-The loyalty query drops duplicates as they arrive. Of several records with one number, the first that it *saw* counts.
-Only the ledger and the loyalty topic tell which one that was: the record with an entry. If none has an entry, it is the
+The loyalty query drops duplicates as they arrive. If several records have one number, the first that it *read* counts.
+Only the ledger and the loyalty topic show which one that is: the record with an entry. If none has an entry, it is the
 record that was appended first.
 """
 

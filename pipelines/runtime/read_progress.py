@@ -35,7 +35,7 @@ def serve_read_progress(spark: SparkSession, checkpoint: str, topics: tuple[Topi
             with listener.accept() as connection:
                 try:
                     connection.send(read_until(spark, checkpoint, topics, settings))
-                except Exception:  # whatever it is: without an answer the query would wait forever
+                except Exception:  # after any error, because without an answer the query would wait forever
                     log.warning("timers wait, because the read progress is unknown", exc_info=True)
                     connection.send(0)
 

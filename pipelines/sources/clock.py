@@ -1,4 +1,4 @@
-"""The clock of the loyalty query: a source that tells the time up to which all events have been read.
+"""The clock of the loyalty query: a source of the time up to which all events have been read.
 
 Each micro-batch has one row with that time, or none if it is the same. Timers run up to it and not up to the time of
 the machine. After an outage they would otherwise run before earlier events that are still unread. A new time also

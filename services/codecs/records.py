@@ -80,7 +80,7 @@ def balance_record(card: str, entry: Entry) -> Record:
 def erased_decision_record(command: ForgottenCommand) -> Record:
     """Returns the record that replaces the decision on a command of an erased account. It contains no personal data.
 
-    A retry of the command finds it and gets an answer. Its sequence is higher than that of the decision.
+    A retry of the command finds it and gets a response. Its sequence is higher than that of the decision.
     """
     return {
         "CommandID": command.command_id,

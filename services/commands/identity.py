@@ -24,7 +24,7 @@ def command_id(method: str, path: str, idempotency_key: str) -> str:
 def request_hash(command_id: str, request: Mapping[str, object]) -> str:
     """A hash that differs between different requests with the same command id.
 
-    The hash includes the id. So nobody can find the card in the hash without the Idempotency-Key.
+    The hash includes the id. Without the Idempotency-Key, the card cannot be found from the hash.
 
     Args:
         request: names and JSON values of the request.

@@ -106,7 +106,7 @@ class KafkaCommandLog:
                 acknowledged.set_exception(PublishError(f"topic {topic.name}: {error.str()}"))
 
         def on_delivery(error: KafkaError | None, _: Message) -> None:
-            with suppress(RuntimeError):  # the loop has ended, so nobody waits for the result
+            with suppress(RuntimeError):  # the loop has ended, so no caller waits for the result
                 loop.call_soon_threadsafe(complete, error)
 
         # The first record sends a request to the Schema Registry.

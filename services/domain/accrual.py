@@ -21,7 +21,7 @@ from services.domain.programme import Campaign, Combining, Programme
 
 BASE = "base"
 MOST_EARNED = 10**13
-"""The hundredths that one invoice earns at most, whatever the programme says. Totals must fit into the records."""
+"""The largest number of hundredths that one invoice earns under any programme. Totals must fit into the records."""
 
 _ONE = Decimal(1)
 

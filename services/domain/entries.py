@@ -96,7 +96,7 @@ class Decision:
     Attributes:
         kind: the kind of the command, as in LoyaltyCommand.
         refusal: None if the command was accepted.
-        points: the change of the total; for a reserve the points that are set aside.
+        points: the change of the total; for a reservation, the reserved points.
     """
 
     command_id: str

@@ -20,7 +20,7 @@ DAY = 24 * 60 * MINUTE
 
 
 class SpentReturns(StrEnum):
-    """What a return takes back if the points are spent: only points that are left, or all points with a debt."""
+    """Whether a return of spent points takes only the points that are left, or takes all and creates a debt."""
 
     WITHIN_BALANCE = "within-balance"
     NEGATIVE_ALLOWED = "negative-allowed"

@@ -11,7 +11,7 @@ BLANKS = " \t\r\n\f\v"
 """A text with no other characters counts as missing."""
 
 LARGEST_AMOUNT = 1e11
-"""Amounts must be smaller. No till sells for more. A double is exact to the cent far beyond (2**53 cents are 9.0e13).
+"""Amounts must be smaller. Real invoices are. A double is exact to the cent far beyond (2**53 cents are 9.0e13).
 A hundred thousand such invoices fit into the 18 digits of a customer's points.
 """
 
@@ -23,7 +23,7 @@ MOST_LINE_ITEMS = 10_000
 
 
 class Requirement(Enum):
-    """What a rule requires of a field."""
+    """The requirement of a rule on a field."""
 
     PRESENT = auto()
     SHORT = auto()

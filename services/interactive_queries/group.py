@@ -40,7 +40,7 @@ class GroupView:
     Attributes:
         members: ordered by their ids. A member whose client id is not a URL is not an instance.
         stable: False during a rebalance. The members then have the partitions that they had before it.
-        asked_at: when the coordinator was asked, by ``boot_seconds``. The view was true then or later.
+        asked_at: the time of the request to the coordinator, by ``boot_seconds``. The view was true then or later.
     """
 
     members: tuple[Member, ...]

@@ -114,8 +114,8 @@ class GroupMembership:
                     pending = (boot_seconds(), future)
                 elif pending and pending[1].done():
                     if not self._update_view(*pending, consumer.memberid()):
-                        # After a restart of the only broker, a client that has asked about a group before gets no
-                        # answer any more. A new client does.
+                        # After a restart of the only broker, a client that has described a group before gets no
+                        # more responses. A new client gets them.
                         admin = clients.admin(self._settings, self.url)
                     pending = None
         except Exception:

@@ -34,7 +34,7 @@ _TEMPORARY = (*AWAY, SchemaRegistryUnavailableError, PositionMovedError)
 
 
 class LedgerConsumer:
-    """Appends all records of the topic until it is told to stop.
+    """Appends all records of the topic until it is stopped.
 
     It is not a member of a consumer group: the database stores the positions, in the transactions of the entries.
     """
@@ -85,7 +85,7 @@ class LedgerConsumer:
         if records:
             self._append([message for of_partition in records.values() for message in of_partition])
         elif time.monotonic() >= self._next_check:
-            # A quiet topic does not show that the database is away, or that `loyalty ledger reread` was run.
+            # A quiet topic does not show that the database is unavailable, or that `loyalty ledger reread` was run.
             self._appender.check(self._positions)
             self._next_check = time.monotonic() + _CHECK_SECONDS
         self._appender.checkpoint_after_erasure()

@@ -28,7 +28,7 @@ class LedgerError(RuntimeError):
 
 
 def parse_url(url: str) -> URL:
-    """Parse the URL of the database. Raises LedgerError if the ledger cannot use such a database."""
+    """Parse the URL of the database. Raises LedgerError if the ledger does not support the database."""
     try:
         parsed = make_url(url)
     except ArgumentError:
@@ -48,7 +48,7 @@ def parse_url(url: str) -> URL:
 def writing_engine(url: str) -> Engine:
     """The engine of the ledger process.
 
-    In SQLite each transaction starts with the lock of the writer, so that nobody changes what it reads.
+    In SQLite each transaction starts with the lock of the writer, so that no other process changes what it reads.
     """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
@@ -58,7 +58,7 @@ def writing_engine(url: str) -> Engine:
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _: object) -> None:
-        connection.isolation_level = None  # the driver starts no transaction by itself
+        connection.isolation_level = None  # the driver must not start transactions
         for pragma in (
             "journal_mode = WAL",
             # A power failure can undo the last commit. It undoes entries and positions together.

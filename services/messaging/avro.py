@@ -54,7 +54,7 @@ def encoder(topic: Topic, ids: SchemaIds) -> Callable[[Mapping[str, Any]], bytes
 def decoder(topic: Topic, ids: SchemaIds, *, decimals_as_text: bool = False) -> Callable[[bytes], Record]:
     """A function that decodes values of the topic into its newest schema. Any known schema can have written them.
 
-    The function raises UndecodableError for other bytes, UnknownSchemaIdError for an id that nobody registered, and
+    The function raises UndecodableError for other bytes, UnknownSchemaIdError for an unregistered id, and
     SchemaRegistryUnavailableError if the Schema Registry does not answer.
 
     Args:
@@ -108,7 +108,7 @@ def record_decoder(
         body.seek(_HEADER.size)
         try:
             record = cast(Record, fastavro.schemaless_reader(body, writer, resolve_into))
-        # These errors also come if the writer's schema is the valid schema of another record.
+        # These errors also occur if the writer's schema is the valid schema of another record.
         except _AVRO_ERRORS as error:
             raise UndecodableError(f"not an Avro {name} of schema id {schema_id}: {error}") from error
         for field in decimal_fields:

@@ -144,7 +144,7 @@ def deduplicated(letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
     seen = set()
     for letter in letters:
         if letter.topic is not None and letter.origin is not None:
-            # The hash stands for the value, because all the values may not fit into memory.
+            # Compare hashes, because all the values may not fit into memory.
             identity = (letter.topic, letter.origin, hash((letter.key, letter.value)))
             if identity in seen:
                 continue

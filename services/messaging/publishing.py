@@ -48,7 +48,7 @@ def connected_producer(settings: Settings, client_id: str, topics: Iterable[str]
     overrides: dict[str, clients.Option] = {
         "error_cb": diagnosis.on_error,
         "message.timeout.ms": int(DELIVERY_TIMEOUT * 1000),
-        # Larger batches are faster, and nobody waits for a single record here.
+        # Larger batches are faster, and no caller waits for a single record.
         "linger.ms": 20,
         "queue.buffering.max.messages": 200_000,
         # librdkafka's log would break progress bars. All important errors are raised.

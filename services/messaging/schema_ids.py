@@ -18,7 +18,7 @@ _REGISTRY_SECONDS = 5.0
 
 
 class UnknownSchemaIdError(LookupError):
-    """Nobody has registered the schema id of a value."""
+    """The schema id of a value is not registered."""
 
     def __init__(self, schema_id: int) -> None:
         super().__init__(f"unknown schema id {schema_id}")

@@ -45,7 +45,7 @@ class TaskProgress:
         undecodable: number of records that were skipped because they cannot be decoded.
         ignored: number of records that were skipped because the stored value is at least as new.
         active_target: the end offset when this instance became the owner of the partition; None for a standby.
-        end_asked_at: when the broker was asked for the last reported end offset, by ``boot_seconds``; 0 for never.
+        end_asked_at: the time of the request for the last reported end offset, by ``boot_seconds``; 0 for never.
     """
 
     resumed_from: int | None
@@ -197,8 +197,8 @@ class StoreTask:
 
         Args:
             end_offset: the end offset at ``asked_at`` or later.
-            asked_at: when the broker was asked, by ``boot_seconds``.
-            asked_time: when the broker was asked, in milliseconds since the epoch.
+            asked_at: the time of the request to the broker, by ``boot_seconds``.
+            asked_time: the time of the request to the broker, in milliseconds since the epoch.
         """
         progress = self.progress
         progress.end_offset = max(progress.end_offset, end_offset)

@@ -125,7 +125,7 @@ class EndpointDispatcher:
         return LogReader(settings, "loyalty-webhooks", retry_on=(), **options)
 
     def _log_client_error(self, error: KafkaError) -> None:
-        # The client reconnects by itself.
+        # The client reconnects automatically.
         log.warning("the Kafka client reports an error", endpoint=self._endpoint.name, error=error.str())
 
     async def run(self, stopping: threading.Event) -> None:
@@ -161,7 +161,7 @@ class EndpointDispatcher:
         self._update_lag()
 
     def _read(self, seconds: float) -> None:
-        """Read the records that are there; wait for the first one.
+        """Read the available records. Wait for the first one.
 
         It reads one record per call: after a rebalance, a call for several could return records of revoked partitions.
         """

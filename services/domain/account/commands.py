@@ -1,4 +1,4 @@
-"""Commands in an account. Each command leads to one entry, and to one decision unless nobody waits for it."""
+"""Commands in an account. Each command leads to one entry, and to one decision if a caller waits for it."""
 
 import hashlib
 

@@ -18,7 +18,7 @@ LARGEST_TOTAL = 10**17
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Points that are set aside for a redemption until it lapses."""
+    """Points that are reserved for a redemption until it lapses."""
 
     lapses_time: int
     lots: Lots

@@ -18,7 +18,7 @@ _RANKS: dict[type, int] = {Purchase: 0, Receive: 2, Adjust: 3, Reserve: 4, Captu
 
 
 def process(state: AccountState | None, events: Iterable[Event], programmes: Programmes, card: str) -> Outcome:
-    """Applies events in the order of their append times, in whatever order they are given.
+    """Applies events in the order of their append times. The argument may have any order.
 
     Before each event it applies all changes that are due by then. An event that the account remembers does nothing.
     An account opens with its first event and ends with its erasure.

@@ -149,7 +149,7 @@ def _take_back(posting: Posting, number: str, bought: PastPurchase, left: PastPu
 def _after_return(bought: PastPurchase, returned: Purchase, programme: Programme) -> PastPurchase:
     """Returns what is left of the purchase, with the points that the rest earns under the version of the purchase.
 
-    It computes the points of the rest anew. The rounded points of many small returns would add up to another sum.
+    It computes the points of the rest again. The rounded points of many small returns would add up to another sum.
     """
     amount = bought.amount - abs(returned.total_amount)
     if amount <= 0:

@@ -16,7 +16,7 @@ def apply_due_changes(account: Account, until: int, programmes: Programmes, outc
 
 
 def apply_next_change(account: Account, until: int, programmes: Programmes, outcome: Outcome) -> bool:
-    """Applies the first change that is due at or before that time, which makes at most one entry.
+    """Applies the first change that is due at or before that time, which creates at most one entry.
 
     Returns whether there was such a change.
     """

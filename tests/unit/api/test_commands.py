@@ -257,7 +257,7 @@ def test_an_outage_of_kafka_leaves_no_partial_command(lost: str) -> None:
 
 
 def test_done_means_visible() -> None:
-    """202 while the balance does not show the decision, then 201."""
+    """The status is 202 until the balance shows the decision, then 201."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")

@@ -22,7 +22,7 @@ def test_livez_follows_the_feed(client: TestClient, feed: Any) -> None:
 
 
 def test_readyz_tells_the_progress(client: TestClient, feed: Any) -> None:
-    """503 with each partition's progress until all are restored, then 200; a dead feed is not ready."""
+    """503 with the progress of each partition until all are restored, then 200. A dead feed is not ready."""
     assert client.get("/readyz").status_code == 503
     feed.open(target=1)
     feed.write("A", "1.00", 1)
@@ -43,7 +43,7 @@ def test_readyz_tells_the_progress(client: TestClient, feed: Any) -> None:
 
 
 def test_readyz_stays_ready_without_kafka_and_says_so(client: TestClient, feed: Any) -> None:
-    """A lost broker shows in the details; balances are still served."""
+    """The details show a lost broker. Balances are still served."""
     feed.open()
     feed.kafka_error = "all brokers down"
 
@@ -53,7 +53,7 @@ def test_readyz_stays_ready_without_kafka_and_says_so(client: TestClient, feed: 
 
 
 def test_metrics_have_templates_never_cards(client: TestClient, feed: Any) -> None:
-    """Requests are counted by route template and status; no card, no raw path, no invented method in any label."""
+    """Labels have route templates and status, and contain no card, raw path or unknown method."""
     feed.open()
     feed.write("9265846829", "1.00", 1)
     client.get("/v1/customers/9265846829/balance")
@@ -76,12 +76,12 @@ def test_metrics_have_templates_never_cards(client: TestClient, feed: Any) -> No
 
 
 def test_each_app_has_metrics_of_its_own(client: TestClient) -> None:
-    """A new app has counted nothing."""
+    """The metrics of a new app start at 0."""
     assert "loyalty_http_requests_total{" not in client.get("/metrics").text
 
 
 def test_errors_of_the_framework_are_problems(client: TestClient) -> None:
-    """404, 405 (with Allow) and 500 are problem+json; a 500 gives nothing away."""
+    """404, 405 (with Allow) and 500 are problem+json. A 500 has no details."""
     app = client.app
     assert isinstance(app, FastAPI)
 
@@ -108,7 +108,7 @@ def test_the_feed_runs_as_long_as_the_app(feed: Any, client: TestClient) -> None
 
 
 def test_openapi_documents_every_error_with_an_example(client: TestClient) -> None:
-    """Every route has a summary, a description and tags; every error is a Problem with an example of its type."""
+    """Every route has a summary, a description and tags. Every error is a Problem with an example of its type."""
     document = client.get("/openapi.json").json()
     operations = {
         (method, path): operation for path, item in document["paths"].items() for method, operation in item.items()
@@ -132,7 +132,7 @@ def test_openapi_documents_every_error_with_an_example(client: TestClient) -> No
 
 
 def would_wait(query: Any) -> bool:
-    """Whether the server would take this timeout at its word; refused ones are part of the test."""
+    """Whether the server accepts this timeout. Refused timeouts are part of the test."""
     try:
         return 0 < float(query["timeout"]) <= 30
     except (KeyError, TypeError, ValueError):
@@ -153,7 +153,7 @@ def test_answers_keep_to_the_openapi_document(client: TestClient, feed: Any, mod
             del case.query["timeout"]
         response = case.call()
         assert response.status_code != 500
-        # A documented 503 (the sequence is not there yet) is an answer, not a failure.
+        # A documented 503 (the sequence is not reached yet) is a correct response.
         case.validate_response(response, excluded_checks=[not_a_server_error])
 
     check()

@@ -1,4 +1,4 @@
-"""The clock of the loyalty query, with the thread of the driver that tells it the time."""
+"""The clock of the loyalty query, and the thread of the driver that gives it the time."""
 
 import contextlib
 import threading
@@ -76,7 +76,7 @@ def test_each_new_time_is_one_row() -> None:
 def test_time_stops_at_the_first_unread_record(
     unread: list[int], expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of all partitions of all topics the earliest unread record counts. Without one, it is nearly now."""
+    """The earliest unread record of all partitions and topics counts. Without one, the time is almost now."""
     times = {POS_INVOICES.name: unread, LOYALTY_COMMANDS.name: []}
     positions = {POS_INVOICES.name: {0: 7}}
 

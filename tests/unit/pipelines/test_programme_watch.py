@@ -1,4 +1,4 @@
-"""New versions of the programme must not be missed, neither while Kafka is away nor while the process stands still."""
+"""The watch misses no new version of the programme, also after an outage of Kafka or a suspended process."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -41,7 +41,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
 
 
 def test_a_new_version_is_reported_once(broker: Broker) -> None:
-    """Also the first version that is published after the watch began."""
+    """This includes the first version that is published after the watch began."""
     watch = ProgrammeWatch(Settings())
     assert not watch.has_changed()
     broker.end += 2

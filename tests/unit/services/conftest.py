@@ -1,4 +1,4 @@
-"""What tests of the stores share."""
+"""Fixtures of the tests of the state stores."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Accounts and their events as bytes and records."""
+"""Conversion of accounts and their events to bytes and records."""
 
 import io
 import json
@@ -62,7 +62,7 @@ def asked(**changes):
 @settings(max_examples=60)
 @given(ACCOUNT_EVENTS, PROGRAMMES)
 def test_account_survives_the_state_store(events, programmes):
-    """What is written to Spark's state is what is read from it, now and by an older version that wrote Avro."""
+    """Writing to Spark's state and reading back changes nothing, also for the Avro of older versions."""
     account = process(None, events, programmes, "card").account
     if account:
         assert account == decode_account(encode_account(account))
@@ -73,7 +73,7 @@ def test_account_survives_the_state_store(events, programmes):
 
 
 def avro_record(account):
-    """An account as versions before MessagePack wrote it."""
+    """An account in the form that versions before MessagePack wrote."""
     return {
         "TotalLoyaltyPoints": account.total,
         "Sequence": account.sequence,
@@ -136,13 +136,13 @@ KEPT_BYTES = bytes.fromhex(
 
 
 def test_stored_accounts_stay_readable():
-    """These bytes are in checkpoints: what they mean does not change with the names and places in the domain."""
+    """Checkpoints contain these bytes. Their meaning does not depend on names and modules of the domain."""
     assert KEPT == decode_account(KEPT_BYTES)
     assert KEPT == decode_account(encode_account(KEPT))
 
 
 def test_the_marker_of_an_erased_account_survives_the_state_store():
-    """It contains nothing but a time."""
+    """The marker contains only a time."""
     assert bytes.fromhex("020c") == encode_account(ErasureMarker(12))
     assert ErasureMarker(12) == decode_account(bytes.fromhex("020c"))
 
@@ -166,7 +166,7 @@ def test_damaged_state_is_refused(damaged):
 @settings(max_examples=40)
 @given(ACCOUNT_EVENTS, PROGRAMMES, st.integers(0, 14))
 def test_account_goes_on_from_the_state_store(events, programmes, cut):
-    """Stored and loaded between two batches, it makes the same entries; the order of what it remembers is kept."""
+    """Storing and loading between two batches changes no entry, and keeps the order of purchases and commands."""
     ordered = sorted(events, key=lambda event: event.append_time)
     account = process(None, ordered[:cut], programmes, "card").account
     stored = account and decode_account(encode_account(account))
@@ -179,7 +179,7 @@ def test_account_goes_on_from_the_state_store(events, programmes, cut):
 
 @pytest.mark.parametrize(("total", "lots", "debt"), [(12_34, {Terms(): 12_34}, 0), (0, {}, 0), (-5, {}, 5)])
 def test_account_of_the_first_version_goes_on(total, lots, debt):
-    """It had a total alone: points that never expire. Its sequence goes on."""
+    """It has only a total, which becomes points that never expire. Its sequence numbers continue."""
     schema_id = next(number for number, path in schemas.ids().items() if path == "history/LoyaltyAccount-1.avsc")
     state = schema_id_header(schema_id) + body("history/LoyaltyAccount-1.avsc", total)
     account = decode_account(state)
@@ -202,7 +202,7 @@ def body(path, total):
 
 @given(st.binary(max_size=40) | st.binary(max_size=40).map(lambda body: schema_id_header(13) + body))
 def test_what_is_no_event_is_refused(value):
-    """Bytes that are neither purchase nor command raise an error that says so."""
+    """Bytes that are neither a purchase nor a command raise an error that says so."""
     with pytest.raises(UndecodableError):
         decode_event(1, value)
     with pytest.raises((UndecodableError, LookupError)):
@@ -211,7 +211,7 @@ def test_what_is_no_event_is_refused(value):
 
 @given(PURCHASES | RETURNS)
 def test_purchase_arrives_as_it_was(purchase):
-    """Amounts are the decimals that doubles show; lines without an item or a value say nothing."""
+    """Amounts are the decimals that the doubles show. Lines without an item or a value are left out."""
     event = decode_event(purchase.append_time, written("Purchase", purchase_record(purchase)))
 
     assert replace(purchase, lines=tuple(line for line in purchase.lines if line.value)) == event
@@ -219,7 +219,7 @@ def test_purchase_arrives_as_it_was(purchase):
 
 @given(COMMANDS | ERASURES, st.text(max_size=5))
 def test_command_arrives_as_it_was_given(command, text):
-    """Every kind of command, there and back."""
+    """Encoding and decoding change no command of any kind."""
     command = replace(command, reason=text, actor=text, request_hash=text)
     event = decode_event(command.append_time, written("LoyaltyCommand", command_record("card", command)))
 
@@ -245,14 +245,14 @@ def test_command_arrives_as_it_was_given(command, text):
     ],
 )
 def test_malformed_command_is_named(record, reason):
-    """What an account could not decide never reaches it; the error says what is wrong."""
+    """A command that an account cannot decide raises an error with the reason."""
     with pytest.raises(UndecodableError, match=reason):
         decode_event(1, written("LoyaltyCommand", record))
 
 
 @pytest.mark.parametrize("amount", [float("nan"), float("inf")])
 def test_amount_must_be_finite(amount):
-    """Validation upstream lets none through; here it would be no decimal."""
+    """Validation rejects infinite amounts before, because they have no decimal."""
     record = purchase_record(Purchase(1, "1", Decimal(1))) | {"TotalAmount": amount}
     with pytest.raises(UndecodableError, match="not a finite amount"):
         decode_event(1, written("Purchase", record))
@@ -261,7 +261,7 @@ def test_amount_must_be_finite(amount):
 @settings(max_examples=40)
 @given(ACCOUNT_EVENTS_WITH_ERASURES, PROGRAMMES)
 def test_records_are_the_contracts(events, programmes):
-    """Entries, balances, decisions and credits have all fields of their schemas and come back unchanged."""
+    """Entries, balances, decisions and credits have all fields of their schemas, and decode to the same values."""
     outcome = process(None, events, programmes, "card")
     records = [
         *(("Notification", notification_record("card", entry)) for entry in outcome.entries),
@@ -275,7 +275,7 @@ def test_records_are_the_contracts(events, programmes):
 
 
 def test_entry_has_the_fields_of_its_notification():
-    """Nothing an entry knows is lost on the way."""
+    """The notification contains every field of the entry."""
     purchase = Purchase(1, "invoice", Decimal("100.10"))
     command = Adjust(append_time=2, command_id="command", points=5, reason="why", actor="who")
     first, second = process(None, [purchase, command], Programmes((Programme(3),)), "card").entries
@@ -289,7 +289,7 @@ def test_entry_has_the_fields_of_its_notification():
 
 
 def test_credit_becomes_the_other_end_of_the_transfer():
-    """Under the transfer's id, so that it counts once however often it is sent."""
+    """The credit has the id of the transfer, so each copy after the first is a duplicate."""
     transfer = Transfer(append_time=2, command_id="transfer", points=50, counterparty="other", reason="gift")
     outcome = process(None, [Purchase(1, "1", Decimal(100)), transfer], Programmes(), "card")
     record = credit_record("card", outcome.credits[0])
@@ -301,7 +301,7 @@ def test_credit_becomes_the_other_end_of_the_transfer():
 
 
 def test_decision_of_an_erasure_names_nobody():
-    """It outlives the customer it was about."""
+    """The decision is kept longer than the data of the customer."""
     outcome = process(None, [Erase(append_time=1, command_id="erase")], Programmes(), "card")
 
     assert "card" not in decision_record("card", outcome.decisions[0]).values()
@@ -309,7 +309,7 @@ def test_decision_of_an_erasure_names_nobody():
 
 
 def test_state_stays_small():
-    """By default a remembered purchase costs about 40 bytes, and lines are kept only for campaigns that name items."""
+    """By default a purchase needs about 40 bytes. Its lines are kept only if a campaign names items."""
     lines = tuple(Line(f"item-{number}", Decimal(10)) for number in range(5))
     start = 1_790_000_000_000
     purchases = [Purchase(start + n, f"5140{n:04}", Decimal("11114.5"), "STR7188", lines=lines) for n in range(11)]

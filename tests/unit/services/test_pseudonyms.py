@@ -15,7 +15,7 @@ KEY = bytes(range(32))
 
 
 def test_a_pseudonym_is_the_keyed_hash_of_the_card() -> None:
-    """Behind the version: HMAC-SHA256 of the card's UTF-8 under the key, in base 32, lower case."""
+    """After the version it is HMAC-SHA256 of the card in UTF-8 with the key, in lower-case base 32."""
     version, _, text = Pseudonyms(KEY).of("9265846829ü").partition("-")
     assert ("p1", hmac.new(KEY, "9265846829ü".encode(), hashlib.sha256).digest()) == (
         version,
@@ -24,14 +24,14 @@ def test_a_pseudonym_is_the_keyed_hash_of_the_card() -> None:
 
 
 def test_pseudonyms_depend_on_card_and_key_alone() -> None:
-    """The same card has the same one in every process with the key, and others have others."""
+    """All processes with one key give a card the same pseudonym. Other cards and keys give other pseudonyms."""
     assert Pseudonyms(KEY).of("1") == Pseudonyms(KEY).of("1")
     assert 4 == len({Pseudonyms(key).of(card) for key in (KEY, KEY[::-1]) for card in ("1", "2")})
     assert 2 == len({Pseudonyms(key).key_id for key in (KEY, KEY[::-1])})
 
 
 def test_a_missing_key_is_made_for_its_owner_alone(tmp_path: Path) -> None:
-    """32 bytes that nobody else may read, the folder too; the next process finds the same, and nothing else is left."""
+    """Only the owner can read the 32 bytes and the folder. The next process uses this key. No other file is left."""
     file = tmp_path / "keys" / "pseudonym.key"
     first = pseudonyms(file)
     assert (32, 0o600) == (file.stat().st_size, stat.S_IMODE(file.stat().st_mode))
@@ -41,7 +41,7 @@ def test_a_missing_key_is_made_for_its_owner_alone(tmp_path: Path) -> None:
 
 
 def test_all_who_make_it_at_once_have_the_same(tmp_path: Path) -> None:
-    """However many start together on a new machine: one key."""
+    """Processes that start together on a new machine create one key."""
     for number in range(20):
         file = tmp_path / str(number) / "key"
         with ThreadPoolExecutor(8) as pool:
@@ -50,7 +50,7 @@ def test_all_who_make_it_at_once_have_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"short", b"x" * 33])
 def test_what_is_no_key_is_refused(tmp_path: Path, content: bytes) -> None:
-    """The message names the file and says what is wrong."""
+    """The error has the name of the file and the reason."""
     file = tmp_path / "key"
     file.write_bytes(content)
     with pytest.raises(PseudonymKeyError, match=f"key is not a key: it has {len(content)} bytes"):

@@ -1,4 +1,4 @@
-"""Settings that cannot be are one line that names the variable."""
+"""Settings that are not valid give an error of one line that names the variable."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from services.settings import SettingsError, read_settings
 
 
 def test_given_settings_go_before_the_environment(monkeypatch):
-    """An option of the command line that was given wins; one that was not leaves the environment's."""
+    """A given option of the command line replaces the variable. Without the option, the variable counts."""
     monkeypatch.setenv("LOYALTY_API_PORT", "8181")
 
     assert 8282 == read_settings(api_port=8282).api_port

@@ -56,7 +56,7 @@ class TestOneInvoice:
 
 class TestSeveralInvoices:
     def test_a_duplicate_counts_once(self) -> None:
-        """A second invoice with the same number is a duplicate, whatever lies between them."""
+        """A second invoice with the same number is a duplicate, also with other invoices in between."""
         expected = expect([sent(delivered("1")), sent(delivered("2")), sent(delivered("1"))], FACTOR)
         assert (expected.messages, expected.repeats, expected.notifications, len(expected.shipment)) == (3, 1, 2, 2)
 

@@ -29,7 +29,7 @@ def test_entries_are_read_as_they_were_written(history):
 
 
 def test_an_entry_of_before_there_were_kinds():
-    """The invoice number is the event id, and the whole total is available."""
+    """In entries without a kind, the invoice number is the event id, and the whole total is available."""
     old = {
         "InvoiceNumber": "I1",
         "CustomerCardNo": CARD,

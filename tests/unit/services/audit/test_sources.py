@@ -78,7 +78,7 @@ def test_the_error_names_an_api_that_cannot_be_read(monkeypatch, answer, reason)
 
 
 def test_the_error_names_a_missing_api(monkeypatch):
-    """The error names an address where nobody listens."""
+    """The error has the address, at which no server listens."""
     monkeypatch.setattr(sources, "_PAGE_SECONDS", 1.0)
     with pytest.raises(UnreadableError, match=r"served balance: http://127\.0\.0\.1:9/"):
         list(served_balances("http://127.0.0.1:9"))

@@ -18,7 +18,7 @@ def loyalty(*arguments: str, **environment: str) -> Result:
 
 @pytest.fixture
 def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short timeout for the broker, because nobody listens on the port."""
+    """A short timeout for the broker, because no broker listens on the port."""
     monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 0.5)
     monkeypatch.setattr("services.messaging.dead_letters.BROKER_TIMEOUT", 0.5)
 

@@ -1,4 +1,4 @@
-"""Whatever happens to an account, in whatever order it arrives, under whatever rules: what must always hold."""
+"""Properties that hold for all accounts, for any events in any order under any rules."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -27,7 +27,7 @@ thrifty = settings(max_examples=80)
 
 
 def in_batches(events, programmes, cuts):
-    """The outcome of the events in append order, in several batches; batches end only between two milliseconds."""
+    """Process the events in append order in several batches. A batch ends only between two milliseconds."""
     ordered = sorted(events, key=lambda event: event.append_time)
     starts = [
         index
@@ -53,7 +53,7 @@ def add(together, outcome):
 @thrifty
 @given(ACCOUNT_EVENTS, PROGRAMMES)
 def test_balance_is_the_sum_of_the_entries(events, programmes):
-    """Totals add up entry by entry, sequences count 1, 2, 3 …, and what is there is what the entries say."""
+    """Totals are the sums of the entries, sequence numbers have no gaps, and the account agrees with its entries."""
     outcome = process(None, events, programmes, "card")
     total = 0
     for sequence, entry in enumerate(outcome.entries, start=1):
@@ -74,7 +74,7 @@ def test_balance_is_the_sum_of_the_entries(events, programmes):
 @thrifty
 @given(ACCOUNT_EVENTS, PROGRAMMES)
 def test_no_lot_is_negative_or_empty(events, programmes):
-    """Lots hold points, reservations too, and whoever owes has nothing."""
+    """Lots and reservations have positive points. An account with a debt has no lots."""
     account = process(None, events, programmes, "card").account or Account(0)
     lots = [account.lots, *(reservation.lots for reservation in account.reservations.values())]
 
@@ -86,7 +86,7 @@ def test_no_lot_is_negative_or_empty(events, programmes):
 @thrifty
 @given(ACCOUNT_EVENTS_WITH_ERASURES, PROGRAMMES, st.randoms())
 def test_order_of_arrival_within_a_batch_does_not_matter(events, programmes, dice):
-    """A replayed batch gives the same account and the same entries, however Spark shuffles it."""
+    """A replayed batch gives the same account and entries, in whatever order Spark delivers the events."""
     shuffled = dice.sample(events, len(events))
 
     assert process(None, events, programmes, "card") == process(None, shuffled, programmes, "card")
@@ -95,14 +95,14 @@ def test_order_of_arrival_within_a_batch_does_not_matter(events, programmes, dic
 @thrifty
 @given(ACCOUNT_EVENTS_WITH_ERASURES, PROGRAMMES, st.sets(st.integers(1, 13)))
 def test_how_events_are_cut_into_batches_does_not_matter(events, programmes, cuts):
-    """Several batches in append order give the account, entries, decisions and credits that one gives."""
+    """Several batches in append order give the same account, entries, decisions and credits as one batch."""
     assert process(None, events, programmes, "card") == in_batches(events, programmes, cuts)
 
 
 @thrifty
 @given(ACCOUNT_EVENTS, PROGRAMMES, st.lists(st.integers(0, 50 * DAY), max_size=4), st.integers(0, 41 * DAY))
 def test_when_timers_fire_does_not_matter(events, programmes, times, cut):
-    """Time that is let pass between two batches makes only the entries that are due, and none twice."""
+    """A timer between two batches creates only the entries that are due, and none of them twice."""
     first = [event for event in events if event.append_time <= cut]
     second = [event for event in events if event.append_time > cut]
     begin = max((event.append_time for event in first), default=0)
@@ -128,7 +128,7 @@ def test_when_timers_fire_does_not_matter(events, programmes, times, cut):
 @thrifty
 @given(ACCOUNT_EVENTS, PROGRAMMES)
 def test_nothing_is_due_that_has_been_done(events, programmes):
-    """After advancing to a time, the next thing that time does is later; to let it pass again does nothing."""
+    """After an advance to a time, the next timer is later. A second advance to that time does nothing."""
     outcome = process(None, events, programmes, "card")
     while (account := outcome.account) and (due := outcome.next_due):
         outcome = advance(account, due, programmes)
@@ -141,7 +141,7 @@ def test_nothing_is_due_that_has_been_done(events, programmes):
 @thrifty
 @given(ACCOUNT_EVENTS, PROGRAMMES, st.data())
 def test_the_same_event_twice_changes_nothing(events, programmes, data):
-    """A repeat within 9 days, at its old time or appended again, leaves no trace; nor does it within one batch."""
+    """A duplicate within 9 days changes nothing, with its old or a new append time, also within one batch."""
     early = [event for event in events if event.append_time < 9 * DAY]
     outcome = process(None, early, programmes, "card")
     assert outcome == process(None, early + early, programmes, "card")
@@ -158,7 +158,7 @@ def test_the_same_event_twice_changes_nothing(events, programmes, data):
 @thrifty
 @given(ACCOUNT_EVENTS, PROGRAMMES)
 def test_never_taken_back_more_than_earned(events, programmes):
-    """At any time, returns have taken at most what purchases brought."""
+    """At any time, returns have taken back at most the points that purchases have earned."""
     left = 0
     for entry in process(None, events, programmes, "card").entries:
         if entry.kind in {Kind.EARNED, Kind.RETURNED}:
@@ -169,7 +169,7 @@ def test_never_taken_back_more_than_earned(events, programmes):
 @thrifty
 @given(ACCOUNT_EVENTS, PROGRAMMES)
 def test_nobody_spends_what_is_not_there(events, programmes):
-    """What is set aside or sent was available, and only an allowed adjustment or a return makes that negative."""
+    """Reservations and transfers use only available points. Only an allowed adjustment or a return creates a debt."""
     outcome = process(None, events, programmes, "card")
     allowed = {event.event_id for event in events if getattr(event, "allow_negative", False)}
     before = 0
@@ -184,7 +184,7 @@ def test_nobody_spends_what_is_not_there(events, programmes):
 @thrifty
 @given(ACCOUNT_EVENTS_WITH_ERASURES, PROGRAMMES)
 def test_every_command_is_decided_once(events, programmes):
-    """One decision a command id and account, with the sequence of its entry."""
+    """Each command of an account has one decision, with the sequence number of its entry."""
     events = [event for event in events if event.append_time < 10 * DAY]
     outcome = process(None, events, programmes, "card")
     by_sequence = {(entry.opened_time, entry.sequence): entry for entry in outcome.entries}
@@ -200,7 +200,7 @@ def test_every_command_is_decided_once(events, programmes):
 @thrifty
 @given(ACCOUNT_EVENTS, ACCOUNT_PROGRAMMES, st.integers(1, 20_00))
 def test_transfer_conserves_points(events, rules, points):
-    """Over two accounts nothing is gained or lost, and what never expires here never expires there."""
+    """Transfers keep the sum of both accounts. Points that never expire keep this property."""
     programmes = Programmes((rules,))
     here = process(None, events, programmes, "card")
     now = 41 * DAY
@@ -224,7 +224,7 @@ def received(credit, time):
 @thrifty
 @given(ACCOUNT_EVENTS, ACCOUNT_EVENTS, PROGRAMMES)
 def test_account_given_is_left_alone(first, second, programmes):
-    """The state that goes in is the state of the last batch, whatever comes out."""
+    """Processing does not change the account of the previous batch, which is its input."""
     account = process(None, first, programmes, "card").account
     if account:
         before = account.copy()
@@ -235,7 +235,7 @@ def test_account_given_is_left_alone(first, second, programmes):
 
 @given(st.lists(st.builds(replace, PURCHASES, total_amount=AMOUNTS.map(abs).map(repr)), max_size=6))
 def test_without_a_programme_the_old_rules_hold(purchases):
-    """By default a PRIME invoice, whatever else it says, earns what ``earned_points`` gives, at once and for ever."""
+    """By default every PRIME invoice earns ``earned_points``. The points are available at once and never expire."""
     unique = {purchase.invoice_number: purchase for purchase in purchases}.values()
     exact = [replace(purchase, total_amount=Decimal(purchase.total_amount)) for purchase in unique]
     outcome = process(None, exact, Programmes(), "card")
@@ -249,7 +249,7 @@ def test_without_a_programme_the_old_rules_hold(purchases):
 
 
 def test_customer_of_ten_years_has_one_lot():
-    """Points that never expire do not pile up in the state, and purchases that cannot be returned are forgotten."""
+    """Points that never expire stay in one lot. The state forgets purchases after their return window."""
     account = None
     for week in range(520):
         purchase = Purchase(week * 7 * DAY, str(week), Decimal(100))
@@ -260,7 +260,7 @@ def test_customer_of_ten_years_has_one_lot():
 
 
 def test_of_two_with_one_identity_one_counts():
-    """Always the same one, even if both were appended in the same millisecond."""
+    """The same event counts in every order, even if both have the same append time."""
     first, second = Purchase(1, "same", Decimal(100)), Purchase(1, "same", Decimal(200))
     outcome = process(None, [first, second], Programmes(), "card")
 

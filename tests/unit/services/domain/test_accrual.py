@@ -1,4 +1,4 @@
-"""What purchases earn, and how the answer explains itself."""
+"""The points that purchases earn, and the explanation of these points."""
 
 from datetime import UTC, date, datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
@@ -27,7 +27,7 @@ def programme(*campaigns, combining=Combining.BEST, **rules):
 
 @given(AMOUNTS.map(abs))
 def test_default_programme_earns_what_it_always_did(amount):
-    """0.02 points a unit of money, half up to hundredths."""
+    """An invoice earns 0.02 points for each unit of money, rounded half up to hundredths."""
     purchase = Purchase(1, "1", Decimal(repr(amount)))
 
     assert earned_points(amount) == accrual(purchase, Programme()).points
@@ -36,7 +36,7 @@ def test_default_programme_earns_what_it_always_did(amount):
 @settings(max_examples=60)
 @given(PURCHASES, ACCOUNT_PROGRAMMES)
 def test_parts_explain_the_whole(purchase, rules):
-    """The parts add up to the points, which are none for customers who take no part, and never negative."""
+    """The parts add up to the points. Points are never negative, and 0 for customers who do not take part."""
     for tier in ("", "silver", "unknown"):
         result = accrual(purchase, rules, tier)
         assert result.points == sum(part.points for part in result.parts)
@@ -46,14 +46,14 @@ def test_parts_explain_the_whole(purchase, rules):
 
 @pytest.mark.parametrize(("rounding", "points"), [(ROUND_FLOOR, 3), (ROUND_CEILING, 4)])
 def test_rounding_is_once_an_invoice_as_the_programme_says(rounding, points):
-    """1.05 at 0.02 with a tier of 1.5 is 0.0315: rounded as a whole, not its parts."""
+    """1.05 at 0.02 with a tier of 1.5 is 0.0315. The sum is rounded, and not each part."""
     rules = Programme(rounding=rounding, tiers=(Tier("gold", 1, Decimal("1.5")),), tier_period=Period.YEAR)
 
     assert points == accrual(Purchase(1, "1", Decimal("1.05")), rules, "gold").points
 
 
 def test_customer_types_are_the_programme_s():
-    """Case does not matter; who is not listed earns nothing."""
+    """The case of a customer type does not matter. Customer types that are not listed earn nothing."""
     staff = Purchase(1, "1", Decimal(100), customer_type="Staff")
 
     assert 2_00 == accrual(staff, Programme(customer_types=frozenset({"STAFF"}))).points
@@ -61,7 +61,7 @@ def test_customer_types_are_the_programme_s():
 
 
 def test_tier_multiplies_base_and_campaigns():
-    """A gold customer at 1.5 with a campaign of 2: 2 points base, 1 for the tier, 3 for the campaign."""
+    """A gold customer at 1.5 with a campaign of 2 gets 2 base points, 1 for the tier and 3 for the campaign."""
     rules = programme(Campaign("double", multiplier=Decimal(2)), tiers=(Tier("gold", 1, Decimal("1.5")),))
 
     assert {"base": 2_00, "gold": 1_00, "double": 3_00} == earned(rules, tier="gold")
@@ -85,12 +85,12 @@ def test_tier_multiplies_base_and_campaigns():
     ],
 )
 def test_campaign_fits_by_day_hour_store_and_item(campaign, fits):
-    """Days inclusive, hours from the first until before the second."""
+    """The last day is included. The last hour is not."""
     assert fits == ("c" in earned(programme(campaign)))
 
 
 def test_day_and_hour_are_local_by_the_till_s_clock():
-    """Noon in London is 13:00 in Berlin; where the till sent no time, or an absurd one, the broker's counts."""
+    """Noon in London is 13:00 in Berlin. Without a plausible time of the till, the time of the broker counts."""
     lunch = Campaign("lunch", hours=(13, 14), bonus=1)
     berlin = programme(lunch, time_zone="Europe/Berlin")
     clocks = {MONDAY_NOON: True, None: True, 2**62: True, -(2**62): True, MONDAY_NOON + 3_600_000: False}
@@ -122,33 +122,33 @@ DOUBLE = Campaign("double", multiplier=Decimal(2))
     ],
 )
 def test_how_campaigns_combine(campaigns, best, everything):
-    """Best: the highest multiplier a line and the largest bonus an invoice; all: all of them added up."""
+    """Best uses the highest multiplier for each line and the largest bonus for an invoice. All adds everything up."""
     assert {"base": 2_00, **best} == earned(programme(*campaigns))
     assert {"base": 2_00, **everything} == earned(programme(*campaigns, combining=Combining.ALL))
 
 
 @pytest.mark.parametrize("combining", Combining)
 def test_items_can_be_left_out(combining):
-    """A multiplier of 0 is how gift cards earn nothing."""
+    """With a multiplier of 0, gift cards earn nothing."""
     rules = programme(Campaign("no gift cards", items=frozenset({"milk"}), multiplier=Decimal(0)), combining=combining)
 
     assert 1_20 == accrual(BASKET, rules).points
 
 
 def test_bonus_for_an_item_wants_the_item_paid():
-    """Free milk fits the campaign, but earns nothing."""
+    """Free milk matches the campaign but earns nothing."""
     free = Purchase(MONDAY_NOON, "1", Decimal(60), lines=(Line("milk", Decimal(0)), BREAD))
 
     assert {"base": 1_20} == earned(programme(ITEM), free)
 
 
 def test_what_costs_nothing_earns_nothing():
-    """Not even a bonus."""
+    """A free invoice does not get a bonus either."""
     assert 0 == accrual(Purchase(1, "1", Decimal(0)), programme(Campaign("c", bonus=50))).points
 
 
 def test_one_invoice_earns_a_hundred_billion_points_at_most():
-    """Whatever a till claims and a programme promises, the total fits the records."""
+    """The total fits into the records for any amount and any programme."""
     rules = programme(Campaign("c", multiplier=Decimal(100)), loyalty_factor=Decimal(100))
 
     assert 10**13 == accrual(Purchase(1, "1", Decimal("99999999999.99")), rules).points
@@ -156,7 +156,7 @@ def test_one_invoice_earns_a_hundred_billion_points_at_most():
 
 
 def test_nothing_earned_is_the_least():
-    """Two exclusions of one item do not take points from the rest."""
+    """Two exclusions of one item do not reduce the points of the other items."""
     campaigns = [Campaign(name, items=frozenset({"milk"}), multiplier=Decimal(0)) for name in "abcd"]
 
     assert 0 == accrual(BASKET, programme(*campaigns, combining=Combining.ALL)).points

@@ -1,4 +1,4 @@
-"""What commands do to an account."""
+"""The effects of commands on an account."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -44,7 +44,7 @@ def last(outcome):
 
 
 def test_reserve_sets_aside_and_capture_spends():
-    """A reserve leaves the total; a capture takes what was reserved, and its decision says by how much."""
+    """A reservation does not change the total. A capture takes the reserved points, and its decision shows how many."""
     assert (Kind.RESERVED, 0, 6_00, 4_00) == last(after(reserve(4_00)))
     outcome = after(reserve(4_00), capture())
 
@@ -55,14 +55,14 @@ def test_reserve_sets_aside_and_capture_spends():
 
 
 def test_void_frees_what_is_reserved():
-    """All of it can be spent again."""
+    """After a void, all points can be spent again."""
     assert (Kind.VOIDED, 0, 10_00, 0) == last(after(reserve(4_00), void()))
 
 
 @pytest.mark.parametrize("command", [capture("again", time=4), void("again", time=4), capture(redemption_id="other")])
 @pytest.mark.parametrize("end", [capture("end"), void("end")])
 def test_redemption_ends_once(command, end):
-    """What is captured, void or was never reserved can be neither captured nor void; the refusal is an entry."""
+    """A redemption that is captured, void or unknown can be neither captured nor voided. The refusal is an entry."""
     outcome = after(reserve(4_00), end, command)
 
     refused = [(made.refusal, made.command_id) for made in outcome.decisions if made.refusal]
@@ -71,7 +71,7 @@ def test_redemption_ends_once(command, end):
 
 
 def test_reserve_lapses_by_itself():
-    """In time without a capture, as an entry of its own; then it is too late to capture."""
+    """Without a capture in time, the reservation lapses with its own entry. A later capture is refused."""
     lapse = 2 + 15 * MINUTE
     assert [Kind.REDEEMED] == [after(reserve(4_00), capture(time=lapse - 1)).entries[-1].kind]
     outcome = after(reserve(4_00), capture(time=lapse))
@@ -82,7 +82,7 @@ def test_reserve_lapses_by_itself():
 
 @pytest.mark.parametrize("command", [reserve(10_01), transfer(10_01)])
 def test_more_than_is_available_is_refused(command):
-    """Not a point moves, and a customer without an account has none."""
+    """A refusal moves no points. A customer without an account has none."""
     outcome = after(command)
     assert (Kind.REFUSED, 0, 10_00, 0) == last(outcome)
     assert Refusal.INSUFFICIENT_POINTS == outcome.decisions[0].refusal == outcome.entries[-1].reason
@@ -92,7 +92,7 @@ def test_more_than_is_available_is_refused(command):
 
 
 def test_ten_of_fifty_redemptions_fit():
-    """Of 50 reserves of 1.00 in one batch against 10.00 points exactly 10 are done."""
+    """Of 50 reservations of 1.00 in one batch, 10.00 points are enough for exactly 10."""
     outcome = after(*(reserve(1_00, str(number)) for number in range(50)))
 
     assert 10 == sum(made.refusal is None for made in outcome.decisions)
@@ -100,14 +100,14 @@ def test_ten_of_fifty_redemptions_fit():
 
 
 def test_command_is_decided_once():
-    """A repeat gives neither an entry nor a decision, whether the command was done or refused."""
+    """A duplicate creates neither an entry nor a decision, whether the command was accepted or refused."""
     outcome = after(reserve(4_00), reserve(4_00, time=3), reserve(99_00, "refused"), reserve(99_00, "refused", 5))
 
     assert ["redemption", "refused"] == [made.command_id for made in outcome.decisions]
 
 
 def test_reserve_is_known_while_it_holds():
-    """However long a programme lets it hold: a repeat does not reserve again."""
+    """A duplicate does not reserve again, however long the programme keeps reservations."""
     outcome = after(reserve(4_00), reserve(4_00, time=11 * DAY), programme=Programme(reserve_for=30 * DAY))
 
     assert (6_00, 4_00) == (outcome.account.available, outcome.account.reserved)
@@ -123,7 +123,7 @@ def test_reserve_is_known_while_it_holds():
     ],
 )
 def test_adjustment(points, allow_negative, kind, available):
-    """By hand, with reason and actor in the entry; below what is available only where that is allowed."""
+    """The entry has reason and actor. Only an adjustment that allows it can create a debt."""
     command = Adjust(
         append_time=2,
         command_id="adjust",
@@ -141,7 +141,7 @@ def test_adjustment(points, allow_negative, kind, available):
 
 
 def test_points_given_by_hand_expire_as_earned_ones():
-    """But they are never pending."""
+    """The points of an adjustment expire like earned points, but they are never pending."""
     programme = Programme(valid_for=10 * DAY, pending=5 * DAY, expiry_notice=DAY)
     given = Adjust(append_time=DAY, command_id="adjust", points=1_00)
     outcome = after(given, programme=programme)
@@ -151,7 +151,7 @@ def test_points_given_by_hand_expire_as_earned_ones():
 
 
 def test_transfer_keeps_expiry():
-    """What is sent expires there as it would have here, soonest first, and the other account learns from whom."""
+    """Points that expire soonest are sent first and keep their expiry. The receiving account learns the sender."""
     programme = Programme(valid_for=10 * DAY)
     announced = replace(programme, expiry_notice=DAY)
     more = Purchase(3 * DAY, "more", Decimal(500))
@@ -171,7 +171,7 @@ def test_transfer_keeps_expiry():
 
 
 def test_received_points_that_expired_on_the_way_expire_at_once():
-    """A transfer is never refused at its other end, but it does not prolong anything."""
+    """The receiving account never refuses a transfer, but a transfer does not extend an expiry."""
     received = Receive(append_time=50, command_id="in", counterparty="card", lots=(SentLot(1_00, 40),))
     outcome = process(None, [received], Programmes(), "other")
 
@@ -180,12 +180,12 @@ def test_received_points_that_expired_on_the_way_expire_at_once():
 
 
 def test_transfer_to_oneself_is_refused():
-    """It would change nothing but the order of spending."""
+    """Such a transfer would change only the order in which points are spent."""
     assert Refusal.SAME_CUSTOMER == after(transfer(1_00, to="card")).decisions[0].refusal
 
 
 def test_erasure_ends_the_account():
-    """An entry takes all there is, reserved points too; of the customer's commands nothing is to be left."""
+    """One entry takes all points, also reserved ones. No command of the customer stays in the account."""
     erase = Erase(append_time=4, command_id="erase")
     outcome = after(reserve(4_00), Adjust(append_time=3, command_id="adjust", points=1), erase)
 
@@ -200,7 +200,7 @@ def test_erasure_ends_the_account():
 
 
 def test_what_comes_after_an_erasure_opens_a_new_account():
-    """With sequences from 1 and a later time, even within the same millisecond; of the old account nothing is known."""
+    """Its sequence numbers start at 1, and its opened time is later, even in the same millisecond."""
     programme = Programme(tiers=(Tier("base", 0),))
     erase = Erase(append_time=1, command_id="erase")
     same_number = Purchase(2, "bought", Decimal(50))

@@ -1,4 +1,4 @@
-"""What time does to an account by itself."""
+"""The changes of an account that time causes without an event."""
 
 from datetime import datetime
 from decimal import Decimal
@@ -30,7 +30,7 @@ def happened(outcome):
 
 
 def test_pending_points_are_released_in_time():
-    """Until then they count, but cannot be spent; the release is an entry, on the millisecond, without any traffic."""
+    """Pending points count but cannot be spent. The entry of the release has the exact time, without new events."""
     programme = Programme(pending=14 * DAY)
     programmes = Programmes((programme,))
     bought = process(None, [buy("100", "1", 5)], programmes, "card")
@@ -45,7 +45,7 @@ def test_pending_points_are_released_in_time():
 
 
 def test_points_expire_at_the_end_of_the_local_day():
-    """After their announcement, each once, also where the customer never comes again."""
+    """Points are announced and then expire, once each, even if the customer never returns."""
     programme = Programme(valid_for=10 * DAY, expiry_notice=3 * DAY, time_zone="Asia/Kolkata")
     outcome = apply_due_changes(programme, [buy("100", "1", 5 * HOUR)], 30 * DAY)
     expiry = int(datetime(1970, 1, 12, tzinfo=ZoneInfo("Asia/Kolkata")).timestamp()) * 1000
@@ -71,7 +71,7 @@ def test_points_expire_at_the_end_of_the_local_day():
     ],
 )
 def test_what_expires_soonest_is_spent_first(points, spent, left):
-    """So that as little as possible is lost; what never expires goes last."""
+    """This order loses as few points as possible. Points that never expire are spent last."""
     lots = (SentLot(1_00, 0), SentLot(1_00, 9 * DAY))
     kept = Receive(append_time=0, command_id="in", counterparty="other", lots=lots)
     spend = Reserve(append_time=3 * DAY, command_id="spend", points=points)
@@ -83,7 +83,7 @@ def test_what_expires_soonest_is_spent_first(points, spent, left):
 
 
 def test_pending_points_cannot_be_spent():
-    """Whatever expires first."""
+    """This holds for every order of expiry."""
     programme = Programme(valid_for=10 * DAY, pending=DAY)
     events = [buy("50", "1", 0), buy("50", "2", DAY), Reserve(append_time=DAY, command_id="spend", points=1_00)]
     account = process(None, events, Programmes((programme,)), "card").account
@@ -93,7 +93,7 @@ def test_pending_points_cannot_be_spent():
 
 
 def test_points_of_one_day_are_one_lot():
-    """They expire together; whoever shops often has no more lots than days."""
+    """They expire together, so a frequent customer has at most one lot for each day."""
     programme = Programme(valid_for=10 * DAY)
     events = [buy("50", str(hour), hour * HOUR) for hour in range(48)]
 
@@ -102,7 +102,7 @@ def test_points_of_one_day_are_one_lot():
 
 @pytest.mark.parametrize("end", ["void", "lapse"])
 def test_reserved_points_do_not_expire(end):
-    """Void or lapsed after their time they come back and expire at once, as an entry of its own."""
+    """Points of a reservation that ends after their expiry come back and expire at once, with their own entry."""
     programme = Programme(valid_for=DAY, reserve_for=5 * DAY)
     programmes = Programmes((programme,))
     reserve = Reserve(append_time=HOUR, command_id="redemption", points=1_00)
@@ -118,7 +118,7 @@ def test_reserved_points_do_not_expire(end):
 
 
 def test_everything_has_its_own_time():
-    """A timer that comes late finds everything in the order in which it was due."""
+    """A late timer processes everything in the order in which it was due."""
     programme = Programme(pending=2 * DAY, valid_for=4 * DAY, expiry_notice=DAY, reserve_for=DAY)
     outcome = apply_due_changes(programme, [buy("100", "1", 1), buy("50", "2", 3 * DAY)], 100 * DAY)
 
@@ -141,7 +141,7 @@ def tiers(outcome):
 
 
 def test_tier_rises_at_once_and_counts_for_what_follows():
-    """The purchase that reaches a tier earns by the one before."""
+    """The purchase that reaches a tier still earns by the previous tier."""
     events = [buy("100", "1", DAY), buy("100", "2", 2 * DAY), buy("50", "3", 3 * DAY)]
     outcome = process(None, events, Programmes((TIERED,)), "card")
 
@@ -151,7 +151,7 @@ def test_tier_rises_at_once_and_counts_for_what_follows():
 
 
 def test_tier_lasts_until_the_end_of_the_period_after():
-    """January's purchases make silver for January and February; a customer who never comes again falls on 1 March."""
+    """Purchases in January give silver for January and February. Without further purchases it ends on 1 March."""
     programmes = Programmes((TIERED,))
     account = process(None, [buy("200", "1", DAY)], programmes, "card").account
 
@@ -171,7 +171,7 @@ def test_tier_falls_no_further_than_the_last_period_earned():
 
 
 def test_programme_without_tiers_ends_them_with_the_period():
-    """A new version of the programme changes nobody's tier before the running period ends."""
+    """A new version of the programme does not change a tier before the current period ends."""
     programmes = Programmes.of([TIERED, Programme(1, effective_time=10 * DAY)])
     outcome = process(None, [buy("200", "1", DAY), buy("100", "2", 20 * DAY)], programmes, "card")
     assert ("silver", 2_00) == (outcome.entries[-1].tier, outcome.entries[-1].points)
@@ -187,7 +187,7 @@ def test_programme_without_tiers_ends_them_with_the_period():
     [(Period.MONTH, (2026, 4)), (Period.QUARTER, (2026, 4)), (Period.HALF_YEAR, (2026, 7)), (Period.YEAR, (2027, 1))],
 )
 def test_periods_are_those_of_the_calendar(period, end):
-    """Months begin at local midnight, summer time or not."""
+    """Months begin at local midnight, in winter and in summer time."""
     berlin = ZoneInfo("Europe/Berlin")
     programme = Programme(tier_period=period, tiers=(Tier("base", 0),), time_zone="Europe/Berlin")
     march = int(datetime(2026, 3, 31, 23, 30, tzinfo=berlin).timestamp()) * 1000

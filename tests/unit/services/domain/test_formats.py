@@ -33,13 +33,13 @@ from tests.support.strategies import AMOUNTS
     ],
 )
 def test_rounding_is_half_up_once_an_invoice(amount, hundredths):
-    """Two places, half away from zero, from the decimal that the amount shows."""
+    """Points have two places, rounded half away from zero, from the decimal that the amount shows."""
     assert hundredths == earned_points(amount)
 
 
 @given(AMOUNTS, st.decimals(0, 1, places=4))
 def test_error_is_at_most_half_a_hundredth(amount, factor):
-    """No amount earns more than half a hundredth beside the exact product."""
+    """The points of any amount differ from the exact product by at most half a hundredth."""
     exact = Fraction(repr(amount)) * Fraction(factor) * 100
 
     assert abs(earned_points(amount, factor) - exact) <= Fraction(1, 2)
@@ -53,7 +53,7 @@ def test_a_return_takes_back_what_was_earned(amount):
 
 @given(st.integers(-(10**15), 10**15))
 def test_hundredths_and_points_are_the_same_number(hundredths):
-    """Conversion there and back changes nothing."""
+    """Conversion to the other unit and back changes nothing."""
     assert hundredths == to_hundredths(to_points(hundredths))
     assert Decimal(hundredths) / 100 == to_points(hundredths)
 
@@ -68,7 +68,7 @@ def test_points_are_written_with_two_places(hundredths, text):
 
 @given(st.integers(-62_135_596_800_000, 253_402_300_799_999))
 def test_milliseconds_and_datetimes_are_the_same_time(milliseconds):
-    """Conversion there and back changes nothing, also for times before 1970."""
+    """Conversion to a datetime and back changes nothing, also for times before 1970."""
     assert milliseconds == to_milliseconds(to_datetime(milliseconds))
 
 
@@ -82,12 +82,12 @@ def test_milliseconds_and_datetimes_are_the_same_time(milliseconds):
     ],
 )
 def test_times_are_written_in_utc(milliseconds, text):
-    """A time that no calendar has becomes the nearest time that has a text."""
+    """A time outside of the calendar becomes the nearest time that has a text."""
     assert text == clamped_time_text(milliseconds)
 
 
 def test_a_time_that_no_calendar_has_is_an_error():
-    """``time_text`` does not invent a time."""
+    """``time_text`` does not replace a time outside of the calendar."""
     assert "9999-12-31T23:59:59.999Z" == time_text(253_402_300_799_999)
     with pytest.raises(OverflowError):
         time_text(253_402_300_800_000)

@@ -30,7 +30,7 @@ many = settings(max_examples=HISTORIES, deadline=None)
     st.sampled_from([Programmes((PLAIN,)), Programmes((RICH,)), Programmes((PLAIN, TIERED))]),
 )
 def test_late_events_recompute_exactly(arrivals, batches, programmes):
-    """The entries of live processing come out of the events again, and later accounts have higher versions."""
+    """Recomputation gives the entries of live processing, and later accounts have higher versions."""
     unique = {event.event_id: (event, lag) for event, lag in arrivals}
     order = [event for event, _ in sorted(unique.values(), key=lambda each: each[0].append_time + each[1])]
     state: AccountState | None = None

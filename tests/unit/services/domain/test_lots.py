@@ -1,4 +1,4 @@
-"""Points in lots: spending and putting back."""
+"""Points in lots: spending them and returning them."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ def expiry(terms):
 @settings(max_examples=60)
 @given(LOTS, st.integers(0, 500))
 def test_nothing_gets_lost(lots, points):
-    """What is taken is as much as asked for, or all there is, and put back it makes the lots that there were."""
+    """The result has the requested points, or all that exist. Putting them back restores the lots."""
     for take, there in (take_spendable, spendable(lots)), (take_any, sum(lots.values())):
         left = dict(lots)
         taken = take(left, points)
@@ -30,7 +30,7 @@ def test_nothing_gets_lost(lots, points):
 @settings(max_examples=60)
 @given(LOTS, st.integers(0, 500))
 def test_soonest_to_expire_goes_first(lots, points):
-    """Nothing that could have been spent, and is left, expires sooner than anything that was; pending is left alone."""
+    """No lot that is left expires before a spent lot, except pending ones, which are never spent."""
     taken = take_spendable(lots, points)
 
     assert not any(terms.available_time for terms in taken)
@@ -40,7 +40,7 @@ def test_soonest_to_expire_goes_first(lots, points):
 
 
 def test_nothing_makes_no_lot():
-    """An invoice that earns 0 leaves no trace among the lots."""
+    """An invoice that earns 0 creates no lot."""
     lots = {Terms(): 5}
     add(lots, {Terms(1): 0, Terms(): 0})
 

@@ -1,4 +1,4 @@
-"""Which version of the programme decides."""
+"""The choice of the version of the programme."""
 
 import pytest
 
@@ -9,12 +9,12 @@ FIRST, SECOND, CORRECTED = Programme(), Programme(1, effective_time=100), Progra
 
 @pytest.mark.parametrize(("time", "version"), [(-1, 0), (0, 0), (99, 0), (100, 2), (10**15, 2)])
 def test_latest_version_in_force_decides(time, version):
-    """From its time on; of two for the same time the later one, and before all times the first."""
+    """A version decides from its start. Of two with one start the later one decides; before all starts, the first."""
     assert version == Programmes.of([CORRECTED, FIRST, SECOND]).at(time).version
 
 
 def test_every_version_can_be_looked_up():
-    """A return is decided by the version of its purchase, in force or not."""
+    """The version of a purchase decides its return, also after a newer version has taken effect."""
     programmes = Programmes.of([CORRECTED, SECOND, FIRST])
 
     assert [FIRST, SECOND, CORRECTED] == [programmes.version(number) for number in range(3)]

@@ -1,4 +1,4 @@
-"""What is recomputed of an account is what the processor made of it, in whatever order that took the events."""
+"""Recomputation gives the account of the processor, for any order in which it received the events."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -23,7 +23,7 @@ def bought(number, time, amount=100):
 
 
 def later(account, programmes):
-    """The account once time has done what leaves no entry."""
+    """The account after the changes that time makes without an entry."""
     if account is None:
         return None
     account = advance(account, LATER, programmes).account
@@ -33,7 +33,7 @@ def later(account, programmes):
 
 @given(HISTORIES, st.randoms())
 def test_the_same_entries_and_the_same_account(history, dice):
-    """Events and record in any order, also several times, give every entry and the account again."""
+    """Events and recorded entries in any order, also with duplicates, give all entries and the account again."""
     events = dice.sample(history.events * 2, 2 * len(history.events))
     record = dice.sample(history.entries * 2, 2 * len(history.entries))
 
@@ -46,7 +46,7 @@ def test_the_same_entries_and_the_same_account(history, dice):
 
 
 def test_the_order_is_that_of_the_record():
-    """A purchase that came to the processor late has the sequence that it got, not the one of its time."""
+    """A purchase that the processor received late keeps its recorded sequence number."""
     history = processed([[bought(1, 50)], [bought(2, 10, 7)]], PROGRAMMES)
 
     recomputed = recompute(CARD, reversed(history.events), history.entries, PROGRAMMES)
@@ -56,7 +56,7 @@ def test_the_order_is_that_of_the_record():
 
 
 def test_events_without_record_come_last_and_are_named():
-    """What the processor has not taken counts after all that it has; a further copy of what it took does not."""
+    """Events without an entry follow all recorded events. A duplicate of a recorded event is not one of them."""
     history = processed([[bought(1, 50)], [bought(2, 60)]], PROGRAMMES)
     copy, lost = bought(1, 55), bought(3, 1)
 
@@ -68,7 +68,7 @@ def test_events_without_record_come_last_and_are_named():
 
 
 def test_an_event_without_effect_needs_no_record():
-    """A customer type that does not take part leaves nothing behind, and nothing is missing."""
+    """An invoice of a customer type that does not take part has no entry, and none is missing."""
     recomputed = recompute(CARD, [replace(bought(1, 1), customer_type="OTHER")], [], PROGRAMMES)
 
     assert [] == recomputed.not_processed
@@ -76,7 +76,7 @@ def test_an_event_without_effect_needs_no_record():
 
 
 def test_entries_of_events_that_are_not_there_are_named():
-    """An entry that no event explains is found, and the others are recomputed without it."""
+    """An entry without an event is reported, and the other entries are recomputed without it."""
     history = processed([[bought(1, 1)], [bought(2, 2)]], PROGRAMMES)
 
     recomputed = recompute(CARD, [history.events[1]], history.entries, PROGRAMMES)
@@ -86,7 +86,7 @@ def test_entries_of_events_that_are_not_there_are_named():
 
 
 def test_what_the_record_has_lost_comes_first():
-    """Where retention took the beginning of the record, older events are taken in the order of their times."""
+    """If retention has deleted the first entries, older events are processed in the order of their times."""
     history = processed([[bought(1, 1)], [bought(2, 2)], [bought(3, 3)]], PROGRAMMES)
 
     recomputed = recompute(CARD, reversed(history.events), history.entries[2:], PROGRAMMES, complete_from=START + 3)
@@ -96,7 +96,7 @@ def test_what_the_record_has_lost_comes_first():
 
 
 def test_an_account_of_before_openings_were_recorded_goes_on_without():
-    """Entries of before 2026-11 have the opening time 0, and so has the account that is recomputed from them."""
+    """Entries from before 2026-11 have the opened time 0, and so has the account that they recompute."""
     history = processed([[bought(1, 1)], [bought(2, 2)]], PROGRAMMES)
     record = [replace(entry, opened_time=0) for entry in history.entries]
 
@@ -107,7 +107,7 @@ def test_an_account_of_before_openings_were_recorded_goes_on_without():
 
 
 def test_a_new_account_after_an_erasure_in_the_same_millisecond():
-    """Its opening time is the one that the processor chose, so that the two accounts can be told apart."""
+    """It has the opened time that the processor chose, which distinguishes it from the erased account."""
     history = processed(
         [[bought(1, 1), Erase(append_time=START + 2, command_id="C1"), bought(2, 3)], [bought(3, 4)]], PROGRAMMES
     )

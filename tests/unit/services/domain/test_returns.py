@@ -1,4 +1,4 @@
-"""What returns take back."""
+"""The points that returns take back."""
 
 from dataclasses import replace
 from decimal import ROUND_FLOOR, Decimal
@@ -36,7 +36,7 @@ def taken(outcome):
 
 @pytest.mark.parametrize(("refund", "points"), [("1", 0), ("5", 0), ("10", 1), ("20", 2), ("105", 10), ("500", 10)])
 def test_square_s_worked_examples(refund, points):
-    """Of 105 dollars, which earned 10, a refund of 1 or 5 takes nothing, of 10 takes 1, of 20 takes 2, of all all.
+    """105 dollars earned 10. A refund of 1 or 5 takes 0, of 10 takes 1, of 20 takes 2, and of 105 takes 10.
 
     Source: developer.squareup.com/forums/t/22747.
     """
@@ -44,7 +44,7 @@ def test_square_s_worked_examples(refund, points):
 
 
 def test_refund_takes_nothing_where_nothing_was_earned():
-    """An invoice too small to earn, or never seen, gives nothing to take; the return is entered all the same."""
+    """A purchase that is unknown or earned nothing has no points to take back. The return still creates an entry."""
     assert [0] == taken(after(buy("9"), back("9"), programme=SQUARE))
     assert [0] == taken(after(buy("105"), back("105", original="unknown"), programme=SQUARE))
     assert [0] == taken(after(back("105"), programme=SQUARE))
@@ -53,7 +53,7 @@ def test_refund_takes_nothing_where_nothing_was_earned():
 @settings(max_examples=40)
 @given(st.lists(st.integers(1, 40_00), min_size=1, max_size=8), st.integers(1, 150_00))
 def test_many_small_returns_take_what_a_large_one_takes(refunds, amount):
-    """Points are computed anew on what remains, so rounding gains nothing: neither customer nor shop."""
+    """Points are computed again for the rest of the purchase, so neither side gains from rounding."""
     refunds = [Decimal(cents).scaleb(-2) for cents in refunds]
     amount = Decimal(amount).scaleb(-2)
     small = after(buy(amount), *(back(refund, number=str(n), time=2 + n) for n, refund in enumerate(refunds)))
@@ -63,26 +63,26 @@ def test_many_small_returns_take_what_a_large_one_takes(refunds, amount):
 
 
 def test_return_may_be_positive_where_it_names_its_original():
-    """Tills that send returns as positive amounts mean the same."""
+    """Some tills send returns as positive amounts. They mean the same."""
     returned = replace(back("50"), total_amount=Decimal(50))
 
     assert taken(after(buy("100"), back("50"))) == taken(after(buy("100"), returned)) == [1_00]
 
 
 def test_return_counts_once():
-    """The same return again, and the same purchase after it, change nothing."""
+    """A duplicate of the return, or of its purchase after it, changes nothing."""
     outcome = after(buy("100"), back("50"), back("50", time=3), buy("100", time=4))
 
     assert [Kind.EARNED, Kind.RETURNED] == [entry.kind for entry in outcome.entries]
 
 
 def test_return_in_the_millisecond_of_its_purchase():
-    """What was bought first is counted first, whatever the numbers say."""
+    """The purchase counts before its return, whatever their invoice numbers are."""
     assert [2_00] == taken(after(back("100", number="a", original="b"), buy("100", number="b", time=2)))
 
 
 def test_return_of_an_item_takes_its_campaign_s_points():
-    """Milk counts threefold: bringing it back takes three times as much as bringing back bread."""
+    """Milk earns three times the points of bread, so its return takes three times as much."""
     campaign = Campaign("milk", items=frozenset({"milk"}), multiplier=Decimal(3))
     programme = Programme(campaigns=(campaign,))
     basket = (Line("milk", Decimal(40)), Line("bread", Decimal(60)))
@@ -96,7 +96,7 @@ def test_return_of_an_item_takes_its_campaign_s_points():
 
 
 def test_bonus_goes_with_what_it_was_given_for():
-    """The bonus for milk stays while milk stays."""
+    """The bonus for milk stays until the milk is returned."""
     programme = Programme(campaigns=(Campaign("milk", items=frozenset({"milk"}), bonus=50),))
     milk, bread = Line("milk", Decimal(10)), Line("bread", Decimal(90))
     bought = buy("100", lines=(milk, bread))
@@ -106,7 +106,7 @@ def test_bonus_goes_with_what_it_was_given_for():
 
 
 def test_return_is_computed_by_the_rules_of_the_purchase():
-    """A campaign that has ended, a factor and a tier that have changed meanwhile: the purchase earned by its own."""
+    """The return uses the campaign, the factor and the tier of the purchase, although they have changed since."""
     campaign = Campaign("opening", first_day=None, multiplier=Decimal(2))
     first = Programme(
         campaigns=(campaign,), tier_period=Period.YEAR, tiers=(Tier("base", 0), Tier("gold", 4_00, Decimal(2)))
@@ -121,7 +121,7 @@ def test_return_is_computed_by_the_rules_of_the_purchase():
 
 
 def test_return_without_a_reference_takes_the_newest_purchases_first():
-    """So that what is named later is still there; beyond what was bought there is nothing to take."""
+    """So older purchases stay for later returns. A return takes no more than the purchases earned."""
     events = [buy("100", "old"), buy("30", "new", 2)]
 
     outcome = after(*events, back("50", original=None, time=3))
@@ -132,7 +132,7 @@ def test_return_without_a_reference_takes_the_newest_purchases_first():
 
 
 def test_return_of_a_customer_who_no_longer_takes_part():
-    """Points of a known purchase are taken back even so; without a reference the invoice concerns nobody."""
+    """A return of a known purchase takes its points back. A return without a reference has no effect."""
     known = replace(back("50"), customer_type="NONPRIME")
 
     assert [1_00] == taken(after(buy("100"), known))
@@ -144,7 +144,7 @@ def test_return_of_a_customer_who_no_longer_takes_part():
     [(SpentReturns.WITHIN_BALANCE, 50, 0), (SpentReturns.NEGATIVE_ALLOWED, 2_00, -1_50)],
 )
 def test_return_of_points_that_are_spent(policy, points, available):
-    """Within balance takes what is there and forgives the rest; else it is owed, and what is earned next pays it."""
+    """Within balance takes the points that are left. Otherwise the rest is a debt, which later purchases repay."""
     spent = Adjust(append_time=2, command_id="spent", points=-1_50)
     programme = Programme(spent_returns=policy)
     outcome = after(buy("100"), spent, back("100", time=3), programme=programme)
@@ -156,7 +156,7 @@ def test_return_of_points_that_are_spent(policy, points, available):
 
 
 def test_debt_is_no_reason_to_take_reserved_points():
-    """What is set aside stays so; the debt is paid when it comes back, and not if it is spent."""
+    """Reserved points stay reserved. A void repays the debt with them, a capture does not."""
     programme = Programme(spent_returns=SpentReturns.NEGATIVE_ALLOWED)
     reserved = Reserve(append_time=2, command_id="redemption", points=2_00)
     outcome = after(buy("100"), reserved, back("100", time=3), programme=programme)
@@ -176,7 +176,7 @@ def test_debt_is_no_reason_to_take_reserved_points():
     ],
 )
 def test_return_takes_from_the_lot_of_its_purchase(pending, time, left):
-    """Pending or released, not from what expires soonest or is somebody else's."""
+    """It takes the pending or released points of this lot, not those of other purchases, even if they expire sooner."""
     programme = Programme(pending=pending, valid_for=30 * DAY)
     events = [buy("100", "first", DAY), buy("100", "second", 2 * DAY), buy("50", "third", 3 * DAY)]
     returned = back("100", "second", time=time)
@@ -185,7 +185,7 @@ def test_return_takes_from_the_lot_of_its_purchase(pending, time, left):
 
 
 def test_pending_points_of_one_day_are_told_apart():
-    """They expire together, but each purchase is released in its own time."""
+    """They expire together, but the points of each purchase are released at their own time."""
     programme = Programme(pending=5 * DAY, valid_for=30 * DAY)
     events = [buy("100", "first", DAY), buy("100", "second", DAY + 1), back("100", "second", time=DAY + 2)]
 
@@ -193,7 +193,7 @@ def test_pending_points_of_one_day_are_told_apart():
 
 
 def test_return_takes_elsewhere_what_its_lot_has_not():
-    """Spent from its own lot, the rest comes from what expires soonest, pending points too."""
+    """If the lot is spent, the return takes the points that expire soonest, also pending ones."""
     programme = Programme(pending=5 * DAY, valid_for=30 * DAY)
     spent = Adjust(append_time=6 * DAY, command_id="spent", points=-1_50)
     events = [buy("100", "first", DAY), spent, buy("100", "second", 6 * DAY), buy("50", "third", 7 * DAY)]
@@ -203,7 +203,7 @@ def test_return_takes_elsewhere_what_its_lot_has_not():
 
 
 def test_tier_that_returns_undo_ends_with_the_period():
-    """Buying up a tier and bringing everything back keeps it only until the running period ends."""
+    """A customer who buys up to a tier and returns everything keeps the tier until the current period ends."""
     programme = Programme(tier_period=Period.MONTH, tiers=(Tier("gold", 2_00),))
     events = [buy("100"), back("100"), buy("1", "small", 3), buy("1", "next", 40 * DAY)]
     outcome = after(*events, programme=programme)
@@ -213,7 +213,7 @@ def test_tier_that_returns_undo_ends_with_the_period():
 
 
 def test_return_counts_against_the_period_of_its_purchase():
-    """What January's purchases were worth is settled with January: returns of it cost February nothing."""
+    """Returns of purchases of January reduce the total of January and not of February."""
     programme = Programme(tier_period=Period.MONTH, tiers=(Tier("gold", 2_00),))
     events = [buy("50"), buy("100", "february", 35 * DAY), back("50", time=36 * DAY), buy("1", "april", 95 * DAY)]
     tiers = [(entry.tier, entry.time // DAY) for entry in after(*events, programme=programme).entries]
@@ -226,7 +226,7 @@ def test_return_counts_against_the_period_of_its_purchase():
     [(90 * DAY, 89, 2_00, 1), (90 * DAY, 91, 0, 2), (5 * DAY, 4, 2_00, 1), (5 * DAY, 9, 0, 1), (5 * DAY, 11, 0, 2)],
 )
 def test_a_return_after_the_window_takes_nothing_back(window, day, points, entries):
-    """A window shorter than ten days holds too. The account still recognises a duplicate for ten days."""
+    """A window shorter than ten days also counts. The account still recognises a duplicate for ten days."""
     programme = Programme(return_window=window)
 
     assert [points] == taken(after(buy("100"), back("100", time=day * DAY), programme=programme))
@@ -235,7 +235,7 @@ def test_a_return_after_the_window_takes_nothing_back(window, day, points, entri
 
 
 def test_the_version_of_a_purchase_decides_how_long_it_can_be_returned():
-    """A longer window of a later version reopens nothing, whether or not other events came in between."""
+    """The longer window of a later version does not reopen a purchase, with or without events in between."""
     programmes = Programmes.of([Programme(return_window=5 * DAY), Programme(1, effective_time=DAY)])
     bought, late = buy("100"), back("100", time=20 * DAY)
     without_entry = replace(bought, invoice_number="other", customer_type="OTHER", append_time=15 * DAY)
@@ -247,7 +247,7 @@ def test_the_version_of_a_purchase_decides_how_long_it_can_be_returned():
 
 
 def test_lot_of_a_purchase_is_found_by_the_rules_of_the_purchase():
-    """Points that expire soon are earned by an old version, points that never do by the one in force."""
+    """An old version gives points that expire soon, and the current version gives points that never expire."""
     programmes = Programmes.of([Programme(valid_for=30 * DAY), Programme(1, effective_time=DAY)])
     early, old, new = buy("50", "early"), buy("100", "old", DAY - 1), buy("100", "new", DAY)
     account = process(None, [early, old, new, back("100", "new", time=2 * DAY)], programmes, "card").account
@@ -258,7 +258,7 @@ def test_lot_of_a_purchase_is_found_by_the_rules_of_the_purchase():
 
 
 def test_returned_lines_may_be_negative():
-    """As the lines of a negative invoice are; the sign says nothing."""
+    """The lines of a negative invoice may be negative. The sign has no meaning."""
     programme = Programme(campaigns=(Campaign("milk", items=frozenset({"milk"}), multiplier=Decimal(3)),))
     bought = buy("100", lines=(Line("milk", Decimal(40)), Line("bread", Decimal(60))))
 
@@ -267,7 +267,7 @@ def test_returned_lines_may_be_negative():
 
 
 def test_return_never_earns():
-    """Where a discount was a line of the campaign, the rest by itself would be worth more: nothing is taken."""
+    """If a discount line had a campaign, the rest could earn more than the whole. Then the return takes nothing."""
     programme = Programme(campaigns=(Campaign("milk", items=frozenset({"milk", "off"}), multiplier=Decimal(9)),))
     bought = buy("100", lines=(Line("milk", Decimal(40)), Line("off", Decimal(-30)), Line("bread", Decimal(90))))
     outcome = after(bought, back("1", lines=(Line("bread", Decimal(1)),)), programme=programme)

@@ -1,4 +1,4 @@
-"""What makes an invoice valid."""
+"""The rules for valid invoices."""
 
 import math
 
@@ -22,13 +22,13 @@ VALID = {
 
 @given(VALID_INVOICES)
 def test_complete_invoices_are_valid(invoice):
-    """An invoice that has all the rules ask for breaks none."""
+    """An invoice with all required fields breaks no rule."""
     assert first_violation(invoice) is None
 
 
 @given(ANY_INVOICES)
 def test_any_record_gets_a_known_answer(invoice):
-    """Whatever a record holds, the answer is None or the reason of one of the rules."""
+    """For any record the result is None or the reason of one of the rules."""
     assert first_violation(invoice) in {None, *(rule.reason for rule in RULES)}
 
 
@@ -54,7 +54,7 @@ def test_any_record_gets_a_known_answer(invoice):
     ],
 )
 def test_reason_names_field_and_condition(change, reason):
-    """A broken rule is named by its field, and by the condition under which the field is asked for."""
+    """The reason names the field and the condition under which the field is required."""
     assert reason == first_violation({**VALID, **change})
 
 
@@ -69,5 +69,5 @@ def test_reason_names_field_and_condition(change, reason):
     ],
 )
 def test_what_no_rule_asks_for_may_be_missing(change):
-    """Cards are asked of PRIME customers only, addresses of home deliveries only; a negative amount is a return."""
+    """Only PRIME customers need a card, and only home deliveries an address. A negative amount is a return."""
     assert first_violation({**VALID, **change}) is None

@@ -9,7 +9,7 @@ LETTER = DeadLetter(RecordPosition(0, 4), 1, "pos-invoices", RecordPosition(1, 7
 
 
 def test_a_second_dead_letter_of_a_record_is_dropped() -> None:
-    """The first dead letter of an origin is kept, whatever position, time and reason the second one has."""
+    """The first dead letter of an origin is kept. Position, time and reason of the second one do not matter."""
     again = replace(LETTER, position=RecordPosition(2, 9), time=2, reason="another")
 
     assert [LETTER] == list(deduplicated([LETTER, again, again]))

@@ -1,4 +1,4 @@
-"""The answers of a Schema Registry. A real HTTP server stands for the registry."""
+"""The responses of a Schema Registry. The tests use a real HTTP server as the registry."""
 
 import json
 import socket
@@ -55,7 +55,7 @@ def test_a_registered_id_gives_its_schema(registry: str) -> None:
 
 
 def test_an_id_that_the_registry_does_not_know(registry: str) -> None:
-    """Only the registry's own "not found" means that nobody has registered the id."""
+    """Only the registry's own "not found" means that the id is not registered."""
     with pytest.raises(UnknownSchemaIdError, match="2"):
         ids_at(registry).writer_schema(2)
 
@@ -68,9 +68,9 @@ def test_other_answers_mean_unavailable(registry: str, schema_id: int) -> None:
 
 
 def test_no_registry_at_all() -> None:
-    """A port where nobody listens raises the same error."""
+    """A port without a server raises the same error."""
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound and not listening: refuses, and nobody else gets it
+        taken.bind(("127.0.0.1", 0))  # bound without listen: refuses connections, keeps the port
         with pytest.raises(SchemaRegistryUnavailableError, match="id 1"):
             ids_at(f"http://127.0.0.1:{taken.getsockname()[1]}").writer_schema(1)
 

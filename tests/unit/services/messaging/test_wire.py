@@ -166,7 +166,7 @@ def test_values_without_framing_are_refused(value):
 
 
 def test_unknown_schema_ids_are_named():
-    """An id that nobody registered raises UnknownSchemaIdError, which names the id."""
+    """An unregistered id raises UnknownSchemaIdError, which names the id."""
     with pytest.raises(UnknownSchemaIdError, match="4294967295"):
         decoder(topics.POS_INVOICES, IDS)(header(2**32 - 1) + b"x")
 
@@ -203,7 +203,7 @@ def test_header_layout_is_five_bytes():
 @pytest.mark.parametrize("schema_id", schemas.ids())
 @pytest.mark.parametrize("topic", TOPICS_WITH_SCHEMA, ids=lambda topic: topic.name)
 def test_a_value_in_another_records_schema_is_undecodable(topic, schema_id):
-    """A record of another topic raises UndecodableError, whatever its schema is."""
+    """A record of another topic raises UndecodableError for every schema."""
     path = schemas.ids()[schema_id]
     if schemas.record_name(path) == topic.value:
         return

@@ -1,4 +1,4 @@
-"""The figures of docs/reference/programme.md are those that the domain computes."""
+"""docs/reference/programme.md shows the points that the domain computes."""
 
 import re
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ FRESH = [
 
 
 def bought(text: str, tier: str = "", store: str = "", lines: tuple[Line, ...] = ()) -> int:
-    """What an invoice of 1,000.00 on 2026-11-03 at 8:30 by the programme's clock earns, in hundredths."""
+    """The hundredths that an invoice of 1,000.00 earns on 2026-11-03 at 8:30 in the time zone of the programme."""
     rules = parse_programme(text)
     hour = 3 if "Asia/Kolkata" in text else 8
     created = int(datetime(2026, 11, 3, hour, 30 if hour == 8 else 0, tzinfo=UTC).timestamp() * 1000)
@@ -33,13 +33,13 @@ def bought(text: str, tier: str = "", store: str = "", lines: tuple[Line, ...] =
 
 
 def test_silver_customers_in_diwali() -> None:
-    """Base 20.00, tier 5.00, diwali 25.00."""
+    """The base is 20.00, the tier adds 5.00 and diwali adds 25.00."""
     assert 5_000 == bought((DOCS / "programme-example.yaml").read_text(encoding="utf-8"), "silver")
 
 
 @pytest.mark.parametrize(("combining", "points"), [("all", 4_700), ("best", 4_500)])
 def test_campaigns_combine(combining: str, points: int) -> None:
-    """Base 20.00, diwali 20.00, fresh 2.00 of 200.00, welcome 5.00; with best no fresh, as diwali is worth more."""
+    """Base 20.00, diwali 20.00, fresh 2.00, welcome 5.00. With best, fresh adds nothing, because diwali adds more."""
     (example,) = FRESH
     text = f"loyalty-factor: 0.02\n{example}".replace("combining: all", f"combining: {combining}")
     lines = (Line("1001", Decimal("200.00")), Line("9999", Decimal("800.00")))

@@ -1,4 +1,4 @@
-"""The programme file: what it becomes, and every way in which it can be wrong."""
+"""The programme file: the rules that it gives, and its errors."""
 
 from dataclasses import fields
 from datetime import date
@@ -35,12 +35,12 @@ def problems_or_none(text: str) -> list[Problem] | None:
 
 
 def test_the_least_file_is_the_java_originals() -> None:
-    """With a factor alone, every other rule is the usual one."""
+    """If the file has only a factor, all other rules have their default values."""
     assert Programme() == parse_programme(LEAST)
 
 
 def test_every_key_becomes_its_rule() -> None:
-    """The example, read by a person: each value with its unit, categories as their items."""
+    """Every value of the example becomes a rule with the right unit. Categories become their items."""
     expected = Programme(
         loyalty_factor=Decimal("0.02"),
         customer_types=frozenset({"PRIME"}),
@@ -71,7 +71,7 @@ def test_every_key_becomes_its_rule() -> None:
 
 
 def test_what_the_example_leaves_usual_can_be_said_too() -> None:
-    """The values that the example does not show."""
+    """Keys that the example does not use give their values too."""
     text = (
         "loyalty-factor: 1.000001\nrounding: down\ncustomer-types: [prime, Gold]\nvalid-for: never\n"
         "spent-returns: negative-allowed\ncombining: all\nreserve-for: P1D\nreturn-window: PT0S\npending: P1W\n"
@@ -90,7 +90,7 @@ def test_what_the_example_leaves_usual_can_be_said_too() -> None:
 
 
 def test_every_rule_of_the_domain_has_its_key() -> None:
-    """A rule that no file could state would always be the usual one."""
+    """A rule without a key would always have its default value."""
     unknown = problems(LEAST + "nothing: 1\n")[0]
     known = set(unknown.partition("Allowed keys: ")[2].split(", "))
     rules = {field.name.replace("_", "-") for field in fields(Programme)} - {"version", "effective-time"}
@@ -99,7 +99,7 @@ def test_every_rule_of_the_domain_has_its_key() -> None:
 
 @given(st.decimals("0", "100", places=6, allow_nan=False))
 def test_numbers_are_exact(factor: Decimal) -> None:
-    """The factor is the decimal that is written, never a binary fraction near it."""
+    """The factor is the decimal in the file, and not a binary fraction close to it."""
     assert factor == parse_programme(f"loyalty-factor: {factor:f}").loyalty_factor
     assert factor == parse_programme(f"loyalty-factor: '{factor:f}'").loyalty_factor
 
@@ -114,7 +114,7 @@ def test_rounding_modes_are_those_of_decimal(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "number"), WEEKDAYS.items())
 def test_weekdays_count_as_dates_do(name: str, number: int) -> None:
-    """2026-11-23 is a Monday; a weekday's number is that of datetime."""
+    """2026-11-23 is a Monday. Weekdays have the numbers of ``datetime``."""
     assert name == date(2026, 11, 23 + number).strftime("%A").lower()
     assert {number} == parse_programme(f"{LEAST}campaigns: [{{name: a, bonus: 1, weekdays: [{name}]}}]").campaigns[
         0
@@ -122,7 +122,7 @@ def test_weekdays_count_as_dates_do(name: str, number: int) -> None:
 
 
 def test_all_problems_come_at_once() -> None:
-    """Wrong values, unknown and missing keys, keys given twice and rules that contradict: in the order of the lines."""
+    """Wrong values, unknown, missing and duplicate keys, and contradictions are reported in the order of the lines."""
     text = """\
 rounding: half_up
 valid-for: P30D
@@ -235,14 +235,14 @@ campaigns:
     ],
 )
 def test_what_cannot_be_is_refused_with_its_reason(text: str, says: str) -> None:
-    """One problem, and it says what is wrong or what is allowed."""
+    """The file has one problem, which says what is wrong or what is allowed."""
     found = problems(text)
     assert 1 == len([line for line in found if says in line]), found
 
 
 @given(st.text(max_size=300))
 def test_any_text_gives_a_programme_or_problems(text: str) -> None:
-    """Whatever the text, the answer is a programme or ProgrammeError with a problem, nothing else."""
+    """Any text gives a programme, or ProgrammeError with at least one problem."""
     assert problems_or_none(text) != []
 
 
@@ -268,7 +268,7 @@ def flow(tree: object) -> str:
     )
 )
 def test_any_shape_gives_a_programme_or_problems(file: dict[str, object]) -> None:
-    """The same for known keys with values of any shape; each problem has a line of the file."""
+    """Known keys with values of any shape do the same. Each problem has a line of the file."""
     text = "\n".join(f"{key}: {flow(value)}" for key, value in file.items())
     found = problems_or_none(text)
     assert found != []
