@@ -28,6 +28,9 @@ from services.messaging.administration import is_empty
 from services.programmes.topic import load_programmes
 from services.settings import Settings
 
+LOYALTY_FACTOR = "LOYALTY_LOYALTY_FACTOR"
+"""The factor of version 0 of the programme, in the manifest. A checkpoint of release 0.1 adopts the present one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Seed:
@@ -74,7 +77,11 @@ LOYALTY = Query(
     _loyalty,
     lambda settings: f"{settings.checkpoint_dir}/loyalty",
     reads_programme=True,
-    fixed=lambda _: {"state": STATE_VERSION},
+    fixed=lambda settings: {
+        "state": STATE_VERSION,
+        # Returns, audits and rebuilds compute purchases again, so another factor would change points of the past.
+        LOYALTY_FACTOR: f"{settings.loyalty_factor.normalize():f}",
+    },
     remedies={"state": "`loyalty rebuild` makes one that this release can continue (docs/how-to/rebuild.md)"},
     check=_check,
 )

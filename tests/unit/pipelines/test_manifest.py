@@ -1,12 +1,15 @@
 """The manifest of a checkpoint and its list of lost records, on a file system in memory."""
 
 import json
+from decimal import Decimal
 
 import pytest
 
+from pipelines.accounts.operator import STATE_VERSION
 from pipelines.checkpoints import manifest, retention
 from pipelines.checkpoints.manifest import MANIFEST, CheckpointMismatchError, claim
 from pipelines.checkpoints.retention import LostRecords, RecordsLostError, accepted_losses, check
+from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation.events import has_gap
 from schemas.topics import POS_INVOICES
 from services.settings import Settings
@@ -68,6 +71,22 @@ def test_an_archive_of_release_0_1_adopts_its_key_and_then_refuses_another(files
     with pytest.raises(CheckpointMismatchError, match="pseudonym_key: 'p1-monday' before, 'p1-tuesday' now"):
         claim_archive(pseudonym_key="p1-tuesday")
     assert "p1-monday" == json.loads(files[MANIFEST])["pseudonym_key"]
+
+
+def test_defect_10_the_loyalty_factor_is_fixed_and_a_checkpoint_of_release_0_1_adopts_it(
+    files: dict[str, str],
+) -> None:
+    """Another factor would change the points of earlier purchases. How the number is written does not matter."""
+
+    def claim_loyalty(factor: str) -> None:
+        fixed = LOYALTY.fixed(Settings(loyalty_factor=Decimal(factor)))
+        claim(SPARK, "checkpoint", MADE_WITH | fixed, LOYALTY.remedies)  # type: ignore[arg-type]  # no Spark
+
+    files[MANIFEST] = json.dumps(MADE_WITH | {"state": STATE_VERSION})
+    claim_loyalty("0.02")
+    claim_loyalty("0.020")
+    with pytest.raises(CheckpointMismatchError, match=r"LOYALTY_LOYALTY_FACTOR: '0.02' before, '0.01' now"):
+        claim_loyalty("0.01")
 
 
 def test_files_of_others_are_refused(files: dict[str, str]) -> None:
