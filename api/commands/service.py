@@ -201,6 +201,8 @@ class CommandService:
         # A client that is told to ask again later must find the mark.
         entry = entry or await self._wait(mark["CommandID"], MARK_SEQUENCE, time.monotonic() + _MARK_SECONDS)
         decision: Decision = orjson.loads(entry.body if entry else catalogue.decision_body(mark))
+        if decision["Status"] == ERASED:
+            raise problems.CommandErased
         return decision
 
     def _read(self, command_id: str) -> VersionedValue | None:

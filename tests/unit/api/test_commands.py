@@ -127,6 +127,23 @@ def test_an_erased_customer_is_unknown_and_begins_anew() -> None:
     play(steps)
 
 
+def test_defect_3_a_retry_after_an_erasure_is_refused_and_not_sent() -> None:
+    """The decision is gone with the customer, so the retry gets 409. It does not open a new account."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        assert 201 == (await scene.redeem("10.00", "k-1")).status_code
+        assert 200 == (await scene.ask("DELETE", f"/v1/customers/{CARD}")).status_code
+        sent = len(scene.sent)
+        assert "command-erased" == problem_type(await scene.redeem("10.00", "k-1"), 409)
+        assert "idempotency-key-reused" == problem_type(await scene.redeem("11.00", "k-1"), 422)
+        assert sent == len(scene.sent)
+        gone = await scene.ask("GET", f"/v1/customers/{CARD}/balance", key=None)
+        assert "unknown-customer" == problem_type(gone, 404)
+
+    play(steps)
+
+
 def test_a_repeated_request_is_executed_once() -> None:
     """A repeated command gets the same status and body, however its points are spelled. It is sent once."""
 
