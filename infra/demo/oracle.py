@@ -128,8 +128,9 @@ INVOICE = {
 ADDRESS = dict.fromkeys(("AddressLine", "City", "State", "PinCode", "ContactNumber"), _is_text)
 ITEM = {
     **dict.fromkeys(("ItemCode", "ItemDescription"), _is_text),
-    **dict.fromkeys(("ItemPrice", "TotalValue"), _is_amount),
+    "ItemPrice": _is_amount,
     "ItemQty": _is_int,
+    "TotalValue": _is_amount,
 }
 COPIED = ("InvoiceNumber", "StoreID", "PosID", "CustomerCardNo", "CustomerType", "PaymentMethod", "DeliveryType")
 COPIED_OF_ADDRESS = ("City", "State", "PinCode")

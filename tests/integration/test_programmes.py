@@ -203,7 +203,7 @@ def test_the_command_publishes_and_shows(in_use: Settings, loyalty: Command, tmp
     assert "in force" in table
     assert "planned" in table
     missing = loyalty("show", "--version", "2")
-    assert (1, "error: there is no version 2; the latest is 1\n") == (missing.exit_code, missing.stderr)
+    assert (1, "error: there is no version 2: the latest version is 1\n") == (missing.exit_code, missing.stderr)
 
 
 def test_the_command_prints_why_it_did_not_publish(in_use: Settings, loyalty: Command, tmp_path: Path) -> None:
