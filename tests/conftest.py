@@ -23,9 +23,13 @@ if TYPE_CHECKING:
 SHUFFLE_PARTITIONS = 2
 """One task a core: a third of the tasks fewer than by default, and accounts are still spread over partitions."""
 
-# A busy machine is slow at random, so no property has a deadline. In CI the examples are the same in every run.
+# A busy machine is slow at random, so no property has a deadline. The examples are the same in every run. With
+# TEST_RANDOM=1 each run draws new ones.
 hypothesis_settings.register_profile(
-    "retail-loyalty", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
+    "retail-loyalty",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=os.environ.get("TEST_RANDOM") != "1",
 )
 hypothesis_settings.load_profile("retail-loyalty")
 

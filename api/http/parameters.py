@@ -1,9 +1,10 @@
 """Parameters of requests."""
 
+import re
 from typing import Annotated, Any
 
 from fastapi import Header, Path, Query
-from pydantic import AwareDatetime
+from pydantic import AwareDatetime, BeforeValidator
 
 from api.schemas.fields import LONGEST_CARD
 from api.schemas.stores import LONGEST_KEY
@@ -16,8 +17,28 @@ LONGEST_PAGE = 1_000
 MOST_WINDOWS = 1_440
 """A day of minutes."""
 
+_INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
+
+
+def _require_integer(value: object) -> object:
+    # Pydantic alone also accepts 1.0, 1_000 and blanks around a number.
+    if isinstance(value, str) and not _INTEGER.fullmatch(value):
+        raise ValueError("should be an integer as 42")
+    return value
+
+
+def _require_boolean(value: object) -> object:
+    # Pydantic alone also accepts words as yes and on.
+    if isinstance(value, str) and value not in {"true", "false"}:
+        raise ValueError("should be true or false")
+    return value
+
+
+Integer = Annotated[int, BeforeValidator(_require_integer)]
+Boolean = Annotated[bool, BeforeValidator(_require_boolean)]
+
 MinSequence = Annotated[
-    int,
+    Integer,
     Query(
         alias="minSequence",
         ge=0,
@@ -26,7 +47,7 @@ MinSequence = Annotated[
     ),
 ]
 OpenedTime = Annotated[
-    int,
+    Integer,
     Query(
         alias="openedTime",
         ge=0,
@@ -44,7 +65,7 @@ def timeout_query(description: str) -> Any:
 
 Timeout = Annotated[float, timeout_query("Seconds to wait for minSequence before 503 sequence-not-reached.")]
 MaxLag = Annotated[
-    int | None,
+    Integer | None,
     Query(
         alias="maxLag",
         ge=0,
@@ -61,7 +82,7 @@ StoreName = Annotated[
     str, Path(description="A state store. /v1/stores lists all of them.", examples=["customer-balances"])
 ]
 Key = Annotated[str, Path(max_length=LONGEST_KEY, description="May contain slashes.", examples=["9265846829"])]
-Limit = Annotated[int, Query(ge=1, le=LONGEST_PAGE, description="Entries in one page.")]
+Limit = Annotated[Integer, Query(ge=1, le=LONGEST_PAGE, description="Entries in one page.")]
 Cursor = Annotated[
     str | None,
     Query(
@@ -84,7 +105,7 @@ ToTime = Annotated[
     Query(alias="to", description=f"The start of the last window, inclusive. At most {MOST_WINDOWS} windows."),
 ]
 Partitions = Annotated[
-    list[int] | None,
+    list[Integer] | None,
     Query(
         alias="partition", max_length=1_000, description="Only these partitions. Repeat it for several. Default: all."
     ),

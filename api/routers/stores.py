@@ -11,6 +11,7 @@ from api.dependencies import ScatterGatherDep, StoreOfPath, dependencies_of, sto
 from api.http import pagination, problems
 from api.http.headers import FRESHNESS_HEADERS
 from api.http.parameters import (
+    Boolean,
     Cursor,
     From,
     FromTime,
@@ -50,7 +51,7 @@ lookups = APIRouter(prefix="/v1/stores/{store}", tags=["stores"])
 """Routes for single keys. ``LookupApp`` serves them."""
 
 Erased = Annotated[
-    bool,
+    Boolean,
     Query(description="Wait instead until the account that was opened at openedTime, or earlier, is gone (404)."),
 ]
 

@@ -150,7 +150,7 @@ class Lookup:
         """Read the local copy. Wait until it has the required version.
 
         Args:
-            as_owner: stop to wait when this instance loses the partition.
+            as_owner: stop waiting when this instance loses the partition.
 
         Raises:
             Problem: this instance cannot serve the read, or the time is over.
@@ -173,7 +173,7 @@ class Lookup:
         """Read the local copy as it is. Raises Problem."""
         try:
             task = read.store.serving(read.partition)
-            # The status before the read never claims more than the read returns.
+            # The status comes first: it may understate what the read returns, and never overstates it.
             status, value = self._local.status_of(read.store, task), task.get(read.key)
         except (NotServingError, StoreError) as error:
             raise problems.from_store_error(error, read.partition) from error

@@ -25,7 +25,7 @@ from schemas.topics import Topic
 from services.codecs.events import decode_event
 from services.codecs.state import decode_account, encode_account
 from services.domain.account import processor as accounts
-from services.domain.account.model import Account, AccountState, ErasureMarker, Outcome
+from services.domain.account.model import Account, AccountState, ErasureMarker
 from services.domain.events import Event
 from services.domain.programme import Programmes
 from services.messaging.schema_ids import SchemaIds
@@ -123,7 +123,7 @@ class AccountOperator(StatefulProcessor):
                 if isinstance(before, Account):
                     # The timers of an erased account must not name the card until they fire.
                     changes.erased.append(card)
-            self._save(key, outcome, timer if key == former_key else 0, changes)
+            self._save(key, outcome.state, outcome.next_due, timer if key == former_key else 0, changes)
         self._write(changes)
         for card, outcome in outcomes.items():
             yield from rows_of(card, outcome, self._writer_ids)
@@ -153,7 +153,7 @@ class AccountOperator(StatefulProcessor):
         outcomes = {}
         for key, state in due.items():
             outcomes[key] = outcome = accounts.advance(state, self._read_until, self._programmes)
-            self._save(key, outcome, later[key], changes)
+            self._save(key, outcome.state, outcome.next_due, later[key], changes)
         self._write(changes)
         for key, outcome in outcomes.items():
             yield from rows_of(key, outcome, self._writer_ids)
@@ -161,9 +161,7 @@ class AccountOperator(StatefulProcessor):
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802, N803
         changes = _Changes()
         state = decode_account(bytes(initialState.account))
-        outcome = Outcome(state) if isinstance(state, Account) else Outcome(None, marker=state)
-        outcome.next_due = state.next_due()
-        self._save(self._key_of(initialState.CustomerCardNo, state), outcome, 0, changes)
+        self._save(self._key_of(initialState.CustomerCardNo, state), state, state.next_due(), 0, changes)
         self._write(changes)
 
     def close(self) -> None:
@@ -183,9 +181,10 @@ class AccountOperator(StatefulProcessor):
     def _key_of(self, card: str, state: AccountState | None) -> str:
         return self._pseudonyms.of(card) if isinstance(state, ErasureMarker) else card
 
-    def _save(self, key: str, outcome: Outcome, timer: int, changes: "_Changes") -> None:
+    def _save(
+        self, key: str, state: AccountState | None, next_due: int | None, timer: int, changes: "_Changes"
+    ) -> None:
         """Save or remove the state, and set a timer if something is due before the present timer (0: none)."""
-        state, next_due = outcome.state, outcome.next_due
         if state is None:
             changes.removed.append(key)
             return
@@ -201,7 +200,7 @@ class AccountOperator(StatefulProcessor):
     def _write(self, changes: "_Changes") -> None:
         self._accounts.update(changes.accounts)
         if changes.removed:
-            self._accounts.remove((card,) for card in changes.removed)
+            self._accounts.remove((key,) for key in changes.removed)
         if changes.erased:
             self._timers.erase(changes.erased)
         if changes.timers:

@@ -210,7 +210,19 @@ def test_a_cursor_belongs_to_its_query(client: TestClient) -> None:
 
 @pytest.mark.usefixtures("full")
 @pytest.mark.parametrize(
-    "query", ["limit=0", "limit=1001", "limit=x", "partition=3", "partition=-1", "partition=x", f"from={'x' * 513}"]
+    "query",
+    [
+        "limit=0",
+        "limit=1001",
+        "limit=x",
+        "limit=1_0",
+        "partition=3",
+        "partition=-1",
+        "partition=x",
+        "partition=0.0",
+        "partition=+1",
+        f"from={'x' * 513}",
+    ],
 )
 def test_bad_parameters(client: TestClient, query: str) -> None:
     """422 names the parameter."""

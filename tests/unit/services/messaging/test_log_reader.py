@@ -158,10 +158,14 @@ def test_any_other_error_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_waiting")
 def test_it_stops_while_kafka_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop ends the retries, without an error."""
-    reader = reader_of(monkeypatch, FakeConsumer())
+    reader, steps = reader_of(monkeypatch, FakeConsumer()), []
 
     def connect() -> None:
+        steps.append("connect")
         reader.stop()
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
-    reader.run(connect, lambda: None)
+    reader.run(connect, lambda: steps.append("poll"))
+
+    assert ["connect"] == steps
+    assert not reader.connected
