@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import IO, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from schemas import topics
-from services.cli.output import MISUSED, AsJson, clear_errors, console, print_json, progress, read_settings, stop
+from services.cli.output import MISUSED, AsJson, clear_errors, progress, read_settings, report, stop, table
 from services.messaging.publishing import Record, connected_producer, publish
 from services.messaging.schema_ids import schema_ids
 from services.pos_simulator.replay import Format, Recorded, lines_of, recorded
@@ -64,7 +63,7 @@ def simulate(  # noqa: PLR0913 - each option is a parameter
 
     with clear_errors():
         published = _publish(counted(), settings, count, rate, quiet=as_json)
-    _report({**published, "seed": seed, "day": str(options.day), **_by_kind(kinds)}, as_json=as_json)
+    _print_report({**published, "seed": seed, "day": str(options.day), **_by_kind(kinds)}, as_json=as_json)
 
 
 def replay(
@@ -90,7 +89,7 @@ def replay(
         # Open all files before the first line is published, so that a wrong file name publishes nothing.
         inputs = [_open(name, opened) for name in files]
         published = _publish(counted(lines_of(inputs)), settings, None, rate, quiet=as_json)
-    _report({**published, **{form: written[form] for form in ("avro", "json", "raw")}}, as_json=as_json)
+    _print_report({**published, **{form: written[form] for form in ("avro", "json", "raw")}}, as_json=as_json)
 
 
 def _open(name: str, opened: ExitStack) -> IO[bytes]:
@@ -118,12 +117,9 @@ def _by_kind(kinds: Counter[str]) -> dict[str, int]:
     return {"invoices": kinds["invoice"], "repeats": kinds["repeat"], "broken": kinds["broken"]}
 
 
-def _report(figures: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print_json(figures)
-        return
-    table = Table("", "", show_header=False)
-    for name, figure in figures.items():
-        counted = isinstance(figure, int) and name != "seed"
-        table.add_row(name.replace("_", " "), f"{figure:,}" if counted else str(figure))
-    console().print(table)
+def _print_report(figures: dict[str, Any], *, as_json: bool) -> None:
+    rows = (
+        (name.replace("_", " "), f"{figure:,}" if isinstance(figure, int) and name != "seed" else figure)
+        for name, figure in figures.items()
+    )
+    report(figures, table("", "", rows=rows), as_json=as_json)

@@ -9,7 +9,7 @@ import typer
 
 import schemas
 from schemas import topics
-from services.cli.output import MISUSED, AsJson, clear_errors, console, print_json, read_settings, stop
+from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop
 from services.messaging import publishing
 from services.messaging.avro import Record, encoder
 from services.messaging.publishing import connected_producer
@@ -80,7 +80,4 @@ def _publish(messages: Iterable[Message], *, as_json: bool) -> None:
     settings = read_settings()
     topic = settings.name_of(topics.STORES)
     number = publishing.publish(messages, connected_producer(settings, "loyalty-stores", [topic]), topic)
-    if as_json:
-        print_json({"topic": topic, "published": number})
-    else:
-        console().print(f"published to {topic}: {number}", highlight=False)
+    report({"topic": topic, "published": number}, f"published to {topic}: {number}", as_json=as_json)
