@@ -10,8 +10,7 @@ import typer
 
 from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, seconds_text, stop, table
 from services.messaging import dead_letters
-from services.messaging.dead_letters import DeadLetter, DeadLetterFilter
-from services.messaging.record_position import RecordPosition
+from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, RecordPosition
 
 app = typer.Typer(no_args_is_help=True, help="Records that could not be read or are not valid.")
 

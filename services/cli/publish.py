@@ -14,10 +14,10 @@ import typer
 
 from schemas import topics
 from services.cli.output import MISUSED, AsJson, clear_errors, progress, read_settings, report, stop, table
-from services.messaging.publishing import Record, connected_producer, publish
+from services.messaging.publishing import connected_producer, publish
 from services.messaging.schema_ids import schema_ids
-from services.pos_simulator.replay import Format, Recorded, lines_of, recorded
-from services.pos_simulator.simulation import Message, Options, Simulation
+from services.pos_simulator.replay import Format, lines_of, recorded
+from services.pos_simulator.simulation import Options, Simulation
 from services.settings import Settings
 
 DEFAULT = Options()
@@ -56,10 +56,10 @@ def simulate(  # noqa: PLR0913 - each option is a parameter
     settings = read_settings()
     kinds: Counter[str] = Counter()
 
-    def counted() -> Iterator[Message]:
+    def counted() -> Iterator[tuple[bytes | None, bytes]]:
         for message in Simulation(options, schema_ids(settings)).messages():
             kinds[message.kind] += 1
-            yield message
+            yield message.key, message.value
 
     with clear_errors():
         published = _publish(counted(), settings, count, rate, quiet=as_json)
@@ -80,10 +80,10 @@ def replay(
     settings = read_settings()
     written: Counter[str] = Counter()
 
-    def counted(lines: Iterable[bytes]) -> Iterator[Recorded]:
+    def counted(lines: Iterable[bytes]) -> Iterator[tuple[bytes | None, bytes]]:
         for message in recorded(lines, as_format, schema_ids(settings)):
             written[message.written] += 1
-            yield message
+            yield message.key, message.value
 
     with clear_errors(), ExitStack() as opened:
         # Open all files before the first line is published, so that a wrong file name publishes nothing.
@@ -97,7 +97,7 @@ def _open(name: str, opened: ExitStack) -> IO[bytes]:
 
 
 def _publish(
-    records: Iterable[Record], settings: Settings, total: int | None, rate: float, *, quiet: bool
+    records: Iterable[tuple[bytes | None, bytes]], settings: Settings, total: int | None, rate: float, *, quiet: bool
 ) -> dict[str, Any]:
     topic = settings.name_of(topics.POS_INVOICES)
     producer = connected_producer(settings, "loyalty-till", [topic])
