@@ -7,6 +7,7 @@ from services.cli import (
     audit,
     dead_letters,
     deployment,
+    keys,
     ledger,
     processes,
     programme,
@@ -25,6 +26,7 @@ app.command("simulate")(publish.simulate)
 app.command("replay")(publish.replay)
 app.add_typer(deployment.topics, name="topics")
 app.add_typer(access.app, name="access")
+app.add_typer(keys.app, name="keys")
 app.add_typer(stores.app, name="stores")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(programme.app, name="programme")

@@ -13,6 +13,13 @@ def watermarks_of(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
     return {each.partition: consumer.get_watermark_offsets(each, timeout=BROKER_TIMEOUT) for each in partitions}
 
 
+def read_topic(consumer: Consumer, topic: str) -> Iterator[Message]:
+    """All records that the topic has now. Raises PublishError if there is no such topic, and KafkaException."""
+    spans = watermarks_of(consumer, topic)
+    starts, ends = ({partition: span[side] for partition, span in spans.items()} for side in (0, 1))
+    return read_range(consumer, topic, starts, ends)
+
+
 def read_range(consumer: Consumer, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[Message]:
     """The records of partitions from a first offset to the one before an end offset.
 

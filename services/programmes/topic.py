@@ -13,7 +13,7 @@ from services.messaging import clients, headers
 from services.messaging.avro import Record, UndecodableError, decoder, encoder
 from services.messaging.publishing import DELIVERY_TIMEOUT, PublishError, find_topic
 from services.messaging.schema_ids import SchemaIds, UnknownSchemaIdError, schema_ids
-from services.messaging.topic_reader import read_range, watermarks_of
+from services.messaging.topic_reader import read_topic, watermarks_of
 from services.programmes.file import ProgrammeError, parse_programme
 from services.settings import Settings
 
@@ -91,9 +91,7 @@ def _topic_name(client: Consumer | Producer, settings: Settings) -> str:
 
 def _read(consumer: Consumer, topic: str, ids: SchemaIds) -> Iterator[Version]:
     decode = decoder(topics.LOYALTY_PROGRAMMES, ids)
-    spans = watermarks_of(consumer, topic)
-    starts, ends = ({partition: span[side] for partition, span in spans.items()} for side in (0, 1))
-    for message in read_range(consumer, topic, starts, ends):
+    for message in read_topic(consumer, topic):
         try:
             version = Version.of(decode(message.value() or b""))
         except (UndecodableError, UnknownSchemaIdError, ProgrammeError) as wrong:
