@@ -163,8 +163,8 @@ def _next(file: str, rules: Programme, before: Sequence[Version], effective_time
         effective_time = max(_earliest(notice) if notice else now, latest)
     if effective_time < latest:
         raise ProgrammeError(
-            f"version {before[-1].number} takes effect at {_utc(latest)}, and the next version cannot take effect before "
-            "it. Nothing was published. Publish with that time or a later one."
+            f"version {before[-1].number} takes effect at {_utc(latest)}, and the next version cannot take effect "
+            "before it. Nothing was published. Publish with that time or a later one."
         )
     number = len(before) + 1
     return Version(number, effective_time, now, file, replace(rules, version=number, effective_time=effective_time))
