@@ -4,10 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from services.domain.returns import InvoiceKind, kind_of
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The part of a line item that points depend on. ``value`` is the money of the whole line."""
+    """The part of a line item that points depend on.
+
+    Attributes:
+        item_code: empty if the till did not send it.
+        value: the money of the whole line, negative for a returned item of an exchange.
+    """
 
     item_code: str
     value: Decimal
@@ -16,8 +23,6 @@ class Line:
 @dataclass(frozen=True, slots=True)
 class Purchase:
     """The part of an invoice that points depend on.
-
-    An invoice is a return if its amount is negative or if it names an original invoice.
 
     Attributes:
         append_time: the time at which the broker appended the record.
@@ -39,8 +44,8 @@ class Purchase:
         return self.invoice_number
 
     @property
-    def is_return(self) -> bool:
-        return self.total_amount < 0 or self.original_invoice_number is not None
+    def invoice_kind(self) -> InvoiceKind:
+        return kind_of(self.total_amount, self.original_invoice_number, [line.value for line in self.lines])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

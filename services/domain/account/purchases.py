@@ -11,6 +11,7 @@ from services.domain.entries import Kind
 from services.domain.events import Line, Purchase
 from services.domain.local_time import period_of
 from services.domain.programme import Programme, Programmes, SpentReturns
+from services.domain.returns import InvoiceKind
 
 _ZERO = Decimal(0)
 
@@ -25,7 +26,7 @@ def counts(purchase: Purchase, account: Account | None, programmes: Programmes) 
 
 def purchase(posting: Posting, event: Purchase) -> None:
     """Adds the points of a purchase, or takes back the points of a return."""
-    if event.is_return:
+    if event.invoice_kind is InvoiceKind.RETURN:
         _return(posting, event)
     else:
         _earn(posting, event)
