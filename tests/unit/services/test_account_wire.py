@@ -15,7 +15,7 @@ from services.codecs.events import command_record, credit_record, decode_event
 from services.codecs.records import balance_record, decision_record, notification_record
 from services.codecs.state import decode_account, encode_account
 from services.domain.account.lots import Terms
-from services.domain.account.model import Account, ErasureMarker, PastCommand, PastPurchase, Reservation
+from services.domain.account.model import Account, ErasureMarker, PastCommand, PastPurchase, PastReturn, Reservation
 from services.domain.account.processor import process
 from services.domain.entries import Kind
 from services.domain.events import Adjust, Erase, Line, Purchase, Receive, Reserve, SentLot, Transfer
@@ -142,6 +142,27 @@ def test_stored_accounts_stay_readable():
     """Checkpoints contain these bytes. Their meaning does not depend on names and modules of the domain."""
     assert KEPT == decode_account(KEPT_BYTES)
     assert KEPT == decode_account(encode_account(KEPT))
+
+
+WITH_RETURNS = Account(
+    opened_time=1,
+    purchases={"bought": PastPurchase(11, Decimal(12), 13, 14, items={"item": Decimal("16.50")})},
+    returns={
+        "decided": PastReturn(17, 18),
+        "waits": PastReturn(19, 20, "unknown", Decimal(-21), {"item": Decimal(22)}),
+    },
+)
+
+WITH_RETURNS_BYTES = (
+    "019d01000000808081a6626f75676874990ba231320d0ea000a09081a46974656da531362e353080a000000082a764656369"
+    "646564951112a0a130c0a57761697473951314a7756e6b6e6f776ea32d323181a46974656da23232"
+)
+
+
+def test_stored_returns_stay_readable():
+    """Release 0.2 writes these bytes for the items of purchases and for returns."""
+    assert WITH_RETURNS == decode_account(bytes.fromhex(WITH_RETURNS_BYTES))
+    assert WITH_RETURNS_BYTES == encode_account(WITH_RETURNS).hex()
 
 
 def test_the_marker_of_an_erased_account_survives_the_state_store():
