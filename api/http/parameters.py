@@ -34,20 +34,22 @@ def _require_boolean(value: object) -> object:
     return value
 
 
-Integer = Annotated[int, BeforeValidator(_require_integer)]
-Boolean = Annotated[bool, BeforeValidator(_require_boolean)]
+# They stand after the limits of a type. Otherwise the OpenAPI document would lose the limits.
+IsInteger = BeforeValidator(_require_integer)
+IsBoolean = BeforeValidator(_require_boolean)
 
 MinSequence = Annotated[
-    Integer,
+    int,
     Query(
         alias="minSequence",
         ge=0,
         le=LARGEST_SEQUENCE,
         description="Respond only with this sequence or a later one. A client can so read its own writes.",
     ),
+    IsInteger,
 ]
 OpenedTime = Annotated[
-    Integer,
+    int,
     Query(
         alias="openedTime",
         ge=0,
@@ -55,6 +57,7 @@ OpenedTime = Annotated[
         description="The account that minSequence belongs to, in milliseconds since the epoch. An account that was "
         "opened later satisfies every minSequence. Default: any account.",
     ),
+    IsInteger,
 ]
 
 
@@ -65,7 +68,7 @@ def timeout_query(description: str) -> Any:
 
 Timeout = Annotated[float, timeout_query("Seconds to wait for minSequence before 503 sequence-not-reached.")]
 MaxLag = Annotated[
-    Integer | None,
+    int | None,
     Query(
         alias="maxLag",
         ge=0,
@@ -73,6 +76,7 @@ MaxLag = Annotated[
         description="The largest lag of a standby that may respond, in changelog records. 0: only a standby with all "
         "records. Default: no limit.",
     ),
+    IsInteger,
 ]
 IfNoneMatch = Annotated[str | None, Header(description="The ETag of an earlier response.")]
 Card = Annotated[
@@ -82,7 +86,7 @@ StoreName = Annotated[
     str, Path(description="A state store. /v1/stores lists all of them.", examples=["customer-balances"])
 ]
 Key = Annotated[str, Path(max_length=LONGEST_KEY, description="May contain slashes.", examples=["9265846829"])]
-Limit = Annotated[Integer, Query(ge=1, le=LONGEST_PAGE, description="Entries in one page.")]
+Limit = Annotated[int, Query(ge=1, le=LONGEST_PAGE, description="Entries in one page."), IsInteger]
 Cursor = Annotated[
     str | None,
     Query(
@@ -105,7 +109,7 @@ ToTime = Annotated[
     Query(alias="to", description=f"The start of the last window, inclusive. At most {MOST_WINDOWS} windows."),
 ]
 Partitions = Annotated[
-    list[Integer] | None,
+    list[Annotated[int, IsInteger]] | None,
     Query(
         alias="partition", max_length=1_000, description="Only these partitions. Repeat it for several. Default: all."
     ),

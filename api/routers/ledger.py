@@ -14,7 +14,7 @@ from pydantic import BeforeValidator
 
 from api.dependencies import LedgerDep
 from api.http import problems
-from api.http.parameters import LONGEST_PAGE, Card, Integer
+from api.http.parameters import Card, Limit
 from api.http.responses import json_response
 from api.schemas.ledger import LedgerPage
 from services.domain.entries import AccountVersion, Entry, Kind
@@ -108,7 +108,7 @@ def entries(  # noqa: PLR0913, PLR0917 - each parameter of the request is a para
     days: Days,
     before: Annotated[AccountVersion | None, Depends(cursor_of_request)],
     kind: Annotated[list[Kind] | None, Query(max_length=len(Kind), description="Only these kinds.")] = None,
-    limit: Annotated[Integer, Query(ge=1, le=LONGEST_PAGE, description="Entries in one page.")] = 100,
+    limit: Limit = 100,
 ) -> Response:
     """The entries of a customer's account, newest first. They appear about one second after the balance.
 

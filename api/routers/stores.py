@@ -11,11 +11,11 @@ from api.dependencies import ScatterGatherDep, StoreOfPath, dependencies_of, sto
 from api.http import pagination, problems
 from api.http.headers import FRESHNESS_HEADERS
 from api.http.parameters import (
-    Boolean,
     Cursor,
     From,
     FromTime,
     IfNoneMatch,
+    IsBoolean,
     Key,
     Limit,
     MaxLag,
@@ -51,8 +51,9 @@ lookups = APIRouter(prefix="/v1/stores/{store}", tags=["stores"])
 """Routes for single keys. ``LookupApp`` serves them."""
 
 Erased = Annotated[
-    Boolean,
+    bool,
     Query(description="Wait instead until the account that was opened at openedTime, or earlier, is gone (404)."),
+    IsBoolean,
 ]
 
 _PROBLEMS: tuple[type[Problem], ...] = (

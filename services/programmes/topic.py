@@ -4,16 +4,16 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import Message as KafkaMessage
 
 from schemas import topics
-from schemas.topics import Topic
 from services.domain.programme import Programme, Programmes
 from services.messaging import clients, headers
 from services.messaging.avro import Record, UndecodableError, decoder, encoder
-from services.messaging.publishing import BROKER_TIMEOUT, DELIVERY_TIMEOUT, PublishError, find_topic
+from services.messaging.publishing import DELIVERY_TIMEOUT, PublishError, find_topic
 from services.messaging.schema_ids import SchemaIds, UnknownSchemaIdError, schema_ids
+from services.messaging.topic_reader import read_topic, watermarks_of
 from services.programmes.file import ProgrammeError, parse_programme
 from services.settings import Settings
 
@@ -91,15 +91,7 @@ def _topic_name(client: Consumer | Producer, settings: Settings) -> str:
 
 def _read(consumer: Consumer, topic: str, ids: SchemaIds) -> Iterator[Version]:
     decode = decoder(topics.LOYALTY_PROGRAMMES, ids)
-    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-    while True:
-        message = consumer.poll(BROKER_TIMEOUT)
-        if message is None:
-            raise PublishError(f"topic {topic}: the broker gave no record for {BROKER_TIMEOUT:.0f} s")
-        if error := message.error():
-            if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its only name
-                return
-            raise KafkaException(error)
+    for message in read_topic(consumer, topic):
         try:
             version = Version.of(decode(message.value() or b""))
         except (UndecodableError, UnknownSchemaIdError, ProgrammeError) as wrong:
@@ -224,13 +216,8 @@ def _refuse_too_soon(version: Version, append_time: int, notice: int) -> None:
 def _has_no_events(settings: Settings) -> bool:
     """Whether the topics have never had an invoice or a command. Then no process has decided by other rules."""
     consumer = clients.consumer(settings, CLIENT_ID, log_level=0)
-
-    def ends(topic: Topic) -> Iterator[int]:
-        name = settings.name_of(topic)
-        for partition in find_topic(consumer, name).partitions:
-            yield consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=BROKER_TIMEOUT)[1]
-
     try:
-        return not any(end for topic in (topics.POS_INVOICES, topics.LOYALTY_COMMANDS) for end in ends(topic))
+        sources = (topics.POS_INVOICES, topics.LOYALTY_COMMANDS)
+        return not any(end for each in sources for _, end in watermarks_of(consumer, settings.name_of(each)).values())
     finally:
         consumer.close()
