@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from schemas.topics import (
     ALL,
+    API_KEYS,
     DEAD_LETTERS,
     HADOOP,
     LOYALTY,
@@ -66,18 +67,18 @@ SERVICES = (
     ),
     Service(
         "api",
-        reads=(LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_PROGRAMMES, STORE_SALES, STORES),
+        reads=(LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_PROGRAMMES, STORE_SALES, STORES, API_KEYS),
         writes=(LOYALTY_COMMANDS, LOYALTY_DECISIONS),
-        reads_settings_of=(LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_PROGRAMMES, STORE_SALES, STORES),
+        reads_settings_of=(LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_PROGRAMMES, STORE_SALES, STORES, API_KEYS),
         groups=("loyalty-api", "loyalty-api-stores"),
     ),
     Service("ledger", reads=(LOYALTY,), groups=("loyalty-ledger",)),
     Service("webhooks", reads=(LOYALTY,), writes=(DEAD_LETTERS,), groups=("loyalty-webhooks*",)),
     Service(
         "operator",
-        reads=(DEAD_LETTERS, LOYALTY_PROGRAMMES),
-        writes=(POS_INVOICES, LOYALTY_COMMANDS, LOYALTY_PROGRAMMES, HADOOP, STORES),
-        groups=("loyalty-dead-letters", "loyalty-programmes"),
+        reads=(DEAD_LETTERS, LOYALTY_PROGRAMMES, API_KEYS),
+        writes=(POS_INVOICES, LOYALTY_COMMANDS, LOYALTY_PROGRAMMES, HADOOP, STORES, API_KEYS),
+        groups=("loyalty-dead-letters", "loyalty-programmes", "loyalty-keys"),
         transactional_ids=("loyalty-programmes-publisher",),
     ),
     Service("auditor", reads=ALL, groups=("loyalty-audit", "loyalty-demo", "loyalty-programmes")),

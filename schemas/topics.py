@@ -68,6 +68,7 @@ LOYALTY_PROGRAMMES = Topic("loyalty-programmes", key="Version", value="Programme
 # windows of one store are in all partitions.
 STORE_SALES = Topic("store-sales", key="StoreID@WindowStart", value="StoreSales", compacted=True)
 STORES = Topic("stores", key="StoreID", value="Store", partitions=1, retention=None)
+API_KEYS = Topic("api-keys", key="KeyID", value="ApiKey", partitions=1, retention=None)
 DEAD_LETTERS = Topic("dead-letters", key="the original key", value=None, retention=timedelta(days=30))
 
 ALL = (
@@ -81,5 +82,6 @@ ALL = (
     LOYALTY_PROGRAMMES,
     STORE_SALES,
     STORES,
+    API_KEYS,
     DEAD_LETTERS,
 )

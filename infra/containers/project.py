@@ -95,7 +95,9 @@ class ComposeProject:
         files = [part for path in self.files for part in ("--file", str(path))]
         profiles = [part for profile in self.profiles for part in ("--profile", profile)]
         command = [*compose_command(), "--project-name", self.name, *files, *profiles, *arguments]
-        inherited = {name: value for name, value in os.environ.items() if not _is_interpolated(name)}
+        # Variables of the caller must not change the compose files.
+        own = ("LOYALTY_", "COMPOSE_")
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(own)}
         return _run(command, {**inherited, **self.environment})
 
 
@@ -138,11 +140,6 @@ def compose_command() -> tuple[str, ...]:
     if shutil.which("docker-compose") is None:
         raise ContainersError("Compose is not installed: install its plugin, or docker-compose 1.29")
     return ("docker-compose",)
-
-
-def _is_interpolated(name: str) -> bool:
-    """Whether a variable could change the compose files. Those of the caller must not."""
-    return name.startswith(("LOYALTY_", "COMPOSE_"))
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:

@@ -48,7 +48,10 @@ class ContainerStack:
         self.security = security
         # The name depends on the directory, so that a new run finds and removes the containers of an earlier one.
         name = f"loyalty-{zlib.crc32(str(self.directory).encode()):08x}"
-        own = {**variables_of(settings), **_ports(settings), **(environment or {})}
+        # Each API instance gets a free port, so that there can be many instances.
+        ports = {"KAFKA_PORT": settings.kafka_bootstrap_servers.rpartition(":")[2], "API_PORTS": ""}
+        ports |= {f"{each}_PORT": str(free_port()) for each in ("POSTGRES", "SPARK", "PROMETHEUS", "GRAFANA")}
+        own = {**variables_of(settings), **ports, **(environment or {})}
         if security:
             files = [*files, SECURED_FILE]
             own["SECURITY_DIR"] = str(security.folder.directory.resolve())
@@ -138,10 +141,3 @@ class ContainerStack:
 
     def _parts(self) -> list[Container]:
         return self.project.containers(*PARTS)
-
-
-def _ports(settings: Settings) -> dict[str, str]:
-    """The published ports. Each API instance gets a free port, so that there can be many instances."""
-    own = ("POSTGRES_PORT", "SPARK_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT")
-    kafka = settings.kafka_bootstrap_servers.rpartition(":")[2]
-    return {"KAFKA_PORT": kafka, "API_PORTS": "", **{name: str(free_port()) for name in own}}

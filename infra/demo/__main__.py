@@ -1,11 +1,7 @@
 """``make demo`` sends a trading day through its own stack and checks all results. Exit status 1: a result is wrong."""
 
-import fcntl
 import shutil
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -23,11 +19,12 @@ from infra.demo import report, trading_day
 from infra.demo.oracle import expect
 from infra.demo.run import DemoFailedError, Result, progress_bars, run, timed
 from infra.local import jars
-from infra.local.interruption import InterruptedBySignalError, interrupt_on_signals
+from infra.local.interruption import InterruptedBySignalError, ignore_signals, interrupt_on_signals
 from infra.local.processes import ProcessFailedError
 from infra.local.stack import LocalStack, PortTakenError, private_settings
 from infra.security.broker import BrokerSecurity
 from infra.security.folder import LOCAL_HOSTS, SecurityFolder
+from pipelines.checkpoints.lock import CheckpointInUseError, hold
 from services.messaging.administration import TopicMismatchError
 from services.messaging.avro import UndecodableError
 from services.messaging.publishing import PublishError
@@ -103,11 +100,14 @@ def main(
     if containers:
         stack = ContainerStack(directory, settings, security=_security(var / "security") if secured else None)
     try:
-        with _exclusive(directory):
+        # A second demo would delete the data of the first.
+        with hold(str(directory)):
             result = _demo(files or [], Options(count=invoices), rate, stack)
     except InterruptedBySignalError:
         console.print("demo: interrupted. All its processes are stopped.")
         raise typer.Exit(_INTERRUPTED) from None
+    except CheckpointInUseError:
+        sys.exit(f"demo: another demo runs in {directory}: wait for its end, or use --var with another folder")
     except _KNOWN_ERRORS as error:
         sys.exit(f"demo: {error}")
     report.show(console, result)
@@ -120,20 +120,6 @@ def _security(directory: Path) -> BrokerSecurity:
     folder = SecurityFolder(directory)
     folder.complete(LOCAL_HOSTS)
     return BrokerSecurity(folder)
-
-
-@contextmanager
-def _exclusive(directory: Path) -> Iterator[None]:
-    """Lock the directory, because a second demo would delete the data of the first."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with directory.with_name(f"{directory.name}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DemoFailedError(
-                f"another demo runs in {directory}: wait for its end, or use --var with another folder"
-            ) from None
-        yield
 
 
 def _demo(files: list[Path], options: Options, rate: float, stack: LocalStack | ContainerStack) -> Result:
@@ -150,27 +136,17 @@ def _demo(files: list[Path], options: Options, rate: float, stack: LocalStack | 
             stack.start(on_part=lambda name: console.print(f"  {name} …"))
         result = run(stack, sent, expected, rate, progress_bars(console))
     except InterruptedBySignalError:
-        with _uninterrupted():
-            stack.stop()
+        ignore_signals()  # A second Ctrl-C must not interrupt the clean-up.
+        stack.stop()
         shutil.rmtree(directory, ignore_errors=True)
         raise
     finally:
-        with timed(phases, "stop it"), _uninterrupted():
+        ignore_signals()
+        with timed(phases, "stop it"):
             stack.stop()
     if not result.mismatches:
         shutil.rmtree(directory)
     return replace(result, phases={**phases, **result.phases})
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ignore signals, so that a second Ctrl-C does not interrupt the clean-up."""
-    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ The exit status is 0 if the URL responds with success and a line of the body beg
 
 import sys
 import urllib.request
+from http.client import HTTPException
 
 _SECONDS = 5.0
 
@@ -16,7 +17,7 @@ def is_healthy(url: str, text: str = "") -> bool:
     try:
         with opener.open(url, timeout=_SECONDS) as response:
             return f"\n{text}" in "\n" + response.read().decode("utf-8", "replace")
-    except OSError:  # refused, timed out, or not successful
+    except (OSError, HTTPException):  # refused, timed out, or not successful
         return False
 
 

@@ -40,6 +40,8 @@ class LocalBroker:
         self.port = port or free_port()
         self.process = process or ManagedProcess("kafka", directory / "run", directory / "log")
         self._directory = directory.resolve() / "kafka"
+        self._data = self._directory / "data"
+        self._meta_properties = self._data / "meta.properties"
         self._security = security
 
     @property
@@ -68,14 +70,6 @@ class LocalBroker:
     def stop(self) -> None:
         """Stop the broker in an orderly way, so that the next start does not have to check its logs."""
         self.process.stop()
-
-    @property
-    def _data(self) -> Path:
-        return self._directory / "data"
-
-    @property
-    def _meta_properties(self) -> Path:
-        return self._data / "meta.properties"
 
     def _answers(self, client: AdminClient) -> bool:
         try:

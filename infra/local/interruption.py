@@ -19,5 +19,11 @@ def interrupt_on_signals() -> None:
         signal.signal(number, _interrupt)
 
 
+def ignore_signals() -> None:
+    """Ignore SIGINT and SIGTERM until the process ends."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def _interrupt(_signal_number: int, _frame: FrameType | None) -> Never:
     raise InterruptedBySignalError

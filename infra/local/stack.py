@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-import httpx
 from pydantic import SecretStr
 
+from infra.docker.healthy import is_healthy
 from infra.local import jars
 from infra.local.broker import LocalBroker
 from infra.local.java import find_java_home
@@ -66,18 +66,26 @@ class Service:
 
     Attributes:
         url: the URL of its API or metrics.
+        health: the path of its health check under that URL.
+        ready: a line of the health check begins with this text when the part is ready.
     """
 
     module: str
     settings: Settings
     process: ManagedProcess
     url: str
-    is_ready: Callable[[], bool]
+    health: str = ""
+    ready: str = ""
 
-    def start(self) -> None:
-        """Start the process and wait until it is ready. Raises ProcessFailedError."""
+    @property
+    def port(self) -> int:
+        return int(self.url.removesuffix("/metrics").rpartition(":")[2])
+
+    def start(self, is_ready: Callable[[], bool] | None = None) -> None:
+        """Start the process and wait until it is ready, by default by its health check. Raises ProcessFailedError."""
+        is_ready = is_ready or (lambda: is_healthy(self.url + self.health, self.ready))
         command = [sys.executable, "-m", self.module]
-        self.process.start(command, environment_of(self.settings), jars.ROOT, self.is_ready, _START_TIMEOUT)
+        self.process.start(command, environment_of(self.settings), jars.ROOT, is_ready, _START_TIMEOUT)
 
     def stop(self) -> None:
         self.process.stop()
@@ -127,12 +135,15 @@ class LocalStack:
         """
         self._check_ports()
         started: list[ManagedProcess] = []
+        parts: list[LocalBroker | Service] = [self.broker, *self.services]
         try:
-            for process, start in self._steps():
-                if process.pid is None:
-                    on_part(process.name)
-                    started.append(process)
-                    start()
+            for part in parts:
+                if part.process.pid is None:
+                    on_part(part.process.name)
+                    started.append(part.process)
+                    part.start()
+                if part is self.broker:
+                    create_topics(self.settings)
         except BaseException:
             for process in reversed(started):
                 process.stop()
@@ -189,19 +200,11 @@ class LocalStack:
         self.apis.append(self._api(len(self.apis) + 1))
         return self.apis[-1]
 
-    def _steps(self) -> Iterator[tuple[ManagedProcess, Callable[[], None]]]:
-        yield self.broker.process, self._start_broker
-        for service in self.services:
-            yield service.process, service.start
-
-    def _start_broker(self) -> None:
-        self.broker.start()
-        create_topics(self.settings)
-
     def _pipeline(self) -> Service:
         url = f"http://{HOST}:{self.settings.metrics_port}/metrics"
         timeout = self.settings.stop_timeout.total_seconds() + _STOP_MARGIN
-        return Service("pipelines", self.settings, self._process("pipeline", timeout), url, lambda: _says_ready(url))
+        process = self._process("pipeline", timeout)
+        return Service("pipelines", self.settings, process, url, ready="loyalty_pipeline_ready 1")
 
     def _api(self, number: int) -> Service:
         # RocksDB allows one process for each folder.
@@ -209,15 +212,14 @@ class LocalStack:
         port = self.settings.api_port if number == 1 else free_port()
         settings = self.settings.model_copy(update={"state_dir": folder, "api_port": port})
         url = f"http://{HOST}:{settings.api_port}"
-        return Service("api", settings, self._process(f"api-{number}"), url, lambda: _is_ok(f"{url}/readyz"))
+        return Service("api", settings, self._process(f"api-{number}"), url, "/readyz")
 
     def _readers(self) -> Iterator[Service]:
         url = f"http://{HOST}:{self.settings.ledger_metrics_port}"
-        yield Service("services.ledger", self.settings, self._process("ledger"), url, lambda: _is_ok(f"{url}/readyz"))
+        yield Service("services.ledger", self.settings, self._process("ledger"), url, "/readyz")
         if (jars.ROOT / self.settings.webhooks_file).exists():
             metrics = f"http://{HOST}:{self.settings.webhooks_metrics_port}/metrics"
-            process = self._process("webhooks")
-            yield Service("services.webhooks", self.settings, process, metrics, lambda: _is_ok(metrics))
+            yield Service("services.webhooks", self.settings, self._process("webhooks"), metrics)
 
     def _process(self, name: str, stop_timeout: float = 30.0) -> ManagedProcess:
         return ManagedProcess(name, self.directory / "run", self.directory / "log", stop_timeout)
@@ -225,20 +227,15 @@ class LocalStack:
     def _check_ports(self) -> None:
         needed = [
             (self.broker.process, self.broker.port, "LOYALTY_KAFKA_BOOTSTRAP_SERVERS"),
-            (self.pipeline.process, self.settings.metrics_port, "LOYALTY_METRICS_PORT"),
-            *((api.process, api.settings.api_port, "LOYALTY_API_PORT") for api in self.apis),
-            *((each.process, *self._port_of(each)) for each in self.readers),
+            (self.pipeline.process, self.pipeline.port, "LOYALTY_METRICS_PORT"),
+            *((api.process, api.port, "LOYALTY_API_PORT") for api in self.apis),
+            *((each.process, each.port, f"LOYALTY_{each.process.name.upper()}_METRICS_PORT") for each in self.readers),
         ]
         for process, port, setting in needed:
             if process.pid is None and is_taken(port):
                 raise PortTakenError(
                     f"another program uses port {port} of {process.name}: set {setting} to another port"
                 )
-
-    def _port_of(self, reader: Service) -> tuple[int, str]:
-        """The port of a reader, and its setting."""
-        setting = f"{reader.process.name}_metrics_port"
-        return getattr(self.settings, setting), f"LOYALTY_{setting.upper()}"
 
 
 def _local_port(settings: Settings) -> int:
@@ -251,21 +248,3 @@ def _local_port(settings: Settings) -> int:
             f"not {settings.kafka_bootstrap_servers}"
         )
     return int(port)
-
-
-def _get(url: str) -> httpx.Response | None:
-    try:
-        # Requests within one machine must not use a proxy.
-        return httpx.get(url, timeout=5, trust_env=False)
-    except httpx.HTTPError:
-        return None
-
-
-def _is_ok(url: str) -> bool:
-    response = _get(url)
-    return response is not None and response.status_code == httpx.codes.OK
-
-
-def _says_ready(url: str) -> bool:
-    response = _get(url)
-    return response is not None and "\nloyalty_pipeline_ready 1" in f"\n{response.text}"

@@ -1,13 +1,13 @@
 """Markdown that describes the code: settings, topics, records, rights, commands and HTTP requests."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest.mock import MagicMock
 
 import typer
-from typer.core import TyperGroup
+from typer.cli import get_docs_for_click
 
+import schemas
 from api import __main__ as api_main
 from api.app import create_app
 from pipelines import __main__ as pipelines_main
@@ -15,8 +15,6 @@ from schemas import topics
 from schemas.access import SERVICES
 from services.cli import app as command_line
 from services.settings import Settings
-
-_SCHEMAS = topics.__file__.removesuffix("topics.py")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -58,7 +56,7 @@ def catalogue() -> str:
 def records() -> str:
     """The fields of every record that is the value of a topic."""
     names = dict.fromkeys(topic.value for topic in topics.ALL if topic.value)
-    return "\n".join(_record(_schema(name)) for name in names)
+    return "\n".join(_record(schemas.current(name)) for name in names)
 
 
 def access() -> str:
@@ -83,8 +81,13 @@ def access() -> str:
 
 def commands() -> str:
     """Every command. `pipeline` and `api` pass their options on to programs of their own."""
-    passed_on: Mapping[str, Any] = {"loyalty pipeline": pipelines_main.main, "loyalty api": api_main.main}
-    return "\n".join(_commands(typer.main.get_command(command_line), "loyalty", passed_on))
+    group: Any = typer.main.get_command(command_line)
+    programs: Mapping[str, Any] = {"pipeline": pipelines_main.main, "api": api_main.main}
+    for name, main in programs.items():
+        program = typer.Typer(add_completion=False)
+        program.command(name)(main)
+        group.commands[name] = typer.main.get_command(program)
+    return get_docs_for_click(obj=group, ctx=typer.Context(group), name="loyalty", indent=2)
 
 
 def requests() -> str:
@@ -115,12 +118,6 @@ def _code(value: object) -> str:
     return "" if value in (None, "") else f"`{value}`"
 
 
-def _schema(name: str) -> Mapping[str, Any]:
-    with open(f"{_SCHEMAS}{name}.avsc", encoding="utf-8") as file:  # noqa: PTH123
-        schema: Mapping[str, Any] = json.load(file)
-    return schema
-
-
 def _record(schema: Mapping[str, Any]) -> str:
     rows = [(f"`{field['name']}`", _avro_type(field["type"]), field.get("doc", "")) for field in schema["fields"]]
     return f"### {schema['name']}\n\n{schema.get('doc', '')}\n\n{table(('field', 'type', 'meaning'), rows)}"
@@ -142,32 +139,6 @@ def _avro_type(type_: Any) -> str:
             return str(type_.get("logicalType", type_["type"]))
 
 
-def _commands(command: Any, path: str, passed_on: Mapping[str, Any]) -> Iterator[str]:
-    if isinstance(command, TyperGroup):
-        for name, inner in command.commands.items():
-            yield from _commands(inner, f"{path} {name}", passed_on)
-        return
-    if path in passed_on:
-        program = typer.Typer(add_completion=False)
-        program.command()(passed_on[path])
-        command = typer.main.get_command(program)
-    arguments = "".join(
-        f" {(each.metavar or each.name).upper()}" for each in command.params if each.param_type_name == "argument"
-    )
-    yield f"### `{path}{arguments}`\n\n{command.help or ''}\n"
-    rows = [
-        (", ".join(f"`{name}`" for name in each.opts), _default(each.default), each.help)
-        for each in command.params
-        if each.param_type_name == "option"
-    ]
-    if rows:
-        yield table(("option", "default", "meaning"), rows)
-
-
-def _default(value: Any) -> str:
-    return "" if value in (None, False, ()) or callable(value) else f"`{value}`"
-
-
 def _operation(path: str, method: str, operation: Mapping[str, Any]) -> str:
     parts = [f"#### `{method.upper()} {path}`\n", operation.get("description", operation.get("summary", "")), ""]
     if parameters := operation.get("parameters"):
@@ -179,20 +150,17 @@ def _operation(path: str, method: str, operation: Mapping[str, Any]) -> str:
     if body := operation.get("requestBody"):
         parts.append(f"Body: {_link(next(iter(body['content'].values())).get('schema', {}))}\n")
     responses = sorted(operation["responses"].items())
-    rows = [(status, each["description"], _bodies(each)) for status, each in responses if status < "400"]
+    rows, problems = [], []
+    for status, response in responses:
+        contents = response.get("content", {}).values()
+        if status < "400":
+            bodies = ", ".join(_link(each.get("schema", {})) for each in contents)
+            rows.append((status, response["description"], bodies))
+        else:
+            codes = ", ".join(f"`{code}`" for each in contents for code in each.get("examples", {}))
+            problems.append(f"{status} {codes}".strip())
     parts.append(table(("status", "meaning", "body"), rows))
-    if problems := [_problems(status, each) for status, each in responses if status >= "400"]:
-        parts.append(f"[Problems](problems.md): {'; '.join(problems)}.\n")
-    return "\n".join(parts)
-
-
-def _problems(status: str, response: Mapping[str, Any]) -> str:
-    codes = [code for content in response.get("content", {}).values() for code in content.get("examples", {})]
-    return " ".join([status, ", ".join(f"`{code}`" for code in codes)]).strip()
-
-
-def _bodies(response: Mapping[str, Any]) -> str:
-    return ", ".join(_link(each.get("schema", {})) for each in response.get("content", {}).values())
+    return "\n".join([*parts, f"[Problems](problems.md): {'; '.join(problems)}.\n" if problems else ""])
 
 
 def _link(schema: Mapping[str, Any]) -> str:

@@ -3,6 +3,9 @@
 Cards are grouped into buckets. For each group Spark calls Python for the group's key and again for a record batch of
 output. For a card with one invoice these calls cost more than the account itself (docs/lab/queries.md). Inside a bucket
 each account is a value of its own. The operator reads and writes it once in a micro-batch.
+
+Something in an account is *due* at an exact time (``Outcome.next_due``). The account's *timer* is that time, rounded up
+to the timer interval. So accounts that are due at nearly the same time share a timer and a call.
 """
 
 import gc
@@ -12,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
@@ -38,7 +41,7 @@ STATE_VERSION = "2"
 BUCKETS_A_PARTITION = 16
 
 ACCOUNTS = "accounts"
-"""The state variable: in each bucket a map from key to the state's bytes and the time of its timer (0: none).
+"""The state variable: in each bucket a map from key to the state's bytes and its timer (0: none).
 
 The key of an account is its card. The key of an erasure marker is the card's pseudonym, so that an erased card
 does not stay.
@@ -46,15 +49,6 @@ does not stay.
 
 _CARD = T.StructType([T.StructField("card", T.StringType())])
 _ACCOUNT = T.StructType([T.StructField("account", T.BinaryType()), T.StructField("due", T.LongType())])
-
-
-def bucket_of(settings: Settings) -> Column:
-    """The bucket of the column CustomerCardNo. It is fixed for the life of a checkpoint, as ``shuffle_partitions``."""
-    return F.pmod(F.xxhash64("CustomerCardNo"), F.lit(_buckets(settings))).cast("int")
-
-
-def _buckets(settings: Settings) -> int:
-    return BUCKETS_A_PARTITION * settings.shuffle_partitions
 
 
 def process_events(
@@ -69,9 +63,12 @@ def process_events(
             reads it in the first micro-batch only.
     """
     interval = int(settings.timer_interval.total_seconds() * 1000)
-    initial_state = None if initial is None else initial.withColumn("bucket", bucket_of(settings)).groupBy("bucket")
-    every_bucket = F.sequence(F.lit(0), F.lit(_buckets(settings) - 1))
-    buckets = F.when(F.col("CustomerCardNo").isNull(), every_bucket).otherwise(F.array(bucket_of(settings)))
+    # The number of buckets is fixed for the life of a checkpoint, because ``shuffle_partitions`` is.
+    count = BUCKETS_A_PARTITION * settings.shuffle_partitions
+    bucket = F.pmod(F.xxhash64("CustomerCardNo"), F.lit(count)).cast("int")
+    initial_state = None if initial is None else initial.withColumn("bucket", bucket).groupBy("bucket")
+    every_bucket = F.sequence(F.lit(0), F.lit(count - 1))
+    buckets = F.when(F.col("CustomerCardNo").isNull(), every_bucket).otherwise(F.array(bucket))
     return (
         events.withColumn("bucket", F.explode(buckets))
         .groupBy("bucket")
@@ -134,26 +131,26 @@ class AccountOperator(StatefulProcessor):
         Events from before a later timer may still be unread, and must be processed first.
         """
         expired = expiredTimerInfo.getExpiryTimeInMs()
-        early = []
+        postponed = []
         for timer in (expired, *self._timers.pop_postponed(expired)):
             if timer - TIMER_DELAY > self._read_until:
-                early.append(timer)
+                postponed.append(timer)
                 continue
             for keys in self._timers.pop(timer):
                 yield from self._advance(keys, timer)
-        if early:
-            self._timers.postpone(early, timerValues.getCurrentProcessingTimeInMs() + 1)
+        if postponed:
+            self._timers.postpone(postponed, timerValues.getCurrentProcessingTimeInMs() + 1)
 
     def _advance(self, keys: Sequence[str], expired: int) -> Iterator[Row]:
-        """Process the keys of a timer."""
-        due = {key: state for key, (state, timer) in self._read(keys) if state and timer == expired}
+        """Process the keys of an expired timer. A key that has another timer by now is left out."""
+        states = {key: state for key, (state, timer) in self._read(keys) if state and timer == expired}
         # Only timers after this time are certainly still pending.
-        later = self._timers.next_later([*due], after=self._read_until + TIMER_DELAY)
+        later_timers = self._timers.next_later([*states], after=self._read_until + TIMER_DELAY)
         changes = _Changes()
         outcomes = {}
-        for key, state in due.items():
+        for key, state in states.items():
             outcomes[key] = outcome = accounts.advance(state, self._read_until, self._programmes)
-            self._save(key, outcome.state, outcome.next_due, later[key], changes)
+            self._save(key, outcome.state, outcome.next_due, later_timers[key], changes)
         self._write(changes)
         for key, outcome in outcomes.items():
             yield from rows_of(key, outcome, self._writer_ids)
@@ -168,13 +165,13 @@ class AccountOperator(StatefulProcessor):
         """Nothing is open."""
 
     def _load(self, cards: Sequence[str]) -> dict[str, tuple[AccountState | None, int]]:
-        """The state of each card, an account or a marker, and the time of its timer."""
+        """The state of each card, an account or a marker, and its timer."""
         found = dict(self._read(cards))
         marker_keys = {self._pseudonyms.of(card): card for card, (state, _) in found.items() if state is None}
         return found | {marker_keys[key]: value for key, value in self._read([*marker_keys])}
 
     def _read(self, keys: Sequence[str]) -> Iterator[tuple[str, tuple[AccountState | None, int]]]:
-        """Each key with its state and the time of its timer."""
+        """Each key with its state and its timer."""
         for key, value in zip(keys, self._accounts.get([(key,) for key in keys]), strict=True):
             yield key, (decode_account(bytes(value[0])), value[1]) if value else (None, 0)
 
@@ -184,17 +181,16 @@ class AccountOperator(StatefulProcessor):
     def _save(
         self, key: str, state: AccountState | None, next_due: int | None, timer: int, changes: "_Changes"
     ) -> None:
-        """Save or remove the state, and set a timer if something is due before the present timer (0: none)."""
+        """Save or remove the state. Set an earlier timer if something is due before the present timer (0: none)."""
         if state is None:
             changes.removed.append(key)
             return
-        # Rounds up, so that accounts that are due at nearly the same time share a timer.
-        next_timer = -(-next_due // self._interval) * self._interval + TIMER_DELAY if next_due is not None else 0
-        if next_timer and (not timer or next_timer < timer):
-            changes.timers[next_timer].append(key)
+        needed = -(-next_due // self._interval) * self._interval + TIMER_DELAY if next_due is not None else 0
+        if needed and (not timer or needed < timer):
+            changes.timers[needed].append(key)
             if timer:
                 changes.former_timers[key] = timer
-            timer = next_timer
+            timer = needed
         changes.accounts.append(((key,), (encode_account(state), timer)))
 
     def _write(self, changes: "_Changes") -> None:

@@ -10,7 +10,7 @@ import pickle
 import socket
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import pyspark
 from pyspark.errors import PySparkRuntimeError
@@ -28,46 +28,37 @@ _BUFFER_SHARE = 4
 """A window fills at most this fraction of the socket's send buffer, because the kernel counts its overhead too."""
 
 
-class MapCalls(Protocol):
+def map_calls(state: MapState) -> "MapCalls":
+    """The fastest calls that this version of PySpark allows."""
+    return _BatchedCalls(state) if pyspark.__version__ == KNOWN_VERSION else MapCalls(state)
+
+
+class MapCalls:
     """Reads and writes many values of one map state, under the key of the present group.
 
-    Keys and values are tuples of types that Spark need not convert: strings, integers, bytes and lists of them.
+    Keys and values are tuples of types that Spark need not convert: strings, integers, bytes and lists of them. Each
+    method raises PySparkRuntimeError if Spark refuses a call. This class uses PySpark's public API.
     """
-
-    def get(self, keys: Sequence[Row]) -> list[Row | None]:
-        """The values of these keys in their order, None for a missing key. Raises PySparkRuntimeError."""
-
-    def update(self, values: Iterable[tuple[Row, Row]]) -> None:
-        """Set the values of these keys. Raises PySparkRuntimeError."""
-
-    def remove(self, keys: Iterable[Row]) -> None:
-        """Remove these keys. Raises PySparkRuntimeError."""
-
-
-def map_calls(state: MapState) -> MapCalls:
-    """The fastest calls that this version of PySpark allows."""
-    return _BatchedCalls(state) if pyspark.__version__ == KNOWN_VERSION else _SingleCalls(state)
-
-
-class _SingleCalls:
-    """Calls of PySpark's public API."""
 
     def __init__(self, state: MapState) -> None:
         self._state = state
 
     def get(self, keys: Sequence[Row]) -> list[Row | None]:
+        """The values of these keys in their order, None for a missing key."""
         return [self._state.getValue(key) for key in keys]
 
     def update(self, values: Iterable[tuple[Row, Row]]) -> None:
+        """Set the values of these keys."""
         for key, value in values:
             self._state.updateValue(key, value)
 
     def remove(self, keys: Iterable[Row]) -> None:
+        """Remove these keys."""
         for key in keys:
             self._state.removeKey(key)
 
 
-class _BatchedCalls:
+class _BatchedCalls(MapCalls):
     """Calls that are sent together, through private classes of PySpark."""
 
     def __init__(self, state: MapState) -> None:

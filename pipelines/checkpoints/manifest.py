@@ -14,9 +14,7 @@ class CheckpointMismatchError(RuntimeError):
     """The checkpoint was made with other settings or by another program."""
 
 
-def claim(
-    spark: SparkSession, checkpoint: str, made_with: Mapping[str, str], remedies: Mapping[str, str] | None = None
-) -> None:
+def claim(spark: SparkSession, checkpoint: str, made_with: Mapping[str, str], remedies: Mapping[str, str] = {}) -> None:
     """Write the manifest of a new checkpoint, or compare that of an old one.
 
     A manifest of an older release may lack a value. If the value has no remedy, the manifest adopts the present one.
@@ -36,10 +34,10 @@ def claim(
         files.write(MANIFEST, json.dumps(dict(made_with), indent=2))
         return
     before = read(spark, checkpoint)
-    adopted = {name: value for name, value in made_with.items() if name not in before and name not in (remedies or {})}
+    adopted = {name: value for name, value in made_with.items() if name not in before and name not in remedies}
     before |= adopted
     different = [name for name in sorted({*before, *made_with}) if before.get(name) != made_with.get(name)]
-    for remedy in (remedies[name] for name in different if remedies and name in remedies):
+    for remedy in (remedies[name] for name in different if name in remedies):
         raise CheckpointMismatchError(f"the checkpoint {checkpoint} belongs to another release: {remedy}")
     if different:
         differences = (f"{name}: {before.get(name)!r} before, {made_with.get(name)!r} now" for name in different)

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 import schemas
 from pipelines.columns import avro
 from pipelines.columns.deduplication import record_position
+from pipelines.columns.returns import line_kind
 from schemas import topics
 from schemas.topics import Topic
 from services.domain.invoice import HOME_DELIVERY
@@ -40,7 +41,7 @@ class Branch:
     """One output of the fan-out. Both functions make columns from checked invoices (see ``check_invoices``).
 
     Attributes:
-        count: how many records an invoice has in this branch. Null means none.
+        count: the number of records of an invoice in this branch. Null means none.
         record: the record with a given number, a column of integers from 0.
     """
 
@@ -49,37 +50,36 @@ class Branch:
     record: Callable[[Column], Record]
 
 
-INVOICE_NUMBER = "invoice.InvoiceNumber"
-
-
-def home_deliveries() -> Column:
+def home_delivery_count() -> Column:
     return F.when(_is_valid() & (F.upper("invoice.DeliveryType") == HOME_DELIVERY), 1)
 
 
 def whole_invoice(_: Column) -> Record:
     """Shipping needs the address, so nothing is masked."""
-    return Record(F.col(INVOICE_NUMBER), F.col("invoice"))
+    return Record(F.col("invoice.InvoiceNumber"), F.col("invoice"))
 
 
-def line_items() -> Column:
+def line_item_count() -> Column:
     return F.when(_is_valid(), F.size("invoice.InvoiceLineItems"))
 
 
-def flat_line(number: Column) -> Record:
-    """A line item with fields of its invoice. HadoopRecord has no personal fields, so none is selected."""
+def masked_line(number: Column) -> Record:
+    """The line item with this number, with fields of its invoice. HadoopRecord has no personal fields."""
     of_invoice, of_address = set(schemas.field_names("PosInvoice")), {"City", "State", "PinCode"}
     item = F.get("invoice.InvoiceLineItems", number)
 
     def field(name: str) -> Column:
+        if name == "LineKind":
+            return line_kind(F.col("invoice"), item)
         if name in of_invoice:
             return F.col(f"invoice.{name}")
         return F.col(f"invoice.DeliveryAddress.{name}") if name in of_address else item.getField(name)
 
     line = F.struct(*(field(name).alias(name) for name in schemas.field_names("HadoopRecord")))
-    return Record(F.concat_ws("#", F.col(INVOICE_NUMBER), number + 1), line)
+    return Record(F.concat_ws("#", "invoice.InvoiceNumber", number + 1), line)
 
 
-def invalid_records() -> Column:
+def dead_letter_count() -> Column:
     return F.when(~_is_valid(), 1)
 
 
@@ -91,10 +91,10 @@ def original_record(_: Column) -> Record:
     return Record(record_position(), F.col("value"), F.concat(F.coalesce(F.col("headers"), avro.no_headers()), added))
 
 
-DEAD_LETTERS = Branch(topics.DEAD_LETTERS, invalid_records, original_record)
+DEAD_LETTERS = Branch(topics.DEAD_LETTERS, dead_letter_count, original_record)
 BRANCHES = (
-    Branch(topics.SHIPMENT, home_deliveries, whole_invoice),
-    Branch(topics.HADOOP, line_items, flat_line),
+    Branch(topics.SHIPMENT, home_delivery_count, whole_invoice),
+    Branch(topics.HADOOP, line_item_count, masked_line),
     DEAD_LETTERS,
 )
 

@@ -61,7 +61,7 @@ def _loyalty(context: QueryContext, seed: Seed | None = None) -> DataStreamWrite
     return write_stream(kafka_records(rows, settings).union(dead_letters), settings)
 
 
-def _check(checkpoint: str, settings: Settings, *, is_new: bool) -> None:
+def _check_changelog(checkpoint: str, settings: Settings, is_new: bool) -> None:  # noqa: FBT001
     """Refuse a new checkpoint beside an old changelog: sequence numbers would begin again at 1."""
     if is_new and not is_empty(LOYALTY_BALANCES, settings):
         raise CheckpointMismatchError(
@@ -83,7 +83,7 @@ LOYALTY = Query(
         LOYALTY_FACTOR: f"{settings.loyalty_factor.normalize():f}",
     },
     remedies={"state": "`loyalty rebuild` makes one that this release can continue (docs/how-to/rebuild.md)"},
-    check=_check,
+    check=_check_changelog,
 )
 
 
@@ -92,6 +92,6 @@ def seeded(seed: Seed) -> Query:
     return replace(LOYALTY, build=partial(_loyalty, seed=seed), check=_check_is_new)
 
 
-def _check_is_new(checkpoint: str, _: Settings, *, is_new: bool) -> None:
+def _check_is_new(checkpoint: str, _: Settings, is_new: bool) -> None:  # noqa: FBT001
     if not is_new:
         raise CheckpointMismatchError(f"{checkpoint} is not new: only a new checkpoint can begin with given accounts")

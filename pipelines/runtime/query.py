@@ -1,7 +1,7 @@
 """A streaming query: its definition, and how it starts."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from pyspark.sql import DataFrame, SparkSession
@@ -38,18 +38,6 @@ class QueryContext:
         return read_stream(self.spark, topic, self.settings, start, self.longest_wait)
 
 
-def _no_longest_wait(_: Settings) -> timedelta:
-    return timedelta(0)
-
-
-def _nothing_fixed(_: Settings) -> Mapping[str, str]:
-    return {}
-
-
-def _no_check(checkpoint: str, settings: Settings, *, is_new: bool) -> None:
-    """Any checkpoint will do."""
-
-
 @dataclass(frozen=True, slots=True)
 class Query:
     """One streaming query.
@@ -62,18 +50,19 @@ class Query:
         reads_programme: whether it must start again for a new version of the programme.
         fixed: further names and values that are fixed for the life of a checkpoint, by the settings.
         remedies: by the name of a fixed value, what to do if it differs and no setting can restore it.
-        check: raises CheckpointMismatchError if the query must not start on this checkpoint.
+        check: takes the checkpoint, the settings, and whether the checkpoint is new. Raises CheckpointMismatchError if
+            the query must not start.
     """
 
     name: str
     sources: Sequence[Topic]
     build: Callable[[QueryContext], DataStreamWriter]
     checkpoint: Callable[[Settings], str]
-    longest_wait: Callable[[Settings], timedelta] = _no_longest_wait
+    longest_wait: Callable[[Settings], timedelta] = lambda _: timedelta(0)
     reads_programme: bool = False
-    fixed: Callable[[Settings], Mapping[str, str]] = _nothing_fixed
-    remedies: Mapping[str, str] | None = None
-    check: Callable[..., None] = _no_check
+    fixed: Callable[[Settings], Mapping[str, str]] = lambda _: {}
+    remedies: Mapping[str, str] = field(default_factory=dict)
+    check: Callable[[str, Settings, bool], None] = lambda checkpoint, settings, is_new: None
 
     def start(self, spark: SparkSession, ids: SchemaIds, settings: Settings, *, available_now: bool) -> StreamingQuery:
         """Start the query where its checkpoint ends. With ``available_now`` it ends after the records that exist now.
@@ -86,8 +75,14 @@ class Query:
         for source in self.sources:
             _check_repeat_horizon(source, settings)
         checkpoint = self.checkpoint(settings)
-        self.check(checkpoint, settings, is_new=manifest.is_new(spark, checkpoint))
-        manifest.claim(spark, checkpoint, self._made_with(settings), self.remedies)
+        self.check(checkpoint, settings, manifest.is_new(spark, checkpoint))
+        made_with = {
+            "query": self.name,
+            "source": ", ".join(settings.name_of(source) for source in self.sources),
+            "shuffle_partitions": str(settings.shuffle_partitions),
+            **self.fixed(settings),
+        }
+        manifest.claim(spark, checkpoint, made_with, self.remedies)
         retention.check(spark, checkpoint, self.sources, settings)
         longest_wait = timedelta(0) if available_now else self.longest_wait(settings)
         writer = self.build(QueryContext(spark, ids, settings, longest_wait))
@@ -95,14 +90,6 @@ class Query:
         if available_now:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{settings.trigger_interval.total_seconds():.3f} seconds").start()
-
-    def _made_with(self, settings: Settings) -> dict[str, str]:
-        return {
-            "query": self.name,
-            "source": ", ".join(settings.name_of(source) for source in self.sources),
-            "shuffle_partitions": str(settings.shuffle_partitions),
-            **self.fixed(settings),
-        }
 
 
 def _check_repeat_horizon(topic: Topic, settings: Settings) -> None:

@@ -6,20 +6,20 @@ micro-batch, and the answer becomes its offset in the checkpoint, so a replayed 
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from functools import cache
 from multiprocessing.connection import Listener
 
 import structlog
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer
 from pyspark.sql import SparkSession
 
-from pipelines.checkpoints.reader import CheckpointReader
+from pipelines.checkpoints.reader import CheckpointReader, Positions
 from pipelines.sources.clock import TIMER_DELAY
 from schemas.topics import Topic
 from services.audit.extent import first_append_time
 from services.messaging.clients import consumer
-from services.messaging.publishing import BROKER_TIMEOUT, find_topic
+from services.messaging.topic_reader import watermarks_of
 from services.settings import Settings
 
 log = structlog.get_logger()
@@ -29,12 +29,14 @@ log = structlog.get_logger()
 def serve_read_progress(spark: SparkSession, checkpoint: str, topics: tuple[Topic, ...], settings: Settings) -> str:
     """Start a thread that answers with ``read_until``, for the life of the process. Returns its address."""
     listener = Listener(family="AF_UNIX")
+    names = [settings.name_of(topic) for topic in topics]
+    client = consumer(settings, "loyalty-pipeline")
 
     def answer() -> None:
         while True:
             with listener.accept() as connection:
                 try:
-                    connection.send(read_until(spark, checkpoint, topics, settings))
+                    connection.send(read_until(client, names, CheckpointReader(spark, checkpoint).positions()))
                 except Exception:  # after any error, because without an answer the query would wait forever
                     log.warning("timers wait, because the read progress is unknown", exc_info=True)
                     connection.send(0)
@@ -43,22 +45,24 @@ def serve_read_progress(spark: SparkSession, checkpoint: str, topics: tuple[Topi
     return str(listener.address)
 
 
-def read_until(spark: SparkSession, checkpoint: str, topics: tuple[Topic, ...], settings: Settings) -> int:
-    """All records that were appended before this time are in committed micro-batches, milliseconds since the epoch."""
+def read_until(client: Consumer, topics: Sequence[str], positions: Positions) -> int:
+    """All records that were appended before this time are in committed micro-batches, milliseconds since the epoch.
+
+    Args:
+        client: keeps its connections for the next call, and receives nothing in between.
+        topics: as named on the broker.
+        positions: of the last committed micro-batch.
+    """
     # A record that is appended later has a later time, because this one is earlier than now by more than clocks differ.
     now = time.time_ns() // 1_000_000 - TIMER_DELAY
-    positions = CheckpointReader(spark, checkpoint).positions()
-    client = consumer(settings, "loyalty-pipeline")
     try:
-        names = (settings.name_of(topic) for topic in topics)
-        unread = (_unread_times(client, name, positions.get(name, {}), now) for name in names)
-        return min([now, *(append_time for times in unread for append_time in times)])
+        return min([now, *(time for topic in topics for time in _unread_times(client, topic, positions, now))])
     finally:
-        client.close()
+        client.unassign()
 
 
-def _unread_times(client: Consumer, topic: str, positions: Mapping[int, int], now: int) -> Iterator[int]:
+def _unread_times(client: Consumer, topic: str, positions: Positions, now: int) -> Iterator[int]:
     """The append time of the first unread record of each partition, ``now`` for a partition without one."""
-    for partition in find_topic(client, topic).partitions:
-        begin, end = client.get_watermark_offsets(TopicPartition(topic, partition), timeout=BROKER_TIMEOUT)
-        yield first_append_time(client, topic, partition, max(begin, positions.get(partition, 0)), end, now)
+    for partition, (begin, end) in watermarks_of(client, topic).items():
+        position = positions.get(topic, {}).get(partition, 0)
+        yield first_append_time(client, topic, partition, max(begin, position), end, now)

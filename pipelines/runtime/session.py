@@ -29,6 +29,10 @@ _SHARED = {
     # The default value. If it is not set, Spark 4.2.0 reads the process's environment for every field in an expression
     # that has no generated code (docs/lab/queries.md).
     "spark.sql.types.framework.enabled": "false",
+    # A busy machine may miss Spark's usual deadlines and still work.
+    "spark.network.timeout": "600s",
+    "spark.executor.heartbeatInterval": "60s",
+    "spark.python.authenticate.socketTimeout": "120s",
 }
 
 # In Avro the length of a text or array precedes it. Corrupt bytes could claim gigabytes and end the process.
@@ -40,13 +44,6 @@ _AVRO_LIMITS = " ".join(
         "collectionItems.maxLength": 100_000,
     }.items()
 )
-
-# A busy machine may miss Spark's usual deadlines and still work.
-_PATIENCE = {
-    "spark.network.timeout": "600s",
-    "spark.executor.heartbeatInterval": "60s",
-    "spark.python.authenticate.socketTimeout": "120s",
-}
 
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
@@ -78,7 +75,7 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
     python = sys.executable if is_submitted else worker_python(settings.spark_master)
     os.environ.setdefault("PYSPARK_PYTHON", python)
     builder = SparkSession.builder.appName(app_name)
-    options = {**_SHARED, **_PATIENCE, "spark.sql.shuffle.partitions": str(settings.shuffle_partitions)}
+    options = {**_SHARED, "spark.sql.shuffle.partitions": str(settings.shuffle_partitions)}
     executor_options = "spark.executor.extraJavaOptions"
     options[executor_options] = f"{SparkConf().get(executor_options, '')} {_AVRO_LIMITS}".strip()
     if not is_submitted:

@@ -7,13 +7,13 @@ from services.cli import (
     audit,
     dead_letters,
     deployment,
+    keys,
     ledger,
     processes,
     programme,
     publish,
     schemas,
     stores,
-    webhooks,
 )
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command("simulate")(publish.simulate)
 app.command("replay")(publish.replay)
 app.add_typer(deployment.topics, name="topics")
 app.add_typer(access.app, name="access")
+app.add_typer(keys.app, name="keys")
 app.add_typer(stores.app, name="stores")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(programme.app, name="programme")
@@ -38,4 +39,4 @@ app.command("export", context_settings=processes.FORWARD_OPTIONS)(processes.expo
 app.command("archive", context_settings=processes.FORWARD_OPTIONS)(processes.archive)
 app.command("audit")(audit.audit)
 app.command("rebuild")(audit.rebuild)
-app.command("webhooks")(webhooks.webhooks)
+app.command("webhooks")(processes.webhooks)

@@ -19,6 +19,7 @@ STORE_SALES = "store-sales"
 STORES = "stores"
 DECISIONS = "decisions"
 PROGRAMMES = "programmes"
+API_KEYS = "api-keys"
 
 _MINUTE = timedelta(minutes=1)
 # A sum has up to 28 digits. The default context would round the average of a large sum twice.
@@ -61,6 +62,16 @@ def stores(ids: SchemaIds, threshold: Decimal = TOP_CUSTOMERS_THRESHOLD) -> tupl
         StoreDefinition(DECISIONS, topics.LOYALTY_DECISIONS, decision),
         StoreDefinition(PROGRAMMES, topics.LOYALTY_PROGRAMMES, programme, is_global=True),
     )
+
+
+def api_keys(ids: SchemaIds) -> StoreDefinition:
+    """The store of the API keys. It is not one of ``stores``: no request can read it, and each instance has a copy."""
+    key = _viewer(
+        decoder(topics.API_KEYS, ids),
+        lambda key: key["KeyID"].encode(),
+        lambda key: View(None, orjson.dumps(key)),
+    )
+    return StoreDefinition(API_KEYS, topics.API_KEYS, key, is_global=True)
 
 
 def _viewer(

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -117,7 +116,7 @@ class Environment:
     def restart(self, service: Service) -> None:
         """Restart without waiting until the service is ready, because other services may need a restart too."""
         service.process.kill()
-        replace(service, is_ready=lambda: True).start()
+        service.start(lambda: True)
 
     def ends(self, topic: Topic) -> dict[int, int]:
         """The end offset of each partition. Raises KafkaException while no broker answers."""

@@ -92,7 +92,7 @@ def kill_restoring_api(environment: Environment, chance: random.Random) -> None:
     api.process.kill()
     shutil.rmtree(api.settings.state_dir)
     # Wait until it is alive, not ready, so that the kill hits the restore.
-    replace(api, is_ready=lambda: bool(environment.report(api))).start()
+    api.start(lambda: bool(environment.report(api)))
     environment.restart(api)
 
 

@@ -3,14 +3,15 @@
 import contextlib
 import threading
 from multiprocessing.connection import Listener
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from pipelines.runtime import read_progress
 from pipelines.sources import clock
 from pipelines.sources.clock import TIMER_DELAY, ClockReader
-from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES
-from services.settings import Settings
 
 INTERVAL = 10_000
 NOW = 1_770_000_005_000 + TIMER_DELAY
@@ -72,23 +73,50 @@ def test_each_new_time_is_one_row() -> None:
     assert [] == reader.partitions({"readUntil": WHOLE}, {"readUntil": WHOLE})
 
 
-@pytest.mark.parametrize(("unread", "expected"), [([], NOW - TIMER_DELAY), ([BEFORE, WHOLE], BEFORE)])
-def test_time_stops_at_the_first_unread_record(
-    unread: list[int], expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The earliest unread record of all partitions and topics counts. Without one, the time is almost now."""
-    times = {POS_INVOICES.name: unread, LOYALTY_COMMANDS.name: []}
-    positions = {POS_INVOICES.name: {0: 7}}
+class Broker:
+    """Stands for a consumer. ``records`` has the append time of each record, by topic and partition."""
 
-    class Reader:
-        def __init__(self, *_: object) -> None:
-            self.positions = lambda: positions
+    def __init__(self, records: dict[tuple[str, int], list[int]]) -> None:
+        self._records = records
+        self.assigned: list[TopicPartition] = []
 
-    monkeypatch.setattr(read_progress, "CheckpointReader", Reader)
-    monkeypatch.setattr(
-        read_progress,
-        "_unread_times",
-        lambda _, topic, found, now: times[topic] if found == positions.get(topic, {}) else pytest.fail(topic),
-    )
-    found = read_progress.read_until(None, "checkpoint", (POS_INVOICES, LOYALTY_COMMANDS), Settings())  # type: ignore[arg-type]  # no Spark
-    assert expected == found
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        partitions = {number: None for name, number in self._records if name == topic}
+        return SimpleNamespace(topics={topic: SimpleNamespace(partitions=partitions, error=None)})
+
+    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
+        return 0, len(self._records[partition.topic, partition.partition])
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        self.assigned = partitions
+
+    def unassign(self) -> None:
+        self.assigned = []
+
+    def poll(self, timeout: float) -> Any:
+        (partition,) = self.assigned
+        append_time = self._records[partition.topic, partition.partition][partition.offset]
+        return SimpleNamespace(
+            error=lambda: None,
+            partition=lambda: partition.partition,
+            offset=lambda: partition.offset,
+            timestamp=lambda: (2, append_time),
+        )
+
+
+def test_time_stops_at_the_first_unread_record() -> None:
+    """The earliest unread record of all partitions and topics counts. Without one, the time is almost now.
+
+    One consumer answers every question. It holds no partition in between, so it buffers no records that nobody reads.
+    """
+    invoices, commands = ("pos-invoices", "loyalty-commands")
+    broker: Any = Broker({(invoices, 0): [100, 200], (invoices, 1): [150], (commands, 0): [120, 300]})
+
+    def answer(positions: dict[str, dict[int, int]]) -> int:
+        return read_progress.read_until(broker, [invoices, commands], positions)
+
+    assert 100 == answer({})
+    assert 120 == answer({invoices: {0: 1, 1: 1}})
+    assert 200 == answer({invoices: {0: 1, 1: 1}, commands: {0: 1}})
+    assert NOW - TIMER_DELAY == answer({invoices: {0: 2, 1: 1}, commands: {0: 2}})
+    assert [] == broker.assigned

@@ -1,0 +1,127 @@
+"""`loyalty keys`: the API keys in the compacted topic api-keys."""
+
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from services.api_keys.keys import ApiKey, Scope, new_key
+from services.api_keys.topic import publish_key, read_keys
+from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop, table
+from services.domain.formats import to_datetime
+from services.messaging.avro import UndecodableError
+
+app = typer.Typer(no_args_is_help=True, help="The API keys that all API instances know.")
+
+_LONGEST_NAME = 100
+_MILLISECONDS = 1_000
+
+
+@app.command("create")
+def create(
+    name: Annotated[str, typer.Argument(help="Who uses the key, for example: till of shop STR8919.")],
+    *,
+    scope: Annotated[list[Scope], typer.Option(help="What the key allows. Repeat it for several.")],
+    store: Annotated[
+        list[str] | None, typer.Option(help="StoreID that the key is limited to. Repeat it for several.")
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Days until the key expires.")] = 90,
+    file: Annotated[
+        Path | None, typer.Option(help="Write the key to this new file, which only you can read, and do not print it.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key. It is shown once, because only its hash is stored. Every API instance knows it at once."""
+    if not name.strip() or len(name) > _LONGEST_NAME:
+        stop(f"NAME must have 1 to {_LONGEST_NAME} characters and must not be blank", MISUSED)
+    valid_for = timedelta(days=days) // timedelta(milliseconds=1)
+    made = new_key(name, scope, store or [], _now(), valid_for)
+    with clear_errors():
+        # The file comes first: a key that nobody can read would stay in the topic.
+        if file:
+            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as out:
+                out.write(made.text + "\n")
+        publish_key(made.key, read_settings())
+    report(
+        {**_json(made.key), "key": None if file else made.text},
+        f"{made.key.key_id} expires {_iso(made.key.expires_time)}",
+        f"written to {file}" if file else made.text,
+        as_json=as_json,
+    )
+
+
+@app.command("list")
+def show(*, as_json: AsJson = False) -> None:
+    """Show all keys, with those that have expired or are revoked. The keys themselves are not stored."""
+    keys = _read().values()
+    rows = (
+        (
+            key.key_id,
+            key.name,
+            _state(key),
+            " ".join(sorted(key.scopes)),
+            ", ".join(sorted(key.store_ids)) or "all",
+            _iso(key.expires_time),
+        )
+        for key in keys
+    )
+    shown = table("id", "name", "state", "scopes", "shops", "expires", rows=rows)
+    report({"keys": [_json(key) for key in keys]}, shown, as_json=as_json)
+
+
+@app.command("revoke")
+def revoke(
+    key_ids: Annotated[list[str], typer.Argument(help="Ids of keys, as `loyalty keys list` shows them.")],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Revoke keys. Every API instance refuses them from the next moment on."""
+    keys = _read()
+    if unknown := [key_id for key_id in key_ids if key_id not in keys]:
+        stop(f"no key has the id {', '.join(unknown)}; nothing was revoked. `loyalty keys list` shows the ids", MISUSED)
+    settings = read_settings()
+    revoked = [keys[key_id].revoked(_now()) for key_id in dict.fromkeys(key_ids)]
+    with clear_errors():
+        for key in revoked:
+            publish_key(key, settings)
+    text = f"revoked: {', '.join(key.key_id for key in revoked)}"
+    report({"revoked": [_json(key) for key in revoked]}, text, as_json=as_json)
+
+
+def _read() -> dict[str, ApiKey]:
+    settings = read_settings()
+    with clear_errors():
+        try:
+            return read_keys(settings)
+        except UndecodableError as error:
+            stop(f"the topic {settings.topic_prefix}api-keys has a record that is no API key: {error}")
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _iso(milliseconds: int) -> str:
+    return to_datetime(milliseconds // _MILLISECONDS * _MILLISECONDS).isoformat().replace("+00:00", "Z")
+
+
+def _state(key: ApiKey) -> str:
+    if key.revoked_time:
+        return "revoked"
+    return "valid" if key.is_valid_at(_now()) else "expired"
+
+
+def _json(key: ApiKey) -> dict[str, Any]:
+    return {
+        "id": key.key_id,
+        "name": key.name,
+        "state": _state(key),
+        "scopes": sorted(key.scopes),
+        "stores": sorted(key.store_ids),
+        "created_time": _iso(key.created_time),
+        "expires_time": _iso(key.expires_time),
+        "revoked_time": _iso(key.revoked_time) if key.revoked_time else None,
+    }

@@ -1,0 +1,95 @@
+"""API keys, and `loyalty keys` with wrong input. tests/integration/test_store_queries.py has the tests with Kafka."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from schemas.topics import API_KEYS
+from services.api_keys.keys import ApiKey, Scope, key_id_of, new_key, scopes_of
+from services.cli import app
+from services.messaging.avro import decoder, encoder
+from services.state_stores import catalogue
+from tests.support.builders import IDS
+
+NOW, DAY = 1_700_000_000_000, 86_400_000
+SCOPES = {Scope.BALANCE_READ, Scope.POINTS_REDEEM}
+NOBODY = "127.0.0.1:1"
+
+
+def test_a_key_is_known_by_its_hash_only():
+    """The record has no part of the key except its id. Each key is new."""
+    text, key = new_key("till 7", SCOPES, {"STR1"}, NOW, DAY)
+
+    assert key.key_id == key_id_of(text)
+    assert key.matches(text)
+    assert not key.matches(text[:-1] + ("A" if text[-1] != "A" else "B"))
+    assert text.removeprefix(f"lk_{key.key_id}_") not in str(key.to_record())
+    assert text != new_key("till 7", SCOPES, {"STR1"}, NOW, DAY).text
+
+
+def test_a_key_survives_its_topic():
+    """The decoded record is the key, also in the store that the API reads."""
+    key = new_key("till 7", SCOPES, {"STR1", "STR2"}, NOW, DAY).key
+    value = encoder(API_KEYS, IDS)(key.to_record())
+
+    assert key == ApiKey.from_record(decoder(API_KEYS, IDS)(value))
+    assert str.encode(key.hash) in catalogue.api_keys(IDS).view(key.key_id.encode(), value).body
+
+
+def test_a_key_is_valid_until_it_expires_or_is_revoked():
+    """The time of expiry is the first time at which the key is not valid. A second revocation changes nothing."""
+    key = new_key("till 7", SCOPES, (), NOW, DAY).key
+
+    assert [True, True, False] == [key.is_valid_at(time) for time in (NOW, NOW + DAY - 1, NOW + DAY)]
+    assert not key.revoked(NOW + 5).is_valid_at(NOW + 6)
+    assert key.revoked(NOW + 5) == key.revoked(NOW + 5).revoked(NOW + 9)
+
+
+def test_scopes_of_other_services_are_left_out():
+    """A key of a newer release may have scopes that this release does not know."""
+    assert {Scope.OPERATE} == scopes_of(["operate", "points:print", "OPERATE"])
+    key = new_key("till 7", SCOPES, (), NOW, DAY).key
+    assert replace(key, scopes=frozenset()) == ApiKey.from_record({**key.to_record(), "Scopes": ["points:print"]})
+
+
+@pytest.mark.parametrize(
+    "text", ["", "lk_", "eyJhbGciOiJSUzI1NiJ9.e30.x", "lk_0123456789ab_short", f"lk_0123456789AB_{'x' * 43}"]
+)
+def test_other_texts_are_no_keys(text: str):
+    """Only the exact form counts, so a token is never looked up as a key."""
+    assert key_id_of(text) is None
+
+
+def loyalty(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["keys", *arguments], env={"LOYALTY_KAFKA_BOOTSTRAP_SERVERS": NOBODY})
+
+
+def test_wrong_input_is_refused_before_a_broker_is_asked(tmp_path: Path):
+    """A key needs a scope that exists, and a name. An existing file is never overwritten."""
+    file = tmp_path / "key"
+    file.write_text("precious")
+
+    unscoped, unknown = loyalty("create", "till"), loyalty("create", "till", "--scope", "everything")
+    blank = loyalty("create", " ", "--scope", "operate")
+    existing = loyalty("create", "till", "--scope", "operate", "--file", str(file))
+
+    assert [2, 2, 2, 1] == [each.exit_code for each in (unscoped, unknown, blank, existing)]
+    assert str(file) in existing.stderr
+    assert "precious" == file.read_text()
+
+
+def test_the_file_of_a_key_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Only its owner can read the file, and the key is not printed."""
+    published: list[ApiKey] = []
+    monkeypatch.setattr("services.cli.keys.publish_key", lambda key, _: published.append(key))
+    file = tmp_path / "key"
+
+    result = loyalty("create", "till", "--scope", "operate", "--store", "STR1", "--days", "2", "--file", str(file))
+
+    text = file.read_text().strip()
+    assert published[0].matches(text)
+    assert ({"STR1"}, 2 * DAY) == (published[0].store_ids, published[0].expires_time - published[0].created_time)
+    assert 0o600 == file.stat().st_mode & 0o777
+    assert text not in result.output
