@@ -25,6 +25,7 @@ from services.domain.events import (
     Void,
 )
 from services.domain.formats import to_points
+from services.domain.validation import BLANKS
 from services.messaging.avro import Record, UndecodableError, header, record_decoder
 from services.messaging.schema_ids import FolderSchemaIds, UnknownSchemaIdError
 
@@ -83,6 +84,7 @@ def credit_record(card: str, credit: Credit, issued_time: int = 0) -> Record:
 
 
 def _purchase(append_time: int, record: Record) -> Purchase:
+    original = record["OriginalInvoiceNumber"] or ""
     return Purchase(
         append_time,
         record["InvoiceNumber"],
@@ -90,11 +92,11 @@ def _purchase(append_time: int, record: Record) -> Purchase:
         record["StoreID"],
         record["CustomerType"] or "",
         record["CreatedTime"],
-        record["OriginalInvoiceNumber"] or None,
+        original if original.strip(BLANKS) else None,
         tuple(
-            Line(line["ItemCode"], _money(line["TotalValue"]))
+            Line(line["ItemCode"] or "", _money(line["TotalValue"]))
             for line in record["InvoiceLineItems"]
-            if line["ItemCode"] and line["TotalValue"]
+            if line["TotalValue"]
         ),
     )
 

@@ -99,7 +99,8 @@ def test_the_rate_is_not_exceeded(settings: Settings) -> None:
     producer = connected_producer(settings, "test", [topic])
 
     started = time.monotonic()
-    number = publish(Simulation(Options(count=40)).messages(), producer, topic, 100, done.append)
+    records = ((message.key, message.value) for message in Simulation(Options(count=40)).messages())
+    number = publish(records, producer, topic, 100, done.append)
 
     assert time.monotonic() - started >= 0.39
     assert (40, 40) == (number, done[-1])
