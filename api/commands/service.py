@@ -23,6 +23,7 @@ from api.http import problems
 from api.routing.lookup import Lookup
 from api.routing.owner_only import OwnerOnly
 from api.routing.peer_client import PeerResponse
+from api.security.permissions import caller_of
 from services.codecs.events import command_record
 from services.commands.log import DECISION_SEQUENCE, DONE, ERASE, ERASED, MARK_SEQUENCE, PENDING, CommandLog, mark_of
 from services.domain.events import Capture, Command, Void
@@ -92,7 +93,7 @@ class CommandService:
             return await self.await_visibility(decision, deadline, card)
         is_marked = decision is not None
         try:
-            card = card or await self._card_of_redemption(command, seconds)
+            card = card or await self._card_of_redemption(request, command, seconds)
             # The partition may have moved while this instance waited for the redemption.
             self._owner_only.require_ownership(self._decisions, self._decisions.partition_of(key))
             mark = mark_of(command.command_id, command.kind, command.request_hash)
@@ -171,7 +172,7 @@ class CommandService:
         self._in_flight[command_id] = command.request_hash
         return known
 
-    async def _card_of_redemption(self, command: Command, seconds: float) -> str:
+    async def _card_of_redemption(self, request: Request, command: Command, seconds: float) -> str:
         # A client may end a redemption that is still pending.
         redemption = await self.find(command.redemption_id, seconds) if isinstance(command, Capture | Void) else None
         if redemption is None or redemption["Kind"] != "reserve":
@@ -179,6 +180,7 @@ class CommandService:
         if redemption["Status"] == PENDING:
             raise problems.RedemptionPending
         card: str = redemption["CustomerCardNo"]
+        caller_of(request).require_card(card)
         return card
 
     async def _mark(self, mark: Record) -> None:
