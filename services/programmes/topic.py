@@ -66,7 +66,7 @@ def load_programmes(settings: Settings) -> Programmes:
 def published_versions(settings: Settings) -> list[Version]:
     """Returns the published versions in the order of their numbers. Raises the errors of ``load_programmes``."""
     ids = schema_ids(settings)
-    consumer = clients.consumer(settings, CLIENT_ID, log_level=0)
+    consumer = clients.bounded_consumer(settings, CLIENT_ID, log_level=0)
     try:
         topic = _topic_name(consumer, settings)
         found = {version.number: version for version in _read(consumer, topic, ids)}
@@ -223,7 +223,7 @@ def _refuse_too_soon(version: Version, append_time: int, notice: int) -> None:
 
 def _has_no_events(settings: Settings) -> bool:
     """Whether the topics have never had an invoice or a command. Then no process has decided by other rules."""
-    consumer = clients.consumer(settings, CLIENT_ID, log_level=0)
+    consumer = clients.bounded_consumer(settings, CLIENT_ID, log_level=0)
 
     def ends(topic: Topic) -> Iterator[int]:
         name = settings.name_of(topic)
