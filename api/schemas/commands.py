@@ -8,8 +8,8 @@ from pydantic.alias_generators import to_camel
 
 from api.schemas.fields import EXACT, LONGEST_CARD, NotBlank, PointsText, Text, Time
 from services.domain.formats import to_hundredths
+from services.domain.validation import LONGEST_REASON
 
-LONGEST_REASON = 500
 LONGEST_ACTOR = 128
 LARGEST_POINTS = "9999999999.99"
 

@@ -7,6 +7,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import schemas
 from pipelines.columns import avro
 from pipelines.columns.deduplication import deduplicate, invoice_identity
+from pipelines.columns.returns import net_amount
 from pipelines.runtime.query import Query, QueryContext
 from pipelines.sinks.kafka import write_stream
 from pipelines.sources.invoices import check_invoices
@@ -27,8 +28,8 @@ def _sales(context: QueryContext) -> DataStreamWriter:
 
 
 def _sold(invoices: DataFrame) -> DataFrame:
-    """Checked invoices in. Out: timestamp, identity, and ``sales``, an array with one sale, null if invalid."""
-    amount = F.col("invoice.TotalAmount").cast(_AMOUNT)
+    """Checked invoices in. Out: timestamp, identity, and ``sales``, an array with one amount, null if invalid."""
+    amount = net_amount(F.col("invoice")).cast(_AMOUNT)
     sale = F.struct(F.col("invoice.StoreID").alias("StoreID"), amount.alias("amount"))
     # This is not a filter, for the reason given in accounts.events.
     sales = F.when(F.col("reason").isNull(), F.array(sale))

@@ -11,7 +11,7 @@ from functools import cache
 from multiprocessing.connection import Listener
 
 import structlog
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer
 from pyspark.sql import SparkSession
 
 from pipelines.checkpoints.reader import CheckpointReader, Positions
@@ -19,7 +19,7 @@ from pipelines.sources.clock import TIMER_DELAY
 from schemas.topics import Topic
 from services.audit.extent import first_append_time
 from services.messaging.clients import bounded_consumer
-from services.messaging.publishing import BROKER_TIMEOUT, find_topic
+from services.messaging.topic_reader import watermarks_of
 from services.settings import Settings
 
 log = structlog.get_logger()
@@ -63,7 +63,6 @@ def read_until(client: Consumer, topics: Sequence[str], positions: Positions) ->
 
 def _unread_times(client: Consumer, topic: str, positions: Positions, now: int) -> Iterator[int]:
     """The append time of the first unread record of each partition, ``now`` for a partition without one."""
-    for partition in find_topic(client, topic).partitions:
-        begin, end = client.get_watermark_offsets(TopicPartition(topic, partition), timeout=BROKER_TIMEOUT)
+    for partition, (begin, end) in watermarks_of(client, topic).items():
         position = positions.get(topic, {}).get(partition, 0)
         yield first_append_time(client, topic, partition, max(begin, position), end, now)
