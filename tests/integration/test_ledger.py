@@ -28,7 +28,6 @@ from tests.support.builders import IDS, entry, notification
 from tests.support.kafka import publish
 from tests.support.ledger import bytes_of, entries_in
 
-DEADLINE_SECONDS = 240.0
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.usefixtures("topics_created")
