@@ -274,8 +274,9 @@ def count_parquet_rows(directory: Path) -> int:
 
 
 def parquet_rows(directory: Path) -> list[Record]:
-    """The rows of all files, without the columns from the names of their folders."""
+    """The rows of all files, with the columns of hadoop records only."""
     if not directory.exists():
         return []
     table = _parquet(directory).to_table()
-    return list(table.drop_columns(_FOLDERS.names).to_pylist())
+    added = {"DateSource", *_FOLDERS.names}
+    return list(table.select([name for name in table.column_names if name not in added]).to_pylist())
