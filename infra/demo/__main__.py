@@ -22,7 +22,6 @@ from infra.local import jars
 from infra.local.interruption import InterruptedBySignalError, ignore_signals, interrupt_on_signals
 from infra.local.processes import ProcessFailedError
 from infra.local.stack import LocalStack, PortTakenError, private_settings
-from infra.security.broker import BrokerSecurity
 from infra.security.folder import LOCAL_HOSTS, SecurityFolder
 from pipelines.checkpoints.lock import CheckpointInUseError, hold
 from services.messaging.administration import TopicMismatchError
@@ -119,10 +118,10 @@ def main(
         raise typer.Exit(_MISMATCH)
 
 
-def _security(directory: Path) -> BrokerSecurity:
+def _security(directory: Path) -> SecurityFolder:
     folder = SecurityFolder(directory)
     folder.complete(LOCAL_HOSTS)
-    return BrokerSecurity(folder)
+    return folder
 
 
 def _demo(files: list[Path], options: Options, rate: float, stack: LocalStack | ContainerStack) -> Result:

@@ -82,15 +82,15 @@ def mismatches(expected: Expected, found: Outputs) -> list[Mismatch]:
         *_counts("hadoop", expected.hadoop, hadoop),
         *_counts("parquet", expected.hadoop, parquet),
         *_counts("dead letter", expected.dead_letters, dead_letters),
-        *(_without_reason(letter) for letter in found.dead_letters if not letter.reason),
+        *(
+            Mismatch(Nature.WRONG, f"dead letter: no reason with {letter.value!r}")
+            for letter in found.dead_letters
+            if not letter.reason
+        ),
         *_notifications(expected, found.notifications),
         *_values("balance", _balances(expected, found.notifications), found.balances),
         *_values("unknown customer", dict.fromkeys(found.unknown, NOT_FOUND), found.unknown),
     ]
-
-
-def _without_reason(letter: DeadLetter) -> Mismatch:
-    return Mismatch(Nature.WRONG, f"dead letter: no reason with {letter.value!r}")
 
 
 def _counts(name: str, expected: Counter[Any], found: Counter[Any]) -> Iterator[Mismatch]:
