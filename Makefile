@@ -1,6 +1,6 @@
 # Every target first installs what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo compose-demo up down status images test test-unit test-containers faults lint format docs bench bench-queries bench-ledger bench-containers bench-simulator bench-peers lock clean
+.PHONY: help setup demo compose-demo up kafka down status images test test-unit test-containers faults lint format docs bench bench-queries bench-ledger bench-containers bench-simulator bench-peers lock clean
 
 N ?=
 FILES ?=
@@ -34,6 +34,9 @@ compose-demo: setup ## run the demo in containers: build, start, check, remove (
 
 up: setup ## start Kafka, the pipeline and the API; the data is in ./var
 	@$(BIN)/python -m infra.local up
+
+kafka: setup ## start Kafka alone, for example for `loyalty rebuild` after a lost checkpoint
+	@$(BIN)/python -m infra.local kafka
 
 down: setup ## stop the stack of `make up`; the data stays
 	@$(BIN)/python -m infra.local down
