@@ -58,9 +58,7 @@ def test_the_auditor_accepts_malformed_input_and_finds_planted_errors(
         verdict = audit(settings, api.url)
         assert "all agrees" == str(verdict)
         assert verdict.invoices > 750
-        assert len(COMMANDS) == verdict.commands, (
-            "the duplicate does not count, and the transfer makes one more command"
-        )
+        assert len(COMMANDS) == verdict.commands, "the duplicate does not count, and the transfer adds one"
 
         shipped = records_of(settings, topics.SHIPMENT)[0]
         publish(settings, topics.SHIPMENT, [(b"STR1", encoder(topics.SHIPMENT, IDS)(shipped))])

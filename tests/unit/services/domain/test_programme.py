@@ -9,8 +9,7 @@ FIRST, SECOND, CORRECTED = Programme(), Programme(1, effective_time=100), Progra
 
 @pytest.mark.parametrize(("time", "version"), [(-1, 0), (0, 0), (99, 0), (100, 2), (10**15, 2)])
 def test_latest_version_in_force_decides(time, version):
-    """A version applies from its start. If two versions have the same start, the later one applies. Before all starts, the
-    first version applies."""
+    """A version applies from its start, and the first one also before it. The later of two equal starts applies."""
     assert version == Programmes.of([CORRECTED, FIRST, SECOND]).at(time).version
 
 
