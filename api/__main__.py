@@ -27,6 +27,7 @@ from services.logging import configure_logging
 from services.messaging.schema_ids import schema_ids
 from services.programmes.topic import default_programme
 from services.settings import Settings, SettingsError, read_settings
+from services.start_up import StartUpError, require_port, require_writable
 from services.state_stores import catalogue
 from services.state_stores.materialiser import Materialiser
 from services.state_stores.memory import open_memory
@@ -71,7 +72,14 @@ def build_app(settings: Settings, directory: StateDirectory, membership: GroupMe
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT. Raises StateDirectoryInUseError if another process uses the state directory."""
+    """Serve until SIGTERM or SIGINT.
+
+    Raises:
+        StartUpError: the port is taken, or the state directory is read-only.
+        StateDirectoryInUseError: another process uses the state directory.
+    """
+    require_port(settings.api_host, settings.api_port, "LOYALTY_API_PORT")
+    require_writable(settings.state_dir, "LOYALTY_STATE_DIR")
     directory = StateDirectory(settings.state_dir)
     membership = GroupMembership(settings, settings.advertised_url)
     app = build_app(settings, directory, membership)
@@ -129,9 +137,9 @@ def main(
         settings = read_settings(**options)
         configure_logging(settings)
         serve(settings)
-    except (SettingsError, StateDirectoryInUseError, LedgerError) as error:
+    except (SettingsError, StartUpError, StateDirectoryInUseError, LedgerError) as error:
         typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(2) from error
 
 
 if __name__ == "__main__":

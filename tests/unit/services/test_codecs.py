@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import schemas
 from services.codecs.events import command_record, credit_record, decode_event
-from services.codecs.records import balance_record, decision_record, notification_record
+from services.codecs.records import balance_record, decision_record, notification_record, points_bytes
 from services.codecs.state import decode_account, encode_account
 from services.domain.account.lots import Terms
 from services.domain.account.model import Account, ErasureMarker, PastCommand, PastPurchase, PastReturn, Reservation
@@ -52,6 +52,7 @@ def purchase_record(purchase):
         "CustomerType": purchase.customer_type,
         "OriginalInvoiceNumber": purchase.original_invoice_number,
         "InvoiceLineItems": [{"ItemCode": line.item_code, "TotalValue": float(line.value)} for line in purchase.lines],
+        "TaxableAmount": None if purchase.taxable_amount is None else float(purchase.taxable_amount),
     }
 
 
@@ -149,13 +150,13 @@ WITH_RETURNS = Account(
     purchases={"bought": PastPurchase(11, Decimal(12), 13, 14, items={"item": Decimal("16.50")})},
     returns={
         "decided": PastReturn(17, 18),
-        "waits": PastReturn(19, 20, "unknown", Decimal(-21), {"item": Decimal(22)}),
+        "waits": PastReturn(19, 20, "unknown", Decimal(-21), {"item": Decimal(22)}, Decimal(-20)),
     },
 )
 
 WITH_RETURNS_BYTES = (
     "019d01000000808081a6626f75676874990ba231320d0ea000a09081a46974656da531362e353080a000000082a764656369"
-    "646564951112a0a130c0a57761697473951314a7756e6b6e6f776ea32d323181a46974656da23232"
+    "646564961112a0a130c0c0a57761697473961314a7756e6b6e6f776ea32d323181a46974656da23232a32d3230"
 )
 
 
@@ -296,6 +297,16 @@ def test_records_are_the_contracts(events, programmes):
     for name, record in records:
         assert schemas.field_names(name) == list(record)
         assert record == over_the_wire(name, record)
+
+
+@given(st.integers(-(10**18) + 1, 10**18 - 1) | st.sampled_from([-256, -129, -128, -127, -1, 0, 127, 128, 255]))
+def test_points_as_bytes_are_the_decimals_that_fastavro_writes(hundredths):
+    entry, *_ = process(None, [Adjust(append_time=2, command_id="command", points=5)], Programmes(), "card").entries
+    amounts = dict.fromkeys(("points", "total", "available", "pending", "reserved"), hundredths)
+    entry = replace(entry, **amounts)
+
+    for name, record in (("Notification", notification_record), ("Balance", balance_record)):
+        assert written(name, record("card", entry)) == written(name, record("card", entry, points_bytes))
 
 
 def test_entry_has_the_fields_of_its_notification():
