@@ -21,7 +21,7 @@ from api.security.problems import ForwardRefused, Unauthenticated
 from api.security.tokens import TokenVerifier
 
 PUBLIC_PATHS = frozenset({"/livez", "/readyz", "/docs", "/openapi.json"})
-"""Paths of GET requests without credentials: probes, and the description of the API."""
+"""Paths of GET and HEAD requests without credentials: probes, and the description of the API."""
 
 _BEARER = "bearer "
 _AUTHORIZATION, _HOP, _FORWARDED_TO = b"authorization", HOP.lower().encode(), FORWARDED_TO.lower().encode()
@@ -101,7 +101,7 @@ class Gate:
                 message["headers"] = [*message["headers"], *_RESPONSE_HEADERS]
             await send(message)
 
-        if scope["path"] in PUBLIC_PATHS and scope["method"] == "GET":
+        if scope["path"] in PUBLIC_PATHS and scope["method"] in {"GET", "HEAD"}:
             await self._app(scope, receive, send_safely)
             return
         started = time.perf_counter()

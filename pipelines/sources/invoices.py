@@ -6,6 +6,7 @@ from pyspark.sql import functions as F
 from pipelines.columns import avro
 from pipelines.columns.validation import first_violation
 from schemas.topics import POS_INVOICES
+from services.domain.validation import SECONDS
 from services.messaging.schema_ids import SchemaIds
 
 
@@ -33,10 +34,16 @@ def check_invoices(records: DataFrame, ids: SchemaIds) -> DataFrame:
         .withColumns({"avro": from_avro, "unknown": unknown})
         .withColumn("json", from_json)
         .withColumn("undecodable", undecodable)
-        .withColumn("invoice", F.when(F.col("undecodable").isNull(), parsed.dropFields(avro.MARKER)))
+        .withColumn("invoice", F.when(F.col("undecodable").isNull(), _in_milliseconds(parsed.dropFields(avro.MARKER))))
         .withColumn("reason", F.coalesce("undecodable", first_violation(F.col("invoice"))))
         .drop("is_json", "avro", "json", "unknown", "undecodable")
     )
+
+
+def _in_milliseconds(invoice: Column) -> Column:
+    """Convert a CreatedTime in seconds, as some tills send it. As milliseconds it would be a day of early 1970."""
+    time = invoice.getField("CreatedTime")
+    return invoice.withField("CreatedTime", F.when(time.between(*SECONDS), time * 1000).otherwise(time))
 
 
 def _is_json_invoice(parsed: Column) -> Column:

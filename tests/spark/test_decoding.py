@@ -94,3 +94,17 @@ def test_topic_without_brace_reads_as_avro_only(spark):
     (row,) = check_invoices(as_records(spark, [b'["InvoiceNumber"]']), IDS).collect()
 
     assert "not in the Confluent framing: no magic byte 0 and schema id" == row.reason
+
+
+def test_a_time_in_seconds_is_converted(spark):
+    """Issue 15, number 1: as milliseconds it would be a day of 1970. Every other time stays as the till sent it."""
+    times = [1_595_688_900, 10**9, 10**10 - 1, 10**9 - 1, 10**10, 1_595_688_900_000, 0, -1, None, 2**63 - 1]
+    encode = encoder(topics.POS_INVOICES, IDS)
+    values = [encode(INVOICE | {"CreatedTime": time}) for time in times]
+    values += [json.dumps(INVOICE | {"CreatedTime": time}).encode() for time in times]
+
+    found = [
+        row.invoice.CreatedTime for row in check_invoices(as_records(spark, values), IDS).orderBy("offset").collect()
+    ]
+
+    assert [1_595_688_900_000, 10**12, 10**13 - 1000, *times[3:]] * 2 == found
