@@ -141,7 +141,7 @@ class SentLot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receive(Command):
-    """Adds the points of a transfer. It is never refused, because the points have left the other account."""
+    """Adds the points of a transfer. If they would be too many, they go back to the counterparty."""
 
     counterparty: str
     lots: tuple[SentLot, ...]

@@ -13,7 +13,10 @@ EVENT_MEMORY = 10 * DAY
 """An account remembers each event for at least this long. The query that feeds it drops duplicates of 9 days."""
 
 LARGEST_TOTAL = 10**17
-"""Hundredths. Purchases and adjustments do not lift a total above it. Ten times as many fit into the records."""
+"""Hundredths. Purchases, adjustments and transfers do not lift a total above it."""
+
+LARGEST_RETURNED_TOTAL = 9 * LARGEST_TOTAL
+"""Hundredths. Points of a refused transfer that come back do not lift a total above it. More do not fit the records."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import schemas
 from services.codecs.events import command_record, credit_record, decode_event
-from services.codecs.records import balance_record, decision_record, notification_record
+from services.codecs.records import balance_record, decision_record, notification_record, points_bytes
 from services.codecs.state import decode_account, encode_account
 from services.domain.account.lots import Terms
 from services.domain.account.model import Account, ErasureMarker, PastCommand, PastPurchase, PastReturn, Reservation
@@ -296,6 +296,16 @@ def test_records_are_the_contracts(events, programmes):
     for name, record in records:
         assert schemas.field_names(name) == list(record)
         assert record == over_the_wire(name, record)
+
+
+@given(st.integers(-(10**18) + 1, 10**18 - 1) | st.sampled_from([-256, -129, -128, -127, -1, 0, 127, 128, 255]))
+def test_points_as_bytes_are_the_decimals_that_fastavro_writes(hundredths):
+    entry, *_ = process(None, [Adjust(append_time=2, command_id="command", points=5)], Programmes(), "card").entries
+    amounts = dict.fromkeys(("points", "total", "available", "pending", "reserved"), hundredths)
+    entry = replace(entry, **amounts)
+
+    for name, record in (("Notification", notification_record), ("Balance", balance_record)):
+        assert written(name, record("card", entry)) == written(name, record("card", entry, points_bytes))
 
 
 def test_entry_has_the_fields_of_its_notification():
