@@ -38,8 +38,8 @@ up: setup ## start Kafka, the pipeline and the API; the data is in ./var
 down: setup ## stop the stack of `make up`; the data stays
 	@$(BIN)/python -m infra.local down
 
-status: setup ## show which parts of `make up` run
-	@$(BIN)/python -m infra.local status
+status: setup ## show which parts of `make up` run, their lag, dead letters and freshness
+	@$(BIN)/python -m infra.local status; parts=$$?; $(BIN)/loyalty status && exit $$parts
 
 test: lint ## run lint and all tests
 	$(BIN)/pytest $(TOGETHER)
