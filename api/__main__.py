@@ -10,10 +10,12 @@ from typing import Annotated
 import typer
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from api.app import create_app
 from api.dependencies import Dependencies
 from api.http.metrics import Metrics
+from api.http.problems import UnreadableRequest
 from services.commands.log import KafkaCommandLog
 from services.interactive_queries.assignment import GroupAssignment
 from services.interactive_queries.local import LocalInstance
@@ -25,6 +27,7 @@ from services.logging import configure_logging
 from services.messaging.schema_ids import schema_ids
 from services.programmes.topic import default_programme
 from services.settings import Settings, SettingsError, read_settings
+from services.start_up import StartUpError, require_port, require_writable
 from services.state_stores import catalogue
 from services.state_stores.materialiser import Materialiser
 from services.state_stores.memory import open_memory
@@ -34,6 +37,16 @@ from services.state_stores.waiters import SequenceWaiters
 
 # Requests in flight may take this long after SIGTERM. Longer long polls are cut off.
 _GRACE_SECONDS = 5
+
+
+class ProblemProtocol(HttpToolsProtocol):
+    """HTTP/1.1 of uvicorn. Bytes that are no request get a problem, too."""
+
+    def send_400_response(self, msg: str) -> None:
+        response = UnreadableRequest().response()
+        lines = [b"%s: %s\r\n" % header for header in (*response.raw_headers, (b"connection", b"close"))]
+        self.transport.write(b"HTTP/1.1 400 Bad Request\r\n%s\r\n%s" % (b"".join(lines), response.body))
+        self.transport.close()
 
 
 def build_app(settings: Settings, directory: StateDirectory, membership: GroupMembership) -> FastAPI:
@@ -59,7 +72,14 @@ def build_app(settings: Settings, directory: StateDirectory, membership: GroupMe
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT. Raises StateDirectoryInUseError if another process uses the state directory."""
+    """Serve until SIGTERM or SIGINT.
+
+    Raises:
+        StartUpError: the port is taken, or the state directory is read-only.
+        StateDirectoryInUseError: another process uses the state directory.
+    """
+    require_port(settings.api_host, settings.api_port, "LOYALTY_API_PORT")
+    require_writable(settings.state_dir, "LOYALTY_STATE_DIR")
     directory = StateDirectory(settings.state_dir)
     membership = GroupMembership(settings, settings.advertised_url)
     app = build_app(settings, directory, membership)
@@ -71,7 +91,7 @@ def serve(settings: Settings) -> None:
             host=settings.api_host,
             port=settings.api_port,
             loop="uvloop",
-            http="httptools",
+            http=ProblemProtocol,
             # Paths contain card numbers, and writing a line costs more than serving a lookup.
             access_log=False,
             log_config=None,
@@ -117,9 +137,9 @@ def main(
         settings = read_settings(**options)
         configure_logging(settings)
         serve(settings)
-    except (SettingsError, StateDirectoryInUseError, LedgerError) as error:
+    except (SettingsError, StartUpError, StateDirectoryInUseError, LedgerError) as error:
         typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(2) from error
 
 
 if __name__ == "__main__":

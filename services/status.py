@@ -103,7 +103,7 @@ def default_urls(settings: Settings) -> dict[str, str]:
 def _records(settings: Settings) -> tuple[dict[str, int], str | None]:
     """The records in each topic, and why they are not known."""
     diagnosis = clients.ConnectionDiagnosis()
-    consumer = clients.consumer(settings, "loyalty-dead-letters", error_cb=diagnosis.on_error)
+    consumer = clients.bounded_consumer(settings, "loyalty-dead-letters", error_cb=diagnosis.on_error)
     try:
         consumer.list_topics(timeout=_SECONDS)
         spans = {topic.name: watermarks_of(consumer, settings.name_of(topic)) for topic in topics.ALL}

@@ -22,7 +22,6 @@ from infra.local import jars
 from infra.local.interruption import InterruptedBySignalError, ignore_signals, interrupt_on_signals
 from infra.local.processes import ProcessFailedError
 from infra.local.stack import LocalStack, PortTakenError, private_settings
-from infra.security.broker import BrokerSecurity
 from infra.security.folder import LOCAL_HOSTS, SecurityFolder
 from pipelines.checkpoints.lock import CheckpointInUseError, hold
 from services.messaging.administration import TopicMismatchError
@@ -33,6 +32,9 @@ from services.pos_simulator.simulation import Options
 from services.settings import Settings
 
 VAR = jars.ROOT / "var"
+
+_RETURNS, _EXCHANGES = 0.04, 0.02
+"""Shares of the simulated invoices, to have some of each also on a short day."""
 
 _MISMATCH, _INTERRUPTED = 1, 130
 _KNOWN_ERRORS = (
@@ -102,7 +104,7 @@ def main(
     try:
         # A second demo would delete the data of the first.
         with hold(str(directory)):
-            result = _demo(files or [], Options(count=invoices), rate, stack)
+            result = _demo(files or [], Options(count=invoices, returns=_RETURNS, exchanges=_EXCHANGES), rate, stack)
     except InterruptedBySignalError:
         console.print("demo: interrupted. All its processes are stopped.")
         raise typer.Exit(_INTERRUPTED) from None
@@ -116,10 +118,10 @@ def main(
         raise typer.Exit(_MISMATCH)
 
 
-def _security(directory: Path) -> BrokerSecurity:
+def _security(directory: Path) -> SecurityFolder:
     folder = SecurityFolder(directory)
     folder.complete(LOCAL_HOSTS)
-    return BrokerSecurity(folder)
+    return folder
 
 
 def _demo(files: list[Path], options: Options, rate: float, stack: LocalStack | ContainerStack) -> Result:

@@ -1,4 +1,4 @@
-"""``make up``, ``make down`` and ``make status``. The data of the local stack is in ./var."""
+"""``make up``, ``make kafka``, ``make down`` and ``make status``. The data of the local stack is in ./var."""
 
 import sys
 
@@ -29,6 +29,14 @@ def up() -> None:
     stack = _stack()
     console.print("Starting the stack. The first start takes about a minute.")
     stack.start(on_part=lambda name: console.print(f"  {name} …"))
+    _show(stack)
+
+
+@app.command()
+def kafka() -> None:
+    """Start Kafka alone, for example for `loyalty rebuild` after a lost checkpoint."""
+    stack = _stack()
+    stack.start(on_part=lambda name: console.print(f"  {name} …"), services=[])
     _show(stack)
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -124,10 +124,15 @@ class LocalStack:
         """All parts, in the order of their start."""
         return [self.broker.process, *(service.process for service in self.services)]
 
-    def start(self, on_part: Callable[[str], None] = lambda name: None) -> None:
+    def start(
+        self, on_part: Callable[[str], None] = lambda name: None, services: Sequence[Service] | None = None
+    ) -> None:
         """Start the parts that do not run, each one after the parts that it needs. ``on_part`` gets the name of each.
 
         If a part fails, this call stops the parts that it has started.
+
+        Args:
+            services: the parts to start beside Kafka; None for all.
 
         Raises:
             PortTakenError: before any part starts.
@@ -135,7 +140,7 @@ class LocalStack:
         """
         self._check_ports()
         started: list[ManagedProcess] = []
-        parts: list[LocalBroker | Service] = [self.broker, *self.services]
+        parts: list[LocalBroker | Service] = [self.broker, *(self.services if services is None else services)]
         try:
             for part in parts:
                 if part.process.pid is None:

@@ -18,7 +18,7 @@ from pipelines.checkpoints.reader import CheckpointReader, Positions
 from pipelines.sources.clock import TIMER_DELAY
 from schemas.topics import Topic
 from services.audit.extent import first_append_time
-from services.messaging.clients import consumer
+from services.messaging.clients import bounded_consumer
 from services.messaging.topic_reader import watermarks_of
 from services.settings import Settings
 
@@ -30,7 +30,7 @@ def serve_read_progress(spark: SparkSession, checkpoint: str, topics: tuple[Topi
     """Start a thread that answers with ``read_until``, for the life of the process. Returns its address."""
     listener = Listener(family="AF_UNIX")
     names = [settings.name_of(topic) for topic in topics]
-    client = consumer(settings, "loyalty-pipeline")
+    client = bounded_consumer(settings, "loyalty-pipeline")
 
     def answer() -> None:
         while True:

@@ -7,6 +7,7 @@ from pipelines.columns import avro
 from pipelines.columns.json_types import first_misfit
 from pipelines.columns.validation import first_violation
 from schemas.topics import POS_INVOICES
+from services.domain.validation import SECONDS
 from services.messaging.schema_ids import SchemaIds
 
 _NO_INVOICE = "neither a JSON object nor Avro in the Confluent framing (a byte 0 and a schema id)"
@@ -35,7 +36,7 @@ def check_invoices(records: DataFrame, ids: SchemaIds) -> DataFrame:
         .withColumns({"avro": from_avro, "unknown": unknown})
         .withColumn("json", from_json)
         .withColumn("undecodable", undecodable)
-        .withColumn("invoice", F.when(F.col("undecodable").isNull(), parsed.dropFields(avro.MARKER)))
+        .withColumn("invoice", F.when(F.col("undecodable").isNull(), _in_milliseconds(parsed.dropFields(avro.MARKER))))
         .withColumn("reason", F.coalesce("undecodable", first_violation(F.col("invoice"))))
         .drop("is_json", "avro", "json", "unknown", "undecodable")
     )
@@ -50,3 +51,9 @@ def _json_problem(parsed: Column) -> Column:
     return F.when(~is_object, F.lit("not one JSON object in UTF-8 that has each field once")).otherwise(
         F.coalesce(first_misfit(variant, avro.record_type(POS_INVOICES)), does_not_fit)
     )
+
+
+def _in_milliseconds(invoice: Column) -> Column:
+    """Convert a CreatedTime in seconds, as some tills send it. As milliseconds it would be a day of early 1970."""
+    time = invoice.getField("CreatedTime")
+    return invoice.withField("CreatedTime", F.when(time.between(*SECONDS), time * 1000).otherwise(time))

@@ -19,6 +19,9 @@ A hundred thousand such invoices fit into the 18 digits of a customer's points.
 LONGEST_TEXT = 128
 """Characters of a text that is a key, or that is copied into the record of each line item."""
 
+SECONDS = (10**9, 10**10 - 1)
+"""A CreatedTime from the first to the second is in seconds (September 2001 to 2286). The pipeline converts it."""
+
 LONGEST_REASON = 500
 """Characters of the reason of a command."""
 

@@ -27,8 +27,8 @@ from services.settings import Settings
 from tests.support.builders import IDS, entry, notification
 from tests.support.kafka import publish
 from tests.support.ledger import bytes_of, entries_in
+from tests.support.processes import DEADLINE_SECONDS, POLL_SECONDS
 
-DEADLINE_SECONDS = 240.0
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.usefixtures("topics_created")
@@ -57,6 +57,7 @@ class LedgerProcess:
         while not is_so():
             assert self._process.poll() is None, f"the ledger ended by itself:\n{self._log.read_text()}"
             assert time.monotonic() < deadline, f"not in time:\n{self._log.read_text()}"
+            time.sleep(POLL_SECONDS)
 
     def is_ready(self) -> bool:
         answer = self.get("/readyz")

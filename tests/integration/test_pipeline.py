@@ -9,6 +9,7 @@ from datetime import timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
+import pandas as pd
 import pyarrow.dataset
 import pytest
 from confluent_kafka import TopicPartition
@@ -21,6 +22,7 @@ from pipelines.queries.loyalty import LOYALTY
 from pipelines.queries.sales import SALES
 from pipelines.runtime.query import RepeatHorizonError
 from schemas import topics
+from services.domain.formats import LAST_TIME
 from services.messaging.administration import TimestampTypeError, wait_for_leaders
 from services.messaging.avro import encoder
 from services.messaging.clients import admin, producer
@@ -99,6 +101,8 @@ def _rows(settings):
 def test_every_invoice_reaches_its_outputs_exactly_once(spark, settings):
     """All outputs are exact after late duplicates, dead letters and a repeated newest batch of every query."""
     first, second = invoices(1, 60), invoices(61, 40)
+    # Tills without a clock, with a wrong clock, and with a clock in seconds.
+    first[0]["CreatedTime"], first[1]["CreatedTime"], first[2]["CreatedTime"] = None, LAST_TIME + 1, 1_595_688_900
     publish_invoices(settings, *(first + first[:3]))
     publish(settings, topics.POS_INVOICES, [(b"STR1", b"nonsense"), (None, None)])
     run_to_the_end(spark, settings, FAN_OUT, LOYALTY)
@@ -122,6 +126,12 @@ def test_every_invoice_reaches_its_outputs_exactly_once(spark, settings):
     found = rows(settings)
     assert sorted(lines) == sorted(f"{row['InvoiceNumber']}#{int(row['ItemCode']) + 1}" for row in found)
     assert {"date", "batch", "InvoiceNumber"} <= set(found[0])
+    history = pd.read_parquet(settings.export_dir)
+    dates = {(row.InvoiceNumber, row.DateSource, str(row.date)) for row in history.itertuples()}
+    today = max(map(str, history["date"]))
+    assert {("I1", "broker", today), ("I2", "broker", today), ("I3", "till", "2020-07-25")} <= dates
+    assert 98 == sum(source == "till" for _, source, _ in dates)
+    assert {1_595_688_900_000} == set(history.loc[history["InvoiceNumber"] == "I3", "CreatedTime"])
     assert {b"nonsense", None} == {message.value() for message in read_all(settings, topics.DEAD_LETTERS)}
 
 
