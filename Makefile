@@ -8,9 +8,9 @@ BIN := .venv/bin
 CODE := schemas services pipelines api infra
 LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
-# Tests spend half of their time waiting, so two processes run them. Both share one broker. All tests that need the Spark
-# session run in one of the two (tests/conftest.py).
-TOGETHER := --numprocesses 2 --dist loadgroup
+# Tests spend half of their time waiting, so three processes run them on two cores. They share one broker. All tests that
+# need the Spark session run in one of the three (tests/conftest.py).
+TOGETHER := --numprocesses 3 --dist loadgroup
 
 # Compose v2 if it is installed, otherwise docker-compose 1.29.
 COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)

@@ -10,10 +10,12 @@ from typing import Annotated
 import typer
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from api.app import create_app
 from api.dependencies import Dependencies
 from api.http.metrics import Metrics
+from api.http.problems import UnreadableRequest
 from services.commands.log import KafkaCommandLog
 from services.interactive_queries.assignment import GroupAssignment
 from services.interactive_queries.local import LocalInstance
@@ -35,6 +37,16 @@ from services.state_stores.waiters import SequenceWaiters
 
 # Requests in flight may take this long after SIGTERM. Longer long polls are cut off.
 _GRACE_SECONDS = 5
+
+
+class ProblemProtocol(HttpToolsProtocol):
+    """HTTP/1.1 of uvicorn. Bytes that are no request get a problem, too."""
+
+    def send_400_response(self, msg: str) -> None:
+        response = UnreadableRequest().response()
+        lines = [b"%s: %s\r\n" % header for header in (*response.raw_headers, (b"connection", b"close"))]
+        self.transport.write(b"HTTP/1.1 400 Bad Request\r\n%s\r\n%s" % (b"".join(lines), response.body))
+        self.transport.close()
 
 
 def build_app(settings: Settings, directory: StateDirectory, membership: GroupMembership) -> FastAPI:
@@ -79,7 +91,7 @@ def serve(settings: Settings) -> None:
             host=settings.api_host,
             port=settings.api_port,
             loop="uvloop",
-            http="httptools",
+            http=ProblemProtocol,
             # Paths contain card numbers, and writing a line costs more than serving a lookup.
             access_log=False,
             log_config=None,

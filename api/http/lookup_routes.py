@@ -21,11 +21,11 @@ from starlette.types import Message, Receive, Scope, Send
 from api.dependencies import Dependencies
 from api.http.problems import InternalError, Problem
 
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class LookupApp(FastAPI):
-    """FastAPI behind the fast path. It counts the requests of both."""
+    """FastAPI behind the fast path. It counts the requests of both, and serves HEAD as GET without a body."""
 
     def serve_lookups(self, routes: Iterable[BaseRoute], dependencies: Dependencies) -> None:
         """Serve GET requests for these routes. It must be called before the first request.
@@ -60,13 +60,20 @@ class LookupApp(FastAPI):
             for route in self._lookups:
                 if (arguments := route.arguments(scope)) is not None:
                     return route, arguments
-        except ValidationError:
+        except (ValidationError, KeyError):
             pass  # FastAPI responds with the errors of the request.
         return None
 
     async def _serve_other(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
+            return
+
+        async def send_head(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        if scope["method"] == "HEAD":
+            await self({**scope, "method": "GET"}, receive, send_head)
             return
         status = 500
 
@@ -124,7 +131,7 @@ class _LookupRoute:
     def arguments(self, scope: Scope) -> dict[str, Any] | None:
         """The arguments of the endpoint, without its defaults; None if the path belongs to another route.
 
-        Raises ValidationError.
+        Raises ValidationError, and KeyError for an unknown parameter.
         """
         match = self._match(scope["path"])
         if match is None:
@@ -136,9 +143,9 @@ class _LookupRoute:
         if query := scope["query_string"]:
             # The last value of a repeated parameter counts, as in FastAPI.
             texts = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
-            for alias in texts.keys() & self._query_parameters.keys():
+            for alias, text in texts.items():
                 name, parse = self._query_parameters[alias]
-                arguments[name] = parse(texts[alias])
+                arguments[name] = parse(text)
         for header, value in scope["headers"]:
             if header in self._headers:
                 name, parse = self._headers[header]

@@ -111,8 +111,7 @@ _OWNER_PROBLEMS = (
 )
 _COMMAND_PROBLEMS = (
     problems.IdempotencyKeyMissing,
-    problems.UnreadableBody,
-    problems.BodyTooLarge,
+    *problems.BODY_PROBLEMS,
     problems.CommandInFlight,
     problems.IdempotencyKeyReused,
     problems.CommandErased,
@@ -260,4 +259,8 @@ def _accepted(decision: Decision) -> Response:
 
 def _public(decision: Decision) -> Decision:
     """The members of a decision that clients see."""
-    return {name: value for name, value in decision.items() if name != "RequestHash"}
+    members = {name: value for name, value in decision.items() if name != "RequestHash"}
+    # The record of a reservation holds the reserved points. The total of the customer stays as it is.
+    is_reservation = decision["Kind"] == "reserve" and decision["Status"] == DONE
+    reserved = {"Points": "0.00", "ReservedPoints": decision["Points"]} if is_reservation else {"ReservedPoints": None}
+    return members | reserved

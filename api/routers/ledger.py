@@ -165,7 +165,7 @@ def _body(entry: Entry) -> dict[str, Any]:
         "AvailableLoyaltyPoints": points_text(entry.available),
         "PendingLoyaltyPoints": points_text(entry.pending),
         "ReservedLoyaltyPoints": points_text(entry.reserved),
-        "Tier": entry.tier,
+        "Tier": entry.tier or None,
         "ProgrammeVersion": entry.programme_version,
         "EventID": entry.event_id,
         "InvoiceNumber": entry.invoice_number,

@@ -20,8 +20,7 @@ router = APIRouter(prefix="/v1", tags=["programme"])
     summary="What a basket would earn",
     response_model=Simulation,
     responses=problems.responses(
-        problems.UnreadableBody,
-        problems.BodyTooLarge,
+        *problems.BODY_PROBLEMS,
         problems.InvalidParameters,
         problems.Starting,
         problems.Restoring,

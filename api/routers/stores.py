@@ -242,7 +242,7 @@ OPERATIONS = (
         "Several keys",
         several_keys,
         FoundKeys,
-        (problems.UnreadableBody, problems.BodyTooLarge),
+        problems.BODY_PROBLEMS,
     ),
     Operation("GET", "/range", "Keys from … to, or with a prefix", key_range, EntryPage),
     Operation("GET", "/all", "Every entry", everything, EntryPage),

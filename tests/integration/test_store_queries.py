@@ -97,7 +97,7 @@ def test_a_derived_store_filters_its_source_store(changelog: BalanceWriter, sett
 @pytest.mark.parametrize("kind", ["rocksdb", "memory"])
 @pytest.mark.usefixtures("changelog")
 def test_windows_have_the_newest_figures_of_each_minute(settings: Settings, tmp_path: Path, kind: str) -> None:
-    """Of duplicates and late records the highest count wins. One response has a day of minutes."""
+    """Duplicates and late records do not replace a higher count. One response can have all minutes of a day."""
     minutes = range(NOON, NOON + 240 * MINUTE, MINUTE)
     records = [
         sales(shop, start, *amounts)

@@ -97,7 +97,7 @@ def test_an_entry_is_shown_as_it_is(client: TestClient, ledger: Ledger) -> None:
                 "AvailableLoyaltyPoints": "-0.05",
                 "PendingLoyaltyPoints": "0.00",
                 "ReservedLoyaltyPoints": "0.00",
-                "Tier": "",
+                "Tier": None,
                 "ProgrammeVersion": 0,
                 "EventID": "INV1",
                 "InvoiceNumber": "INV1",

@@ -15,7 +15,8 @@ from services.pos_simulator.simulation import Options, Simulation
 
 @pytest.fixture(scope="module")
 def expected() -> Expected:
-    messages = Simulation(Options(count=400, repeats=0.05, broken=0.05, customers=60), FolderSchemaIds()).messages()
+    options = Options(count=400, repeats=0.05, broken=0.05, customers=60, returns=0.1, exchanges=0.05)
+    messages = Simulation(options, FolderSchemaIds()).messages()
     return expect([Sent(m.key, m.value, m.invoice) for m in messages], Decimal("0.02"))
 
 
@@ -25,19 +26,29 @@ def right(expected: Expected) -> Outputs:
     notifications: list[dict[str, Any]] = []
     balances: dict[str, Balance | None] = {}
     for card, earned in expected.earned.items():
+        # The first return of a customer waits, and then takes everything back. The others take nothing.
+        entries = [("earned", number, points, "") for number, points in earned.items()]
+        for number in sorted(expected.returned[card]):
+            if not any(kind == "returned" for kind, *_ in entries):
+                entries.append(("returned", number, Decimal(0), "purchase-unknown"))
+                entries.append(("returned", number, -expected.taken[card], ""))
+            else:
+                entries.append(("returned", number, Decimal(0), ""))
         total = Decimal(0)
-        for sequence, (number, points) in enumerate(earned.items(), start=1):
+        for sequence, (kind, number, points, reason) in enumerate(entries, start=1):
             total += points
             notifications.append(
                 {
                     "CustomerCardNo": card,
+                    "Kind": kind,
+                    "Reason": reason,
                     "InvoiceNumber": number,
                     "EarnedLoyaltyPoints": points,
                     "TotalLoyaltyPoints": total,
                     "Sequence": sequence,
                 }
             )
-        balances[card] = Balance(total, len(earned))
+        balances[card] = Balance(total, len(entries))
     rows = [dict(row) for row in expected.hadoop.elements()]
     return Outputs(
         shipment=list(expected.shipment.values()),
@@ -98,6 +109,12 @@ def delivered(found: Outputs, **changes: Any) -> Outputs:
 DOCTORED: dict[str, Callable[[Outputs], Outputs]] = {
     "a wrong running total": lambda o: replace(o, notifications=first(o.notifications, TotalLoyaltyPoints=Decimal(1))),
     "wrong points": lambda o: replace(o, notifications=first(o.notifications, EarnedLoyaltyPoints=Decimal(1))),
+    "a return that took other points": lambda o: replace(
+        o, notifications=[*o.notifications[:-1], {**o.notifications[-1], "EarnedLoyaltyPoints": Decimal(1)}]
+    ),
+    "a return that is counted as a sale": lambda o: replace(
+        o, notifications=[{**n, "Kind": "earned"} for n in o.notifications]
+    ),
     "a gap in the sequence": lambda o: replace(o, notifications=first(o.notifications, Sequence=99)),
     "another customer": lambda o: replace(o, notifications=first(o.notifications, CustomerCardNo="other")),
     "a balance off by a hundredth": lambda o: balance(o, lambda b: b._replace(points=b.points + Decimal("0.01"))),

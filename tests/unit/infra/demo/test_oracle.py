@@ -1,14 +1,17 @@
-from collections import Counter
+from collections import Counter, defaultdict
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from infra.demo.oracle import Sent, expect, row
+from services.codecs.events import decode_event
 from services.domain.account.processor import process
 from services.domain.events import Purchase
+from services.domain.invoice import PosInvoice
 from services.domain.programme import Programmes
 from services.domain.validation import first_violation
+from services.messaging.avro import record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
 from services.pos_simulator.simulation import Kind, Options, Simulation
 from tests.support.builders import CARD, HOME_DELIVERY, invoice
@@ -112,8 +115,9 @@ def test_broken_message_is_a_dead_letter_and_nothing_else(broken: dict[str, Any]
 
 
 def test_agrees_with_the_domain_on_a_simulated_day() -> None:
-    """The oracle and the domain agree on a day with duplicates and broken messages of every kind."""
-    messages = list(Simulation(Options(count=3_000, repeats=0.05, broken=0.05), FolderSchemaIds()).messages())
+    """The oracle and the domain agree on a day with returns, duplicates and broken messages of every kind."""
+    options = Options(count=3_000, repeats=0.05, broken=0.05, customers=300, returns=0.15, exchanges=0.1)
+    messages = list(Simulation(options, FolderSchemaIds()).messages())
     expected = expect([Sent(m.key, m.value, m.invoice) for m in messages], FACTOR)
     kinds = [message.kind for message in messages]
     invoices = [m.invoice for m in messages if m.kind is Kind.INVOICE and m.invoice]
@@ -122,11 +126,26 @@ def test_agrees_with_the_domain_on_a_simulated_day() -> None:
     assert expected.dead_letters.total() == kinds.count(Kind.BROKEN) > 0
     assert expected.shipment.keys() == {one.get("InvoiceNumber") for one in invoices if is_home_delivery(one)}
     assert expected.hadoop == Counter(row(line) for one in invoices for line in flatten(one))
-    purchases = [
-        Purchase(0, str(i.get("InvoiceNumber")), Decimal(repr(float(i["TotalAmount"] or 0))))
-        for i in invoices
-        if is_prime(i)
-    ]
-    entries = process(None, purchases, Programmes(), "card").entries
-    assert expected.points == Decimal(entries[-1].total).scaleb(-2)
-    assert expected.notifications == len(entries)
+    by_card: dict[str | None, list[Purchase]] = defaultdict(list)
+    for number, one in enumerate(invoices):
+        if is_prime(one):
+            by_card[one["CustomerCardNo"]].append(purchase(number, one))
+    accounts = {card: process(None, purchases, Programmes(), str(card)) for card, purchases in by_card.items()}
+    assert {card: Decimal(outcome.entries[-1].total).scaleb(-2) for card, outcome in accounts.items()} == {
+        card: expected.points_of(card) for card in expected.earned
+    }
+    entries = [entry for outcome in accounts.values() for entry in outcome.entries]
+    accounts_left = [outcome.account for outcome in accounts.values() if outcome.account]
+    still_wait = sum(past.original != "" for account in accounts_left for past in account.returns.values())
+    waited = sum(entry.reason == "purchase-unknown" for entry in entries) - still_wait
+    assert expected.notifications == len(entries) - waited
+    assert {"earned", "returned"} == {entry.kind.value for entry in entries}
+    assert {"", "purchase-unknown"} == {entry.reason for entry in entries}
+
+
+def purchase(time: int, invoice: PosInvoice) -> Purchase:
+    """The event of an invoice, as the pipeline makes it."""
+    record = {**invoice, "InvoiceLineItems": invoice["InvoiceLineItems"] or []}
+    event = decode_event(time, record_encoder("Purchase", FolderSchemaIds().id_of("Purchase"))(record))
+    assert isinstance(event, Purchase)
+    return event
