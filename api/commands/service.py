@@ -24,6 +24,7 @@ from api.http import problems
 from api.routing.lookup import Lookup
 from api.routing.owner_only import OwnerOnly
 from api.routing.peer_client import PeerResponse
+from api.security.permissions import caller_of
 from services.codecs.events import command_record
 from services.commands.log import DECISION_SEQUENCE, DONE, ERASE, ERASED, MARK_SEQUENCE, PENDING, CommandLog, mark_of
 from services.domain.events import Capture, Command, Void
@@ -108,7 +109,7 @@ class CommandService:
             return await self.await_visibility(decision, deadline, card)
         claim = self._in_flight[command.command_id]
         try:
-            card = card or await self._card_of_redemption(command, seconds)
+            card = card or await self._card_of_redemption(request, command, seconds)
             # The partition may have moved while this instance waited for the redemption.
             self._owner_only.require_ownership(self._decisions, self._decisions.partition_of(key))
             mark = mark_of(command.command_id, command.kind, command.request_hash)
@@ -195,7 +196,7 @@ class CommandService:
         self._in_flight[command_id] = _Claim(command.request_hash, is_marked=known is not None)
         return known
 
-    async def _card_of_redemption(self, command: Command, seconds: float) -> str:
+    async def _card_of_redemption(self, request: Request, command: Command, seconds: float) -> str:
         # A client may end a redemption that is still pending.
         redemption = await self.find(command.redemption_id, seconds) if isinstance(command, Capture | Void) else None
         if redemption is None or redemption["Kind"] != "reserve":
@@ -203,6 +204,7 @@ class CommandService:
         if redemption["Status"] == PENDING:
             raise problems.RedemptionPending
         card: str = redemption["CustomerCardNo"]
+        caller_of(request).require_card(card)
         return card
 
     async def _publish(self, claim: _Claim, mark: Record, command: Record) -> None:

@@ -36,7 +36,7 @@ class Expected:
         shipment: the whole invoice by InvoiceNumber.
         hadoop: the number of each row. Each line item is a row.
         earned: points by InvoiceNumber, by customer: of sales, and of what exchanges sell.
-        returned: the invoices of each customer that return something.
+        returned: the invoices of each customer that return something, with their originals.
         taken: the points that returns take back, by customer.
         readings: for the index of each message that earns points, the customer and the first sequence that includes it.
         strangers: customers with invoices and without points.
@@ -48,7 +48,7 @@ class Expected:
     shipment: dict[str, Record] = field(default_factory=dict)
     hadoop: Counter[Row] = field(default_factory=Counter)
     earned: defaultdict[str, dict[str, Decimal]] = field(default_factory=lambda: defaultdict(dict))
-    returned: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    returned: defaultdict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     taken: defaultdict[str, Decimal] = field(default_factory=lambda: defaultdict(Decimal))
     readings: dict[int, tuple[str, int]] = field(default_factory=dict)
     strangers: set[str] = field(default_factory=set)
@@ -159,8 +159,7 @@ def _count_points(expected: Expected, number: int, invoice: Record, sales: Sales
         earned[invoice_number] = sales.sell(card, invoice_number, amounts["sale"], parts["sale"])
         expected.readings[number] = card, len(earned)
     if "return" in amounts:
-        expected.returned[card].add(invoice_number)
-        original = invoice.get("OriginalInvoiceNumber") or ""
+        original = expected.returned[card][invoice_number] = invoice.get("OriginalInvoiceNumber") or ""
         sales.take_back(card, original, abs(amounts["return"]), parts["return"])
 
 

@@ -26,14 +26,14 @@ def right(expected: Expected) -> Outputs:
     notifications: list[dict[str, Any]] = []
     balances: dict[str, Balance | None] = {}
     for card, earned in expected.earned.items():
-        # The first return of a customer waits, and then takes everything back. The others take nothing.
+        # Every return waits. The first one with a known original takes everything back, the others take nothing.
         entries = [("earned", number, points, "") for number, points in earned.items()]
-        for number in sorted(expected.returned[card]):
-            if not any(kind == "returned" for kind, *_ in entries):
-                entries.append(("returned", number, Decimal(0), "purchase-unknown"))
-                entries.append(("returned", number, -expected.taken[card], ""))
-            else:
-                entries.append(("returned", number, Decimal(0), ""))
+        rest = -expected.taken[card]
+        for number, original in expected.returned[card].items():
+            entries.append(("returned", number, Decimal(0), "purchase-unknown"))
+            if original in earned:
+                entries.append(("returned", number, rest, ""))
+                rest = Decimal(0)
         total = Decimal(0)
         for sequence, (kind, number, points, reason) in enumerate(entries, start=1):
             total += points
