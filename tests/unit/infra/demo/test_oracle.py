@@ -44,6 +44,14 @@ class TestOneInvoice:
         assert not fields & {"CustomerCardNo", "CashierID", "AddressLine", "ContactNumber"}
         assert {"City", "State", "PinCode", "ItemDescription"} <= fields
 
+    def test_a_time_in_seconds_becomes_milliseconds(self) -> None:
+        """Shipment and rows have the time in milliseconds. Times of other sizes stay."""
+        times = {1_770_000_000: 1_770_000_000_000, 999_999_999: 999_999_999, 10**10: 10**10}
+        for time, expected in times.items():
+            found = expect([sent(delivered(CreatedTime=time))], FACTOR)
+            assert expected == found.shipment["1"]["CreatedTime"]
+            assert {expected} == {dict(each)["CreatedTime"] for each in found.hadoop}
+
     def test_shipment_is_whole(self) -> None:
         """The shipment contains the whole address."""
         assert expect([sent(delivered())], FACTOR).shipment["1"]["DeliveryAddress"]["AddressLine"] == "1 High Street"
