@@ -71,7 +71,7 @@ def expect(sent: Iterable[Sent], loyalty_factor: Decimal) -> Expected:
     expected, seen, sales = Expected(), set(), Sales(loyalty_factor)
     for number, message in enumerate(sent):
         expected.messages += 1
-        invoice = None if message.invoice is None else with_texts(message.invoice)
+        invoice = None if message.invoice is None else as_read(message.invoice)
         if invoice is None or not is_valid(invoice):
             expected.dead_letters[message.key, message.value] += 1
         elif invoice["InvoiceNumber"] in seen:
@@ -163,13 +163,18 @@ def _count_points(expected: Expected, number: int, invoice: Record, sales: Sales
         sales.take_back(card, original, abs(amounts["return"]), parts["return"])
 
 
-def with_texts(value: Any, name: str = "") -> Any:
-    """The value with integers as text in text fields. Simple tills write ``"InvoiceNumber": 7``."""
+def as_read(value: Any, name: str = "") -> Any:
+    """The value with integers as text in text fields, and with a CreatedTime in milliseconds instead of seconds.
+
+    Simple tills write ``"InvoiceNumber": 7`` and ``"CreatedTime": 1770000000``.
+    """
     if isinstance(value, dict):
-        return {key: with_texts(part, key) for key, part in value.items()}
+        return {key: as_read(part, key) for key, part in value.items()}
     if isinstance(value, list):
-        return [with_texts(part) for part in value]
+        return [as_read(part) for part in value]
     texts = {key for fields in (INVOICE, ADDRESS, ITEM) for key, fits in fields.items() if fits is _is_text}
+    if name == "CreatedTime" and type(value) is int and 10**9 <= value < 10**10:
+        return value * 1000
     return str(value) if type(value) is int and name in texts else value
 
 
