@@ -63,7 +63,7 @@ def create_app(dependencies: Dependencies) -> FastAPI:
     app.state.dependencies = dependencies
     app.serve_lookups([*balances.router.routes, *stores.lookups.routes], dependencies)
     problems.install(app)
-    openapi.install(app)
+    openapi.install(app, needs_credentials=dependencies.security is not None)
     for router in (
         balances.router,
         ledger.router,

@@ -237,6 +237,7 @@ def test_an_outage_of_kafka_leaves_no_partial_command(tmp_path: Path) -> None:
             api.wait_until_ready()
             accounts = Accounts()
             earn(KafkaLoyaltyQuery(settings, accounts), "25.00")
+            until(lambda: api.balance(CARD), 200)
             broker.stop()
             started = time.monotonic()
             away = redeem(api, "away", timeout=1)
