@@ -41,8 +41,8 @@ kafka: setup ## start Kafka alone, for example for `loyalty rebuild` after a los
 down: setup ## stop the stack of `make up`; the data stays
 	@$(BIN)/python -m infra.local down
 
-status: setup ## show which parts of `make up` run
-	@$(BIN)/python -m infra.local status
+status: setup ## show which parts of `make up` run, their lag, dead letters and freshness
+	@$(BIN)/python -m infra.local status; parts=$$?; $(BIN)/loyalty status && exit $$parts
 
 test: lint ## run lint and all tests
 	$(BIN)/pytest $(TOGETHER)

@@ -12,7 +12,8 @@ class StartUpError(RuntimeError):
 def require_port(host: str, port: int, variable: str) -> None:
     """Raise StartUpError if this process cannot listen on the port. ``variable`` sets the port."""
     try:
-        socket.create_server((host, port)).close()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.create_server((host, port), family=family).close()
     except OSError as error:
         reason = error.strerror or str(error)
         raise StartUpError(

@@ -21,7 +21,7 @@ from infra.demo.run import DemoFailedError, Result, progress_bars, run, timed
 from infra.local import jars
 from infra.local.interruption import InterruptedBySignalError, ignore_signals, interrupt_on_signals
 from infra.local.processes import ProcessFailedError
-from infra.local.stack import LocalStack, PortTakenError, private_settings
+from infra.local.stack import LocalStack, private_settings
 from infra.security.folder import LOCAL_HOSTS, SecurityFolder
 from pipelines.checkpoints.lock import CheckpointInUseError, hold
 from services.messaging.administration import TopicMismatchError
@@ -30,6 +30,7 @@ from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import UnknownSchemaIdError, schema_ids
 from services.pos_simulator.simulation import Options
 from services.settings import Settings
+from services.start_up import StartUpError
 
 VAR = jars.ROOT / "var"
 
@@ -41,7 +42,7 @@ _KNOWN_ERRORS = (
     DemoFailedError,
     ContainersError,
     ProcessFailedError,
-    PortTakenError,
+    StartUpError,
     TopicMismatchError,
     PublishError,
     UndecodableError,
@@ -100,7 +101,10 @@ def main(
     settings = demo_settings(directory)
     stack: LocalStack | ContainerStack = LocalStack(directory, settings)
     if containers:
-        stack = ContainerStack(directory, settings, security=_security(var / "security") if secured else None)
+        security = SecurityFolder(var / "security") if secured else None
+        if security:
+            security.complete(LOCAL_HOSTS)
+        stack = ContainerStack(directory, settings, security=security)
     try:
         # A second demo would delete the data of the first.
         with hold(str(directory)):
@@ -116,12 +120,6 @@ def main(
     report.write(var / "reports" / f"{name}.json", report.figures(result))
     if result.mismatches:
         raise typer.Exit(_MISMATCH)
-
-
-def _security(directory: Path) -> SecurityFolder:
-    folder = SecurityFolder(directory)
-    folder.complete(LOCAL_HOSTS)
-    return folder
 
 
 def _demo(files: list[Path], options: Options, rate: float, stack: LocalStack | ContainerStack) -> Result:

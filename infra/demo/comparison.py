@@ -130,10 +130,12 @@ def _notifications(expected: Expected, found: Sequence[Record]) -> Iterator[Mism
 
 
 def _returns(card: str, expected: Expected, found: Sequence[Record]) -> Iterator[Mismatch]:
-    """A return has one notification, or two if it was read before its original. Together they have the points."""
+    """A return has one notification, or two if it waited for its original. Together they have the points."""
     numbers = Counter((n["Kind"], n["InvoiceNumber"]) for n in found)
-    wanted = Counter({("returned", number): 1 for number in expected.returned.get(card, ())})
-    waited = Counter(("returned", n["InvoiceNumber"]) for n in found if n["Reason"] == _WAITS)
+    originals, sold = expected.returned.get(card, {}), expected.earned.get(card, {})
+    wanted = Counter({("returned", number): 1 for number in originals})
+    waiting = {n["InvoiceNumber"] for n in found if n["Reason"] == _WAITS}
+    waited = Counter({("returned", number): 1 for number in waiting if originals.get(number) in sold})
     yield from _counts(f"return of {card}", wanted + waited, numbers)
     yield from _values(
         f"points taken back from {card}",

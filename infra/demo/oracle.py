@@ -36,7 +36,7 @@ class Expected:
         shipment: the whole invoice by InvoiceNumber.
         hadoop: the number of each row. Each line item is a row.
         earned: points by InvoiceNumber, by customer: of sales, and of what exchanges sell.
-        returned: the invoices of each customer that return something.
+        returned: the invoices of each customer that return something, with their originals.
         taken: the points that returns take back, by customer.
         readings: for the index of each message that earns points, the customer and the first sequence that includes it.
         strangers: customers with invoices and without points.
@@ -48,7 +48,7 @@ class Expected:
     shipment: dict[str, Record] = field(default_factory=dict)
     hadoop: Counter[Row] = field(default_factory=Counter)
     earned: defaultdict[str, dict[str, Decimal]] = field(default_factory=lambda: defaultdict(dict))
-    returned: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    returned: defaultdict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     taken: defaultdict[str, Decimal] = field(default_factory=lambda: defaultdict(Decimal))
     readings: dict[int, tuple[str, int]] = field(default_factory=dict)
     strangers: set[str] = field(default_factory=set)
@@ -71,7 +71,7 @@ def expect(sent: Iterable[Sent], loyalty_factor: Decimal) -> Expected:
     expected, seen, sales = Expected(), set(), Sales(loyalty_factor)
     for number, message in enumerate(sent):
         expected.messages += 1
-        invoice = None if message.invoice is None else with_texts(message.invoice)
+        invoice = None if message.invoice is None else as_read(message.invoice)
         if invoice is None or not is_valid(invoice):
             expected.dead_letters[message.key, message.value] += 1
         elif invoice["InvoiceNumber"] in seen:
@@ -159,18 +159,22 @@ def _count_points(expected: Expected, number: int, invoice: Record, sales: Sales
         earned[invoice_number] = sales.sell(card, invoice_number, amounts["sale"], parts["sale"])
         expected.readings[number] = card, len(earned)
     if "return" in amounts:
-        expected.returned[card].add(invoice_number)
-        original = invoice.get("OriginalInvoiceNumber") or ""
+        original = expected.returned[card][invoice_number] = invoice.get("OriginalInvoiceNumber") or ""
         sales.take_back(card, original, abs(amounts["return"]), parts["return"])
 
 
-def with_texts(value: Any, name: str = "") -> Any:
-    """The value with integers as text in text fields. Simple tills write ``"InvoiceNumber": 7``."""
+def as_read(value: Any, name: str = "") -> Any:
+    """The value with integers as text in text fields, and with a CreatedTime in milliseconds instead of seconds.
+
+    Simple tills write ``"InvoiceNumber": 7`` and ``"CreatedTime": 1770000000``.
+    """
     if isinstance(value, dict):
-        return {key: with_texts(part, key) for key, part in value.items()}
+        return {key: as_read(part, key) for key, part in value.items()}
     if isinstance(value, list):
-        return [with_texts(part) for part in value]
+        return [as_read(part) for part in value]
     texts = {key for fields in (INVOICE, ADDRESS, ITEM) for key, fits in fields.items() if fits is _is_text}
+    if name == "CreatedTime" and type(value) is int and 10**9 <= value < 10**10:
+        return value * 1000
     return str(value) if type(value) is int and name in texts else value
 
 

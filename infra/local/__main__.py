@@ -10,9 +10,10 @@ from rich.table import Table
 from infra.local import jars
 from infra.local.interruption import InterruptedBySignalError, interrupt_on_signals
 from infra.local.processes import ProcessFailedError
-from infra.local.stack import LocalStack, PortTakenError
+from infra.local.stack import LocalStack
 from services.messaging.administration import TopicMismatchError
 from services.settings import Settings
+from services.start_up import StartUpError
 
 app = typer.Typer(
     add_completion=False,
@@ -74,7 +75,7 @@ def main() -> None:
         app()
     except InterruptedBySignalError:
         sys.exit(_INTERRUPTED)
-    except (PortTakenError, ProcessFailedError, TopicMismatchError, ValidationError, ValueError) as error:
+    except (StartUpError, ProcessFailedError, TopicMismatchError, ValidationError, ValueError) as error:
         sys.exit(f"local stack: {error}")
 
 

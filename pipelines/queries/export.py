@@ -37,7 +37,7 @@ def _export(context: QueryContext) -> DataStreamWriter:
 def _check_lines(records: DataFrame, ids: SchemaIds) -> DataFrame:
     """Add ``record`` (struct HadoopRecord) and ``reason``, which is null unless a stranger wrote something else."""
     record, unknown = avro.decode(F.col("value"), HADOOP, ids)
-    corrupt = F.when(~avro.is_readable(F.col("record"), HADOOP), F.lit("not an Avro HadoopRecord"))
+    corrupt = avro.unreadable(F.col("record"), HADOOP)
     return records.withColumns({"record": record, "unknown": unknown}).withColumn(
         "reason", F.coalesce("unknown", corrupt)
     )

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Annotated
 
-import stamina.instrumentation
 import structlog
 import typer
 from confluent_kafka import KafkaException
@@ -75,7 +74,6 @@ def main(
         configure_logging(settings)
         # The lines of httpx show URLs, which can contain tokens.
         logging.getLogger("httpx").setLevel(logging.WARNING)
-        stamina.instrumentation.set_on_retry_hooks([])
         require_port(settings.metrics_host, settings.webhooks_metrics_port, "LOYALTY_WEBHOOKS_METRICS_PORT")
         start_http_server(settings.webhooks_metrics_port, settings.metrics_host)
         log.info("delivering", endpoints=[endpoint.name for endpoint in endpoints])

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 from collections import defaultdict
 from datetime import timedelta
@@ -315,6 +316,7 @@ def test_totals_are_right_after_kill_9_of_the_pipeline(settings, tmp_path):
         counted = len(unique_records_of(settings, topics.LOYALTY))
         assert counted < 450, "it was killed too late to prove anything"
 
+        of_doomed = len(Path(log.name).read_text(encoding="utf-8"))
         survivor = start_pipeline(settings, log, LOYALTY_MAX_OFFSETS_PER_TRIGGER="90")
         try:
             wait_until(lambda: len(unique_records_of(settings, topics.LOYALTY)) >= 450, survivor, log)
@@ -323,7 +325,10 @@ def test_totals_are_right_after_kill_9_of_the_pipeline(settings, tmp_path):
         finally:
             survivor.send_signal(signal.SIGTERM)
             assert 0 == survivor.wait(120)
+        printed = Path(log.name).read_text(encoding="utf-8")[of_doomed:]
 
+    # Issue 15, number 12: nothing was wrong, so the log has no warning and no traceback.
+    assert [] == [line for line in printed.splitlines() if re.search(r" WARN |\[warning|Traceback|Error", line)]
     assert points(batch) == served(settings)
     assert 450 == sum(map(len, assert_running_totals(settings).values()))
     shipped = unique_records_of(settings, topics.SHIPMENT)

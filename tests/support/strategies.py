@@ -79,9 +79,12 @@ FLAWS = [
         for name in ("TotalAmount", "TaxableAmount", "CGST", "SGST", "CESS")
         for amount in (float("nan"), float("inf"), -1e11)
     ),
+    {"TotalAmount": None},
+    *({"CustomerCardNo": card} for card in (" 4629185211", "4629185211\t")),
     *(
-        {"InvoiceLineItems": [{"ItemPrice": 1.0, "TotalValue": 1.0}, {name: float("nan")}]}
+        {"InvoiceLineItems": [{"ItemPrice": 1.0, "TotalValue": 1.0}, {name: amount}]}
         for name in ("ItemPrice", "TotalValue")
+        for amount in (float("nan"), 1e300)
     ),
     {"DeliveryAddress": None},
     {"DeliveryAddress": {"AddressLine": "1 High Street", "ContactNumber": " "}},

@@ -97,3 +97,16 @@ def test_a_free_port_stays_free(tmp_path: Path) -> None:
     socket.create_server((HOST, settings.api_port)).close()
     with pytest.raises(StartUpError, match=r"192\.0\.2\.1:9 .*LOYALTY_API_PORT"):
         require_port("192.0.2.1", 9, "LOYALTY_API_PORT")
+
+
+def test_an_address_of_ip_version_6_is_checked_too() -> None:
+    """A process may listen on ::1. Where the machine has no such address, the process could not listen either."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
+            port = server.getsockname()[1]
+            with pytest.raises(StartUpError, match=f"::1:{port} .*in use"):
+                require_port("::1", port, "LOYALTY_API_PORT")
+        require_port("::1", port, "LOYALTY_API_PORT")
+    except OSError:
+        with pytest.raises(StartUpError, match="::1:9 "):
+            require_port("::1", 9, "LOYALTY_API_PORT")

@@ -1,6 +1,8 @@
 """The comparison of the demo accepts right outputs and finds each kind of error."""
 
-from collections.abc import Callable
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -9,14 +11,30 @@ import pytest
 
 from infra.demo.comparison import Balance, DeadLetter, Outputs, mismatches
 from infra.demo.oracle import Expected, Sent, expect
+from services.codecs.records import notification_record
+from services.domain.account.model import AccountState
+from services.domain.account.processor import process
+from services.domain.events import Purchase
+from services.domain.invoice import PosInvoice
+from services.domain.programme import Programmes
 from services.messaging.schema_ids import FolderSchemaIds
-from services.pos_simulator.simulation import Options, Simulation
+from services.pos_simulator.simulation import Kind, Options, Simulation
+from tests.support.builders import purchase
+from tests.support.oracles import is_prime
+
+DAY = Options(count=400, repeats=0.05, broken=0.05, customers=60, returns=0.1, exchanges=0.05)
+
+
+def invoices() -> Iterator[PosInvoice]:
+    """The valid invoices of the day."""
+    for message in Simulation(DAY, FolderSchemaIds()).messages():
+        if message.kind is Kind.INVOICE and message.invoice:
+            yield message.invoice
 
 
 @pytest.fixture(scope="module")
 def expected() -> Expected:
-    options = Options(count=400, repeats=0.05, broken=0.05, customers=60, returns=0.1, exchanges=0.05)
-    messages = Simulation(options, FolderSchemaIds()).messages()
+    messages = Simulation(DAY, FolderSchemaIds()).messages()
     return expect([Sent(m.key, m.value, m.invoice) for m in messages], Decimal("0.02"))
 
 
@@ -26,14 +44,14 @@ def right(expected: Expected) -> Outputs:
     notifications: list[dict[str, Any]] = []
     balances: dict[str, Balance | None] = {}
     for card, earned in expected.earned.items():
-        # The first return of a customer waits, and then takes everything back. The others take nothing.
+        # Every return waits. The first one with a known original takes everything back, the others take nothing.
         entries = [("earned", number, points, "") for number, points in earned.items()]
-        for number in sorted(expected.returned[card]):
-            if not any(kind == "returned" for kind, *_ in entries):
-                entries.append(("returned", number, Decimal(0), "purchase-unknown"))
-                entries.append(("returned", number, -expected.taken[card], ""))
-            else:
-                entries.append(("returned", number, Decimal(0), ""))
+        rest = -expected.taken[card]
+        for number, original in expected.returned[card].items():
+            entries.append(("returned", number, Decimal(0), "purchase-unknown"))
+            if original in earned:
+                entries.append(("returned", number, rest, ""))
+                rest = Decimal(0)
         total = Decimal(0)
         for sequence, (kind, number, points, reason) in enumerate(entries, start=1):
             total += points
@@ -74,6 +92,30 @@ def test_right_outputs_have_no_mismatch(expected: Expected, right: Outputs) -> N
         parquet=right.parquet[::-1],
     )
     assert mismatches(expected, turned) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_accounts_of_the_domain_agree_in_any_order(seed: int, expected: Expected, right: Outputs) -> None:
+    """The invoices of the day in a drawn order and in batches give the points and the returns that are expected."""
+    dice = random.Random(seed)
+    by_card: dict[str, list[Purchase]] = defaultdict(list)
+    for number, each in enumerate(invoices()):
+        if is_prime(each):
+            by_card[str(each["CustomerCardNo"])].append(purchase(number, each))
+    notifications: list[dict[str, Any]] = []
+    for card, purchases in by_card.items():
+        account: AccountState | None = None
+        order = dice.sample(purchases, len(purchases))
+        while order:
+            size = dice.randint(1, 5)
+            outcome = process(account, order[:size], Programmes(), card)
+            account, order = outcome.state, order[size:]
+            notifications += [notification_record(card, entry) for entry in outcome.entries]
+    last = {each["CustomerCardNo"]: each for each in notifications}
+    balances = {card: Balance(each["TotalLoyaltyPoints"], each["Sequence"]) for card, each in last.items()}
+
+    assert mismatches(expected, replace(right, notifications=notifications, balances=balances)) == []
+    assert "purchase-unknown" in {each["Reason"] for each in notifications}
 
 
 LISTS = ("shipment", "hadoop", "notifications", "dead_letters", "parquet")

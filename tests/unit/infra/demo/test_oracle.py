@@ -5,16 +5,13 @@ from typing import Any
 import pytest
 
 from infra.demo.oracle import Sent, expect, row
-from services.codecs.events import decode_event
 from services.domain.account.processor import process
 from services.domain.events import Purchase
-from services.domain.invoice import PosInvoice
 from services.domain.programme import Programmes
 from services.domain.validation import first_violation
-from services.messaging.avro import record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
 from services.pos_simulator.simulation import Kind, Options, Simulation
-from tests.support.builders import CARD, HOME_DELIVERY, invoice
+from tests.support.builders import CARD, HOME_DELIVERY, invoice, purchase
 from tests.support.oracles import flatten, is_home_delivery, is_prime
 
 FACTOR = Decimal("0.02")
@@ -46,6 +43,14 @@ class TestOneInvoice:
         fields = {name for found in rows for name, _ in found}
         assert not fields & {"CustomerCardNo", "CashierID", "AddressLine", "ContactNumber"}
         assert {"City", "State", "PinCode", "ItemDescription"} <= fields
+
+    def test_a_time_in_seconds_becomes_milliseconds(self) -> None:
+        """Shipment and rows have the time in milliseconds. Times of other sizes stay."""
+        times = {1_770_000_000: 1_770_000_000_000, 999_999_999: 999_999_999, 10**10: 10**10}
+        for time, expected in times.items():
+            found = expect([sent(delivered(CreatedTime=time))], FACTOR)
+            assert expected == found.shipment["1"]["CreatedTime"]
+            assert {expected} == {dict(each)["CreatedTime"] for each in found.hadoop}
 
     def test_shipment_is_whole(self) -> None:
         """The shipment contains the whole address."""
@@ -133,11 +138,3 @@ def test_agrees_with_the_domain_on_a_simulated_day() -> None:
     assert expected.notifications == len(entries) - waited
     assert {"earned", "returned"} == {entry.kind.value for entry in entries}
     assert {"", "purchase-unknown"} == {entry.reason for entry in entries}
-
-
-def purchase(time: int, invoice: PosInvoice) -> Purchase:
-    """The event of an invoice, as the pipeline makes it."""
-    record = {**invoice, "InvoiceLineItems": invoice["InvoiceLineItems"] or []}
-    event = decode_event(time, record_encoder("Purchase", FolderSchemaIds().id_of("Purchase"))(record))
-    assert isinstance(event, Purchase)
-    return event
