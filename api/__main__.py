@@ -173,7 +173,7 @@ def main(
         PseudonymKeyError,
     ) as error:
         typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
+        raise typer.Exit(1 if isinstance(error, StateDirectoryInUseError | LedgerError) else 2) from error
 
 
 if __name__ == "__main__":
