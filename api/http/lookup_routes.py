@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.dependencies import Dependencies, Part
 from api.http.problems import InternalError, Problem
-from api.security.gate import Gate
+from api.security.gate import guarded
 
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -37,7 +37,7 @@ class LookupApp(FastAPI):
         self._lookups = [_LookupRoute(route, dependencies) for route in routes if isinstance(route, APIRoute)]
         self._requests = dependencies.metrics.requests
         security = dependencies.security
-        self._entry: ASGIApp = Gate(self._serve, security, dependencies.metrics) if security else self._serve
+        self._entry: ASGIApp = guarded(self._serve, security, dependencies.metrics) if security else self._serve
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self
