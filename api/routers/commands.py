@@ -175,12 +175,13 @@ def _route(
     Scope.POINTS_REDEEM,
     "Set points aside",
     HTTPStatus.CREATED,
+    problems.UnknownCustomer,
     problems.InsufficientPoints,
 )
 async def reserve(card: NamedCard, body: Redemption, command: CommandOfRequest) -> Response:
     """Begin a redemption: reserve points until it is captured or void, or until it lapses at ExpiresTime.
 
-    Capture and void take the RedemptionID of the response.
+    Capture and void take the RedemptionID of the response. A card without a balance is unknown, and gets no account.
     """
     fields = body.normalized()
     return await command.response(events.Reserve, card, fields, points=fields["points"])
@@ -237,13 +238,15 @@ async def adjust(card: NamedCard, body: Adjustment, command: CommandOfRequest) -
     Scope.POINTS_REDEEM,
     "Give points to another customer",
     HTTPStatus.CREATED,
+    problems.UnknownCustomer,
     problems.InsufficientPoints,
     problems.SameCustomer,
 )
 async def transfer(body: Transfer, command: CommandOfRequest) -> Response:
     """Move available points from one card to another. They keep the time at which they expire.
 
-    When the transfer is done, the points have left the sender. The receiver gets them a moment later, for certain.
+    When the transfer is done, the points have left the sender. The receiver gets them a moment later, for certain. A
+    sender without a balance is unknown, and gets no account.
     """
     fields = body.normalized()
     own = {"points": fields["points"], "counterparty": body.to_card}
