@@ -104,37 +104,47 @@ class RequestMetrics(Collector):
 
 
 _STORE_METRICS: tuple[tuple[_Family, str, str, Callable[[StoreTask], float]], ...] = (
-    (GaugeMetricFamily, "restored", "1 after the restore.", lambda task: task.serving),
+    (GaugeMetricFamily, "loyalty_store_restored", "1 after the restore.", lambda task: task.serving),
     (
         GaugeMetricFamily,
-        "damaged",
+        "loyalty_store_damaged",
         "1 after a read has found damage, until the rebuild.",
         lambda task: task.store.damage is not None,
     ),
     (
         GaugeMetricFamily,
-        "restored_ratio",
+        "loyalty_store_restored_ratio",
         "Completed share of the restore.",
         lambda task: task.progress.restored_share,
     ),
     (
         GaugeMetricFamily,
-        "lag_records",
+        "loyalty_store_lag_records",
         "Changelog records that are not applied yet.",
         lambda task: task.progress.lag,
     ),
-    (GaugeMetricFamily, "position_offset", "The next offset to apply.", lambda task: task.progress.position),
-    (GaugeMetricFamily, "entries", "Keys in the store.", lambda task: task.store.count()),
-    (CounterMetricFamily, "applied_records", "Records applied.", lambda task: task.progress.applied),
+    (
+        GaugeMetricFamily,
+        "loyalty_store_position_offset",
+        "The next offset to apply.",
+        lambda task: task.progress.position,
+    ),
+    (GaugeMetricFamily, "loyalty_store_entries", "Keys in the store.", lambda task: task.store.count()),
+    (CounterMetricFamily, "loyalty_store_applied_records", "Records applied.", lambda task: task.progress.applied),
     (
         CounterMetricFamily,
-        "undecodable_records",
+        "loyalty_store_undecodable_records",
         "Records that cannot be read.",
         lambda task: task.progress.undecodable,
     ),
-    (CounterMetricFamily, "ignored_records", "Records with an old sequence.", lambda task: task.progress.ignored),
+    (
+        CounterMetricFamily,
+        "loyalty_store_ignored_records",
+        "Records with an old sequence.",
+        lambda task: task.progress.ignored,
+    ),
 )
-"""The type, name (without ``loyalty_store_``), help and value of the metrics of a store partition."""
+"""The type, name, help and value of the metrics of a store partition."""
 
 
 class _StoresCollector(Collector):
@@ -146,7 +156,7 @@ class _StoresCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         labels = ["store", "partition"]
         for family_of, name, text, value_of in _STORE_METRICS:
-            family = family_of(f"loyalty_store_{name}", text, labels=labels)
+            family = family_of(name, text, labels=labels)
             for store_name, store in self._stores.by_name.items():
                 for partition, task in store.tasks.items():
                     with suppress(StoreError):  # The number of entries is then unknown.

@@ -7,12 +7,14 @@ request without                          ──► 401, except for the public pa
 
 import time
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.http.metrics import Metrics
 from api.http.problems import Problem
 from api.routing.peer_client import FORWARDED_TO, REPORT_PATH
+from api.security.audit import AuditLog
 from api.security.caller import UNSIGNED_INSTANCE, Caller
 from api.security.hops import HOP, Hops
 from api.security.known_keys import KnownKeys
@@ -48,6 +50,7 @@ class Security:
     tokens: TokenVerifier | None
     hops: Hops
     limits: CallerLimits
+    audit: AuditLog
     accepts_unsigned_forwards: bool = False
 
     async def caller_of(self, scope: Scope) -> Caller:
@@ -96,9 +99,13 @@ class Gate:
             await self._app(scope, receive, send)
             return
 
+        status = HTTPStatus.INTERNAL_SERVER_ERROR.value
+
         async def send_safely(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *_RESPONSE_HEADERS]
+                status = message["status"]
+                message["headers"] = message["headers"] + _RESPONSE_HEADERS
             await send(message)
 
         if scope["path"] in PUBLIC_PATHS and scope["method"] in {"GET", "HEAD"}:
@@ -116,3 +123,4 @@ class Gate:
             await self._app(scope, receive, send_safely)
         finally:
             self._security.limits.leave_place(caller)
+            self._security.audit.note(caller, scope, status)

@@ -5,6 +5,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
+from api.security.audit import AuditLog
 from api.security.gate import Security
 from api.security.hops import Hops, InstanceSecrets
 from api.security.issuer_keys import IssuerKeys
@@ -14,6 +15,7 @@ from api.security.tokens import TokenVerifier
 from schemas.topics import API_KEYS
 from services.api_keys.keys import ApiKey, NewKey, Scope, new_key
 from services.messaging.avro import encoder
+from services.pseudonyms import KEY_BYTES, Pseudonyms
 from services.state_stores import catalogue
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import StateStore
@@ -21,6 +23,7 @@ from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from tests.support.builders import IDS
 from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 
+PSEUDONYMS = Pseudonyms(b"k" * KEY_BYTES)
 EVERYTHING = " ".join(Scope)
 
 
@@ -43,6 +46,7 @@ class SecuredGroup:
             TokenVerifier(ISSUER, AUDIENCE, IssuerKeys(str(self.issuer.file))),
             Hops(url, InstanceSecrets(self.secret_file)),
             CallerLimits(rate, at_once),
+            AuditLog(PSEUDONYMS),
             unsigned,
         )
 
