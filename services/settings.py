@@ -18,6 +18,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from schemas.topics import Topic
@@ -117,7 +118,9 @@ class Settings(BaseSettings):
         description="Whether a query starts although retention has deleted records that it has not read.",
     )
     trigger_interval: timedelta = Field(
-        timedelta(milliseconds=100), description="Shortest time between the starts of two micro-batches (ISO 8601)."
+        timedelta(milliseconds=100),
+        ge=timedelta(0),
+        description="Shortest time between the starts of two micro-batches (ISO 8601).",
     )
     timer_interval: timedelta = Field(
         timedelta(seconds=10),
@@ -138,6 +141,7 @@ class Settings(BaseSettings):
     )
     stop_timeout: timedelta = Field(
         timedelta(seconds=60),
+        ge=timedelta(0),
         description="Longest time that the pipeline waits after SIGTERM for running micro-batches (ISO 8601).",
     )
     metrics_host: str = Field("127.0.0.1", description="Host on which the pipeline serves its Prometheus metrics.")
@@ -207,6 +211,7 @@ class Settings(BaseSettings):
     session_timeout: timedelta = Field(
         timedelta(seconds=8),
         ge=timedelta(seconds=1),
+        le=timedelta(hours=1),  # the limit of librdkafka
         description="Time without a heartbeat after which the partitions of an instance move to others "
         "(ISO 8601). It must "
         "not be below group.min.session.timeout.ms of the broker.",
@@ -317,8 +322,14 @@ def password_in(file: Path) -> str:
 
 
 def _hint(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name.upper(), known, n=1)
-    return f" Did you mean {near[0]}?" if near else " `loyalty settings` lists all settings."
+    # All names have the prefix in common, so each two of them are a little alike.
+    near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.75)
+    return f" Did you mean {near[0]}?" if near else " docs/reference/settings.md lists all settings."
+
+
+def _reason(error: ErrorDetails) -> str:
+    """The message of an error. Pydantic does not say how a duration is written."""
+    return error["msg"] + (". Write it as PT5S or P1DT12H" if error["type"] == "time_delta_parsing" else "")
 
 
 class SettingsError(ValueError):
@@ -340,6 +351,6 @@ def read_settings(**overrides: object) -> Settings:
         return Settings(**{name: value for name, value in overrides.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
         wrong = (
-            f"{prefix}{str(next(iter(item['loc']), 'API_HOST')).upper()}: {item['msg']}" for item in error.errors()
+            f"{prefix}{str(next(iter(item['loc']), 'API_HOST')).upper()}: {_reason(item)}" for item in error.errors()
         )
         raise SettingsError("; ".join(wrong)) from error

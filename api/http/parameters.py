@@ -53,6 +53,15 @@ async def refuse_unknown_parameters(request: Request) -> None:
         raise InvalidParameters(errors=[{"in": ["query", name], "reason": reason} for name in unknown])
 
 
+async def refuse_body(request: Request) -> None:
+    """Raise InvalidParameters for a body. Without this check its members would be ignored.
+
+    Some clients send ``{}`` with every POST, so it counts as no body.
+    """
+    if b"".join((await request.body()).split()) not in (b"", b"{}"):
+        raise InvalidParameters(errors=[{"in": ["body"], "reason": "must be empty, because this path takes no body"}])
+
+
 MinSequence = Annotated[
     int,
     Query(

@@ -328,9 +328,9 @@ class Stopping(Unavailable, code="stopping", title="The store is closed"):
     """This instance stops, or the partition has moved to another one. Repeat the request."""
 
 
-class Rebalancing(Unavailable, code="rebalancing", title="The partition moves", example={"partition": 2}):
-    """The group assigns partition {partition} to an instance, and no instance has a copy of it yet. Repeat the request
-    later.
+class Rebalancing(Unavailable, code="rebalancing", title="The partition has no owner now", example={"partition": 2}):
+    """No instance can confirm now that it owns partition {partition}: the partition moves to another instance, or Kafka
+    does not respond. Repeat the request later.
     """
 
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Header, Path, Request, Response
 from api.commands.service import CommandService, Decision, location_of
 from api.dependencies import CommandsDep
 from api.http import problems
-from api.http.parameters import Card, timeout_query
+from api.http.parameters import Card, refuse_body, timeout_query
 from api.http.problems import Problem
 from api.http.responses import SEQUENCE, json_response, text_headers
 from api.routing.peer_client import PeerResponse
@@ -151,13 +151,19 @@ _Decorator = Callable[[_Endpoint], _Endpoint]
 
 
 def _route(
-    method: str, path: str, scope: Scope, summary: str, done: HTTPStatus, *refusals: type[Problem]
+    method: str,
+    path: str,
+    scope: Scope,
+    summary: str,
+    done: HTTPStatus,
+    *refusals: type[Problem],
+    takes_body: bool = True,
 ) -> _Decorator:
     """Declare a route that executes a command and responds with the status ``done``."""
     return router.api_route(
         path,
         methods=[method],
-        dependencies=[needs(scope)],
+        dependencies=[needs(scope), *([] if takes_body else [Depends(refuse_body)])],
         summary=summary,
         response_model=Command,
         status_code=done,
@@ -197,6 +203,7 @@ def _ends_redemption(name: str, summary: str) -> _Decorator:
         problems.UnknownRedemption,
         problems.RedemptionPending,
         problems.RedemptionNotOpen,
+        takes_body=False,
     )
 
 
@@ -249,7 +256,7 @@ async def transfer(body: Transfer, command: CommandOfRequest) -> Response:
     return await command.response(events.Transfer, body.from_card, fields, **own)
 
 
-@_route("DELETE", "/customers/{card}", Scope.CUSTOMER_ERASE, "Erase a customer", HTTPStatus.OK)
+@_route("DELETE", "/customers/{card}", Scope.CUSTOMER_ERASE, "Erase a customer", HTTPStatus.OK, takes_body=False)
 async def erase(card: NamedCard, command: CommandOfRequest) -> Response:
     """Forget a customer: points, reservations, decisions. The erasure of an unknown card succeeds as well.
 
