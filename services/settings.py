@@ -152,6 +152,11 @@ class Settings(BaseSettings):
         "loopback addresses only. authenticated: callers with an API key or a token. anyone: everybody who reaches the "
         "port, for a network that something else protects.",
     )
+    api_key_file: Path | None = Field(
+        None,
+        description="File with the API key that `loyalty audit` sends to the API. It needs the scope balance:read and "
+        "no limits.",
+    )
     token_issuer: str | None = Field(
         None, description="Issuer (claim iss) whose bearer tokens the API accepts. Unset: it accepts API keys only."
     )
@@ -186,7 +191,8 @@ class Settings(BaseSettings):
     cors_origins: str = Field(
         "",
         pattern=r"^(https?://[^,\s/]+(,https?://[^,\s/]+)*)?$",
-        description="Origins of web pages that may call the API, separated by commas. Unset: none.",
+        description="Origins of web pages that may call the API, separated by commas, if api_access is authenticated. "
+        "Unset: none.",
     )
     state_dir: Path = Field(
         Path("var/state"), description="Folder of the local state stores of the API. Each process needs its own folder."
@@ -256,7 +262,7 @@ class Settings(BaseSettings):
             raise ValueError("LOYALTY_TOKEN_ISSUER, LOYALTY_TOKEN_AUDIENCE and LOYALTY_TOKEN_KEYS need each other")
         return keys
 
-    @field_validator("kafka_sasl_password_file", "kafka_ssl_ca_location")
+    @field_validator("kafka_sasl_password_file", "kafka_ssl_ca_location", "api_key_file")
     @classmethod
     def _require_readable(cls, file: Path | None) -> Path | None:
         if file is not None:

@@ -59,7 +59,7 @@ MinSequence = Annotated[
         alias="minSequence",
         ge=0,
         le=LARGEST_SEQUENCE,
-        description="Respond only with this sequence or a later one. A client can so read its own writes.",
+        description="Respond only with this sequence or a later one. So a client can read its own writes.",
     ),
     IsInteger,
 ]

@@ -175,41 +175,38 @@ def _route(
     Scope.POINTS_REDEEM,
     "Set points aside",
     HTTPStatus.CREATED,
+    problems.UnknownCustomer,
     problems.InsufficientPoints,
 )
 async def reserve(card: NamedCard, body: Redemption, command: CommandOfRequest) -> Response:
     """Begin a redemption: reserve points until it is captured or void, or until it lapses at ExpiresTime.
 
-    Capture and void take the RedemptionID of the response.
+    Capture and void take the RedemptionID of the response. A card without a balance is unknown, and gets no account.
     """
     fields = body.normalized()
     return await command.response(events.Reserve, card, fields, points=fields["points"])
 
 
-_END_PROBLEMS = (problems.UnknownRedemption, problems.RedemptionPending, problems.RedemptionNotOpen)
+def _ends_redemption(name: str, summary: str) -> _Decorator:
+    return _route(
+        "POST",
+        f"/redemptions/{{redemption}}/{name}",
+        Scope.POINTS_REDEEM,
+        summary,
+        HTTPStatus.OK,
+        problems.UnknownRedemption,
+        problems.RedemptionPending,
+        problems.RedemptionNotOpen,
+    )
 
 
-@_route(
-    "POST",
-    "/redemptions/{redemption}/capture",
-    Scope.POINTS_REDEEM,
-    "Spend what was set aside",
-    HTTPStatus.OK,
-    *_END_PROBLEMS,
-)
+@_ends_redemption("capture", "Spend what was set aside")
 async def capture(redemption: CommandId, command: CommandOfRequest) -> Response:
     """End a redemption and take its points. A redemption that was captured, made void or has lapsed is not open."""
     return await command.response(events.Capture, None, redemption_id=redemption)
 
 
-@_route(
-    "POST",
-    "/redemptions/{redemption}/void",
-    Scope.POINTS_REDEEM,
-    "Give back what was set aside",
-    HTTPStatus.OK,
-    *_END_PROBLEMS,
-)
+@_ends_redemption("void", "Give back what was set aside")
 async def void(redemption: CommandId, command: CommandOfRequest) -> Response:
     """End a redemption and free its points. Points that have expired meanwhile expire now."""
     return await command.response(events.Void, None, redemption_id=redemption)
@@ -237,13 +234,15 @@ async def adjust(card: NamedCard, body: Adjustment, command: CommandOfRequest) -
     Scope.POINTS_REDEEM,
     "Give points to another customer",
     HTTPStatus.CREATED,
+    problems.UnknownCustomer,
     problems.InsufficientPoints,
     problems.SameCustomer,
 )
 async def transfer(body: Transfer, command: CommandOfRequest) -> Response:
     """Move available points from one card to another. They keep the time at which they expire.
 
-    When the transfer is done, the points have left the sender. The receiver gets them a moment later, for certain.
+    When the transfer is done, the points have left the sender. The receiver gets them a moment later, for certain. A
+    sender without a balance is unknown, and gets no account.
     """
     fields = body.normalized()
     own = {"points": fields["points"], "counterparty": body.to_card}

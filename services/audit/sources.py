@@ -5,6 +5,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
@@ -14,7 +15,7 @@ from services.audit.facts import Source
 from services.codecs.records import notification_record
 from services.messaging.avro import encoder
 from services.messaging.schema_ids import SchemaIds
-from services.settings import Settings
+from services.settings import Settings, password_in
 from services.state_stores.catalogue import BALANCES
 
 _PAGE = 1_000
@@ -39,10 +40,16 @@ class Fact(NamedTuple):
     value: bytes
 
 
-def served_balances(url: str) -> Iterator[Fact]:
-    """All balances that the API at this URL serves. Raises UnreadableError."""
+def served_balances(url: str, key_file: Path | None = None) -> Iterator[Fact]:
+    """All balances that the API at this URL serves. Raises UnreadableError.
+
+    Args:
+        key_file: has the API key; None: the API needs no credentials.
+    """
     # The API is in the same network, so the proxy of the environment is not used.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    if key_file:
+        opener.addheaders.append(("Authorization", f"Bearer {password_in(key_file)}"))
     cursor = None
     while True:
         after = f"&cursor={cursor}" if cursor else ""
@@ -64,6 +71,8 @@ def _page(opener: urllib.request.OpenerDirector, url: str) -> dict[str, Any]:
             reason = f"partitions {page['missingPartitions']} are missing"
         except (OSError, ValueError, KeyError) as error:
             reason = str(error)
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
             if isinstance(error, urllib.error.HTTPError) and error.code < 500:  # noqa: PLR2004 - another attempt would fail too
                 raise UnreadableError(Source.BALANCE, f"{url}: {reason}") from error
         if time.monotonic() > deadline:
