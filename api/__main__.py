@@ -94,6 +94,7 @@ def _security(settings: Settings, keys: StateStore, url: str) -> Security:
         CallerLimits(settings.rate_limit, settings.most_requests_at_once),
         AuditLog(pseudonyms(settings.pseudonym_key_file)),
         settings.accept_unsigned_forwards,
+        tuple(filter(None, settings.cors_origins.split(","))),
     )
 
 

@@ -191,7 +191,8 @@ class Settings(BaseSettings):
     cors_origins: str = Field(
         "",
         pattern=r"^(https?://[^,\s/]+(,https?://[^,\s/]+)*)?$",
-        description="Origins of web pages that may call the API, separated by commas. Unset: none.",
+        description="Origins of web pages that may call the API, separated by commas, if api_access is authenticated. "
+        "Unset: none.",
     )
     state_dir: Path = Field(
         Path("var/state"), description="Folder of the local state stores of the API. Each process needs its own folder."

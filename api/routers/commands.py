@@ -187,30 +187,26 @@ async def reserve(card: NamedCard, body: Redemption, command: CommandOfRequest) 
     return await command.response(events.Reserve, card, fields, points=fields["points"])
 
 
-_END_PROBLEMS = (problems.UnknownRedemption, problems.RedemptionPending, problems.RedemptionNotOpen)
+def _ends_redemption(name: str, summary: str) -> _Decorator:
+    return _route(
+        "POST",
+        f"/redemptions/{{redemption}}/{name}",
+        Scope.POINTS_REDEEM,
+        summary,
+        HTTPStatus.OK,
+        problems.UnknownRedemption,
+        problems.RedemptionPending,
+        problems.RedemptionNotOpen,
+    )
 
 
-@_route(
-    "POST",
-    "/redemptions/{redemption}/capture",
-    Scope.POINTS_REDEEM,
-    "Spend what was set aside",
-    HTTPStatus.OK,
-    *_END_PROBLEMS,
-)
+@_ends_redemption("capture", "Spend what was set aside")
 async def capture(redemption: CommandId, command: CommandOfRequest) -> Response:
     """End a redemption and take its points. A redemption that was captured, made void or has lapsed is not open."""
     return await command.response(events.Capture, None, redemption_id=redemption)
 
 
-@_route(
-    "POST",
-    "/redemptions/{redemption}/void",
-    Scope.POINTS_REDEEM,
-    "Give back what was set aside",
-    HTTPStatus.OK,
-    *_END_PROBLEMS,
-)
+@_ends_redemption("void", "Give back what was set aside")
 async def void(redemption: CommandId, command: CommandOfRequest) -> Response:
     """End a redemption and free its points. Points that have expired meanwhile expire now."""
     return await command.response(events.Void, None, redemption_id=redemption)

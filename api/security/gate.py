@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.http.metrics import Metrics
@@ -44,6 +45,7 @@ class Security:
         accepts_unsigned_forwards: whether a request with Loyalty-Forwarded-To and the caller's own credentials counts
             as forwarded, although no instance has signed it. Release 0.1 forwards so. Such an instance may also read
             the report of this one.
+        cors_origins: the origins of web pages that may call the API.
     """
 
     keys: KnownKeys
@@ -52,6 +54,7 @@ class Security:
     limits: CallerLimits
     audit: AuditLog
     accepts_unsigned_forwards: bool = False
+    cors_origins: tuple[str, ...] = ()
 
     async def caller_of(self, scope: Scope) -> Caller:
         """The caller of an HTTP request. Raises Problem."""
@@ -84,6 +87,20 @@ class Security:
         if self.tokens is None:
             raise Unauthenticated("The text after Bearer is not an API key, and this API accepts no tokens")
         return self.tokens.known(text) or await self.tokens.verify(text)
+
+
+def guarded(app: ASGIApp, security: Security, metrics: Metrics) -> ASGIApp:
+    """The app behind the gate. Browsers ask which origins are allowed before they send credentials."""
+    gate = Gate(app, security, metrics)
+    if not security.cors_origins:
+        return gate
+    return CORSMiddleware(
+        gate,
+        allow_origins=security.cors_origins,
+        allow_methods=["GET", "POST", "DELETE"],
+        allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-None-Match"],
+        expose_headers=["ETag", "Location", "Retry-After"],
+    )
 
 
 class Gate:

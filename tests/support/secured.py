@@ -38,7 +38,13 @@ class SecuredGroup:
         self.keys.add(self._task)
 
     def security(
-        self, url: str, *, rate: str = "100000/second", at_once: int = 100, unsigned: bool = False
+        self,
+        url: str,
+        *,
+        rate: str = "100000/second",
+        at_once: int = 100,
+        unsigned: bool = False,
+        origins: tuple[str, ...] = (),
     ) -> Security:
         """The security of the instance at a URL."""
         return Security(
@@ -48,6 +54,7 @@ class SecuredGroup:
             CallerLimits(rate, at_once),
             AuditLog(PSEUDONYMS),
             unsigned,
+            origins,
         )
 
     def publish(self, key: ApiKey) -> None:

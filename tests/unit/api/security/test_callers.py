@@ -139,6 +139,26 @@ def test_probes_are_public_and_responses_have_security_headers(instance: Instanc
     assert all("access-control-allow-origin" not in each.headers for each in answers)
 
 
+def test_web_pages_of_named_origins_only_may_call(secured: SecuredGroup) -> None:
+    """A browser may send credentials from the origin of the setting, and from no other one."""
+    url = "http://one:8080"
+    instance = Instance(url, secured.security(url, origins=("https://app.example",)))
+    instance.own_everything()
+    wanted = {"Access-Control-Request-Method": "GET", "Access-Control-Request-Headers": "authorization"}
+    key = bearer(secured.key(Scope.BALANCE_READ).text)
+    with TestClient(instance.app) as client:
+        for origin, status, allowed in (
+            ("https://app.example", 200, "https://app.example"),
+            ("https://evil.example", 400, None),
+        ):
+            asked = client.options("/v1/customers/A/balance", headers={"Origin": origin, **wanted})
+            read = client.get("/v1/customers/A/balance", headers={"Origin": origin, **key})
+            assert status == asked.status_code
+            assert allowed == read.headers.get("access-control-allow-origin")
+            assert 404 == read.status_code
+        assert 401 == client.get("/v1/customers/A/balance", headers={"Origin": "https://app.example"}).status_code
+
+
 def test_a_revocation_counts_at_once(instance: Instance, secured: SecuredGroup) -> None:
     """A key works until its record says that it is revoked. A key of the old record stays refused."""
     text, key = secured.key(Scope.BALANCE_READ)
@@ -252,6 +272,7 @@ def test_the_actor_is_the_caller(secured: SecuredGroup, instance: Instance) -> N
 
 def test_commands_and_exports_are_audited_without_cards(secured: SecuredGroup, instance: Instance) -> None:
     """One line for each command, export and refusal, with actor, route, status and a pseudonym. Reads have no line."""
+    instance.write(*balance("A b"))
     token = secured.issuer.token("balance:read points:redeem", card="A b")
     headers = {**bearer(token), "Idempotency-Key": "k"}
     with TestClient(instance.app, raise_server_exceptions=False) as client, capture_logs() as logs:
