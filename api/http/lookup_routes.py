@@ -118,7 +118,9 @@ class _LookupRoute:
 
     def __init__(self, route: APIRoute, dependencies: Dependencies) -> None:
         self.path = route.path
-        self.permissions = [each.dependency for each in route.dependencies if each.dependency]
+        # Without credentials every caller has every permission, and the check would only take time.
+        required = route.dependencies if dependencies.security else ()
+        self.permissions = [each.dependency for each in required if each.dependency]
         self._route = route
         self._match = route.path_regex.match
         self.endpoint: Callable[..., Awaitable[Response]] = route.endpoint

@@ -30,4 +30,4 @@ class AuditLog:
         subject = dict(scope.get("path_params", {}))
         if "card" in subject:
             subject = {"customer": self._pseudonyms.of(subject["card"])}
-        log.info("audit", actor=caller.name, action=f"{scope['method']} {route}", status=status, **subject)
+        log.info("audit", actor=caller.name, action=f"{scope['method']} {route}", status=int(status), **subject)

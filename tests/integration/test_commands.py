@@ -21,6 +21,7 @@ from services.commands.log import KafkaCommandLog, mark_of
 from services.domain.events import Purchase
 from services.messaging.administration import create_topics
 from services.settings import Settings
+from services.status import status_of
 from tests.support.builders import problem_type
 from tests.support.kafka import headers_of, read_all, records_of
 from tests.support.loyalty_query import Accounts, KafkaLoyaltyQuery
@@ -137,6 +138,28 @@ def test_every_instance_runs_a_command_exactly_once(
     marks = [each for each in records_of(settings, topics.LOYALTY_DECISIONS) if each["Sequence"] == 1]
     assert sorted(identities) == sorted(each["CommandID"] for each in marks)
     assert not [log for log in tmp_path.glob("*.log") if CARD in log.read_text()]
+
+
+def test_the_status_shows_the_instances_and_the_records_of_the_topics(
+    start: Callable[[str], ApiProcess], decider: KafkaLoyaltyQuery, settings: Settings
+) -> None:
+    """Two real instances share the partitions; a part that does not run is named; Kafka has one balance."""
+    earn(decider, "25.00")
+    instances = [start(name) for name in "ab"]
+    wait_until_shared(instances)
+
+    found = status_of(settings, {"api": instances[0].url, "pipeline": "http://127.0.0.1:1"})
+
+    assert [True, True, False] == [part.problem is None for part in found.parts]
+    assert {each.url for each in instances} == {each["url"] for each in found.instances}
+    active = [
+        copy["partition"]
+        for each in found.instances
+        for copy in each["partitions"]
+        if (copy["store"], copy["role"]) == ("decisions", "active")
+    ]
+    assert [0, 1, 2] == sorted(active)
+    assert (1, 0) == (found.records["loyalty-balances"], found.dead_letters)
 
 
 def test_parallel_commands_never_overspend(start: Callable[[str], ApiProcess], decider: KafkaLoyaltyQuery) -> None:

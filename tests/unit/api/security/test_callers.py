@@ -272,6 +272,7 @@ def test_the_actor_is_the_caller(secured: SecuredGroup, instance: Instance) -> N
 
 def test_commands_and_exports_are_audited_without_cards(secured: SecuredGroup, instance: Instance) -> None:
     """One line for each command, export and refusal, with actor, route, status and a pseudonym. Reads have no line."""
+    instance.write(*balance("A b"))
     token = secured.issuer.token("balance:read points:redeem", card="A b")
     headers = {**bearer(token), "Idempotency-Key": "k"}
     with TestClient(instance.app, raise_server_exceptions=False) as client, capture_logs() as logs:
