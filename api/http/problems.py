@@ -198,7 +198,7 @@ class BodyTooLarge(
 class NotJson(
     Problem, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE, code="not-json", title="The body is not declared as JSON"
 ):
-    """A body needs the header Content-Type. Send the body as JSON, with Content-Type: application/json."""
+    """The header Content-Type of a body must be application/json. Send the body as JSON with this header."""
 
 
 BODY_PROBLEMS = (UnreadableBody, NotJson, BodyTooLarge)
@@ -413,11 +413,11 @@ class OwnerUnreachable(
     retry_after=1,
     example={"partition": 2, "tried": ["http://10.0.0.7:8080"]},
 ):
-    """{tried} hold partition {partition}. The connection failed. Repeat the request later."""
+    """No instance with partition {partition} accepted the request: {tried}. Repeat the request later."""
 
 
 class OwnerTimeout(OwnerUnreachable, status=HTTPStatus.GATEWAY_TIMEOUT, code="owner-timeout"):
-    """{tried} hold partition {partition}. There was no response in time. Repeat the request later."""
+    """The instances with partition {partition} did not respond in time: {tried}. Repeat the request later."""
 
 
 class InternalError(
