@@ -198,7 +198,7 @@ class BodyTooLarge(
 class NotJson(
     Problem, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE, code="not-json", title="The body is not declared as JSON"
 ):
-    """The header Content-Type of a body must be application/json. Send the body as JSON with this header."""
+    """The body is not declared as JSON. Send the body as JSON, with the header Content-Type: application/json."""
 
 
 BODY_PROBLEMS = (UnreadableBody, NotJson, BodyTooLarge)
