@@ -12,6 +12,7 @@ from http import HTTPStatus
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.http import documentation
 from api.http.metrics import Metrics
 from api.http.problems import Problem
 from api.routing.peer_client import FORWARDED_TO, REPORT_PATH
@@ -23,7 +24,7 @@ from api.security.limits import CallerLimits
 from api.security.problems import ForwardRefused, Unauthenticated
 from api.security.tokens import TokenVerifier
 
-PUBLIC_PATHS = frozenset({"/livez", "/readyz", "/docs", "/openapi.json"})
+PUBLIC_PATHS = frozenset({"/livez", "/readyz", "/openapi.json"}) | documentation.PATHS
 """Paths of GET and HEAD requests without credentials: probes, and the description of the API."""
 
 _BEARER = "bearer "
