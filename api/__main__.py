@@ -16,13 +16,14 @@ from api.app import create_app
 from api.dependencies import Dependencies
 from api.http.metrics import Metrics
 from api.http.problems import UnreadableRequest
-from api.security.audit import AuditLog
+from api.security.audit import RequestAudit
 from api.security.gate import Security
 from api.security.hops import Hops, InstanceSecretError, InstanceSecrets
 from api.security.issuer_keys import IssuerKeys
 from api.security.known_keys import KnownKeys
 from api.security.limits import CallerLimits
 from api.security.tokens import TokenVerifier
+from services.audit_trail import KafkaAuditTrail
 from services.commands.log import KafkaCommandLog
 from services.interactive_queries.assignment import GroupAssignment
 from services.interactive_queries.local import LocalInstance
@@ -79,11 +80,11 @@ def build_app(settings: Settings, directory: StateDirectory, membership: GroupMe
     )
     local = LocalInstance(LocalStores(stores, materialiser, waiters), membership, settings)
     command_log, ledger = KafkaCommandLog(settings), LedgerQueries(settings.ledger_url)
-    security = _security(settings, api_keys[catalogue.API_KEYS], membership.url) if api_keys else None
+    security = _security(settings, api_keys[catalogue.API_KEYS], membership.url, metrics) if api_keys else None
     return create_app(Dependencies(local, reports, metrics, command_log, default_programme(settings), ledger, security))
 
 
-def _security(settings: Settings, keys: StateStore, url: str) -> Security:
+def _security(settings: Settings, keys: StateStore, url: str, metrics: Metrics) -> Security:
     tokens = None
     if settings.token_issuer and settings.token_audience and settings.token_keys:
         tokens = TokenVerifier(settings.token_issuer, settings.token_audience, IssuerKeys(settings.token_keys))
@@ -92,7 +93,11 @@ def _security(settings: Settings, keys: StateStore, url: str) -> Security:
         tokens,
         Hops(url, InstanceSecrets(settings.instance_secret_file)),
         CallerLimits(settings.rate_limit, settings.most_requests_at_once),
-        AuditLog(pseudonyms(settings.pseudonym_key_file)),
+        RequestAudit(
+            url,
+            pseudonyms(settings.pseudonym_key_file),
+            KafkaAuditTrail(settings, metrics.lost_audit_records.inc),
+        ),
         settings.accept_unsigned_forwards,
         tuple(filter(None, settings.cors_origins.split(","))),
     )

@@ -15,6 +15,7 @@ from services.cli import (
     schemas,
     status,
     stores,
+    trail,
 )
 
 app = typer.Typer(
@@ -40,5 +41,6 @@ app.command("export", context_settings=processes.FORWARD_OPTIONS)(processes.expo
 app.command("archive", context_settings=processes.FORWARD_OPTIONS)(processes.archive)
 app.command("status")(status.status)
 app.command("audit")(audit.audit)
+app.command("trail")(trail.trail)
 app.command("rebuild")(audit.rebuild)
 app.command("webhooks")(processes.webhooks)

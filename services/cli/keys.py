@@ -10,6 +10,7 @@ import typer
 
 from services.api_keys.keys import ApiKey, Scope, new_key
 from services.api_keys.topic import publish_key, read_keys
+from services.audit_trail import audited
 from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop, table
 from services.domain.formats import to_datetime
 from services.messaging.avro import UndecodableError
@@ -38,19 +39,20 @@ def create(
     if not name.strip() or len(name) > _LONGEST_NAME:
         stop(f"NAME must have 1 to {_LONGEST_NAME} characters and must not be blank", MISUSED)
     valid_for = timedelta(days=days) // timedelta(milliseconds=1)
-    made = new_key(name, scope, store or [], _now(), valid_for)
+    made, settings = new_key(name, scope, store or [], _now(), valid_for), read_settings()
     with clear_errors():
         # The file comes first: a key that nobody can read would stay in the topic.
         if file:
             with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as out:
                 out.write(made.text + "\n")
-        publish_key(made.key, read_settings())
-    report(
-        {**_json(made.key), "key": None if file else made.text},
-        f"{made.key.key_id} expires {_iso(made.key.expires_time)}",
-        f"written to {file}" if file else made.text,
-        as_json=as_json,
-    )
+        with audited("loyalty keys create", settings, key=made.key.key_id, scopes=" ".join(sorted(scope))):
+            publish_key(made.key, settings)
+            report(
+                {**_json(made.key), "key": None if file else made.text},
+                f"{made.key.key_id} expires {_iso(made.key.expires_time)}",
+                f"written to {file}" if file else made.text,
+                as_json=as_json,
+            )
 
 
 @app.command("list")
@@ -84,7 +86,7 @@ def revoke(
         stop(f"no key has the id {', '.join(unknown)}; nothing was revoked. `loyalty keys list` shows the ids", MISUSED)
     settings = read_settings()
     revoked = [keys[key_id].revoked(_now()) for key_id in dict.fromkeys(key_ids)]
-    with clear_errors():
+    with clear_errors(), audited("loyalty keys revoke", settings, keys=" ".join(key.key_id for key in revoked)):
         for key in revoked:
             publish_key(key, settings)
     text = f"revoked: {', '.join(key.key_id for key in revoked)}"

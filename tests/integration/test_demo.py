@@ -87,6 +87,9 @@ def test_every_result_of_recorded_invoices_agrees(tmp_path: Path) -> None:
     }
     assert expected == {name: report[name] for name in expected}
     assert report["latency_p50_ms"] > 0
+    shown = [output, *(each.read_text(encoding="utf-8") for each in (tmp_path / "var").rglob("*.log"))]
+    assert len(shown) > 2
+    assert [] == [text for text in shown for each in lines if str(each["CustomerCardNo"]) in text]
     assert _of(tmp_path / "var") == []
 
 

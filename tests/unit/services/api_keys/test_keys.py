@@ -1,5 +1,6 @@
 """API keys, and `loyalty keys` with wrong input. tests/integration/test_store_queries.py has the tests with Kafka."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,6 +85,7 @@ def test_the_file_of_a_key_is_private(tmp_path: Path, monkeypatch: pytest.Monkey
     """Only its owner can read the file, and the key is not printed."""
     published: list[ApiKey] = []
     monkeypatch.setattr("services.cli.keys.publish_key", lambda key, _: published.append(key))
+    monkeypatch.setattr("services.cli.keys.audited", lambda *_, **__: nullcontext())
     file = tmp_path / "key"
 
     result = loyalty("create", "till", "--scope", "operate", "--store", "STR1", "--days", "2", "--file", str(file))
