@@ -8,14 +8,12 @@ from types import FrameType
 from typing import Annotated
 
 import typer
-import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from api.app import create_app
 from api.dependencies import Dependencies
 from api.http.metrics import Metrics
-from api.http.problems import UnreadableRequest
+from api.http.server import server_of
 from api.security.audit import RequestAudit
 from api.security.gate import Security
 from api.security.hops import Hops, InstanceSecretError, InstanceSecrets
@@ -43,22 +41,18 @@ from services.state_stores.memory import open_memory
 from services.state_stores.rocksdb import StateDirectory, StateDirectoryInUseError, rocksdb_options
 from services.state_stores.store import LocalStores, StateStore, state_stores
 from services.state_stores.waiters import SequenceWaiters
+from services.tls import Certificate, certificate_of, client_context
 
 # Requests in flight may take this long after SIGTERM. Longer long polls are cut off.
 _GRACE_SECONDS = 5
 
 
-class ProblemProtocol(HttpToolsProtocol):
-    """HTTP/1.1 of uvicorn. Bytes that are no request get a problem, too."""
-
-    def send_400_response(self, msg: str) -> None:
-        response = UnreadableRequest().response()
-        lines = [b"%s: %s\r\n" % header for header in (*response.raw_headers, (b"connection", b"close"))]
-        self.transport.write(b"HTTP/1.1 400 Bad Request\r\n%s\r\n%s" % (b"".join(lines), response.body))
-        self.transport.close()
-
-
-def build_app(settings: Settings, directory: StateDirectory, membership: GroupMembership) -> FastAPI:
+def build_app(
+    settings: Settings,
+    directory: StateDirectory,
+    membership: GroupMembership,
+    certificate: Certificate | None = None,
+) -> FastAPI:
     """Compose the app from stores that follow the changelogs in Kafka and from the group of instances."""
     metrics, waiters, reports = Metrics(), SequenceWaiters(), PeerReports()
     ids = schema_ids(settings)
@@ -81,7 +75,10 @@ def build_app(settings: Settings, directory: StateDirectory, membership: GroupMe
     local = LocalInstance(LocalStores(stores, materialiser, waiters), membership, settings)
     command_log, ledger = KafkaCommandLog(settings), LedgerQueries(settings.ledger_url)
     security = _security(settings, api_keys[catalogue.API_KEYS], membership.url, metrics) if api_keys else None
-    return create_app(Dependencies(local, reports, metrics, command_log, default_programme(settings), ledger, security))
+    tls = client_context(settings, certificate)
+    return create_app(
+        Dependencies(local, reports, metrics, command_log, default_programme(settings), ledger, security, tls)
+    )
 
 
 def _security(settings: Settings, keys: StateStore, url: str, metrics: Metrics) -> Security:
@@ -114,23 +111,11 @@ def serve(settings: Settings) -> None:
     require_writable(settings.state_dir, "LOYALTY_STATE_DIR")
     directory = StateDirectory(settings.state_dir)
     membership = GroupMembership(settings, settings.advertised_url)
-    app = build_app(settings, directory, membership)
+    certificate = certificate_of(settings)
+    app = build_app(settings, directory, membership, certificate)
     # All present objects live until the end. The garbage collector need not examine them again and again.
     gc.freeze()
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            host=settings.api_host,
-            port=settings.api_port,
-            loop="uvloop",
-            http=ProblemProtocol,
-            # Paths contain card numbers, and writing a line costs more than serving a lookup.
-            access_log=False,
-            log_config=None,
-            timeout_graceful_shutdown=_GRACE_SECONDS,
-            server_header=False,
-        )
-    )
+    server = server_of(app, settings, certificate, _GRACE_SECONDS)
 
     def stop(_: int, __: FrameType | None) -> None:
         # Leave the group first: the peers take over while this instance finishes its requests.

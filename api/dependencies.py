@@ -1,5 +1,6 @@
 """The dependencies of the routers. FastAPI injects them."""
 
+from ssl import SSLContext
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
@@ -31,6 +32,7 @@ class Dependencies:
         version_0: the programme before any version is published.
         ledger: None if this app has no ledger.
         security: None if callers need no credentials.
+        tls: how this app proves to peers who it is, and whom it trusts; None: by the authorities of the system.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - what an app consists of
@@ -42,6 +44,7 @@ class Dependencies:
         version_0: Programme | None = None,
         ledger: LedgerQueries | None = None,
         security: Security | None = None,
+        tls: SSLContext | None = None,
     ) -> None:
         self.local = local
         self.reports = reports
@@ -50,7 +53,7 @@ class Dependencies:
         self.stores = local.stores
         self.locator = Locator(local, reports)
         self.security = security
-        self.peers = PeerClient(reports, security.hops if security else None)
+        self.peers = PeerClient(reports, security.hops if security else None, tls)
         self.lookup = Lookup(local, self.locator, self.peers, metrics)
         self.scatter_gather = ScatterGather(local, self.locator, self.peers)
         owner_only = OwnerOnly(local, self.locator, self.peers)

@@ -18,6 +18,7 @@ from services.messaging import clients
 from services.messaging.publishing import PublishError
 from services.messaging.topic_reader import watermarks_of
 from services.settings import Settings
+from services.tls import client_context
 
 _SECONDS = 3.0
 """The time for the answer of one process."""
@@ -82,7 +83,7 @@ def status_of(settings: Settings, urls: Mapping[str, str]) -> Status:
     parts = [Part("kafka", settings.kafka_bootstrap_servers, kafka_problem)]
     samples: list[Sample] = []
     # Only the API receives the key.
-    openers = dict.fromkeys(urls, opener(None)) | {"api": opener(settings.api_key_file)}
+    openers = dict.fromkeys(urls, opener(None)) | {"api": opener(settings.api_key_file, client_context(settings))}
     for name, url in urls.items():
         try:
             found = list(_samples(openers[name], url))

@@ -12,7 +12,9 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
+from infra.local.ports import HOST
 from infra.local.stack import environment_of
+from infra.security.certificates import Authority
 from schemas.topics import STORE_SALES, Topic
 from services.api_keys.keys import Scope, key_id_of
 from services.cli import app
@@ -148,7 +150,9 @@ def test_every_instance_has_the_published_stores(settings: Settings, tmp_path: P
 def test_instances_know_every_key_and_trust_each_other_only(
     changelog: BalanceWriter, settings: Settings, tmp_path: Path
 ) -> None:
-    """A key works on each instance, also for forwarded cards, until it is revoked. The audit trail says who did what.
+    """A key works on each instance, also for forwarded cards, until it is revoked. Instances use mutual TLS.
+
+    The audit trail says who did what.
 
     No log, metric, error and no record of the trail has a key, a secret or a card.
     """
@@ -158,7 +162,17 @@ def test_instances_know_every_key_and_trust_each_other_only(
     made = loyalty(settings, "keys", "create", "till 7", "--scope", "balance:read", "--json")
     clerk = loyalty(settings, "keys", "create", "clerk", *CLERK, "--json")["key"]
     operator = loyalty(settings, "keys", "create", "operator", "--scope", "operate", "--json")["key"]
-    secured = {"api_access": "authenticated", "instance_secret_file": tmp_path / "instance.secret"}
+    authority, ca, certificate = Authority.new(), tmp_path / "ca.pem", tmp_path / "instance.pem"
+    ca.write_bytes(authority.certificate_pem())
+    certificate.write_bytes(authority.broker_pem([HOST]))
+    secured = {
+        "api_access": "authenticated",
+        "instance_secret_file": tmp_path / "instance.secret",
+        "api_certificate_file": certificate,
+        "api_certificate_key_file": certificate,
+        "api_ca_file": ca,
+        "api_client_ca_file": ca,
+    }
     with start(settings, tmp_path, "one", **secured) as one, start(settings, tmp_path, "two", **secured) as two:
         for api in (one, two):
             api.wait_until_ready()
@@ -198,9 +212,9 @@ def errors_of(api: ApiProcess, key: str, cards: list[str]) -> list[str]:
     path, body = f"/v1/customers/{one}/redemptions?timeout=0", {"points": "1"}
     wrong: list[tuple[str, str, Any]] = [
         ("POST", path, {"points": one}),
-        ("POST", path, {**body, one: one}),
+        ("POST", path, {**body, "card": one}),
         ("POST", f"{path}&card={one}", body),
-        ("POST", "/v1/transfers?timeout=0", {"from": one, "to": one, "points": "1", one: other}),
+        ("POST", "/v1/transfers?timeout=0", {"from": one, "to": one, "points": "1", "card": other}),
         ("POST", f"/v1/redemptions/{one}/void?timeout=0", None),
         ("POST", "/v1/simulate", {"CustomerCardNo": one, "TotalAmount": one}),
         ("POST", "/v1/stores/customer-balances/keys", {"keys": one}),
