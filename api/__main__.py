@@ -3,6 +3,7 @@
 import gc
 import signal
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -36,6 +37,7 @@ from services.pseudonyms import PseudonymKeyError, pseudonyms
 from services.settings import Settings, SettingsError, read_settings
 from services.start_up import StartUpError, require_port, require_writable
 from services.state_stores import catalogue
+from services.state_stores.history import read_key
 from services.state_stores.materialiser import Materialiser
 from services.state_stores.memory import open_memory
 from services.state_stores.rocksdb import StateDirectory, StateDirectoryInUseError, rocksdb_options
@@ -75,9 +77,19 @@ def build_app(
     local = LocalInstance(LocalStores(stores, materialiser, waiters), membership, settings)
     command_log, ledger = KafkaCommandLog(settings), LedgerQueries(settings.ledger_url)
     security = _security(settings, api_keys[catalogue.API_KEYS], membership.url, metrics) if api_keys else None
-    tls = client_context(settings, certificate)
     return create_app(
-        Dependencies(local, reports, metrics, command_log, default_programme(settings), ledger, security, tls)
+        Dependencies(
+            local,
+            reports,
+            metrics,
+            command_log,
+            default_programme(settings),
+            ledger,
+            security,
+            partial(read_key, settings),
+            settings.most_event_streams,
+            client_context(settings, certificate),
+        )
     )
 
 
@@ -120,6 +132,7 @@ def serve(settings: Settings) -> None:
     def stop(_: int, __: FrameType | None) -> None:
         # Leave the group first: the peers take over while this instance finishes its requests.
         membership.begin_to_leave()
+        app.state.dependencies.streams.close()
         server.should_exit = True
 
     # uvicorn raises the handled signals again when it has stopped. Without our handlers they would kill the process.

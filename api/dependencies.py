@@ -7,6 +7,8 @@ from fastapi import Depends, Request
 
 from api.commands.service import CommandService
 from api.current_programme import CurrentProgramme
+from api.events.balances import BalanceEvents, History
+from api.events.streams import EventStreams
 from api.http import problems
 from api.http.metrics import Metrics
 from api.http.parameters import StoreName
@@ -32,6 +34,8 @@ class Dependencies:
         version_0: the programme before any version is published.
         ledger: None if this app has no ledger.
         security: None if callers need no credentials.
+        history: reads the past of a changelog; None if it cannot be read.
+        most_event_streams: how many event streams one caller may have open.
         tls: how this app proves to peers who it is, and whom it trusts; None: by the authorities of the system.
     """
 
@@ -44,6 +48,8 @@ class Dependencies:
         version_0: Programme | None = None,
         ledger: LedgerQueries | None = None,
         security: Security | None = None,
+        history: History | None = None,
+        most_event_streams: int = 100,
         tls: SSLContext | None = None,
     ) -> None:
         self.local = local
@@ -56,6 +62,8 @@ class Dependencies:
         self.peers = PeerClient(reports, security.hops if security else None, tls)
         self.lookup = Lookup(local, self.locator, self.peers, metrics)
         self.scatter_gather = ScatterGather(local, self.locator, self.peers)
+        self.streams = EventStreams(most_event_streams)
+        self.balance_events = BalanceEvents(local, self.locator, self.peers, self.lookup, self.streams, history)
         owner_only = OwnerOnly(local, self.locator, self.peers)
         self.commands = CommandService(self.stores, self.lookup, owner_only, command_log)
         self.programme = CurrentProgramme(self.stores.by_name[catalogue.PROGRAMMES], version_0 or Programme())
@@ -73,6 +81,7 @@ class Part:
         return getattr(request.app.state.dependencies, self.name)
 
 
+BalanceEventsDep = Annotated[BalanceEvents, Depends(Part("balance_events"))]
 CommandsDep = Annotated[CommandService, Depends(Part("commands"))]
 LedgerDep = Annotated[LedgerQueries | None, Depends(Part("ledger"))]
 LocalDep = Annotated[LocalInstance, Depends(Part("local"))]

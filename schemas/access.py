@@ -86,7 +86,7 @@ SERVICES = (
     Service(
         "auditor",
         reads=ALL,
-        groups=("loyalty-audit", "loyalty-audit-trail", "loyalty-demo", "loyalty-programmes"),
+        groups=("loyalty-audit", "loyalty-audit-trail", "loyalty-demo", "loyalty-programmes", "loyalty-sql"),
     ),
 )
 

@@ -217,6 +217,9 @@ class Settings(BaseSettings):
         description="How many requests of one caller an instance has in work at once, long polls included, if "
         "api_access is authenticated.",
     )
+    most_event_streams: PositiveInt = Field(
+        100, description="How many event streams one caller may have open on one instance of the API."
+    )
     cors_origins: str = Field(
         "",
         pattern=r"^(https?://[^,\s/]+(,https?://[^,\s/]+)*)?$",
@@ -259,6 +262,12 @@ class Settings(BaseSettings):
         description="File with the key of the pseudonyms: 32 random bytes. A missing file is created. Keep "
         "it apart from the "
         "data.",
+    )
+
+    customer_key_file: Path | None = Field(
+        None,
+        description="File with the key of the customer keys in the SQL table customer_line_items: 32 random bytes. A "
+        "missing file is created. Unset: the table cannot be read.",
     )
 
     webhooks_file: Path = Field(Path("webhooks.yaml"), description="File with the endpoints of `loyalty webhooks`.")

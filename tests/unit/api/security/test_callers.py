@@ -57,9 +57,11 @@ NEEDED = {
     "DELETE /v1/customers/{card}": {Scope.CUSTOMER_ERASE},
     "redemptions": {Scope.POINTS_REDEEM},
     "transfers": {Scope.POINTS_REDEEM},
-    "commands": {Scope.BALANCE_READ, Scope.POINTS_REDEEM, Scope.POINTS_ADJUST, Scope.CUSTOMER_ERASE},
+    "commands": {*Scope} - {Scope.LEDGER_READ, Scope.OPERATE},
     "simulate": {Scope.BALANCE_READ},
     "stores": {Scope.BALANCE_READ, Scope.OPERATE},
+    "POST /v1/customers/{card}/block": {Scope.CARD_MANAGE},
+    "POST /v1/customers/{card}/unblock": {Scope.CARD_MANAGE},
     "instances": {Scope.OPERATE},
     "GET /metrics": {Scope.OPERATE},
 }
