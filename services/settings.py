@@ -191,6 +191,9 @@ class Settings(BaseSettings):
         description="How many requests of one caller an instance has in work at once, long polls included, if "
         "api_access is authenticated.",
     )
+    most_event_streams: PositiveInt = Field(
+        100, description="How many event streams one caller may have open on one instance of the API."
+    )
     cors_origins: str = Field(
         "",
         pattern=r"^(https?://[^,\s/]+(,https?://[^,\s/]+)*)?$",

@@ -68,5 +68,5 @@ def kind_in_words(kind: Column) -> Column:
         .when(kind.startswith("ARRAY"), F.lit("a list"))
         .when(kind.startswith("OBJECT"), F.lit("an object"))
         .when(kind.rlike(f"^({_WHOLE})$"), F.lit("a whole number"))
-        .when(kind.isNotNull(), F.lit("a number with a point, an exponent or 39 digits"))
+        .when(kind.isNotNull(), F.lit("a number with a point, an exponent or more than 38 digits"))
     )

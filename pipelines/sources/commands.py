@@ -18,7 +18,7 @@ _LONGEST_TEXTS = {
     "Actor": LONGEST_TEXT,
     "Reason": LONGEST_REASON,
 }
-_KINDS = ("reserve", "capture", "void", "adjust", "transfer", "receive", "erase")
+_KINDS = ("reserve", "capture", "void", "adjust", "transfer", "receive", "block", "unblock", "erase")
 
 
 def check_commands(records: DataFrame, ids: SchemaIds) -> DataFrame:

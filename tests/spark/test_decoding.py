@@ -121,13 +121,13 @@ def test_unreadable_values_have_a_reason(spark):
             "CreatedTime is out of range: it must be from -9,223,372,036,854,775,808 to 9,223,372,036,854,775,807"
         ),
         f'{FITTING}"CreatedTime": 1e30}}'.encode(): (
-            "CreatedTime is a number with a point, an exponent or 39 digits, and must be a whole number"
+            "CreatedTime is a number with a point, an exponent or more than 38 digits, and must be a whole number"
         ),
         f'{FITTING}"InvoiceLineItems": [{{"ItemQty": {10**30}}}]}}'.encode(): (
             "InvoiceLineItems[].ItemQty is out of range: it must be from -2,147,483,648 to 2,147,483,647"
         ),
         f'{FITTING}"NumberOfItems": {10**50}}}'.encode(): (
-            "NumberOfItems is a number with a point, an exponent or 39 digits, and must be a whole number"
+            "NumberOfItems is a number with a point, an exponent or more than 38 digits, and must be a whole number"
         ),
         f'{FITTING}"InvoiceLineItems": [{{"TotalValue": 1e300}}]}}'.encode(): (
             "InvoiceLineItems[].TotalValue is too large: it must be less than 100,000,000,000"
@@ -159,12 +159,12 @@ MISFITS = {
         '["5003"]': "a list",
         '{"no": "5003"}': "an object",
         "false": "true or false",
-        "1.5": "a number with a point, an exponent or 39 digits",
+        "1.5": "a number with a point, an exponent or more than 38 digits",
     },
     "InvoiceNumber": {
         "true": "true or false",
-        "1.5": "a number with a point, an exponent or 39 digits",
-        "1e3": "a number with a point, an exponent or 39 digits",
+        "1.5": "a number with a point, an exponent or more than 38 digits",
+        "1e3": "a number with a point, an exponent or more than 38 digits",
     },
     "StoreID": {'["STR1"]': "a list"},
 }
