@@ -238,6 +238,12 @@ class Settings(BaseSettings):
         "data.",
     )
 
+    customer_key_file: Path | None = Field(
+        None,
+        description="File with the key of the customer keys in the SQL table customer_line_items: 32 random bytes. A "
+        "missing file is created. Unset: the table cannot be read.",
+    )
+
     webhooks_file: Path = Field(Path("webhooks.yaml"), description="File with the endpoints of `loyalty webhooks`.")
     webhooks_metrics_port: Port = Field(9110, description="Port of the metrics of `loyalty webhooks`, on metrics_host.")
 
