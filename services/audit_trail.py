@@ -53,8 +53,12 @@ def audit_record(
         "Outcome": outcome,
         "Source": source,
         "Customer": customer,
-        "Details": dict(details or {}),
+        "Details": [{"Name": name, "Value": value} for name, value in (details or {}).items()],
     }
+
+
+def details_of(record: Record) -> dict[str, str]:
+    return {each["Name"]: each["Value"] for each in record["Details"]}
 
 
 class AuditTrail(Protocol):

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from services.audit_trail import read_trail
+from services.audit_trail import details_of, read_trail
 from services.cli.output import AsJson, clear_errors, read_settings, report, seconds_text, stop, table
 from services.messaging.avro import Record, UndecodableError
 
@@ -36,7 +36,7 @@ def trail(
             each["Action"],
             each["Outcome"],
             each["Customer"],
-            " ".join(f"{name}={value}" for name, value in each["Details"].items()),
+            " ".join(f"{name}={value}" for name, value in details_of(each).items()),
         )
         for each in records
     )

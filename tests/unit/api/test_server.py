@@ -197,9 +197,7 @@ def test_a_new_certificate_is_used_without_a_refusal(tmp_path: Path) -> None:
         assert second == serial_of(settings)
 
 
-@pytest.mark.parametrize(
-    "wrong", ["api_certificate_file", "api_certificate_key_file", "api_ca_file", "api_client_ca_file"]
-)
+@pytest.mark.parametrize("wrong", ["certificate", "certificate_key", "ca", "client_ca"])
 def test_files_without_certificates_are_named(tmp_path: Path, wrong: str) -> None:
     """The error says which file is wrong, before the server starts."""
     certificates = Certificates(tmp_path)

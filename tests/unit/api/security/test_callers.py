@@ -29,6 +29,7 @@ from api.security.gate import PUBLIC_PATHS
 from api.security.hops import HOP, HopRequest, Hops, InstanceSecrets
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_DECISIONS, STORES, Topic
 from services.api_keys.keys import Scope
+from services.audit_trail import details_of
 from services.commands.identity import command_id
 from services.commands.log import mark_of
 from services.ledger.queries import LedgerQueries
@@ -394,7 +395,7 @@ def test_commands_and_exports_are_audited_without_cards(secured: SecuredGroup, i
         for of_customer in [{"customer": who} if who else {}]
     ]
     assert expected == [
-        (each["Action"], int(each["Outcome"]), each["Customer"], each["Details"]) for each in secured.trail.records
+        (each["Action"], int(each["Outcome"]), each["Customer"], details_of(each)) for each in secured.trail.records
     ]
     assert {("token:anna", instance.url)} == {(each["Actor"], each["Source"]) for each in secured.trail.records}
     for text in (str(logs), str(secured.trail.records)):
