@@ -1,6 +1,6 @@
 # Every target first installs what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo compose-demo up kafka down status images test test-unit test-containers faults lint format docs contracts release bench bench-queries bench-ledger bench-containers bench-simulator bench-peers lock clean
+.PHONY: help setup demo compose-demo up kafka down status images test test-unit test-containers test-install faults lint format docs contracts release bench bench-queries bench-ledger bench-containers bench-simulator bench-peers lock clean
 
 N ?=
 FILES ?=
@@ -55,6 +55,9 @@ images: ## build the images of docker-compose.yml (BASE_IMAGE=, BUILD_NETWORK=ho
 
 test-containers: setup images ## run the tests of the images, of the whole stack in containers and of the Spark cluster
 	$(BIN)/pytest tests/integration tests/containers --containers
+
+test-install: setup ## install the wheel into an empty environment, and run `loyalty demo`, `up` and `down` in an empty folder
+	$(BIN)/python -m tests.install
 
 faults: setup ## inject faults into a stack under load, and audit all accounts (ONLY="broker")
 	$(BIN)/python -m tests.faults $(if $(ONLY),--only "$(ONLY)")

@@ -34,6 +34,8 @@ app.add_typer(programme.app, name="programme")
 app.add_typer(schemas.app, name="schemas")
 app.command("settings")(deployment.show_settings)
 app.add_typer(dead_letters.app, name="dead-letters")
+for local in (processes.up, processes.down, processes.demo):
+    app.command(local.__name__, context_settings=processes.FORWARD_OPTIONS, add_help_option=False)(local)
 app.command("pipeline", context_settings=processes.FORWARD_OPTIONS, add_help_option=False)(processes.pipeline)
 app.command("api", context_settings=processes.FORWARD_OPTIONS, add_help_option=False)(processes.api)
 app.command("export", context_settings=processes.FORWARD_OPTIONS)(processes.export)

@@ -1,4 +1,4 @@
-"""`loyalty pipeline`, `api`, `export`, `archive` and `webhooks`: programs that replace the process of the CLI.
+"""Commands whose programs replace the process of the CLI: `loyalty up`, `down`, `demo`, `pipeline`, `api` and others.
 
 The CLI may not import the pipelines or the API. The new program keeps the process id, so it receives signals and a
 supervisor sees its exit status.
@@ -14,6 +14,21 @@ from services.cli.output import read_settings
 
 FORWARD_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Context settings of a command that forwards all options, also ``--help``, to its program."""
+
+
+def up(context: typer.Context) -> None:
+    """Start the whole stack on this machine. `loyalty up --help` shows its options."""
+    replace_process("infra.local", ["up", *context.args])
+
+
+def down(context: typer.Context) -> None:
+    """Stop what `loyalty up` has started. The data stays."""
+    replace_process("infra.local", ["down", *context.args])
+
+
+def demo(context: typer.Context) -> None:
+    """Run a simulated trading day through a stack of its own, and check all results."""
+    replace_process("infra.demo", context.args)
 
 
 def pipeline(context: typer.Context) -> None:
