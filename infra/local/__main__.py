@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
@@ -18,7 +17,7 @@ from infra.local.java import JavaNotFoundError
 from infra.local.processes import ProcessFailedError
 from infra.local.stack import LocalStack
 from services.messaging.administration import TopicMismatchError
-from services.settings import Settings
+from services.settings import read_settings
 from services.start_up import StartUpError
 
 app = typer.Typer(
@@ -26,6 +25,7 @@ app = typer.Typer(
     help="The local stack: Kafka, the pipeline, one API instance, the ledger, and the webhooks if they have a file.",
 )
 _INTERRUPTED = 130
+_MISUSED = 2
 
 Folder = Annotated[
     Path | None,
@@ -36,7 +36,6 @@ _KNOWN_ERRORS = (
     StartUpError,
     ProcessFailedError,
     TopicMismatchError,
-    ValidationError,
     ValueError,
     JavaNotFoundError,
     jars.JarsError,
@@ -81,7 +80,7 @@ def status(directory: Folder = None) -> None:
 
 def _stack(directory: Path | None) -> LocalStack:
     home = folders.enter(directory)
-    settings = Settings()
+    settings = read_settings()
     if not folders.IS_CHECKOUT:
         settings = settings.model_copy(update={"spark_jars_dir": jars.folder("spark")})
     return LocalStack(home / "var", settings)

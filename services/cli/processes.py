@@ -16,18 +16,21 @@ FORWARD_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Context settings of a command that forwards all options, also ``--help``, to its program."""
 
 
-def up(context: typer.Context) -> None:
-    """Start the whole stack on this machine. `loyalty up --help` shows its options."""
-    replace_process("infra.local", ["up", *context.args])
+Folder = Annotated[str | None, typer.Option("--dir", help="Folder of the data. Default: the user's data folder (XDG).")]
 
 
-def down(context: typer.Context) -> None:
+def up(directory: Folder = None) -> None:
+    """Start Kafka, the pipeline, one API instance and the ledger on this machine."""
+    replace_process("infra.local", ["up", *_option("--dir", directory)])
+
+
+def down(directory: Folder = None) -> None:
     """Stop what `loyalty up` has started. The data stays."""
-    replace_process("infra.local", ["down", *context.args])
+    replace_process("infra.local", ["down", *_option("--dir", directory)])
 
 
 def demo(context: typer.Context) -> None:
-    """Run a simulated trading day through a stack of its own, and check all results."""
+    """Run a trading day through a stack of its own, and check all results. `loyalty demo --help` shows its options."""
     replace_process("infra.demo", context.args)
 
 
@@ -68,6 +71,10 @@ def webhooks(
 ) -> None:
     """Deliver loyalty notifications to the endpoints of LOYALTY_WEBHOOKS_FILE."""
     replace_process("services.webhooks", ["--check"] if check else [])
+
+
+def _option(name: str, value: str | None) -> list[str]:
+    return [f"{name}={value}"] if value else []
 
 
 def replace_process(module: str, arguments: list[str]) -> NoReturn:

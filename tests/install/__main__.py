@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 
 from infra.local import jars
-from infra.local.ports import HOST, free_port
 from infra.local.java import find_java_home
+from infra.local.ports import HOST, free_port
 from infra.release import build
 
 _UV = Path(sys.executable).with_name("uv")
@@ -26,7 +26,9 @@ def main() -> None:
 
         def run(*arguments: str) -> str:
             print("$ loyalty", *arguments, flush=True)
-            output = subprocess.run([loyalty, *arguments], cwd=empty, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+            output = subprocess.run(
+                [loyalty, *arguments], cwd=empty, env=environment, stdout=subprocess.PIPE, text=True, check=True
+            )
             print(output.stdout, flush=True)
             return output.stdout
 
