@@ -141,6 +141,8 @@ def _demo(files: list[Path], options: Options, rate: float, stack: LocalStack | 
         with timed(phases, "start the stack"):
             console.print("Starting its own stack. This takes about a minute.")
             stack.start(on_part=lambda name: console.print(f"  {name} …"))
+            if isinstance(stack, LocalStack) and stack.settings.api_access == "authenticated":
+                stack.ensure_key()
         result = run(stack, sent, expected, rate, progress_bars(console))
     except InterruptedBySignalError:
         ignore_signals()  # A second Ctrl-C must not interrupt the clean-up.

@@ -51,7 +51,11 @@ def up(directory: Folder = None) -> None:
     jars.provide(console.print)
     console.print("Starting the stack. The first start takes about a minute.")
     stack.start(on_part=lambda name: console.print(f"  {name} …"))
+    stack.ensure_key()
     _show(stack)
+    console.print(f"API key with all scopes: {stack.key_file.relative_to(jars.ROOT)} (only you can read the file)")
+    if stack.settings.api_access != "authenticated":
+        console.print("The API answers everybody on this machine without a key: LOYALTY_API_ACCESS is loopback.")
 
 
 @app.command()
