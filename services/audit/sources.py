@@ -46,7 +46,7 @@ def served_balances(url: str, key_file: Path | None = None, tls: SSLContext | No
     """All balances that the API at this URL serves. Raises UnreadableError.
 
     Args:
-        key_file: has the API key; None: the API needs no credentials.
+        key_file: has the API key. Without the file the request has no credentials.
         tls: None: trust the authorities of the system.
     """
     api, cursor = opener(key_file, tls), None

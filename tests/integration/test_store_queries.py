@@ -161,7 +161,12 @@ def test_instances_know_every_key_and_trust_each_other_only(
     changelog.flush()
     made = loyalty(settings, "keys", "create", "till 7", "--scope", "balance:read", "--json")
     clerk = loyalty(settings, "keys", "create", "clerk", *CLERK, "--json")["key"]
-    operator = loyalty(settings, "keys", "create", "operator", "--scope", "operate", "--json")["key"]
+    ensured = [
+        loyalty(settings, "keys", "ensure", "operator", str(tmp_path / "key"), "--scope", "operate", "--json")["id"]
+        for _ in range(2)
+    ]
+    assert ensured[0] == ensured[1]
+    operator = (tmp_path / "key").read_text().strip()
     authority, ca, certificate = Authority.new(), tmp_path / "ca.pem", tmp_path / "instance.pem"
     ca.write_bytes(authority.certificate_pem())
     certificate.write_bytes(authority.broker_pem([HOST]))
