@@ -15,7 +15,9 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from infra.local import jars
+
+ROOT = jars.ROOT
 DIST = ROOT / "dist"
 CHECKSUMS = "SHA256SUMS"
 _CONTRACTS = "docs/reference/contracts"
@@ -50,6 +52,9 @@ def build(target: Path, revision: str = "HEAD") -> list[Path]:
         version = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
         notes = changelog_section((source / "CHANGELOG.md").read_text(encoding="utf-8"), version)
         commit_time = _git("log", "-1", "--format=%ct", revision).decode().strip()
+        # The SBOMs describe these jars, if their hashes are those of the source.
+        (source / "var").mkdir()
+        (source / "var" / "jars").symlink_to(jars.JARS)
         # The packages of the source, not of this checkout, describe what is in the release.
         for program in (["hatchling", "build", "--directory"], ["infra.supply_chain", "sbom", "--to"]):
             _run([*program, str(target)], source, commit_time)
