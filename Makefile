@@ -85,7 +85,7 @@ docs: setup ## build the documentation site in var/site and check all links
 contracts: setup ## write the OpenAPI and AsyncAPI documents (RELEASE=1: make them the contracts of the last release)
 	$(BIN)/python -m infra.contracts $(if $(RELEASE),--release)
 
-release: setup ## build the packages, contracts and checksums of the current commit in dist/
+release: setup ## build the packages, SBOMs, contracts and checksums of the current commit in dist/
 	$(BIN)/python -m infra.release
 
 bench: setup ## measure throughput, cost, latency and memory of the pipeline

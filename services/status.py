@@ -112,7 +112,8 @@ def status_of(settings: Settings, urls: Mapping[str, str]) -> Status:
             problem = _REFUSALS.get((name, error.code), f"answers with status {error.code}")
             error.close()
         except (OSError, ValueError, KeyError) as error:
-            problem = f"no answer: {error}"
+            cause = getattr(error, "reason", error)  # URLError wraps the error of the connection
+            problem = f"no answer: {getattr(cause, 'strerror', None) or cause}"
         parts.append(Part(name, url, problem))
     try:
         instances = _get(openers["api"], f"{urls['api']}/v1/instances")["instances"]
