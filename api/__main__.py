@@ -17,6 +17,7 @@ from api.app import create_app
 from api.dependencies import Dependencies
 from api.http.metrics import Metrics
 from api.http.problems import UnreadableRequest
+from api.operations import Operations
 from api.security.audit import AuditLog
 from api.security.gate import Security
 from api.security.hops import Hops, InstanceSecretError, InstanceSecrets
@@ -93,6 +94,7 @@ def build_app(settings: Settings, directory: StateDirectory, membership: GroupMe
             security,
             partial(read_key, settings),
             settings.most_event_streams,
+            Operations(settings),
         )
     )
 
