@@ -1,6 +1,7 @@
 """``python -m api`` runs one API instance."""
 
 import gc
+import logging
 import signal
 from collections import defaultdict
 from functools import partial
@@ -32,7 +33,7 @@ from services.interactive_queries.membership import GroupMembership
 from services.interactive_queries.reports import PeerReports
 from services.ledger.database import LedgerError
 from services.ledger.queries import LedgerQueries
-from services.logging import configure_logging
+from services.logging import Seldom, configure_logging
 from services.messaging.schema_ids import schema_ids
 from services.programmes.topic import default_programme
 from services.pseudonyms import PseudonymKeyError, pseudonyms
@@ -128,6 +129,8 @@ def serve(settings: Settings) -> None:
     app = build_app(settings, directory, membership)
     # All present objects live until the end. The garbage collector need not examine them again and again.
     gc.freeze()
+    # Any client can cause a warning with each request.
+    logging.getLogger("uvicorn.error").addFilter(Seldom())
     server = uvicorn.Server(
         uvicorn.Config(
             app,
@@ -195,4 +198,6 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app = typer.Typer(add_completion=False)
+    app.command()(main)
+    app(prog_name="loyalty api")

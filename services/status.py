@@ -1,6 +1,7 @@
 """What runs now, and how far each part has read. Every figure comes from the process itself or from Kafka."""
 
 import json
+import math
 import time
 import urllib.error
 from collections import Counter
@@ -75,6 +76,21 @@ class ApiState(NamedTuple):
     instances: list[dict[str, Any]]
 
 
+class Freshness(NamedTuple):
+    """How fresh the balances of the instance that answered are, since its start, by its histogram.
+
+    Attributes:
+        balances: the number of balances that it has read.
+        within: by share of the balances (0.5, 0.99): the seconds after the append of the invoice within which that
+            share was in the store. It is the upper limit of a bucket; None if it is beyond the last limit.
+        longest: the last limit, in seconds.
+    """
+
+    balances: int
+    within: dict[float, float | None]
+    longest: float
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """The state of the system at one moment.
@@ -100,11 +116,9 @@ class Status:
     instances: list[dict[str, Any]]
 
     @property
-    def freshness(self) -> dict[float, float]:
-        """By share of the balances (0.5, 0.99): the seconds after the append of the invoice within which that share
-        was in the store, since the start of the instance that answered. Empty without balances.
-        """
-        return _shares(self.balances)
+    def freshness(self) -> Freshness | None:
+        """How fresh the balances are; None without balances."""
+        return _freshness(self.balances)
 
     @property
     def dead_letters(self) -> int | None:
@@ -119,13 +133,13 @@ class Rates(NamedTuple):
         topics: the records a second that were appended to each topic.
         queries: the records a second that each query has read.
         batch_seconds: the mean length of the micro-batches of each query that has completed one.
-        freshness: as ``Status.freshness``, of the balances in this time.
+        freshness: of the balances in this time; None without balances.
     """
 
     topics: dict[str, float]
     queries: dict[str, float]
     batch_seconds: dict[str, float]
-    freshness: dict[float, float]
+    freshness: Freshness | None
 
 
 def rates_between(before: Status, after: Status) -> Rates:
@@ -140,7 +154,7 @@ def rates_between(before: Status, after: Status) -> Rates:
         {name: max(0, count - before.appended.get(name, count)) / seconds for name, count in after.appended.items()},
         {name: done.records / seconds for name, done in work.items()},
         {name: done.seconds / done.batches for name, done in work.items() if done.batches},
-        _shares(counts),
+        _freshness(counts),
     )
 
 
@@ -256,7 +270,10 @@ def _lags(samples: Iterable[Sample], prefix: str) -> list[Lag]:
     return [Lag(reader, topic, records) for (reader, topic), records in sorted(found.items())]
 
 
-def _shares(balances: Mapping[float, float]) -> dict[float, float]:
+def _freshness(balances: Mapping[float, float]) -> Freshness | None:
     buckets = sorted(balances.items())
-    total = buckets[-1][1] if buckets else 0
-    return {share: next(le for le, count in buckets if count >= share * total) for share in _SHARES if total}
+    if not buckets or not (total := buckets[-1][1]):
+        return None
+    limits = [(le, count) for le, count in buckets if math.isfinite(le)]
+    within = {share: next((le for le, count in limits if count >= share * total), None) for share in _SHARES}
+    return Freshness(int(total), within, limits[-1][0])

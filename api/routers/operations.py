@@ -1,7 +1,6 @@
 """What operators need: the state of the system, its settings, dead letters, and versions of the programme."""
 
 import asyncio
-import math
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import datetime
@@ -252,6 +251,7 @@ def _status_body(status: Status, rates: Rates | None) -> dict[str, Any]:
     for lag in status.lags:
         lags[lag.topic][lag.reader] = lag.records
     freshness = (rates and rates.freshness) or status.freshness
+    within = freshness.within if freshness else {}
     return {
         "time": clamped_time_text(int(status.time * 1_000)),
         "parts": [part._asdict() for part in status.parts],
@@ -274,10 +274,9 @@ def _status_body(status: Status, rates: Rates | None) -> dict[str, Any]:
         ],
         "instances": status.instances,
         "deadLetters": status.dead_letters,
-        "freshnessSeconds": {f"{share:g}": _rounded(seconds) for share, seconds in freshness.items()},
+        "freshnessSeconds": {f"{share:g}": seconds for share, seconds in within.items()},
     }
 
 
 def _rounded(value: float | None) -> float | None:
-    """JSON has no infinity, which is the last bucket of a histogram."""
-    return None if value is None or math.isinf(value) else round(value, 3)
+    return None if value is None else round(value, 3)

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from services.cli import app
 from services.messaging.publishing import PublishError
+from services.status import QueryWork, Status, rates_between
 
 INSTANCE = {
     "url": "http://127.0.0.1:8080",
@@ -103,15 +104,29 @@ def test_the_status_has_parts_topics_instances_dead_letters_and_freshness(answer
     assert {"ledger": 21} == topics["loyalty"]["lag"]
     assert 20 == found["dead_letters"] == topics["dead-letters"]["records"]
     assert [INSTANCE] == found["instances"]
-    assert {"0.5": 1.0, "0.99": 2.5} == found["freshness_seconds"]
+    assert ({"0.5": 1.0, "0.99": 2.5}, 100) == (found["freshness_seconds"], found["freshness_balances"])
+
+
+def test_a_slow_balance_is_beyond_the_last_limit(answers: dict[str, tuple[int, str]]) -> None:
+    """Infinity is not JSON, and no time for people. Without balances there is no freshness."""
+    slow = METRICS.replace('{le="+Inf"} 100.0', '{le="+Inf"} 200.0')
+    answers["/metrics"] = (200, slow)
+    assert {"0.5": 2.5, "0.99": None} == json.loads(status(answers, "--json").stdout)["freshness_seconds"]
+    assert "50% at most 2.5 s, 99% more than 2.5 s" in status(answers).stdout.replace("\n", " ")
+
+    answers["/metrics"] = (200, "loyalty_pipeline_ready 1.0\n")
+    assert {} == json.loads(status(answers, "--json").stdout)["freshness_seconds"]
+    assert "freshness" not in status(answers).stdout
 
 
 def test_the_table_is_for_people(answers: dict[str, tuple[int, str]]) -> None:
     """Without --json the command prints tables, with the partitions of the balances of each instance."""
     shown = status(answers).stdout
 
+    assert "50% at most 1 s, 99% at most 2.5 s after Kafka stored" in shown.replace("\n", " ")
+    assert "This counts 100 balances since the start" in shown.replace("\n", " ")
     assert "query fan-out: 33, query loyalty: 0" in shown
-    assert all(text in shown for text in ("dead letters: 20", "50% of the balances within 1 s", "answers"))
+    assert all(text in shown for text in ("dead letters: 20", "answers"))
 
 
 @pytest.mark.parametrize(
@@ -173,3 +188,20 @@ def test_without_kafka_the_rest_is_shown(answers: dict[str, tuple[int, str]], mo
     assert 1 == result.exit_code
     assert "topic t-pos-invoices: no such topic" in result.stdout
     assert "dead letters: not known" in result.stdout
+
+
+def test_rates_come_from_two_moments() -> None:
+    """Records and micro-batches between the moments count. A process that has started again counts from its start."""
+    bounds = (1.0, 2.0, float("inf"))
+    before = {"loyalty": QueryWork(10, 2, 4.0), "sales": QueryWork(9, 9, 9)}
+    after = {"loyalty": QueryWork(50, 4, 7.0), "sales": QueryWork(3, 0, 0)}
+    first = Status(100.0, [], {"hadoop": 10}, before, dict.fromkeys(bounds, 5), {}, [], [])
+    second = Status(104.0, [], {"hadoop": 30, "new": 7}, after, dict(zip(bounds, (5, 9, 9), strict=True)), {}, [], [])
+
+    rates = rates_between(first, second)
+
+    assert {"hadoop": 5.0, "new": 0.0} == rates.topics
+    assert {"loyalty": 10.0, "sales": 0.0} == rates.queries
+    assert {"loyalty": 1.5} == rates.batch_seconds
+    assert rates.freshness is not None
+    assert (4, 2.0) == (rates.freshness.balances, rates.freshness.within[0.5])
