@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 COOKIE = "loyalty_console"
 """The API key or the token of the user. Scripts cannot read it, and browsers send it to the console alone."""
 
-_SECONDS = 40.0
+_SECONDS = 40
 
 
 class Answer(NamedTuple):
