@@ -11,7 +11,6 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from infra import setup
 from infra.local import jars
 
 PYPI, MAVEN = "PyPI", "Maven"
@@ -62,7 +61,7 @@ def locked_jars(configuration: str) -> list[Component]:
 
 def spark_jars() -> list[Component]:
     """The jars inside of the installed package pyspark."""
-    return [*map(_jar, sorted(setup.ivy_jar().parent.glob("*.jar")))]
+    return [*map(_jar, sorted(jars.ivy_jar().parent.glob("*.jar")))]
 
 
 @cache  # the jars of Spark are in the SBOM of an image and in the lock
