@@ -11,6 +11,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from infra import setup
 from infra.local import jars
 
 PYPI, MAVEN = "PyPI", "Maven"
