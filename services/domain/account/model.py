@@ -195,6 +195,7 @@ class Outcome:
         marker: the trace of an erased account; None if the card has an account.
         forgotten: the commands of an erased account.
         next_due: the time at which ``advance`` must be called next; None if there is none.
+        forgotten_invoices: the invoice numbers of an erased account. The index of invoices must forget them.
     """
 
     account: Account | None
@@ -204,6 +205,7 @@ class Outcome:
     forgotten: list[ForgottenCommand] = field(default_factory=list)
     marker: ErasureMarker | None = None
     next_due: int | None = None
+    forgotten_invoices: list[str] = field(default_factory=list)
 
     @property
     def state(self) -> AccountState | None:

@@ -10,12 +10,13 @@ from services.domain.account import commands, purchases
 from services.domain.account.model import EVENT_MEMORY, Account, AccountState, ErasureMarker, Outcome, PastCommand
 from services.domain.account.posting import Posting
 from services.domain.account.timers import apply_due_changes, apply_next_change
-from services.domain.events import Adjust, Capture, Erase, Event, Purchase, Receive, Reserve, Transfer, Void
+from services.domain.events import Adjust, Capture, Erase, Event, Forward, Purchase, Receive, Reserve, Transfer, Void
 from services.domain.programme import Programme, Programmes
 from services.domain.returns import InvoiceKind
 
 # In one millisecond, events that add points come before events that take points. A return has rank 1.
-_RANKS: dict[type, int] = {Purchase: 0, Receive: 2, Adjust: 3, Reserve: 4, Capture: 5, Void: 6, Transfer: 7, Erase: 8}
+_ORDER = (Purchase, Forward, Receive, Adjust, Reserve, Capture, Void, Transfer, Erase)
+_RANKS = {kind: rank for rank, kind in enumerate(_ORDER)}
 
 
 def process(state: AccountState | None, events: Iterable[Event], programmes: Programmes, card: str) -> Outcome:
@@ -101,6 +102,11 @@ def _is_new(event: Event, account: Account | None, programmes: Programmes) -> bo
         if account and purchases.remembers(account, event.invoice_number, now, programmes):
             return False
         return purchases.counts(event, account, programmes)
+    if isinstance(event, Forward) and (
+        account is None or purchases.remembers(account, event.invoice.invoice_number, now, programmes)
+    ):
+        # The customer was erased after the purchase, or the account has read the return itself.
+        return False
     if account is None:
         return True
     past = account.commands.get(event.command_id)
@@ -137,5 +143,7 @@ def _post(posting: Posting, card: str) -> None:
             commands.transfer(posting, event, card)
         case Receive() as event:
             commands.receive(posting, event)
+        case Forward() as event:
+            purchases.forwarded(posting, event)
         case Erase() as event:
             commands.erase(posting, event)

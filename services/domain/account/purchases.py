@@ -8,7 +8,7 @@ from services.domain.account.model import EVENT_MEMORY, LARGEST_TOTAL, Account, 
 from services.domain.account.posting import Posting
 from services.domain.accrual import accrual, base_points, earnings, spend
 from services.domain.entries import Kind, ReturnReason
-from services.domain.events import Line, Purchase, halves
+from services.domain.events import Forward, Line, Purchase, halves
 from services.domain.local_time import end_of_day, period_of
 from services.domain.programme import Programme, Programmes, SpentReturns
 from services.domain.returns import InvoiceKind
@@ -40,6 +40,13 @@ def purchase(posting: Posting, event: Purchase) -> None:
         posting.event = returned
         _return(posting, returned)
     _settle(posting, event.invoice_number)
+
+
+def forwarded(posting: Posting, event: Forward) -> None:
+    """Takes back the points of a return that the index of invoices has forwarded."""
+    _, returned = halves(event.invoice)
+    if returned:
+        _return(posting, returned)
 
 
 def forget(account: Account, now: int, programmes: Programmes) -> None:
