@@ -1,6 +1,5 @@
 """The index of invoices, with the accounts to which it forwards returns."""
 
-from collections import defaultdict
 from dataclasses import replace
 from decimal import Decimal
 
@@ -8,78 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.codecs.state import decode_account, encode_account
-from services.domain.account.processor import process
 from services.domain.entries import Kind, ReturnReason
-from services.domain.events import Erase, Event, Forward, Line, Purchase, derived_id
+from services.domain.events import Erase, Line
 from services.domain.invoice_index import MOST_WAITING, Bought, Forgotten, IndexedInvoice, Returned, apply_news
 from services.domain.programme import Programmes
 from services.domain.recomputation import recompute
+from tests.support.loyalty_stream import stream_of
 from tests.support.return_histories import RETURN_HISTORIES, expected_total, invoice, many
 
-PROGRAMMES = Programmes()
 CARD, OTHER = "card", "other"
 BOUGHT = invoice("bought", None, [Line("sofa", Decimal(100))], time=2)
 RETURNED = invoice("returned", "bought", [Line("sofa", Decimal(-100))], time=1)
 EXCHANGED = invoice("exchanged", "bought", [Line("sofa", Decimal(-100)), Line("bed", Decimal(150))], time=3)
-
-Read = tuple[str, Event]
-"""An event, and the card that it carries: empty for none."""
-
-
-class Stream:
-    """The loyalty query without Spark: the index sends commands, which the next batch reads."""
-
-    def __init__(self) -> None:
-        self.index: defaultdict[str, IndexedInvoice] = defaultdict(IndexedInvoice)
-        self.accounts: dict[str, bytes] = {}
-        self.entries: defaultdict[str, list] = defaultdict(list)
-        self.events: defaultdict[str, list[Event]] = defaultdict(list)
-        self.sent: list[Read] = []
-        self._forgotten: list[tuple[str, Forgotten]] = []
-
-    def read(self, batch: list[Read]) -> None:
-        """Process these events and the commands that the batch before has sent."""
-        by_card, news = defaultdict(list), defaultdict(list)
-        for number, forgotten in self._forgotten:
-            news[number].append(forgotten)
-        commands, self.sent, self._forgotten = self.sent, [], []
-        for card, event in [*commands, *batch]:
-            if card:
-                by_card[card].append(event)
-            if isinstance(event, Purchase):
-                if card and PROGRAMMES.at(event.append_time).is_eligible(event.customer_type):
-                    news[event.invoice_number].append(Bought(event.append_time, card))
-                if original := event.original_invoice_number:
-                    news[original].append(Returned(event.append_time, card, event))
-        for number, about in news.items():
-            outcome = apply_news(self.index[number], about)
-            self.index[number] = outcome.invoice
-            self.sent += [(card, forward(each.invoice)) for card, each in outcome.forwarded]
-        for card, events in by_card.items():
-            self.events[card] += events
-            before = self.accounts.get(card)
-            outcome = process(before and decode_account(before), events, PROGRAMMES, card)
-            if outcome.state:
-                self.accounts[card] = encode_account(outcome.state)
-            self.entries[card] += outcome.entries
-            self._forgotten += [(number, Forgotten(0, card)) for number in outcome.forgotten_invoices]
-
-    def total(self, card: str = CARD) -> int:
-        return sum(entry.points for entry in self.entries[card])
-
-
-def forward(event: Purchase) -> Forward:
-    command_id = derived_id(event.invoice_number, "/forward")
-    return Forward(append_time=event.append_time, command_id=command_id, invoice=event)
-
-
-def read(*batches: list[Read]) -> Stream:
-    """The stream after these batches, and one more for the commands of the last."""
-    stream = Stream()
-    for batch in [*batches, []]:
-        stream.read(batch)
-    return stream
 
 
 @pytest.mark.parametrize("carried", ["", OTHER])
@@ -91,7 +30,7 @@ def test_a_return_without_a_card_or_under_another_card(carried):
         [[(carried, RETURNED)], [(CARD, BOUGHT)]],
         [[(CARD, BOUGHT), (carried, RETURNED)]],
     ):
-        stream = read([own], *batches)
+        stream = stream_of([own], *batches)
         assert (0, 20) == (stream.total(CARD), stream.total(OTHER))
         last = stream.entries[CARD][-1]
         assert (Kind.RETURNED, -2_00, "returned") == (last.kind, last.points, last.invoice_number)
@@ -100,7 +39,7 @@ def test_a_return_without_a_card_or_under_another_card(carried):
 def test_an_exchange_under_another_card():
     """The new lines earn for the card of the exchange, and the returned lines take from the account that bought."""
     for batches in ([[(CARD, BOUGHT)], [(OTHER, EXCHANGED)]], [[(OTHER, EXCHANGED)], [(CARD, BOUGHT)]]):
-        stream = read(*batches)
+        stream = stream_of(*batches)
         assert (0, 3_00) == (stream.total(CARD), stream.total(OTHER))
 
 
@@ -108,7 +47,7 @@ def test_a_return_of_an_invoice_that_nobody_bought_with_a_card_takes_nothing():
     """The customer of the purchase is not in the programme. The card of the return keeps its points."""
     own = (OTHER, invoice("own", None, [Line("sofa", Decimal(100))], time=1))
     foreign = ("guest", replace(BOUGHT, customer_type="NONPRIME"))
-    stream = read([own], [foreign], [(OTHER, RETURNED)], [("", replace(RETURNED, invoice_number="again"))])
+    stream = stream_of([own], [foreign], [(OTHER, RETURNED)], [("", replace(RETURNED, invoice_number="again"))])
 
     assert 2_00 == stream.total(OTHER)
     assert ReturnReason.PURCHASE_UNKNOWN == stream.entries[OTHER][-1].reason
@@ -117,14 +56,14 @@ def test_a_return_of_an_invoice_that_nobody_bought_with_a_card_takes_nothing():
 
 def test_a_customer_who_joins_with_the_purchase_of_an_earlier_return():
     """The return found no account and was not kept. The index forwards it when the purchase opens the account."""
-    assert 0 == read([(CARD, replace(RETURNED, customer_type="NONPRIME"))], [(CARD, BOUGHT)]).total()
+    assert 0 == stream_of([(CARD, replace(RETURNED, customer_type="NONPRIME"))], [(CARD, BOUGHT)]).total(CARD)
 
 
 def test_a_return_of_a_return_without_a_card_is_refused():
     again = invoice("again", "returned", [Line("sofa", Decimal(100))], time=5)
-    stream = read([(CARD, BOUGHT)], [(CARD, RETURNED)], [("", again)])
+    stream = stream_of([(CARD, BOUGHT)], [(CARD, RETURNED)], [("", again)])
 
-    assert 0 == stream.total()
+    assert 0 == stream.total(CARD)
     assert (Kind.REFUSED, "return-of-return") == (stream.entries[CARD][-1].kind, stream.entries[CARD][-1].reason)
 
 
@@ -132,7 +71,7 @@ def test_the_index_forgets_an_erased_customer():
     """Neither the index nor a waiting return names the card. A return after the erasure opens no account."""
     early = invoice("early", "never", [Line("sofa", Decimal(-1))], time=3)
     erase = Erase(append_time=9, command_id="erase")
-    stream = read([(CARD, BOUGHT), (CARD, early)], [(CARD, erase), (OTHER, RETURNED)])
+    stream = stream_of([(CARD, BOUGHT), (CARD, early)], [(CARD, erase), (OTHER, RETURNED)])
     stream.read([("", replace(RETURNED, invoice_number="after"))])
 
     assert "" == stream.index["bought"].card
@@ -171,9 +110,9 @@ def test_any_order_ends_in_the_same_totals_whatever_cards_the_returns_carry(invo
     for dice in orders:
         order = dice.sample(read_events, len(read_events))
         size = dice.randint(1, 4)
-        stream = read(*(order[start : start + size] for start in range(0, len(order), size)))
+        stream = stream_of(*(order[start : start + size] for start in range(0, len(order), size)))
 
         assert expected == {card: stream.total(card) for card in (CARD, OTHER)}
         for card, entries in stream.entries.items():
-            again = recompute(card, stream.events[card], entries, PROGRAMMES)
+            again = recompute(card, stream.events[card], entries, Programmes())
             assert (entries, []) == (again.settled.entries, again.not_processed)
