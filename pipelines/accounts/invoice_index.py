@@ -36,8 +36,13 @@ _SLOT = T.StructType([T.StructField("slot", T.LongType())])
 _COUNTER = -1
 """The key under which the number of all slots that were ever taken is stored."""
 
-encode_waiting = msgspec.msgpack.Encoder().encode
+_encode_waiting = msgspec.msgpack.Encoder().encode
 _decode_waiting = msgspec.msgpack.Decoder(tuple[Returned, ...]).decode
+
+
+def encode_waiting(waiting: Sequence[Returned]) -> bytes:
+    """Returns the stored form of waiting returns. ``invoice`` is a framed Purchase."""
+    return _encode_waiting(waiting) if waiting else b""
 
 
 def decode_waiting(stored: bytes) -> Sequence[Returned]:
@@ -109,8 +114,7 @@ class InvoiceIndex:
 
     def _write(self, invoices: Mapping[str, IndexedInvoice]) -> None:
         self._invoices.update(
-            ((number,), (card, encode_waiting(waiting) if waiting else b""))
-            for number, (card, waiting) in invoices.items()
+            ((number,), (card, encode_waiting(waiting))) for number, (card, waiting) in invoices.items()
         )
 
     def _take_slots(self, numbers: Sequence[str]) -> int:

@@ -41,4 +41,5 @@ app.command("archive", context_settings=processes.FORWARD_OPTIONS)(processes.arc
 app.command("status")(status.status)
 app.command("audit")(audit.audit)
 app.command("rebuild")(audit.rebuild)
+app.command("returns")(audit.returns)
 app.command("webhooks")(processes.webhooks)

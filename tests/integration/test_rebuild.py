@@ -16,9 +16,11 @@ from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation.audit import audit
 from pipelines.reconciliation.context import ArchiveError
 from pipelines.reconciliation.rebuild import RebuildError, rebuild
+from pipelines.reconciliation.waiting_returns import waiting_returns
 from schemas import topics
 from services.audit.facts import Source
 from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
+from services.domain.programme import DAY
 from services.messaging.clients import admin
 from tests.support.builders import invoice
 from tests.support.kafka import last_balances_of, publish_commands, publish_invoices, unique_records_of
@@ -66,6 +68,9 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
     run_to_the_end(spark, settings, LOYALTY)  # process the credit of the transfer, and the return of another card
     before = last_balances_of(settings)
     assert Decimal("17.00") == before[A]["TotalLoyaltyPoints"]
+    (waiting,) = waiting_returns(reconciliation_context(spark, settings))
+    assert ("R6", "I6", Decimal(-10)) == (waiting.invoice, waiting.original, waiting.amount)
+    assert 89 * DAY < waiting.expires_time - waiting.append_time < 91 * DAY
     # These events are not processed when the checkpoint is lost.
     publish_invoices(settings, invoice("I4", B, 100.0), invoice("I5", C, 30.0))
     publish_invoices(settings, invoice("R5", B, -15.0, OriginalInvoiceNumber="I5"))
