@@ -1,6 +1,6 @@
 # Every target first installs what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo compose-demo up kafka down status images test test-unit test-containers faults lint format docs bench bench-queries bench-ledger bench-containers bench-simulator bench-peers lock clean
+.PHONY: help setup demo compose-demo up kafka down status images test test-unit test-containers faults lint format docs contracts bench bench-queries bench-ledger bench-containers bench-simulator bench-peers lock clean
 
 N ?=
 FILES ?=
@@ -72,6 +72,9 @@ format: setup ## format and fix the code with ruff
 docs: setup ## build the documentation site in var/site and check all links
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 	@echo "The site is ready: open var/site/index.html"
+
+contracts: setup ## write the OpenAPI and AsyncAPI documents (RELEASE=1: make them the contracts of the last release)
+	$(BIN)/python -m infra.contracts $(if $(RELEASE),--release)
 
 bench: setup ## measure throughput, cost, latency and memory of the pipeline
 	$(BIN)/python -m benchmarks.pipeline

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from fastapi import Depends, FastAPI
 
 from api.dependencies import Dependencies
-from api.http import openapi, problems
+from api.http import documentation, openapi, problems
 from api.http.limits import BodyLimitMiddleware
 from api.http.lookup_routes import LookupApp
 from api.http.parameters import refuse_unknown_parameters
@@ -56,6 +56,8 @@ def create_app(dependencies: Dependencies) -> FastAPI:
             {"name": "operations", "description": "Health and metrics of this instance."},
         ],
         lifespan=lifespan,
+        docs_url=None,  # see documentation.install
+        redoc_url=None,
         # We have our own metrics. FastAPI would look for a telemetry provider at each request, which costs more than
         # a lookup.
         telemetry={"tracing": False, "metrics": False, "logs": False},
@@ -75,5 +77,6 @@ def create_app(dependencies: Dependencies) -> FastAPI:
     ):
         app.include_router(router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(health.router)
+    documentation.install(app)
     app.add_middleware(BodyLimitMiddleware)
     return app

@@ -302,7 +302,13 @@ class SameCustomer(CommandRefused, code="same-customer", title="Both cards are t
     """A transfer needs two different cards. Correct from or to."""
 
 
-_REFUSALS = {each.code: each for each in (InsufficientPoints, RedemptionNotOpen, SameCustomer, TooManyPoints)}
+class CardBlocked(CommandRefused, code="card-blocked", title="The card is blocked"):
+    """Points of a blocked card cannot be redeemed or transferred. The helpdesk can unblock it."""
+
+
+_REFUSALS = {
+    each.code: each for each in (CardBlocked, InsufficientPoints, RedemptionNotOpen, SameCustomer, TooManyPoints)
+}
 
 
 class Unavailable(Problem, status=HTTPStatus.SERVICE_UNAVAILABLE, retry_after=1):

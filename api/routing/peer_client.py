@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from api.http import problems
 from api.routing.locator import Locator, Target
 from api.security.caller import Caller
-from api.security.hops import HOP, Hops
+from api.security.hops import HOP, HopRequest, Hops
 from api.security.problems import ForwardRefused
 from services.interactive_queries.reports import InstanceReport, PeerReports
 
@@ -192,9 +192,9 @@ class PeerClient:
         if self._hops:
             # The peer trusts this instance, so the credentials of the caller stay here.
             sent_headers.pop("authorization", None)
-            sent_headers[HOP] = self._hops.sign(
-                request.caller, target.url, request.method, url.raw_path, target.role.value
-            )
+            key = request.headers.get("idempotency-key", "")
+            signed = HopRequest(request.method, url.raw_path.decode("latin-1"), target.role.value, key)
+            sent_headers[HOP] = self._hops.sign(request.caller, target.url, signed, request.content)
         try:
             async with asyncio.timeout(patience):
                 response = await self._client.request(
@@ -233,7 +233,7 @@ class PeerClient:
         """The report of the instance at a URL. Raises PeerError, also if another process listens at the URL."""
         try:
             async with asyncio.timeout(_REPORT_SECONDS):
-                signed = {HOP: self._hops.sign(None, url, "GET", REPORT_PATH.encode(), "")} if self._hops else {}
+                signed = {HOP: self._hops.sign(None, url, HopRequest("GET", REPORT_PATH))} if self._hops else {}
                 response = await self._client.get(url + REPORT_PATH, headers=signed, timeout=_REPORT_SECONDS)
             report = InstanceReport.model_validate_json(response.content)
         except (httpx.HTTPError, TimeoutError, ValidationError) as error:

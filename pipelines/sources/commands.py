@@ -18,8 +18,8 @@ _LONGEST_TEXTS = {
     "Actor": LONGEST_TEXT,
     "Reason": LONGEST_REASON,
 }
-_KINDS = ("reserve", "capture", "void", "adjust", "transfer", "receive", "forward", "forget", "erase")
 _OF_INVOICES = ("forward", "forget")
+_KINDS = ("reserve", "capture", "void", "adjust", "transfer", "receive", "block", "unblock", *_OF_INVOICES, "erase")
 
 
 def check_commands(records: DataFrame, ids: SchemaIds) -> DataFrame:

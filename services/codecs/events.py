@@ -12,6 +12,7 @@ from services.domain.accrual import MOST_EARNED
 from services.domain.entries import Credit
 from services.domain.events import (
     Adjust,
+    Block,
     Capture,
     Command,
     Erase,
@@ -23,6 +24,7 @@ from services.domain.events import (
     Reserve,
     SentLot,
     Transfer,
+    Unblock,
     Void,
     derived_id,
 )
@@ -188,6 +190,6 @@ _FIELDS: dict[str, Callable[[Record], Any]] = {
 
 _COMMANDS: dict[str, tuple[Any, list[str]]] = {
     command.__name__.lower(): (command, [each.name for each in fields(command) if each.name in _FIELDS])
-    for command in (Reserve, Capture, Void, Adjust, Transfer, Receive, Forward, Erase)
+    for command in (Reserve, Capture, Void, Adjust, Transfer, Receive, Forward, Block, Unblock, Erase)
 }
 """The commands by their kinds, with the names of their fields."""

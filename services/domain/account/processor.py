@@ -4,18 +4,32 @@ The total of an account is the sum of the points of all its entries. It is also 
 the debt. Points are hundredths; times are milliseconds since the epoch. "Now" is the append time of the event.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from services.domain.account import commands, purchases
 from services.domain.account.model import EVENT_MEMORY, Account, AccountState, ErasureMarker, Outcome, PastCommand
 from services.domain.account.posting import Posting
 from services.domain.account.timers import apply_due_changes, apply_next_change
-from services.domain.events import Adjust, Capture, Erase, Event, Forward, Purchase, Receive, Reserve, Transfer, Void
+from services.domain.events import (
+    Adjust,
+    Block,
+    Capture,
+    Erase,
+    Event,
+    Forward,
+    Purchase,
+    Receive,
+    Reserve,
+    Transfer,
+    Unblock,
+    Void,
+)
 from services.domain.programme import Programme, Programmes
 from services.domain.returns import InvoiceKind
 
 # In one millisecond, events that add points come before events that take points. A return has rank 1.
-_ORDER = (Purchase, Forward, Receive, Adjust, Reserve, Capture, Void, Transfer, Erase)
+_ORDER = (Purchase, Forward, Receive, Adjust, Unblock, Reserve, Capture, Void, Transfer, Block, Erase)
 _RANKS = {kind: rank for rank, kind in enumerate(_ORDER)}
 
 
@@ -128,22 +142,22 @@ def _apply(event: Event, outcome: Outcome, programmes: Programmes, card: str) ->
 
 
 def _post(posting: Posting, card: str) -> None:
-    match posting.event:
-        case Purchase() as event:
-            purchases.purchase(posting, event)
-        case Reserve() as event:
-            commands.reserve(posting, event)
-        case Capture() as event:
-            commands.capture(posting, event)
-        case Void() as event:
-            commands.void(posting, event)
-        case Adjust() as event:
-            commands.adjust(posting, event)
-        case Transfer() as event:
-            commands.transfer(posting, event, card)
-        case Receive() as event:
-            commands.receive(posting, event)
-        case Forward() as event:
-            purchases.forwarded(posting, event)
-        case Erase() as event:
-            commands.erase(posting, event)
+    event = posting.event
+    if isinstance(event, Transfer):
+        commands.transfer(posting, event, card)
+    else:
+        _RULES[type(event)](posting, event)
+
+
+_RULES: dict[type, Callable[[Posting, Any], None]] = {
+    Purchase: purchases.purchase,
+    Forward: purchases.forwarded,
+    Receive: commands.receive,
+    Adjust: commands.adjust,
+    Reserve: commands.reserve,
+    Capture: commands.capture,
+    Void: commands.void,
+    Block: commands.block,
+    Unblock: commands.block,
+    Erase: commands.erase,
+}
