@@ -166,9 +166,7 @@ def _seed(context: Context, accounts: DataFrame, numbers: DataFrame, returns: Da
 def _encoded(waiting: str) -> Column:
     """The waiting returns of one number, as Spark's state has them."""
     # A lambda has no type hints. With them Spark would expect a vectorised function.
-    encode = F.udf(
-        lambda rows: encode_waiting([Returned(*row[:2], bytes(row[2])) for row in rows[:MOST_WAITING]]), "binary"
-    )
+    encode = F.udf(lambda rows: encode_waiting([Returned._make(row) for row in rows[:MOST_WAITING]]), "binary")
     return encode(waiting)
 
 
