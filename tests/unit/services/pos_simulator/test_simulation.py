@@ -169,6 +169,18 @@ def test_returns_and_exchanges_are_valid_and_name_their_originals() -> None:
     assert {True, False} == {(each["TotalAmount"] or 0) < 0 for each in kinds[InvoiceKind.RETURN]}
 
 
+def test_offline_tills_send_late_and_lose_nothing() -> None:
+    """A fifth of the invoices comes after later ones. All numbers are there when the evening ends."""
+    late = invoices(tell(count=2_000, repeats=0, broken=0, offline=0.2))
+    numbers = [int(str(invoice["InvoiceNumber"]).partition("-")[2]) for invoice in late]
+    assert [*range(1, 2_001)] == sorted(numbers)
+
+    times = [invoice["CreatedTime"] or 0 for invoice in late]
+    delayed = sum(max(times[: place + 1]) - time > 60_000 for place, time in enumerate(times))
+    assert 0.1 * len(late) < delayed < 0.3 * len(late)
+    assert times[-20:] == sorted(times[-20:]), "all tills are back before the evening ends"
+
+
 def test_invoices_are_written_in_shop_hours_and_in_order() -> None:
     """All times are ascending and from 09:00 to 22:00 in the time zone of the stores. The evening is busiest."""
     messages = tell(count=3_000, repeats=0, broken=0, day=date(2026, 11, 8))
