@@ -9,7 +9,7 @@ from pipelines.columns import avro
 from pipelines.columns.deduplication import command_identity, deduplicate, invoice_identity
 from pipelines.columns.returns import names_original
 from services.domain.programme import Programmes
-from services.domain.validation import BLANKS
+from services.domain.validation import BLANKS, LONGEST_TEXT
 from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
 
@@ -63,7 +63,9 @@ def _invoice_events(invoices: DataFrame, programmes: Programmes) -> DataFrame:
         F.coalesce(lines, F.array()).alias("InvoiceLineItems"),
     )
     number = F.when(earns, invoice.getField("InvoiceNumber"))
-    original = F.when(names_original(invoice), invoice.getField("OriginalInvoiceNumber"))
+    named = invoice.getField("OriginalInvoiceNumber")
+    # No valid invoice has a longer number.
+    original = F.when(names_original(invoice) & (F.length(named) <= LONGEST_TEXT), named)
     event = _encode(purchase, "Purchase")
     return _rows(invoices, invoice_identity(), is_event, card, event, number, original)
 

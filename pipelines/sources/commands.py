@@ -48,8 +48,8 @@ def _first_violation(command: Column, key: Column) -> Column:
     kind, card, points = (command.getField(name) for name in ("Kind", "CustomerCardNo", "Points"))
     invoice = command.getField("Invoice")
     rules = {
-        "CommandID is missing": _is_present(command.getField("CommandID")),
-        "CustomerCardNo is missing": _is_present(card),
+        "CommandID is blank": _is_not_blank(command.getField("CommandID")),
+        "CustomerCardNo is blank": _is_not_blank(card),
         # So the records that follow from a command, such as the credit of a transfer, are far below a topic's limit.
         **{
             f"{name} is too long": F.length(command.getField(name)) <= longest
@@ -60,8 +60,8 @@ def _first_violation(command: Column, key: Column) -> Column:
         "Points are out of range": F.abs(points) < LARGEST_AMOUNT,
         "Points are not above 0": ~kind.isin("reserve", "transfer", "receive") | (points > 0),
         "Points are 0": (kind != "adjust") | (points != 0),
-        "RedemptionID is missing": ~kind.isin("capture", "void") | _is_present(command.getField("RedemptionID")),
-        "Counterparty is missing": ~kind.isin("transfer", "receive") | _is_present(command.getField("Counterparty")),
+        "RedemptionID is blank": ~kind.isin("capture", "void") | _is_not_blank(command.getField("RedemptionID")),
+        "Counterparty is blank": ~kind.isin("transfer", "receive") | _is_not_blank(command.getField("Counterparty")),
         "Lots do not make up the Points": (kind != "receive") | _sum_to(command.getField("Lots"), points),
         "the Invoice is missing or not valid": ~kind.isin(*_OF_INVOICES) | _is_valid(invoice),
         "IssuedTime is out of range": (kind != "forward") | command.getField("IssuedTime").between(0, LAST_TIME),
@@ -73,7 +73,7 @@ def _is_valid(invoice: Column) -> Column:
     amounts = (invoice.getField("TotalAmount"), F.coalesce(invoice.getField("TaxableAmount"), F.lit(0.0)))
     lines = invoice.getField("InvoiceLineItems")
     are_bounded = F.forall(lines.getField("TotalValue"), lambda value: value.isNull() | _is_bounded(value))
-    is_valid = _is_present(invoice.getField("InvoiceNumber")) & (F.size(lines) <= MOST_LINE_ITEMS) & are_bounded
+    is_valid = _is_not_blank(invoice.getField("InvoiceNumber")) & (F.size(lines) <= MOST_LINE_ITEMS) & are_bounded
     for amount in amounts:
         is_valid &= _is_bounded(amount)
     return F.coalesce(is_valid, F.lit(False))
@@ -84,7 +84,7 @@ def _is_bounded(amount: Column) -> Column:
     return F.abs(amount) < LARGEST_AMOUNT
 
 
-def _is_present(text: Column) -> Column:
+def _is_not_blank(text: Column) -> Column:
     return text.rlike(_NO_BLANK)
 
 
