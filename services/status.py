@@ -19,6 +19,7 @@ from services.messaging import clients
 from services.messaging.publishing import PublishError
 from services.messaging.topic_reader import watermarks_of
 from services.settings import Settings
+from services.tls import client_context
 
 _SECONDS = 3.0
 """The time for the answer of one process."""
@@ -100,7 +101,8 @@ def status_of(settings: Settings, urls: Mapping[str, str]) -> Status:
     records, kafka_problem = _records(settings)
     parts = [Part("kafka", settings.kafka_bootstrap_servers, kafka_problem)]
     samples: list[Sample] = []
-    openers = dict.fromkeys(urls, opener(settings.metrics_key_file)) | {"api": opener(settings.api_key_file)}
+    to_api = opener(settings.api_key_file, client_context(settings))
+    openers = dict.fromkeys(urls, opener(settings.metrics_key_file)) | {"api": to_api}
     for name, url in urls.items():
         try:
             found = list(_samples(openers[name], url))

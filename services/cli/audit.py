@@ -7,7 +7,7 @@ import typer
 
 from services.audit.facts import Source
 from services.cli.output import AsJson
-from services.cli.processes import replace_process
+from services.cli.processes import announced, replace_process
 
 SHOWN = 20
 
@@ -67,6 +67,7 @@ def rebuild(*, source: FromOption = From.TOPICS, as_json: AsJson = False) -> Non
 
     Stop the pipeline first. The command renames the old checkpoint. The output contains card numbers.
     """
+    announced("rebuild", source=source)
     replace_process("pipelines.reconciliation.rebuild", [f"--from={source}", *_json(as_json=as_json)])
 
 

@@ -50,6 +50,7 @@ def test_options_are_handed_on(command: list[str], program: list[str], monkeypat
         raise SystemExit
 
     monkeypatch.setattr(processes.os, "execv", execv)
+    monkeypatch.setattr(processes, "announce", lambda *_, **__: None)
     CliRunner().invoke(app, command)
 
     assert [[sys.executable, "-m", *program]] == started
