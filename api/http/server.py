@@ -20,6 +20,7 @@ HEADER_BYTES = 64 * 1024
 """The largest headers of a request, together."""
 
 _LONGEST_URL = 65_535
+_LAST_SECONDS = 1.0
 _TICKS_PER_SECOND = 10
 
 
@@ -65,6 +66,13 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(self._problem or UnreadableRequest())
+
+    def shutdown(self) -> None:
+        cycle: RequestResponseCycle | None = self.cycle
+        super().shutdown()
+        if cycle is None or cycle.response_complete:
+            # An idle client with TLS does not answer the end of the connection before its next request.
+            self.loop.call_later(_LAST_SECONDS, self.transport.abort)
 
     def end_if_slow(self, seconds: float) -> None:
         """End the connection if its request has not arrived completely within this time."""
