@@ -59,6 +59,9 @@ class ProblemProtocol(HttpToolsProtocol):
         self.transport.write(b"HTTP/1.1 400 Bad Request\r\n%s\r\n%s" % (b"".join(lines), response.body))
         self.transport.close()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """The API ignores an upgrade, as HTTP allows, and says nothing about it: any client can ask for one."""
+
 
 def build_app(settings: Settings, directory: StateDirectory, membership: GroupMembership) -> FastAPI:
     """Compose the app from stores that follow the changelogs in Kafka and from the group of instances."""
@@ -136,6 +139,7 @@ def serve(settings: Settings) -> None:
             port=settings.api_port,
             loop="uvloop",
             http=ProblemProtocol,
+            ws="none",
             # Paths contain card numbers, and writing a line costs more than serving a lookup.
             access_log=False,
             log_config=None,
