@@ -23,11 +23,14 @@ from services.settings import Settings
 _SECONDS = 3.0
 """The time for the answer of one process."""
 _LAGS = {
-    "loyalty_query_lag_records": "query {query}",
     "loyalty_ledger_lag_records": "ledger",
     "loyalty_webhook_lag": "webhook {endpoint}",
 }
 """The metrics with the lag of readers, and the names of the readers."""
+_POSITION = "loyalty_query_position"
+"""The lag of a query follows from its position. Its own metric of the lag is that of its last micro-batch."""
+_Spans = Mapping[str, Mapping[int, tuple[int, int]]]
+"""By topic and partition: the first offset, and the end offset."""
 _REFUSALS = {
     ("api", 401): "refuses the request: set LOYALTY_API_KEY_FILE to the file of a valid API key with the scope operate",
     ("api", 403): "refuses the request: the API key in LOYALTY_API_KEY_FILE needs the scope operate",
@@ -97,7 +100,7 @@ class Status:
 
 def status_of(settings: Settings, urls: Mapping[str, str]) -> Status:
     """Ask Kafka and the parts at these URLs: api, pipeline, ledger, webhooks. Each has a few seconds for its answer."""
-    records, kafka_problem = _records(settings)
+    spans, kafka_problem = _spans(settings)
     parts = [Part("kafka", settings.kafka_bootstrap_servers, kafka_problem)]
     samples: list[Sample] = []
     openers = dict.fromkeys(urls, opener(settings.metrics_key_file)) | {"api": opener(settings.api_key_file)}
@@ -117,7 +120,9 @@ def status_of(settings: Settings, urls: Mapping[str, str]) -> Status:
         instances = _get(openers["api"], f"{urls['api']}/v1/instances")["instances"]
     except (OSError, ValueError, KeyError):
         instances = []
-    return Status(parts, records, _lags(samples, settings.topic_prefix), instances, _freshness(samples))
+    records = {name: sum(high - low for low, high in span.values()) for name, span in spans.items()}
+    lags = _lags(samples, spans, settings.topic_prefix)
+    return Status(parts, records, lags, instances, _freshness(samples))
 
 
 def default_urls(settings: Settings) -> dict[str, str]:
@@ -129,13 +134,13 @@ def default_urls(settings: Settings) -> dict[str, str]:
     return {"api": settings.advertised_url} | {name: f"http://{host}:{port}" for name, port in ports.items()}
 
 
-def _records(settings: Settings) -> tuple[dict[str, int], str | None]:
-    """The records in each topic, and why they are not known."""
+def _spans(settings: Settings) -> tuple[_Spans, str | None]:
+    """The offsets of each topic, and why they are not known."""
     diagnosis = clients.ConnectionDiagnosis()
     consumer = clients.bounded_consumer(settings, "loyalty-dead-letters", error_cb=diagnosis.on_error)
     try:
         consumer.list_topics(timeout=_SECONDS)
-        spans = {topic.name: watermarks_of(consumer, settings.name_of(topic)) for topic in topics.ALL}
+        return {topic.name: watermarks_of(consumer, settings.name_of(topic)) for topic in topics.ALL}, None
     except KafkaException:
         consumer.poll(0)
         return {}, diagnosis.explain(settings)
@@ -143,7 +148,6 @@ def _records(settings: Settings) -> tuple[dict[str, int], str | None]:
         return {}, str(error)
     finally:
         consumer.close()
-    return {name: sum(high - low for low, high in span.values()) for name, span in spans.items()}, None
 
 
 def _get(part: OpenerDirector, url: str) -> Any:
@@ -170,9 +174,13 @@ def _problem(part: OpenerDirector, url: str) -> str | None:
     return report.get("kafkaError") or report.get("trouble") or (None if report["ready"] else "restores its stores")
 
 
-def _lags(samples: Iterable[Sample], prefix: str) -> list[Lag]:
+def _lags(samples: Iterable[Sample], spans: _Spans, prefix: str) -> list[Lag]:
     found: Counter[tuple[str, str]] = Counter()
     for sample in samples:
+        if sample.name == _POSITION:
+            topic = sample.labels["topic"].removeprefix(prefix)
+            _, end = spans.get(topic, {}).get(int(sample.labels["partition"]), (0, 0))
+            found[f"query {sample.labels['query']}", topic] += max(0, end - int(sample.value))
         if reader := _LAGS.get(sample.name):
             topic = sample.labels.get("topic", topics.LOYALTY.name).removeprefix(prefix)
             found[reader.format(**sample.labels), topic] += int(sample.value)

@@ -36,6 +36,8 @@ def test_the_steps_of_a_worker_are_not_printed(tmp_path: Path) -> None:
     """Issue 15, number 12: PySpark's worker that prepares transformWithState prints its steps. Errors stay."""
     package = tmp_path / "pyspark" / "sql" / "streaming"
     package.mkdir(parents=True)
+    for folder in (package, package.parent, package.parents[1]):
+        (folder / "__init__.py").touch()
     for name in ("transform_with_state_driver_worker", "another"):
         (package / f"{name}.py").write_text("import sys; print('a step'); sys.stderr.write('an error')")
     environment = {**os.environ, "PYSPARK_WORKER_PYTHON": sys.executable, "PYTHONPATH": str(tmp_path)}
