@@ -51,7 +51,8 @@ def crossing_returns(name: str, directory: Path, seed: int) -> Row:
         wrong_answers=verdict.count(Nature.WRONG) + bool(audited),
         again=verdict.again,
         recovery_seconds=round(max(recoveries), 1),
-        evidence=f"{verdict.invoices:,} invoices: {verdict}; {forwarded} returns forwarded; exit status of audit: {audited}",
+        evidence=f"{verdict.invoices:,} invoices, {forwarded} returns to other accounts: {verdict}; exit status of "
+        f"audit: {audited}",
     )
 
 
