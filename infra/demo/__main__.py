@@ -33,7 +33,7 @@ from services.pos_simulator.simulation import Options
 from services.settings import Settings
 from services.start_up import StartUpError
 
-_RETURNS, _EXCHANGES = 0.04, 0.02
+_RETURNS, _EXCHANGES, _OFFLINE = 0.04, 0.02, 0.05
 """Shares of the simulated invoices, to have some of each also on a short day."""
 
 _MISMATCH, _INTERRUPTED = 1, 130
@@ -115,7 +115,8 @@ def main(
         jars.provide(console.print)
         # A second demo would delete the data of the first.
         with hold(str(directory)):
-            result = _demo(recorded, Options(count=invoices, returns=_RETURNS, exchanges=_EXCHANGES), rate, stack)
+            options = Options(count=invoices, returns=_RETURNS, exchanges=_EXCHANGES, offline=_OFFLINE)
+            result = _demo(recorded, options, rate, stack)
     except InterruptedBySignalError:
         console.print("demo: interrupted. All its processes are stopped.")
         raise typer.Exit(_INTERRUPTED) from None

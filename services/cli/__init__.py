@@ -16,6 +16,7 @@ from services.cli import (
     sql,
     status,
     stores,
+    trail,
 )
 
 app = typer.Typer(
@@ -45,5 +46,7 @@ app.command("archive", context_settings=processes.FORWARD_OPTIONS)(processes.arc
 app.command("sql")(sql.sql)
 app.command("status")(status.status)
 app.command("audit")(audit.audit)
+app.command("trail")(trail.trail)
 app.command("rebuild")(audit.rebuild)
+app.command("returns")(audit.returns)
 app.command("webhooks")(processes.webhooks)

@@ -10,7 +10,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from services.cli.output import read_settings
+from services.audit_trail import announce
+from services.cli.output import clear_errors, read_settings
 
 FORWARD_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Context settings of a command that forwards all options, also ``--help``, to its program."""
@@ -55,11 +56,13 @@ def export(
     """Export the masked invoices to Parquet files."""
     folder = to or read_settings().export_dir
     until = [] if continuous else ["--available-now"]
+    announced("export", to=folder)
     replace_process("pipelines", ["--query", "export", "--to", folder, *until, *context.args])
 
 
 def archive(context: typer.Context) -> None:
     """Append the new events of accounts to the Parquet archive, with pseudonyms instead of cards."""
+    announced("archive")
     replace_process("pipelines", ["--query", "archive", "--available-now", *context.args])
 
 
@@ -71,6 +74,12 @@ def webhooks(
 ) -> None:
     """Deliver loyalty notifications to the endpoints of LOYALTY_WEBHOOKS_FILE."""
     replace_process("services.webhooks", ["--check"] if check else [])
+
+
+def announced(command: str, **details: str) -> None:
+    """Write to the audit trail that a command begins, which another program will execute."""
+    with clear_errors():
+        announce(f"loyalty {command}", read_settings(), **details)
 
 
 def _option(name: str, value: str | None) -> list[str]:
