@@ -1,4 +1,4 @@
-"""`loyalty pipeline`, `api`, `export`, `archive` and `webhooks`: programs that replace the process of the CLI.
+"""`loyalty pipeline`, `api`, `export`, `archive`, `webhooks`, `doctor`: programs that replace the process of the CLI.
 
 The CLI may not import the pipelines or the API. The new program keeps the process id, so it receives signals and a
 supervisor sees its exit status.
@@ -6,24 +6,28 @@ supervisor sees its exit status.
 
 import os
 import sys
+from importlib.util import find_spec
 from typing import Annotated, NoReturn
 
 import typer
 
-from services.cli.output import read_settings
+from services.cli.output import MISUSED, AsJson, read_settings, stop
 
 FORWARD_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Context settings of a command that forwards all options, also ``--help``, to its program."""
 
 
-def pipeline(context: typer.Context) -> None:
+AsJsonLines = Annotated[bool, typer.Option("--json", help="Write the log as JSON lines (LOYALTY_LOG_FORMAT=json).")]
+
+
+def pipeline(context: typer.Context, *, as_json: AsJsonLines = False) -> None:
     """Run the Spark pipeline. `loyalty pipeline --help` shows its options."""
-    replace_process("pipelines", context.args)
+    replace_process("pipelines", context.args, log_json=as_json)
 
 
-def api(context: typer.Context) -> None:
+def api(context: typer.Context, *, as_json: AsJsonLines = False) -> None:
     """Run one API instance. `loyalty api --help` shows its options."""
-    replace_process("api", context.args)
+    replace_process("api", context.args, log_json=as_json)
 
 
 def export(
@@ -33,16 +37,17 @@ def export(
     continuous: Annotated[
         bool, typer.Option("--continuous", help="Keep running. Without it, export the present records and end.")
     ] = False,
+    as_json: AsJsonLines = False,
 ) -> None:
     """Export the masked invoices to Parquet files."""
     folder = to or read_settings().export_dir
     until = [] if continuous else ["--available-now"]
-    replace_process("pipelines", ["--query", "export", "--to", folder, *until, *context.args])
+    replace_process("pipelines", ["--query", "export", "--to", folder, *until, *context.args], log_json=as_json)
 
 
-def archive(context: typer.Context) -> None:
+def archive(context: typer.Context, *, as_json: AsJsonLines = False) -> None:
     """Append the new events of accounts to the Parquet archive, with pseudonyms instead of cards."""
-    replace_process("pipelines", ["--query", "archive", "--available-now", *context.args])
+    replace_process("pipelines", ["--query", "archive", "--available-now", *context.args], log_json=as_json)
 
 
 def webhooks(
@@ -50,13 +55,33 @@ def webhooks(
     check: Annotated[
         bool, typer.Option("--check", help="Read the endpoints and their secrets, print the endpoints, and end.")
     ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Write the log as JSON lines, and with --check one JSON object.")
+    ] = False,
 ) -> None:
     """Deliver loyalty notifications to the endpoints of LOYALTY_WEBHOOKS_FILE."""
-    replace_process("services.webhooks", ["--check"] if check else [])
+    options = ["--check"] * check + ["--json"] * (check and as_json)
+    replace_process("services.webhooks", options, log_json=as_json)
 
 
-def replace_process(module: str, arguments: list[str]) -> NoReturn:
-    """Replace this process by ``python -m module``."""
+def doctor(*, as_json: AsJson = False) -> None:
+    """Check whether this machine can run the system: Java, memory, ports, disk and clock. Say what to do.
+
+    The exit status is 1 if something must be done first.
+    """
+    replace_process("infra.doctor", ["--json"] if as_json else [])
+
+
+def replace_process(module: str, arguments: list[str], *, log_json: bool = False) -> NoReturn:
+    """Replace this process by ``python -m module``. Stops with status 2 if the installation lacks the module."""
+    try:
+        is_here = find_spec(module) is not None
+    except ModuleNotFoundError:
+        is_here = False
+    if not is_here:
+        stop(f"this installation has no {module}: use one that has it, such as another image or a checkout", MISUSED)
+    if log_json:
+        os.environ["LOYALTY_LOG_FORMAT"] = "json"
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-m", module, *arguments])  # noqa: S606 - no shell is wanted
