@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
 from infra.docker.healthy import is_healthy
+from infra.local import folders
 from infra.local.java import JavaNotFoundError, find_java_home
 from services.cli.output import FAILED, AsJson, read_settings, report, table
 from services.messaging.publishing import PublishError, require_broker
@@ -159,8 +160,13 @@ def _parted(error: StartUpError) -> tuple[str, str]:
     return f"{found})", advice
 
 
-def main(*, as_json: AsJson = False) -> None:
+def main(
+    directory: Annotated[Path | None, typer.Option("--dir", help="Folder of the data.")] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
     """Check Java, memory, ports, disk and clock. The exit status is 1 if the system cannot run here."""
+    folders.enter(directory)
     checks = [*examine(read_settings())]
     rows = ((check.name, check.state, check.found, check.advice) for check in checks)
     found = {"checks": [check._asdict() for check in checks]}

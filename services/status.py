@@ -19,6 +19,7 @@ from services.messaging import clients
 from services.messaging.publishing import PublishError
 from services.messaging.topic_reader import watermarks_of
 from services.settings import Settings
+from services.tls import client_context
 
 _SECONDS = 3.0
 """The time for the answer of one process."""
@@ -100,7 +101,8 @@ def status_of(settings: Settings, urls: Mapping[str, str]) -> Status:
     records, kafka_problem = _records(settings)
     parts = [Part("kafka", settings.kafka_bootstrap_servers, kafka_problem)]
     samples: list[Sample] = []
-    openers = dict.fromkeys(urls, opener(settings.metrics_key_file)) | {"api": opener(settings.api_key_file)}
+    to_api = opener(settings.api_key_file, client_context(settings))
+    openers = dict.fromkeys(urls, opener(settings.metrics_key_file)) | {"api": to_api}
     for name, url in urls.items():
         try:
             found = list(_samples(openers[name], url))
@@ -110,7 +112,8 @@ def status_of(settings: Settings, urls: Mapping[str, str]) -> Status:
             problem = _REFUSALS.get((name, error.code), f"answers with status {error.code}")
             error.close()
         except (OSError, ValueError, KeyError) as error:
-            problem = f"no answer: {error}"
+            cause = getattr(error, "reason", error)  # URLError wraps the error of the connection
+            problem = f"no answer: {getattr(cause, 'strerror', None) or cause}"
         parts.append(Part(name, url, problem))
     try:
         instances = _get(openers["api"], f"{urls['api']}/v1/instances")["instances"]

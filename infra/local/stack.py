@@ -43,6 +43,7 @@ def private_settings(directory: Path, **changes: object) -> Settings:
         "ledger_url": f"sqlite:///{directory.resolve() / 'ledger.sqlite'}",
         "pseudonym_key_file": directory.resolve() / "pseudonym.key",
         "webhooks_file": directory.resolve() / "webhooks.yaml",
+        "spark_jars_dir": jars.folder("spark"),
     }
     return Settings(**{**private, **changes})  # type: ignore[arg-type]
 
@@ -82,7 +83,7 @@ class Service:
         """Start the process and wait until it is ready, by default by its health check. Raises ProcessFailedError."""
         is_ready = is_ready or (lambda: is_healthy(f"{self.url}/readyz"))
         command = [sys.executable, "-m", self.module]
-        self.process.start(command, environment_of(self.settings), jars.ROOT, is_ready, _START_TIMEOUT)
+        self.process.start(command, environment_of(self.settings), Path.cwd(), is_ready, _START_TIMEOUT)
 
     def stop(self) -> None:
         self.process.stop()
@@ -230,7 +231,7 @@ class LocalStack:
     def _readers(self) -> Iterator[Service]:
         url = f"http://{HOST}:{self.settings.ledger_metrics_port}"
         yield Service("services.ledger", self.settings, self._process("ledger"), url)
-        if (jars.ROOT / self.settings.webhooks_file).exists():
+        if self.settings.webhooks_file.exists():
             url = f"http://{HOST}:{self.settings.webhooks_metrics_port}"
             yield Service("services.webhooks", self.settings, self._process("webhooks"), url)
 

@@ -1,4 +1,4 @@
-"""`loyalty pipeline`, `api`, `export`, `archive`, `webhooks`, `doctor`: programs that replace the process of the CLI.
+"""Commands whose programs replace the process of the CLI: `loyalty up`, `down`, `demo`, `pipeline`, `api` and others.
 
 The CLI may not import the pipelines or the API. The new program keeps the process id, so it receives signals and a
 supervisor sees its exit status.
@@ -11,13 +11,30 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from services.cli.output import MISUSED, AsJson, read_settings, stop
+from services.audit_trail import announce
+from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, stop
 
 FORWARD_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Context settings of a command that forwards all options, also ``--help``, to its program."""
 
 
 AsJsonLines = Annotated[bool, typer.Option("--json", help="Write the log as JSON lines (LOYALTY_LOG_FORMAT=json).")]
+Folder = Annotated[str | None, typer.Option("--dir", help="Folder of the data. Default: the user's data folder (XDG).")]
+
+
+def up(directory: Folder = None, *, as_json: AsJson = False) -> None:
+    """Start Kafka, the pipeline, one API instance and the ledger on this machine."""
+    replace_process("infra.local", ["up", *_options(directory, as_json=as_json)])
+
+
+def down(directory: Folder = None, *, as_json: AsJson = False) -> None:
+    """Stop what `loyalty up` has started. The data stays."""
+    replace_process("infra.local", ["down", *_options(directory, as_json=as_json)])
+
+
+def demo(context: typer.Context, *, as_json: AsJson = False) -> None:
+    """Run a trading day through a stack of its own, and check all results. `loyalty demo --help` shows its options."""
+    replace_process("infra.demo", [*context.args, *_options(None, as_json=as_json)])
 
 
 def pipeline(context: typer.Context, *, as_json: AsJsonLines = False) -> None:
@@ -42,11 +59,13 @@ def export(
     """Export the masked invoices to Parquet files."""
     folder = to or read_settings().export_dir
     until = [] if continuous else ["--available-now"]
+    announced("export", to=folder)
     replace_process("pipelines", ["--query", "export", "--to", folder, *until, *context.args], log_json=as_json)
 
 
 def archive(context: typer.Context, *, as_json: AsJsonLines = False) -> None:
     """Append the new events of accounts to the Parquet archive, with pseudonyms instead of cards."""
+    announced("archive")
     replace_process("pipelines", ["--query", "archive", "--available-now", *context.args], log_json=as_json)
 
 
@@ -64,12 +83,22 @@ def webhooks(
     replace_process("services.webhooks", options, log_json=as_json)
 
 
-def doctor(*, as_json: AsJson = False) -> None:
+def doctor(directory: Folder = None, *, as_json: AsJson = False) -> None:
     """Check whether this machine can run the system: Java, memory, ports, disk and clock. Say what to do.
 
     The exit status is 1 if something must be done first.
     """
-    replace_process("infra.doctor", ["--json"] if as_json else [])
+    replace_process("infra.doctor", _options(directory, as_json=as_json))
+
+
+def announced(command: str, **details: str) -> None:
+    """Write to the audit trail that a command begins, which another program will execute."""
+    with clear_errors():
+        announce(f"loyalty {command}", read_settings(), **details)
+
+
+def _options(directory: str | None, *, as_json: bool) -> list[str]:
+    return [f"--dir={directory}"] * bool(directory) + ["--json"] * as_json
 
 
 def replace_process(module: str, arguments: list[str], *, log_json: bool = False) -> NoReturn:

@@ -141,6 +141,7 @@ def test_processes_are_started_with_their_own_options(
         raise SystemExit
 
     monkeypatch.setattr(processes.os, "execv", execv)
+    monkeypatch.setattr(processes, "announce", lambda *_, **__: None)
     loyalty(*command, LOYALTY_EXPORT_DIR="var/here")
 
     assert [[sys.executable, sys.executable, "-m", *program]] == started
@@ -171,6 +172,7 @@ def test_json_makes_the_log_of_a_process_json(command: str, monkeypatch: pytest.
         raise SystemExit
 
     monkeypatch.setattr(processes.os, "execv", execv)
+    monkeypatch.setattr(processes, "announce", lambda *_, **__: None)
     for options in ([], ["--json"]):
         loyalty(*command.split(), *options, LOYALTY_LOG_FORMAT="console")
 

@@ -191,3 +191,12 @@ def test_without_kafka_the_rest_is_shown(answers: dict[str, tuple[int, str]], mo
     assert 1 == result.exit_code
     assert "topic t-pos-invoices: no such topic" in result.stdout
     assert "dead letters: not known" in result.stdout
+
+
+def test_a_part_that_does_not_run_does_not_answer(answers: dict[str, tuple[int, str]]) -> None:
+    """In words, and not as Python shows an error."""
+    found = json.loads(status(answers, "--json", "--pipeline", "http://127.0.0.1:1").stdout)
+
+    assert {"pipeline": "no answer: Connection refused"} == {
+        part["name"]: part["problem"] for part in found["parts"] if part["problem"]
+    }
