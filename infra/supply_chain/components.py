@@ -62,7 +62,7 @@ def locked_jars(configuration: str) -> list[Component]:
 
 def spark_jars() -> list[Component]:
     """The jars inside of the installed package pyspark."""
-    return [*map(_jar, sorted(setup.ivy_jar().parent.glob("*.jar")))]
+    return [*map(_jar, sorted(jars.ivy_jar().parent.glob("*.jar")))]
 
 
 @cache  # the jars of Spark are in the SBOM of an image and in the lock
