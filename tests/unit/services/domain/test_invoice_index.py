@@ -84,10 +84,10 @@ def test_a_number_that_another_customer_has_bought_since_stays():
     assert IndexedInvoice("new") == found.invoice
 
 
-@given(
-    st.lists(st.builds(Returned, st.integers(1, 2), st.sampled_from(["", CARD, OTHER]), st.text()), max_size=4),
-    st.randoms(),
-)
+CARRIED = st.sampled_from([CARD, "", OTHER])
+
+
+@given(st.lists(st.builds(Returned, st.integers(1, 2), CARRIED, st.text()), max_size=4), st.randoms())
 def test_the_order_in_which_news_are_delivered_does_not_matter(returns, dice):
     """A replayed batch has the same outcome."""
     news = [*returns, Bought(1, CARD), Forgotten(2, CARD)]
