@@ -4,6 +4,7 @@ import shutil
 import sys
 from dataclasses import replace
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -56,10 +57,18 @@ _KNOWN_ERRORS = (
 console = Console()
 
 
-def demo_settings(directory: Path) -> Settings:
+class ExportFormat(StrEnum):
+    """The formats of LOYALTY_EXPORT_FORMAT."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+
+
+def demo_settings(directory: Path, export_format: str) -> Settings:
     """Settings of a short run on a small machine."""
     return private_settings(
         directory,
+        export_format=export_format,
         spark_master="local[2]",
         # The run is too short for the second compiler.
         spark_java_options="-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m",
@@ -70,7 +79,7 @@ def demo_settings(directory: Path) -> Settings:
     )
 
 
-def main(
+def main(  # noqa: PLR0913  # one argument for each option
     files: Annotated[
         list[Path] | None,
         typer.Argument(
@@ -87,6 +96,9 @@ def main(
         float, typer.Option(min=0, envvar="RATE", help="Messages per second. 0: as fast as possible.")
     ] = 200,
     var: Annotated[Path, typer.Option(help="Folder of its data (demo/) and its results (reports/demo.json).")] = VAR,
+    export_format: Annotated[
+        ExportFormat, typer.Option(envvar="FORMAT", help="Format of the exported files that are compared.")
+    ] = ExportFormat.PARQUET,
     *,
     containers: Annotated[bool, typer.Option("--containers", help="Run the stack in containers.")] = False,
     secured: Annotated[
@@ -96,9 +108,11 @@ def main(
     """Send a trading day or recorded invoices through Kafka, the pipeline and the API, and check all results."""
     if secured and not containers:
         raise typer.BadParameter("--secured works only with --containers: add it")
+    if containers and export_format is ExportFormat.DELTA:
+        raise typer.BadParameter("--export-format delta works only without --containers: leave one of them out")
     name = f"{'secured-' * secured}compose-demo" if containers else "demo"
     directory = var.resolve() / name
-    settings = demo_settings(directory)
+    settings = demo_settings(directory, export_format)
     stack: LocalStack | ContainerStack = LocalStack(directory, settings)
     if containers:
         security = SecurityFolder(var / "security") if secured else None

@@ -6,11 +6,13 @@ supervisor sees its exit status.
 
 import os
 import sys
+from enum import StrEnum
 from typing import Annotated, NoReturn
 
 import typer
 
-from services.cli.output import read_settings
+from services.cli.output import read_settings, stop
+from services.settings import Settings
 
 FORWARD_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Context settings of a command that forwards all options, also ``--help``, to its program."""
@@ -26,18 +28,52 @@ def api(context: typer.Context) -> None:
     replace_process("api", context.args)
 
 
+class ExportTask(StrEnum):
+    """What `loyalty export` does."""
+
+    RUN = "run"
+    BACKFILL = "backfill"
+    MAINTAIN = "maintain"
+
+
 def export(
     context: typer.Context,
+    task: Annotated[
+        ExportTask,
+        typer.Argument(
+            help="run: export new records. backfill: read the topic from its beginning, and add what the Delta table "
+            "lacks. maintain: merge small files of the Delta table, and delete files that it has not needed for a week."
+        ),
+    ] = ExportTask.RUN,
     *,
-    to: Annotated[str | None, typer.Option(help="Folder of the Parquet files. Any Hadoop URI.")] = None,
+    to: Annotated[str | None, typer.Option(help="Folder of the exported files. Any Hadoop URI.")] = None,
     continuous: Annotated[
         bool, typer.Option("--continuous", help="Keep running. Without it, export the present records and end.")
     ] = False,
 ) -> None:
-    """Export the masked invoices to Parquet files."""
-    folder = to or read_settings().export_dir
+    """Export the masked invoices to Parquet files or to a Delta table (LOYALTY_EXPORT_FORMAT)."""
+    settings = read_settings()
+    if task is ExportTask.MAINTAIN:
+        _maintain(settings.model_copy(update={"export_dir": to or settings.export_dir}))
+        return
     until = [] if continuous else ["--available-now"]
-    replace_process("pipelines", ["--query", "export", "--to", folder, *until, *context.args])
+    again = ["--backfill"] if task is ExportTask.BACKFILL else []
+    replace_process(
+        "pipelines", ["--query", "export", "--to", to or settings.export_dir, *until, *again, *context.args]
+    )
+
+
+def _maintain(settings: Settings) -> None:
+    try:
+        from services.sql.files import NoExportError  # noqa: PLC0415  # not installed everywhere
+        from services.sql.maintenance import maintain  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        stop(f"{error.name} is not installed: install retail-loyalty[sql]")
+    try:
+        merged, written, deleted = maintain(settings)
+    except NoExportError as error:
+        stop(str(error))
+    typer.echo(f"{settings.export_dir}: merged {merged} files into {written}, deleted {deleted} old files")
 
 
 def archive(context: typer.Context) -> None:
