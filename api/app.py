@@ -37,6 +37,8 @@ def create_app(dependencies: Dependencies) -> FastAPI:
         collecting = asyncio.create_task(collector.run())
         yield
         await dependencies.commands.close()
+        if dependencies.security:
+            await asyncio.to_thread(dependencies.security.audit.close)
         await asyncio.to_thread(feed.stop)
         collecting.cancel()
         await peers.close()

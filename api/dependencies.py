@@ -1,5 +1,6 @@
 """The dependencies of the routers. FastAPI injects them."""
 
+from ssl import SSLContext
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
@@ -35,6 +36,7 @@ class Dependencies:
         security: None if callers need no credentials.
         history: reads the past of a changelog; None if it cannot be read.
         most_event_streams: how many event streams one caller may have open.
+        tls: how this app proves to peers who it is, and whom it trusts; None: by the authorities of the system.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - what an app consists of
@@ -48,6 +50,7 @@ class Dependencies:
         security: Security | None = None,
         history: History | None = None,
         most_event_streams: int = 100,
+        tls: SSLContext | None = None,
     ) -> None:
         self.local = local
         self.reports = reports
@@ -56,7 +59,7 @@ class Dependencies:
         self.stores = local.stores
         self.locator = Locator(local, reports)
         self.security = security
-        self.peers = PeerClient(reports, security.hops if security else None)
+        self.peers = PeerClient(reports, security.hops if security else None, tls)
         self.lookup = Lookup(local, self.locator, self.peers, metrics)
         self.scatter_gather = ScatterGather(local, self.locator, self.peers)
         self.streams = EventStreams(most_event_streams)

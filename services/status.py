@@ -19,6 +19,7 @@ from services.messaging import clients
 from services.messaging.publishing import PublishError
 from services.messaging.topic_reader import watermarks_of
 from services.settings import Settings
+from services.tls import client_context
 
 _SECONDS = 3.0
 """The time for the answer of one process."""
@@ -29,8 +30,12 @@ _LAGS = {
 }
 """The metrics with the lag of readers, and the names of the readers."""
 _REFUSALS = {
-    401: "refuses the request: set LOYALTY_API_KEY_FILE to the file of a valid API key with the scope operate",
-    403: "refuses the request: the API key in LOYALTY_API_KEY_FILE needs the scope operate",
+    ("api", 401): "refuses the request: set LOYALTY_API_KEY_FILE to the file of a valid API key with the scope operate",
+    ("api", 403): "refuses the request: the API key in LOYALTY_API_KEY_FILE needs the scope operate",
+    **{
+        (part, 401): "refuses the request: set LOYALTY_METRICS_KEY_FILE to a file with the key of its metrics"
+        for part in ("pipeline", "ledger", "webhooks")
+    },
 }
 _FRESHNESS = "loyalty_balance_freshness_seconds_bucket"
 _SHARES = (0.5, 0.99)
@@ -96,18 +101,19 @@ def status_of(settings: Settings, urls: Mapping[str, str]) -> Status:
     records, kafka_problem = _records(settings)
     parts = [Part("kafka", settings.kafka_bootstrap_servers, kafka_problem)]
     samples: list[Sample] = []
-    # Only the API receives the key.
-    openers = dict.fromkeys(urls, opener(None)) | {"api": opener(settings.api_key_file)}
+    to_api = opener(settings.api_key_file, client_context(settings))
+    openers = dict.fromkeys(urls, opener(settings.metrics_key_file)) | {"api": to_api}
     for name, url in urls.items():
         try:
             found = list(_samples(openers[name], url))
             samples += found
-            problem = _problem(openers[name], name, url, found)
+            problem = _problem(openers[name], url)
         except urllib.error.HTTPError as error:
-            problem = _REFUSALS.get(error.code, f"answers with status {error.code}")
+            problem = _REFUSALS.get((name, error.code), f"answers with status {error.code}")
             error.close()
         except (OSError, ValueError, KeyError) as error:
-            problem = f"no answer: {error}"
+            cause = getattr(error, "reason", error)  # URLError wraps the error of the connection
+            problem = f"no answer: {getattr(cause, 'strerror', None) or cause}"
         parts.append(Part(name, url, problem))
     try:
         instances = _get(openers["api"], f"{urls['api']}/v1/instances")["instances"]
@@ -157,17 +163,13 @@ def _samples(part: OpenerDirector, url: str) -> Iterator[Sample]:
         yield from family.samples
 
 
-def _problem(part: OpenerDirector, name: str, url: str, samples: Iterable[Sample]) -> str | None:
+def _problem(part: OpenerDirector, url: str) -> str | None:
     """Why a part that answers does not work."""
-    if name in ("api", "ledger"):
-        try:
-            report = _get(part, f"{url}/readyz")
-        except urllib.error.HTTPError as error:
-            report = json.load(error)
-        return report.get("kafkaError") or report.get("trouble") or (None if report["ready"] else "restores its stores")
-    if any(sample.name == "loyalty_pipeline_ready" and not sample.value for sample in samples):
-        return "starts or stops; see its log"
-    return None
+    try:
+        report = _get(part, f"{url}/readyz")
+    except urllib.error.HTTPError as error:
+        report = json.load(error)
+    return report.get("kafkaError") or report.get("trouble") or (None if report["ready"] else "restores its stores")
 
 
 def _lags(samples: Iterable[Sample], prefix: str) -> list[Lag]:

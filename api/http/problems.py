@@ -173,6 +173,21 @@ class UnreadableRequest(BadRequest, code="unreadable-request", title="The reques
     """
 
 
+class HeadersTooLarge(
+    Problem,
+    status=HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+    code="headers-too-large",
+    title="The headers are too large",
+):
+    """The headers of the request have more than 65,536 bytes together. Send fewer or shorter headers."""
+
+
+class RequestTimeout(
+    Problem, status=HTTPStatus.REQUEST_TIMEOUT, code="request-timeout", title="The request did not arrive in time"
+):
+    """The request was not complete in time (LOYALTY_REQUEST_TIMEOUT). Send it again on a new connection."""
+
+
 class IdempotencyKeyMissing(BadRequest, code="idempotency-key-missing", title="Idempotency-Key is missing"):
     """A command needs the header Idempotency-Key with 1 to 255 printable ASCII characters. Use a new key for each
     command, and the same key to repeat a command.

@@ -16,7 +16,7 @@ from api.http import documentation
 from api.http.metrics import Metrics
 from api.http.problems import Problem
 from api.routing.peer_client import FORWARDED_TO, REPORT_PATH
-from api.security.audit import AuditLog
+from api.security.audit import RequestAudit
 from api.security.caller import UNSIGNED_INSTANCE, Caller
 from api.security.hops import HOP, HopRequest, Hops
 from api.security.known_keys import KnownKeys
@@ -54,7 +54,7 @@ class Security:
     tokens: TokenVerifier | None
     hops: Hops
     limits: CallerLimits
-    audit: AuditLog
+    audit: RequestAudit
     accepts_unsigned_forwards: bool = False
     cors_origins: tuple[str, ...] = ()
 

@@ -1,6 +1,5 @@
 """The export to a Delta table: each line once, whatever ends, and for every reader."""
 
-import itertools
 import os
 import shutil
 import signal
@@ -92,7 +91,7 @@ def assert_all_readers_agree(spark, delta):
     by_deltalake = DeltaTable(delta.export_dir).to_pyarrow_table(columns=names).to_pylist()
     by_pandas = DeltaTable(delta.export_dir).to_pandas(columns=names)
     with closing(Database(delta)) as database:
-        by_duckdb = database.run(f"SELECT {', '.join(names)} FROM line_items").to_pylist()
+        by_duckdb = database.run("SELECT InvoiceNumber, ItemCode, TotalValue, date FROM line_items").to_pylist()
     assert 60 == len(by_spark)
     assert by_spark == sorted(tuple(row.values()) for row in by_deltalake)
     assert by_spark == sorted(by_pandas.itertuples(index=False, name=None))
@@ -124,11 +123,8 @@ def test_what_cannot_work_is_refused(spark, settings, delta):
         EXPORT.start(spark, IDS, settings, available_now=True)
     other = settings.model_copy(update={"export_dir": f"{settings.export_dir}-2"})
     run_to_the_end(spark, other, EXPORT)
-    for change in (EXPORT.start, None):
-        with pytest.raises(CheckpointMismatchError, match="LOYALTY_EXPORT_FORMAT"):
-            if change:
-                EXPORT.start(spark, IDS, other.model_copy(update={"export_format": "delta"}), available_now=True)
-            else:
-                forget_progress(spark, other)
+    with pytest.raises(CheckpointMismatchError, match="set LOYALTY_EXPORT_FORMAT=parquet"):
+        EXPORT.start(spark, IDS, other.model_copy(update={"export_format": "delta"}), available_now=True)
+    with pytest.raises(CheckpointMismatchError, match="a backfill is for an export with LOYALTY_EXPORT_FORMAT=delta"):
+        forget_progress(spark, other)
     assert expected(range(3)) == exported(delta)
-    assert not any(itertools.chain(Path(other.export_dir).glob("_delta_log")))
