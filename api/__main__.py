@@ -16,6 +16,7 @@ from api.app import create_app
 from api.dependencies import Dependencies
 from api.http.metrics import Metrics
 from api.http.server import server_of
+from api.operations import Operations
 from api.security.audit import RequestAudit
 from api.security.gate import Security
 from api.security.hops import Hops, InstanceSecretError, InstanceSecrets
@@ -90,6 +91,7 @@ def build_app(
             partial(read_key, settings),
             settings.most_event_streams,
             client_context(settings, certificate),
+            Operations(settings),
         )
     )
 

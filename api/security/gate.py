@@ -27,6 +27,9 @@ from api.security.tokens import TokenVerifier
 PUBLIC_PATHS = frozenset({"/livez", "/readyz", "/openapi.json"}) | documentation.PATHS
 """Paths of GET and HEAD requests without credentials: probes, and the description of the API."""
 
+_CONSOLE = "/console/"
+"""The pages of the console are public. What they show comes through this gate, with the credentials of the user."""
+
 _BEARER = "bearer "
 _AUTHORIZATION, _IDEMPOTENCY_KEY = b"authorization", b"idempotency-key"
 _HOP, _FORWARDED_TO = HOP.lower().encode(), FORWARDED_TO.lower().encode()
@@ -133,7 +136,8 @@ class Gate:
                 message["headers"] = message["headers"] + _RESPONSE_HEADERS
             await send(message)
 
-        if scope["path"] in PUBLIC_PATHS and scope["method"] in {"GET", "HEAD"}:
+        is_public = scope["path"] in PUBLIC_PATHS and scope["method"] in {"GET", "HEAD"}
+        if is_public or scope["path"] == "/" or scope["path"].startswith(_CONSOLE):
             await self._app(scope, receive, send_safely)
             return
         started = time.perf_counter()

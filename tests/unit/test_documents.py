@@ -43,6 +43,21 @@ def filled(document: Path) -> str:
     return on_page_markdown(document.read_text(encoding="utf-8"))
 
 
+def test_the_tests_of_security_exist() -> None:
+    """Every test and file of tests that the page of security names is there."""
+    named = set(_CODE.findall((ROOT / "docs/reference/security.md").read_text(encoding="utf-8")))
+    defined = {
+        node.name
+        for file in ROOT.glob("tests/**/test_*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    tests = {name for name in named if name.startswith("test_")}
+    assert len(tests) > 20
+    assert set() == tests - defined
+    assert [] == [name for name in named if name.startswith("tests/") and not (ROOT / name).exists()]
+
+
 def rows(document: str) -> list[list[str]]:
     """The cells of every line of every table of a page."""
     lines = filled(ROOT / "docs" / document).splitlines()

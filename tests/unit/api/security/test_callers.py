@@ -59,7 +59,14 @@ NEEDED = {
     "DELETE /v1/customers/{card}": {Scope.CUSTOMER_ERASE},
     "redemptions": {Scope.POINTS_REDEEM},
     "transfers": {Scope.POINTS_REDEEM},
-    "commands": {*Scope} - {Scope.LEDGER_READ, Scope.OPERATE},
+    "commands": {*Scope} - {Scope.LEDGER_READ, Scope.OPERATE, Scope.PROGRAMME_PUBLISH, Scope.DEAD_LETTERS},
+    "caller": {*Scope},
+    "settings": {Scope.OPERATE},
+    "status": {Scope.OPERATE},
+    "GET /v1/dead-letters": {Scope.OPERATE, Scope.DEAD_LETTERS},
+    "POST /v1/dead-letters/replay": {Scope.DEAD_LETTERS},
+    "POST /v1/programmes/check": {Scope.BALANCE_READ, Scope.PROGRAMME_PUBLISH},
+    "POST /v1/programmes": {Scope.PROGRAMME_PUBLISH},
     "simulate": {Scope.BALANCE_READ},
     "stores": {Scope.BALANCE_READ, Scope.OPERATE},
     "POST /v1/customers/{card}/block": {Scope.CARD_MANAGE},
@@ -74,6 +81,8 @@ AS_DECLARED = [
     response_headers_conformance,
     response_schema_conformance,
 ]
+NO_KAFKA = 503, "broker-unavailable"
+"""These tests have no broker. tests/integration/test_console.py has one."""
 UNKNOWN_ROUTE = 404, "unknown-route"
 """A generated text can have the path of no route."""
 
@@ -208,7 +217,7 @@ def test_a_good_caller_gets_declared_responses(
     def check(case: Any) -> None:
         for headers in callers:
             response = case.call(headers=headers)
-            assert response.status_code < 500
+            assert response.status_code < 500 or answer_of(response) == NO_KAFKA
             assert response.status_code not in {401, 403}
             if answer_of(response) != UNKNOWN_ROUTE:
                 case.validate_response(response, checks=AS_DECLARED)
