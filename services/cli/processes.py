@@ -88,7 +88,6 @@ def _maintain(settings: Settings) -> None:
         from services.sql.maintenance import maintain  # noqa: PLC0415
     except ModuleNotFoundError as error:
         stop(f"{error.name} is not installed: install retail-loyalty[sql]")
-    announced("export maintain", to=settings.export_dir)
     try:
         merged, written, deleted = maintain(settings)
     except NoExportError as error:

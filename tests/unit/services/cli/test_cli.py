@@ -39,7 +39,8 @@ def test_no_broker_is_one_clear_line(command: list[str]) -> None:
     result = loyalty(*command)
 
     assert (1, "") == (result.exit_code, result.stdout)
-    assert f"error: no Kafka broker answers at {NOBODY}\n" == result.stderr
+    what_to_do = "start Kafka, or set LOYALTY_KAFKA_BOOTSTRAP_SERVERS to its address"
+    assert f"error: no Kafka broker answers at {NOBODY}: {what_to_do}\n" == result.stderr
 
 
 @pytest.mark.parametrize(
