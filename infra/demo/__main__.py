@@ -26,6 +26,7 @@ from infra.local.processes import ProcessFailedError
 from infra.local.stack import LocalStack, private_settings
 from infra.security.folder import LOCAL_HOSTS, SecurityFolder
 from pipelines.checkpoints.lock import CheckpointInUseError, hold
+from services.cli.output import AsJson, print_json
 from services.messaging.administration import TopicMismatchError
 from services.messaging.avro import UndecodableError
 from services.messaging.publishing import PublishError
@@ -108,8 +109,10 @@ def main(  # noqa: PLR0913  # one argument for each option
     secured: Annotated[
         bool, typer.Option("--secured", help="With --containers: use a Kafka that is secured as in production.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Send a trading day or recorded invoices through Kafka, the pipeline and the API, and check all results."""
+    console.stderr = as_json
     if secured and not containers:
         raise typer.BadParameter("--secured works only with --containers: add it")
     if containers and export_format is ExportFormat.DELTA:
@@ -140,6 +143,8 @@ def main(  # noqa: PLR0913  # one argument for each option
         sys.exit(f"demo: {error}")
     report.show(console, result)
     report.write(var / "reports" / f"{name}.json", report.figures(result))
+    if as_json:
+        print_json(report.figures(result))
     if result.mismatches:
         raise typer.Exit(_MISMATCH)
 
