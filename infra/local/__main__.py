@@ -18,7 +18,7 @@ from infra.local.processes import ProcessFailedError
 from infra.local.stack import LocalStack
 from services.cli.output import AsJson, print_json
 from services.messaging.administration import TopicMismatchError
-from services.settings import read_settings
+from services.settings import SettingsError, read_settings
 from services.start_up import StartUpError
 
 app = typer.Typer(
@@ -129,6 +129,9 @@ def main() -> None:
         app()
     except InterruptedBySignalError:
         sys.exit(_INTERRUPTED)
+    except SettingsError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(_MISUSED)
     except _KNOWN_ERRORS as error:
         sys.exit(f"local stack: {error}")
 
