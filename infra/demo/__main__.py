@@ -2,9 +2,11 @@
 
 import shutil
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from threading import Event
 from typing import Annotated
 
 import httpx
@@ -71,7 +73,7 @@ def demo_settings(directory: Path) -> Settings:
     )
 
 
-def main(
+def main(  # noqa: PLR0913 - each option is a parameter
     files: Annotated[
         list[Path] | None,
         typer.Argument(
@@ -96,6 +98,10 @@ def main(
     secured: Annotated[
         bool, typer.Option("--secured", help="With --containers: use a Kafka that is secured as in production.")
     ] = False,
+    stay: Annotated[
+        bool,
+        typer.Option("--open", help="After the checks leave the stack running until Ctrl-C."),
+    ] = False,
 ) -> None:
     """Send a trading day or recorded invoices through Kafka, the pipeline and the API, and check all results."""
     if secured and not containers:
@@ -116,7 +122,7 @@ def main(
         # A second demo would delete the data of the first.
         with hold(str(directory)):
             options = Options(count=invoices, returns=_RETURNS, exchanges=_EXCHANGES, offline=_OFFLINE)
-            result = _demo(recorded, options, rate, stack)
+            result = _demo(recorded, options, rate, stack, stay=stay)
     except InterruptedBySignalError:
         console.print("demo: interrupted. All its processes are stopped.")
         raise typer.Exit(_INTERRUPTED) from None
@@ -125,12 +131,16 @@ def main(
     except _KNOWN_ERRORS as error:
         sys.exit(f"demo: {error}")
     report.show(console, result)
+    if not stay:
+        console.print("To look around in the console: make demo OPEN=1")
     report.write(var / "reports" / f"{name}.json", report.figures(result))
     if result.mismatches:
         raise typer.Exit(_MISMATCH)
 
 
-def _demo(files: list[Path], options: Options, rate: float, stack: LocalStack | ContainerStack) -> Result:
+def _demo(
+    files: list[Path], options: Options, rate: float, stack: LocalStack | ContainerStack, *, stay: bool
+) -> Result:
     settings, directory = stack.settings, stack.directory
     ids = schema_ids(settings)
     sent = list(trading_day.from_files(files, ids) if files else trading_day.simulated(options, ids))
@@ -145,6 +155,8 @@ def _demo(files: list[Path], options: Options, rate: float, stack: LocalStack | 
             if isinstance(stack, LocalStack) and stack.settings.api_access == "authenticated":
                 stack.ensure_key()
         result = run(stack, sent, expected, rate, progress_bars(console))
+        if stay:
+            _wait_for_the_user(stack, result)
     except InterruptedBySignalError:
         ignore_signals()  # A second Ctrl-C must not interrupt the clean-up.
         stack.stop()
@@ -157,6 +169,18 @@ def _demo(files: list[Path], options: Options, rate: float, stack: LocalStack | 
     if not result.mismatches:
         shutil.rmtree(directory)
     return replace(result, phases={**phases, **result.phases})
+
+
+def _wait_for_the_user(stack: LocalStack | ContainerStack, result: Result) -> None:
+    """Leave the stack running until Ctrl-C."""
+    console.print(f"The trading day has {len(result.mismatches)} mismatches. The console is at {stack.api_url}/")
+    if result.found.balances:
+        console.print(f"A card to look for: {next(iter(result.found.balances))}")
+    if isinstance(stack, LocalStack) and stack.settings.api_access == "authenticated":
+        console.print(f"Sign in with the key in {stack.key_file}")
+    console.print("Ctrl-C stops the stack and deletes its data.")
+    with suppress(InterruptedBySignalError):
+        Event().wait()
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ def up(directory: Folder = None) -> None:
     stack.start(on_part=lambda name: console.print(f"  {name} …"))
     stack.ensure_key()
     _show(stack)
+    console.print(f"Console: {stack.api_url}/")
     console.print(f"API key with all scopes: {stack.key_file.relative_to(jars.ROOT)} (only you can read the file)")
     if stack.settings.api_access != "authenticated":
         console.print("The API answers everybody on this machine without a key: LOYALTY_API_ACCESS is loopback.")
