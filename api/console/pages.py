@@ -265,8 +265,15 @@ async def customer_events(request: Request, card: str) -> Response:
 
 
 @router.get("/helpdesk")
-async def helpdesk(request: Request, card: str = "") -> Response:
-    return _page("helpdesk.html", user=await _user(request), card=card.strip())
+async def helpdesk(request: Request, card: str = "", invoice: str = "") -> Response:
+    """The search. An invoice of one customer leads to the customer."""
+    card, invoice, user = card.strip(), invoice.strip(), await _user(request)
+    found, problem = [], None
+    if invoice and not card:
+        answer = await _ask(request, "GET", f"/v1/invoices/{quote(invoice, safe='')}/customers")
+        found, problem = answer.body.get("customers", []), None if answer.is_good else answer.body
+        card = found[0] if len(found) == 1 else ""
+    return _page("helpdesk.html", user=user, card=card, invoice=invoice, found=found, problem=problem)
 
 
 @router.get("/customer")
