@@ -379,18 +379,19 @@ async def programmes(request: Request) -> Response:
 
 @router.post("/operations/programmes")
 async def publish_programme(request: Request) -> Response:
-    """Check a programme, or publish it. The lines keep their blanks, because YAML counts them."""
+    """Check a programme, or ask for a confirmation and publish it. The lines keep their blanks: YAML counts them."""
     if "hx-request" not in request.headers:
         raise SignInNeededError
     form = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
     file = {"programme": form.get("programme", "").replace("\r\n", "\n")}
-    if form.get("do") == "publish":
-        time = form.get("effectiveFrom", "").strip()
-        body = file | ({"effectiveFrom": time} if time else {})
-        answer = await _ask(request, "POST", "/v1/programmes", json=body)
-    else:
-        answer = await _ask(request, "POST", "/v1/programmes/check", json=file)
-    return _page("programme_outcome.html", answer=answer, is_check=form.get("do") != "publish")
+    time, do = form.get("effectiveFrom", "").strip(), form.get("do")
+    if do == "confirm":
+        answer = await _ask(request, "POST", "/v1/programmes", json=file | ({"effectiveFrom": time} if time else {}))
+        return _page("programme_outcome.html", answer=answer, is_check=False)
+    answer = await _ask(request, "POST", "/v1/programmes/check", json=file)
+    if do == "publish" and answer.is_good and answer.body["valid"]:
+        return _page("programme_confirm.html", time=time, **file)
+    return _page("programme_outcome.html", answer=answer, is_check=True)
 
 
 @router.post("/operations/simulate")

@@ -153,8 +153,8 @@ def repair(browser: Browser, settings: Settings) -> None:
     browser.until_shown("The programme is not valid.")
     browser.element("#programme").clear()
     browser.element("#programme").send_keys("loyalty-factor: 0.05")
-    browser.click("Publish")
-    browser.driver.switch_to.alert.accept()
+    browser.click("Publish …")
+    browser.click("Confirm")
     browser.until_shown("Version 1 is in effect")
 
     browser.element("input[name=position]").click()
