@@ -66,6 +66,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(self._problem or UnreadableRequest())
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """The API ignores an upgrade, as HTTP allows, and says nothing about it: any client can ask for one."""
+
     def end_if_slow(self, seconds: float) -> None:
         """End the connection if its request has not arrived completely within this time."""
         if self._arriving_since is None or self.loop.time() - self._arriving_since < seconds:
@@ -123,6 +126,7 @@ def server_of(app: object, settings: Settings, certificate: Certificate | None, 
         port=settings.api_port,
         loop="uvloop",
         http=LimitedProtocol,
+        ws="none",
         # Paths contain card numbers, and writing a line costs more than serving a lookup.
         access_log=False,
         log_config=None,

@@ -27,6 +27,7 @@ from infra.local.processes import ProcessFailedError
 from infra.local.stack import LocalStack, private_settings
 from infra.security.folder import LOCAL_HOSTS, SecurityFolder
 from pipelines.checkpoints.lock import CheckpointInUseError, hold
+from services.cli.output import AsJson, print_json
 from services.messaging.administration import TopicMismatchError
 from services.messaging.avro import UndecodableError
 from services.messaging.publishing import PublishError
@@ -73,7 +74,7 @@ def demo_settings(directory: Path) -> Settings:
     )
 
 
-def main(  # noqa: PLR0913 - each option is a parameter
+def main(  # noqa: PLR0913  # one argument for each option
     files: Annotated[
         list[Path] | None,
         typer.Argument(
@@ -102,8 +103,10 @@ def main(  # noqa: PLR0913 - each option is a parameter
         bool,
         typer.Option("--open", help="After the checks leave the stack running until Ctrl-C."),
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Send a trading day or recorded invoices through Kafka, the pipeline and the API, and check all results."""
+    console.stderr = as_json
     if secured and not containers:
         raise typer.BadParameter("--secured works only with --containers: add it")
     recorded = [file.resolve() for file in files or []]
@@ -134,6 +137,8 @@ def main(  # noqa: PLR0913 - each option is a parameter
     if not stay:
         console.print("To look around in the console: make demo OPEN=1")
     report.write(var / "reports" / f"{name}.json", report.figures(result))
+    if as_json:
+        print_json(report.figures(result))
     if result.mismatches:
         raise typer.Exit(_MISMATCH)
 

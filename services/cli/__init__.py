@@ -47,6 +47,7 @@ app.command("archive", context_settings=processes.FORWARD_OPTIONS)(processes.arc
 app.command("sql")(sql.sql)
 app.command("status")(status.status)
 app.command("top")(top.top)
+app.command("doctor")(processes.doctor)
 app.command("audit")(audit.audit)
 app.command("trail")(trail.trail)
 app.command("rebuild")(audit.rebuild)

@@ -107,6 +107,17 @@ def test_slow_requests_end_and_disturb_nobody() -> None:
         assert calm > 10
 
 
+def test_an_upgrade_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    """HTTP allows that. uvicorn alone would answer 403 without a problem, and log two lines for each request."""
+    upgrade = (
+        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+    with serving() as settings:
+        assert (200, "") == raw(settings, upgrade)
+
+    assert not [each for each in caplog.records if each.levelname == "WARNING"]
+
+
 def test_slow_responses_and_idle_connections_are_no_slow_requests() -> None:
     """A long poll takes longer than a request may. A connection is idle for longer, and then has another request."""
     with serving() as settings, httpx.Client(base_url=settings.advertised_url) as client:
