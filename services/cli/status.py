@@ -29,7 +29,7 @@ def status(
     lines = [f"dead letters: {'not known' if found.dead_letters is None else f'{found.dead_letters:,}'}"]
     if found.freshness:
         lines.append(_freshness(found.freshness))
-    report(_json(found), parts_table(found), _topics(found), instances_table(found), *lines, as_json=as_json)
+    report(status_json(found), parts_table(found), _topics(found), instances_table(found), *lines, as_json=as_json)
     if any(part.problem for part in found.parts):
         raise typer.Exit(FAILED)
 
@@ -76,7 +76,7 @@ def _freshness(found: Freshness) -> str:
     )
 
 
-def _json(found: Status) -> dict[str, Any]:
+def status_json(found: Status) -> dict[str, Any]:
     return {
         "parts": [part._asdict() for part in found.parts],
         "topics": [

@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
-from services.cli.output import console, read_settings, table
-from services.cli.status import instances_table, parts_table, urls_of
+from services.cli.output import AsJson, console, print_json, read_settings, table
+from services.cli.status import instances_table, parts_table, status_json, urls_of
 from services.status import Rates, Status, rates_between, status_of
 
 
@@ -19,10 +19,22 @@ def top(
     pipeline: Annotated[str | None, typer.Option(help="URL of the pipeline's metrics, without /metrics.")] = None,
     interval: Annotated[float, typer.Option(min=0.5, help="Seconds between two looks.")] = 2.0,
     count: Annotated[int, typer.Option(min=0, help="End after this number of looks. 0: at Ctrl-C.")] = 0,
+    as_json: AsJson = False,
 ) -> None:
-    """Show rates, lag, micro-batches, freshness, instances and dead letters, and look again every two seconds."""
+    """Show rates, lag, micro-batches, freshness, instances and dead letters, and look again every two seconds.
+
+    With --json look twice, and print the second status with the rates since the first.
+    """
     settings = read_settings()
     urls = urls_of(settings, api=api, pipeline=pipeline)
+    if as_json:
+        first = status_of(settings, urls)
+        time.sleep(interval)
+        second = status_of(settings, urls)
+        rates = rates_between(first, second)
+        of_parts = {"topics": rates.topics, "queries": rates.queries, "batch_seconds": rates.batch_seconds}
+        print_json(status_json(second) | {"rates": of_parts})
+        return
     before, shown = None, 0
     with Live(console=console(), auto_refresh=False, screen=not count) as live:
         while True:

@@ -232,3 +232,6 @@ def test_top_shows_the_same_again_and_again(
     assert "customer" not in result.stdout
     for text in ("pos-invoices", "50% within", "dead letters", "http://127.0.0.1:8080"):
         assert text in result.stdout
+    as_json = json.loads(CliRunner().invoke(app, ["top", "--json", "--api", url, "--pipeline", url]).stdout)
+    assert 0.0 == as_json["rates"]["topics"]["pos-invoices"]
+    assert {"parts", "instances", "dead_letters"} <= as_json.keys()
