@@ -5,6 +5,7 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from threading import Event
 from typing import Annotated
@@ -60,10 +61,18 @@ _KNOWN_ERRORS = (
 console = Console()
 
 
-def demo_settings(directory: Path) -> Settings:
+class ExportFormat(StrEnum):
+    """The formats of LOYALTY_EXPORT_FORMAT."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+
+
+def demo_settings(directory: Path, export_format: str) -> Settings:
     """Settings of a short run on a small machine."""
     return private_settings(
         directory,
+        export_format=export_format,
         spark_master="local[2]",
         # The run is too short for the second compiler.
         spark_java_options="-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m",
@@ -94,6 +103,9 @@ def main(  # noqa: PLR0913  # one argument for each option
         Path | None,
         typer.Option("--dir", help="Folder of its data (demo/) and its results (reports/demo.json). Default: var."),
     ] = None,
+    export_format: Annotated[
+        ExportFormat, typer.Option(envvar="FORMAT", help="Format of the exported files that are compared.")
+    ] = ExportFormat.PARQUET,
     *,
     containers: Annotated[bool, typer.Option("--containers", help="Run the stack in containers.")] = False,
     secured: Annotated[
@@ -109,11 +121,13 @@ def main(  # noqa: PLR0913  # one argument for each option
     console.stderr = as_json
     if secured and not containers:
         raise typer.BadParameter("--secured works only with --containers: add it")
+    if containers and export_format is ExportFormat.DELTA:
+        raise typer.BadParameter("--export-format delta works only without --containers: leave one of them out")
     recorded = [file.resolve() for file in files or []]
     var = folder.resolve() if folder else folders.enter() / "var"
     name = f"{'secured-' * secured}compose-demo" if containers else "demo"
     directory = var / name
-    settings = demo_settings(directory)
+    settings = demo_settings(directory, export_format)
     stack: LocalStack | ContainerStack = LocalStack(directory, settings)
     if containers:
         security = SecurityFolder(var / "security") if secured else None
