@@ -148,8 +148,6 @@ def main(  # noqa: PLR0913  # one argument for each option
     except _KNOWN_ERRORS as error:
         sys.exit(f"demo: {error}")
     report.show(console, result)
-    if not stay:
-        console.print("To look around in the console: make demo OPEN=1")
     report.write(var / "reports" / f"{name}.json", report.figures(result))
     if as_json:
         print_json(report.figures(result))
@@ -187,6 +185,8 @@ def _demo(
             stack.stop()
     if not result.mismatches:
         shutil.rmtree(directory)
+    if not stay:
+        console.print(f"The console was at {stack.api_url}/. To look around in it: make demo OPEN=1")
     return replace(result, phases={**phases, **result.phases})
 
 
