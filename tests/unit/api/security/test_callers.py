@@ -83,7 +83,7 @@ AS_DECLARED = [
     response_schema_conformance,
 ]
 NO_KAFKA = 503, "broker-unavailable"
-"""These tests have no broker. tests/integration/test_console.py has one."""
+"""These tests have no broker. tests/unit/api/test_operator_routes.py plays one."""
 UNKNOWN_ROUTE = 404, "unknown-route"
 """A generated text can have the path of no route."""
 
