@@ -15,10 +15,15 @@ _WIDE = "decimal(38,0)"
 _LONGEST_TEXTS = {
     **dict.fromkeys(("CommandID", "CustomerCardNo", "RequestHash", "RedemptionID"), LONGEST_TEXT),
     "Counterparty": LONGEST_TEXT,
+    "OriginID": LONGEST_TEXT,
     "Actor": LONGEST_TEXT,
     "Reason": LONGEST_REASON,
 }
-_KINDS = ("reserve", "capture", "void", "adjust", "transfer", "receive", "block", "unblock", "erase")
+_WITH_COUNTERPARTY = ("transfer", "receive", "replace", "merge", "absorb")
+_KINDS = (
+    *("reserve", "capture", "void", "adjust", "transfer", "receive", "block", "unblock"),
+    *("replace", "merge", "absorb", "redirect", "erase"),
+)
 
 
 def check_commands(records: DataFrame, ids: SchemaIds) -> DataFrame:
@@ -59,7 +64,7 @@ def _first_violation(command: Column, key: Column) -> Column:
         "Points are not above 0": ~kind.isin("reserve", "transfer", "receive") | (points > 0),
         "Points are 0": (kind != "adjust") | (points != 0),
         "RedemptionID is missing": ~kind.isin("capture", "void") | _is_present(command.getField("RedemptionID")),
-        "Counterparty is missing": ~kind.isin("transfer", "receive") | _is_present(command.getField("Counterparty")),
+        "Counterparty is missing": ~kind.isin(*_WITH_COUNTERPARTY) | _is_present(command.getField("Counterparty")),
         "Lots do not make up the Points": (kind != "receive") | _sum_to(command.getField("Lots"), points),
     }
     return F.coalesce(*(F.when(~holds, F.lit(reason)) for reason, holds in rules.items()))

@@ -25,7 +25,7 @@ _TEXTS = ("event_id", "invoice_number", "tier", "reason", "actor", "counterparty
 _POINTS = {"points", "total", "available", "pending", "reserved", "debt", "earned_in_period", "earned_before"}
 
 
-_STANDING = ("NextExpiryTime", "NextExpiryPoints", "Blocked")
+_STANDING = ("NextExpiryTime", "NextExpiryPoints", "Blocked", "MovedTo")
 """The members of a balance that come from the standing of an entry."""
 
 

@@ -2,15 +2,20 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from decimal import Decimal
 from operator import itemgetter
 from typing import Any
 
+import msgspec
+
 import schemas
+from services.codecs.state import decode_account, encode_account
+from services.domain.account.model import Account
 from services.domain.accrual import MOST_EARNED
 from services.domain.entries import Credit
 from services.domain.events import (
+    Absorb,
     Adjust,
     Block,
     Capture,
@@ -18,12 +23,15 @@ from services.domain.events import (
     Erase,
     Event,
     Line,
+    Merge,
     Purchase,
     Receive,
+    Replace,
     Reserve,
     SentLot,
     Transfer,
     Unblock,
+    Unreadable,
     Void,
 )
 from services.domain.formats import to_points
@@ -36,6 +44,10 @@ _PURCHASE_HEADERS = {
     header(schema_id) for schema_id, path in schemas.ids().items() if schemas.record_name(path) == "Purchase"
 }
 _decode_purchase = record_decoder("Purchase", _IDS.writer_schema)
+_REDIRECT = "redirect"
+"""The kind of the command that brings an invoice of a replaced card here. It becomes a Purchase."""
+_encode_purchase = msgspec.msgpack.Encoder().encode
+_decode_redirected = msgspec.msgpack.Decoder(Purchase).decode
 _decode_command = record_decoder("LoyaltyCommand", _IDS.writer_schema)
 
 
@@ -49,12 +61,15 @@ def decode_event(append_time: int, value: bytes) -> Event:
         raise UndecodableError(str(error)) from error
 
 
-def command_record(card: str, command: Command, issued_time: int = 0) -> Record:
+def command_record(card: str, command: Command | Purchase, issued_time: int = 0) -> Record:
     """Returns the record LoyaltyCommand, which ``decode_event`` reads.
 
     Args:
         issued_time: the clock of the sender, in milliseconds since the epoch. The broker adds the append time.
     """
+    if isinstance(command, Purchase):
+        redirect = Command(append_time=0, command_id=command.redirect_id)
+        return command_record(card, redirect, issued_time) | {"Kind": _REDIRECT, "Payload": _encode_purchase(command)}
     lots = [{"Points": lot.points, "ExpiresTime": lot.expires_time} for lot in getattr(command, "lots", ())]
     return {
         "CommandID": command.command_id,
@@ -69,6 +84,8 @@ def command_record(card: str, command: Command, issued_time: int = 0) -> Record:
         "Counterparty": getattr(command, "counterparty", ""),
         "AllowNegative": getattr(command, "allow_negative", False),
         "Lots": lots,
+        "OriginID": command.origin_id,
+        "Payload": encode_account(command.part) if isinstance(command, Absorb) else b"",
     }
 
 
@@ -113,11 +130,31 @@ def _money(amount: float) -> Decimal:
 
 def _command(append_time: int, record: Record) -> Event:
     kind = record["Kind"]
+    if kind == _REDIRECT:
+        return _redirected(append_time, record)
     if kind not in _COMMANDS:
         raise UndecodableError(f"no command of kind {kind!r}; there are {', '.join(_COMMANDS)}")
     command, names = _COMMANDS[kind]
-    event: Event = command(append_time=append_time, **{name: _FIELDS[name](record) for name in names})
+    try:
+        event: Event = command(append_time=append_time, **{name: _FIELDS[name](record) for name in names})
+    except UndecodableError:
+        if command is Absorb:
+            return _unreadable(append_time, record)
+        raise
     return event
+
+
+def _redirected(append_time: int, record: Record) -> Event:
+    try:
+        found = _decode_redirected(record["Payload"])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return _unreadable(append_time, record)
+    return replace(found, append_time=append_time, lines=tuple(found.lines), redirect_id=_FIELDS["command_id"](record))
+
+
+def _unreadable(append_time: int, record: Record) -> Unreadable:
+    # Spark checks commands before Python reads them, but it cannot check a payload. An error would stop the query.
+    return Unreadable(append_time=append_time, command_id=_FIELDS["command_id"](record))
 
 
 def _text(name: str) -> Callable[[Record], str]:
@@ -146,6 +183,18 @@ def _sent_lots(record: Record) -> tuple[SentLot, ...]:
     return tuple(SentLot(lot["Points"], lot["ExpiresTime"]) for lot in record["Lots"])
 
 
+def _counterparty(record: Record) -> str:
+    card: str = record["Counterparty"]
+    return card if record["Kind"] == "erase" else _text("Counterparty")(record)
+
+
+def _part(record: Record) -> Account:
+    part = decode_account(record["Payload"])
+    if not isinstance(part, Account):
+        raise UndecodableError("Payload is not a part of an account")
+    return part
+
+
 _FIELDS: dict[str, Callable[[Record], Any]] = {
     "command_id": _text("CommandID"),
     "request_hash": itemgetter("RequestHash"),
@@ -154,13 +203,15 @@ _FIELDS: dict[str, Callable[[Record], Any]] = {
     "points": _points,
     "redemption_id": _text("RedemptionID"),
     "allow_negative": itemgetter("AllowNegative"),
-    "counterparty": _text("Counterparty"),
+    "counterparty": _counterparty,
     "lots": _sent_lots,
+    "origin_id": itemgetter("OriginID"),
+    "part": _part,
 }
 """How to read each field of a command from its record."""
 
 _COMMANDS: dict[str, tuple[Any, list[str]]] = {
     command.__name__.lower(): (command, [each.name for each in fields(command) if each.name in _FIELDS])
-    for command in (Reserve, Capture, Void, Adjust, Transfer, Receive, Block, Unblock, Erase)
+    for command in (Reserve, Capture, Void, Adjust, Transfer, Receive, Block, Unblock, Replace, Merge, Absorb, Erase)
 }
 """The commands by their kinds, with the names of their fields."""

@@ -1,7 +1,7 @@
 """Commands in an account. Each command leads to one entry, and to one decision if a caller waits for it."""
 
-import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from services.domain.account.lots import Terms, adjusted_terms, notice_time, soonest_first, take_spendable
 from services.domain.account.model import (
@@ -24,10 +24,12 @@ from services.domain.events import (
     SentLot,
     Transfer,
     Unblock,
+    Unreadable,
     Void,
+    derived_id,
 )
 from services.domain.formats import LAST_TIME
-from services.domain.validation import LONGEST_TEXT, MOST_LINE_ITEMS
+from services.domain.validation import MOST_LINE_ITEMS
 
 _BACK = "/back"
 """The end of the id of a command that sends the points of a transfer back."""
@@ -84,10 +86,10 @@ def adjust(posting: Posting, event: Adjust) -> None:
     posting.decide(event, posting.enter(Kind.ADJUSTED, event.points, expires_time=expires_time))
 
 
-def transfer(posting: Posting, event: Transfer, card: str) -> None:
-    """Sends points from ``card``, the card of this account, to another card."""
+def transfer(posting: Posting, event: Transfer) -> None:
+    """Sends points to another card."""
     account = posting.account
-    if event.counterparty == card:
+    if event.counterparty == posting.card:
         refuse(posting, event, Refusal.SAME_CUSTOMER)
         return
     if account.is_blocked:
@@ -132,11 +134,8 @@ def _credit(posting: Posting, event: Transfer | Receive, sent: Sequence[SentLot]
     """Sends points to the counterparty, with as many commands as a limited number of lots in each needs."""
     for start in range(0, len(sent), MOST_LINE_ITEMS):
         end = f"/{start}{suffix}" if start else suffix
-        # The id must not be longer than a command id may be.
-        is_short = len(event.command_id) + len(end) <= LONGEST_TEXT
-        command_id = event.command_id if is_short else hashlib.sha256(event.command_id.encode()).hexdigest()
         lots = tuple(sent[start : start + MOST_LINE_ITEMS])
-        credit = Credit(f"{command_id}{end}", event.counterparty, lots, reason, event.actor)
+        credit = Credit(derived_id(event.command_id, end), event.counterparty, lots, reason, event.actor)
         posting.outcome.credits.append(credit)
 
 
@@ -151,7 +150,7 @@ def block(posting: Posting, event: Block | Unblock) -> None:
 
 
 def erase(posting: Posting, event: Erase) -> None:
-    """Ends the account. Its last entry takes all points, and also a debt."""
+    """Ends the account. Its last entry takes all points, and also a debt. The other cards of the customer end too."""
     account, outcome = posting.account, posting.outcome
     outcome.account = None
     total = account.total
@@ -159,10 +158,19 @@ def erase(posting: Posting, event: Erase) -> None:
     outcome.forgotten += [
         ForgottenCommand(command_id, past.kind, past.request_hash)
         for command_id, past in account.commands.items()
-        if command_id != event.command_id
+        if command_id != event.decision_id
     ]
+    others = sorted({*account.former_cards, account.moved_to} - {"", event.counterparty})
+    for number, other in enumerate(others):
+        command_id = derived_id(event.command_id, f"/{number}/card")
+        erasure = replace(event, append_time=0, command_id=command_id, request_hash="", counterparty=posting.card)
+        outcome.commands.append((other, erasure))
     account.lots, account.reservations, account.debt, account.tier = {}, {}, 0, ""
     posting.decide(event, posting.enter(Kind.ERASED, -total))
+
+
+def refuse_unreadable(posting: Posting, event: Unreadable) -> None:
+    refuse(posting, event, Refusal.UNREADABLE)
 
 
 def refuse(posting: Posting, event: Command, refusal: Refusal, redemption_id: str = "") -> None:
