@@ -12,7 +12,7 @@ from api.http import documentation, openapi, problems
 from api.http.limits import BodyLimitMiddleware
 from api.http.lookup_routes import LookupApp
 from api.http.parameters import refuse_unknown_parameters
-from api.routers import balances, commands, health, instances, ledger, simulation, stores
+from api.routers import balances, commands, events, health, instances, ledger, simulation, stores
 from api.routing.peer_client import ReportCollector
 
 
@@ -32,6 +32,7 @@ def create_app(dependencies: Dependencies) -> FastAPI:
 
         local.membership.on_change(on_change)
         waiters.bind(loop)
+        dependencies.streams.bind(loop)
         feed.start()
         collecting = asyncio.create_task(collector.run())
         yield
@@ -68,6 +69,7 @@ def create_app(dependencies: Dependencies) -> FastAPI:
     openapi.install(app, needs_credentials=dependencies.security is not None)
     for router in (
         balances.router,
+        events.router,
         ledger.router,
         commands.router,
         simulation.router,

@@ -180,4 +180,6 @@ def _stop_between_batches(queries: Sequence[StreamingQuery], timeout: timedelta)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app = typer.Typer(add_completion=False)
+    app.command()(main)
+    app(prog_name="loyalty pipeline")

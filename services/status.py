@@ -1,6 +1,7 @@
 """What runs now, and how far each part has read. Every figure comes from the process itself or from Kafka."""
 
 import json
+import math
 import urllib.error
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -51,6 +52,21 @@ class Lag(NamedTuple):
     records: int
 
 
+class Freshness(NamedTuple):
+    """How fresh the balances of the instance that answered are, since its start, by its histogram.
+
+    Attributes:
+        balances: the number of balances that it has read.
+        within: by share of the balances (0.5, 0.99): the seconds after the append of the invoice within which that
+            share was in the store. It is the upper limit of a bucket; None if it is beyond the last limit.
+        longest: the last limit, in seconds.
+    """
+
+    balances: int
+    within: dict[float, float | None]
+    longest: float
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """The state of the system at one moment.
@@ -60,15 +76,14 @@ class Status:
         records: the number of records that each topic has, by topic. Empty if Kafka does not answer.
         lags: of all readers that answered.
         instances: the instances of the API as ``GET /v1/instances`` shows them.
-        freshness: by share of the balances (0.5, 0.99): the seconds after the append of the invoice within which that
-            share was in the store, since the start of the instance that answered. Empty without balances.
+        freshness: how fresh the balances are; None without balances.
     """
 
     parts: list[Part]
     records: dict[str, int]
     lags: list[Lag]
     instances: list[dict[str, Any]]
-    freshness: dict[float, float]
+    freshness: Freshness | None
 
     @property
     def dead_letters(self) -> int | None:
@@ -164,7 +179,10 @@ def _lags(samples: Iterable[Sample], prefix: str) -> list[Lag]:
     return [Lag(reader, topic, records) for (reader, topic), records in sorted(found.items())]
 
 
-def _freshness(samples: Iterable[Sample]) -> dict[float, float]:
+def _freshness(samples: Iterable[Sample]) -> Freshness | None:
     buckets = sorted((float(each.labels["le"]), each.value) for each in samples if each.name == _FRESHNESS)
-    total = buckets[-1][1] if buckets else 0
-    return {share: next(le for le, count in buckets if count >= share * total) for share in _SHARES if total}
+    if not buckets or not (total := buckets[-1][1]):
+        return None
+    limits = [(le, count) for le, count in buckets if math.isfinite(le)]
+    within = {share: next((le for le, count in limits if count >= share * total), None) for share in _SHARES}
+    return Freshness(int(total), within, limits[-1][0])

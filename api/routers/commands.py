@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Header, Path, Request, Response
 from api.commands.service import CommandService, Decision, location_of
 from api.dependencies import CommandsDep
 from api.http import problems
+from api.http.bodies import JsonRoute
 from api.http.parameters import Card, refuse_body, timeout_query
 from api.http.problems import Problem
 from api.http.responses import SEQUENCE, json_response, text_headers
@@ -22,7 +23,7 @@ from services.commands.identity import MAX_KEY_LENGTH, command_id, request_hash
 from services.commands.log import DONE, PENDING
 from services.domain import events
 
-router = APIRouter(prefix="/v1", tags=["commands"])
+router = APIRouter(prefix="/v1", tags=["commands"], route_class=JsonRoute)
 
 _DEFAULT_TIMEOUT_SECONDS = 10.0
 

@@ -3,7 +3,6 @@
 import sys
 
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
@@ -12,7 +11,7 @@ from infra.local.interruption import InterruptedBySignalError, interrupt_on_sign
 from infra.local.processes import ProcessFailedError
 from infra.local.stack import LocalStack
 from services.messaging.administration import TopicMismatchError
-from services.settings import Settings
+from services.settings import SettingsError, read_settings
 from services.start_up import StartUpError
 
 app = typer.Typer(
@@ -20,6 +19,7 @@ app = typer.Typer(
     help="The local stack: Kafka, the pipeline, one API instance, the ledger, and the webhooks if they have a file.",
 )
 _INTERRUPTED = 130
+_MISUSED = 2
 
 console = Console()
 
@@ -57,7 +57,7 @@ def status() -> None:
 
 
 def _stack() -> LocalStack:
-    return LocalStack(jars.ROOT / "var", Settings())
+    return LocalStack(jars.ROOT / "var", read_settings())
 
 
 def _show(stack: LocalStack) -> None:
@@ -75,7 +75,10 @@ def main() -> None:
         app()
     except InterruptedBySignalError:
         sys.exit(_INTERRUPTED)
-    except (StartUpError, ProcessFailedError, TopicMismatchError, ValidationError, ValueError) as error:
+    except SettingsError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(_MISUSED)
+    except (StartUpError, ProcessFailedError, TopicMismatchError, ValueError) as error:
         sys.exit(f"local stack: {error}")
 
 

@@ -161,7 +161,7 @@ def _text(name: str) -> Callable[[Record], str]:
     def read(record: Record) -> str:
         text: str = record[name]
         if not text.strip():
-            raise UndecodableError(f"{name} is missing")
+            raise UndecodableError(f"{name} is blank")
         return text
 
     return read

@@ -1,6 +1,7 @@
 """The rebuild of a lost checkpoint of the loyalty query on a real broker."""
 
 import shutil
+import time
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -18,13 +19,13 @@ from pipelines.reconciliation.context import ArchiveError
 from pipelines.reconciliation.rebuild import RebuildError, rebuild
 from schemas import topics
 from services.audit.facts import Source
-from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
+from services.domain.events import Adjust, Capture, Erase, Replace, Reserve, Transfer
 from services.messaging.clients import admin
 from tests.support.builders import invoice
 from tests.support.kafka import last_balances_of, publish_commands, publish_invoices, unique_records_of
-from tests.support.processes import reconciliation_context, run_to_the_end
+from tests.support.processes import delete_newest_commit_with_records, reconciliation_context, run_to_the_end
 
-A, B, C = "9001-A", "9002-B", "9003-C"
+A, B, C, D = "9001-A", "9002-B", "9003-C", "9004-D"
 OTHERS = (Source.LEDGER, Source.BALANCE)
 
 
@@ -48,7 +49,7 @@ def delete_records(settings, *of):
 def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
     """Points, reservations and sequence numbers continue. Pending events are processed, and no invoice counts twice.
 
-    The rebuild reads the topics, and after retention the archive. Without the archive it refuses to run.
+    A card is replaced, and its late invoice follows. The rebuild reads the topics, and after retention the archive. Without the archive it refuses to run.
     """
     publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0), invoice("I3", C, 10.0))
     publish_commands(
@@ -82,7 +83,6 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
     publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I4", B, 100.0), invoice("I6", A, 10.0))
     publish_commands(settings, (A, Capture(append_time=0, command_id="capture", redemption_id="reserve")))
     run_to_the_end(spark, settings, LOYALTY)
-    run_to_the_end(spark, settings, ARCHIVE)
     report = audit(reconciliation_context(spark, settings), "", OTHERS, archive=False)
     assert ([], []) == (report.differences, report.unreadable)
     going_on = last_balances_of(settings)
@@ -92,6 +92,18 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
     )
     assert after[B] == going_on[B]
 
+    publish_commands(settings, (A, Replace(append_time=0, command_id="replace", counterparty=D, reason="lost")))
+    time.sleep(0.01)  # wait for the next millisecond of the broker
+    publish_invoices(settings, invoice("I7", A, 100.0))
+    run_to_the_end(spark, settings, LOYALTY)
+    delete_newest_commit_with_records(LOYALTY.checkpoint(settings))
+    run_to_the_end(spark, settings, LOYALTY)  # the repeated batch
+    run_to_the_end(spark, settings, LOYALTY)  # D gets the account and the late invoice
+    run_to_the_end(spark, settings, ARCHIVE)
+    replaced = last_balances_of(settings)
+    assert (Decimal("0.00"), D) == (replaced[A]["TotalLoyaltyPoints"], replaced[A]["MovedTo"])
+    assert (Decimal("18.20"), "") == (replaced[D]["TotalLoyaltyPoints"], replaced[D]["MovedTo"])
+
     delete_records(settings, topics.POS_INVOICES, topics.LOYALTY_COMMANDS)
     with pytest.raises(RebuildError, match=r"pos-invoices: records of before .* are no longer in the topic"):
         rebuild(reconciliation_context(spark, settings), archive=False)
@@ -99,7 +111,8 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
 
     rebuilt = rebuild(reconciliation_context(spark, settings), archive=True)
 
-    assert (3, 0, []) == (rebuilt.accounts, rebuilt.late, rebuilt.differences)
+    assert (4, 0, []) == (rebuilt.accounts, rebuilt.late, rebuilt.differences)
+    assert replaced == last_balances_of(settings)
     assert Path(rebuilt.aside).is_dir()
     publish_commands(settings, (B, Adjust(append_time=0, command_id="adjust", points=5, reason="r", actor="a")))
     run_to_the_end(spark, settings, LOYALTY)

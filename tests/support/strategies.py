@@ -70,7 +70,7 @@ ANY_INVOICES = st.fixed_dictionaries(
         "DeliveryType": st.sampled_from([None, "HOME-DELIVERY", "home-delivery", "TAKEAWAY"]),
         "DeliveryAddress": st.none() | ADDRESSES,
         "InvoiceLineItems": st.none() | st.lists(ITEMS, max_size=3),
-        "OriginalInvoiceNumber": st.sampled_from([None, "", " \t", "51402977", "51402977"]),
+        "OriginalInvoiceNumber": st.sampled_from([None, "", " \t", "51402977", "51402977", "5" * 128, "5" * 129]),
     }
 )
 """Every field can be missing, blank or extreme."""
@@ -115,7 +115,8 @@ FLAWS = [
         for amount in (float("nan"), 1e300)
     ),
     {"DeliveryAddress": None},
-    {"DeliveryAddress": {"AddressLine": "1 High Street", "ContactNumber": " "}},
+    *({"DeliveryAddress": {"AddressLine": "1 High Street", "ContactNumber": contact}} for contact in (None, " ")),
+    {"DeliveryAddress": {"AddressLine": "\t", "ContactNumber": "1"}},
     *({name: "é" * 129} for name in ("InvoiceNumber", "StoreID", "PosID", "CustomerCardNo", "PaymentMethod")),
     {"CustomerType": "x" * 129},
     {"DeliveryType": "x" * 129},

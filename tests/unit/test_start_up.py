@@ -118,3 +118,25 @@ def test_an_address_of_ip_version_6_is_checked_too() -> None:
     except OSError:
         with pytest.raises(StartUpError, match="::1:9 "):
             require_port("::1", 9, "LOYALTY_API_PORT")
+
+
+@pytest.mark.parametrize(("module", "command"), [("api", "loyalty api"), ("pipelines", "loyalty pipeline")])
+def test_the_help_names_the_command_that_users_type(module: str, command: str) -> None:
+    """The command `loyalty` replaces itself by these programs."""
+    run = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True)
+
+    assert f"Usage: {command} [OPTIONS]" in run.stdout
+
+
+def test_the_local_stack_checks_the_settings_first() -> None:
+    """Issue 15: a table of parts before an error looks as if the error had no effect."""
+    run = subprocess.run(
+        [sys.executable, "-m", "infra.local", "status"],
+        env=os.environ | {"LOYALTY_FOO": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (2, "") == (run.returncode, run.stdout)
+    assert run.stderr.startswith("error: LOYALTY_FOO: no such setting.")

@@ -95,7 +95,8 @@ BEFORE_THE_ACCOUNT = {
     },
     "Balance-1": {name: _BALANCE[name] for name in list(_BALANCE)[4:]},
     "PosInvoice-2": {"OriginalInvoiceNumber": None},
-    "HadoopRecord-1": {"LineKind": None},
+    "HadoopRecord-1": {"LineKind": None, "OriginalInvoiceNumber": None, "TotalAmount": None},
+    "HadoopRecord-2": {"OriginalInvoiceNumber": None, "TotalAmount": None},
     "Purchase-1": {"TaxableAmount": None},
 }
 
