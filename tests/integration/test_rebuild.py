@@ -44,12 +44,29 @@ def delete_records(settings, *of):
         future.result()
 
 
+def after_replacing_a_card(spark, settings):
+    """Replace the card A by D, repeat that batch, and send a late invoice of A. Returns the balances."""
+    publish_commands(settings, (A, Replace(append_time=0, command_id="replace", counterparty=D, reason="lost")))
+    time.sleep(0.01)  # wait for the next millisecond of the broker
+    publish_invoices(settings, invoice("I7", A, 100.0))
+    run_to_the_end(spark, settings, LOYALTY)
+    delete_newest_commit_with_records(LOYALTY.checkpoint(settings))
+    run_to_the_end(spark, settings, LOYALTY)  # the repeated batch
+    run_to_the_end(spark, settings, LOYALTY)  # D gets the account and the late invoice
+    run_to_the_end(spark, settings, ARCHIVE)
+    balances = last_balances_of(settings)
+    assert (Decimal("0.00"), D) == (balances[A]["TotalLoyaltyPoints"], balances[A]["MovedTo"])
+    assert (Decimal("18.20"), "") == (balances[D]["TotalLoyaltyPoints"], balances[D]["MovedTo"])
+    return balances
+
+
 @pytest.mark.usefixtures("topics_created")
 @pytest.mark.timeout(1500)
 def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
     """Points, reservations and sequence numbers continue. Pending events are processed, and no invoice counts twice.
 
-    A card is replaced, and its late invoice follows. The rebuild reads the topics, and after retention the archive. Without the archive it refuses to run.
+    A card is replaced, and its late invoice follows. The rebuild reads the topics, and after retention the archive.
+    Without the archive it refuses to run.
     """
     publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0), invoice("I3", C, 10.0))
     publish_commands(
@@ -92,17 +109,7 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
     )
     assert after[B] == going_on[B]
 
-    publish_commands(settings, (A, Replace(append_time=0, command_id="replace", counterparty=D, reason="lost")))
-    time.sleep(0.01)  # wait for the next millisecond of the broker
-    publish_invoices(settings, invoice("I7", A, 100.0))
-    run_to_the_end(spark, settings, LOYALTY)
-    delete_newest_commit_with_records(LOYALTY.checkpoint(settings))
-    run_to_the_end(spark, settings, LOYALTY)  # the repeated batch
-    run_to_the_end(spark, settings, LOYALTY)  # D gets the account and the late invoice
-    run_to_the_end(spark, settings, ARCHIVE)
-    replaced = last_balances_of(settings)
-    assert (Decimal("0.00"), D) == (replaced[A]["TotalLoyaltyPoints"], replaced[A]["MovedTo"])
-    assert (Decimal("18.20"), "") == (replaced[D]["TotalLoyaltyPoints"], replaced[D]["MovedTo"])
+    replaced = after_replacing_a_card(spark, settings)
 
     delete_records(settings, topics.POS_INVOICES, topics.LOYALTY_COMMANDS)
     with pytest.raises(RebuildError, match=r"pos-invoices: records of before .* are no longer in the topic"):
