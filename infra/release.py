@@ -1,4 +1,4 @@
-"""``make release`` builds a release into dist/: packages, contracts, the section of the changelog, and checksums.
+"""``make release`` builds a release into dist/: packages, SBOMs, contracts, changes and checksums.
 
 The files depend on the commit alone, so two builds of one commit are equal to the byte (https://reproducible-builds.org).
 """
@@ -15,7 +15,9 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from infra.local import folders
+
+ROOT = folders.PACKAGES
 DIST = ROOT / "dist"
 CHECKSUMS = "SHA256SUMS"
 _CONTRACTS = "docs/reference/contracts"
@@ -49,7 +51,12 @@ def build(target: Path, revision: str = "HEAD") -> list[Path]:
             archive.extractall(source, filter="data")
         version = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
         notes = changelog_section((source / "CHANGELOG.md").read_text(encoding="utf-8"), version)
-        _build_packages(source, target, _git("log", "-1", "--format=%ct", revision).decode().strip())
+        commit_time = _git("log", "-1", "--format=%ct", revision).decode().strip()
+        commit_time = _git("log", "-1", "--format=%ct", revision).decode().strip()
+        _run(["hatchling", "build", "--directory", str(target)], source, commit_time)
+        # The SBOMs describe the downloaded jars, if their hashes are those of the source.
+        (source / "var").symlink_to(folders.downloads())
+        _run(["infra.supply_chain", "sbom", "--to", str(target)], source, commit_time)
         for contract in ("openapi.json", "asyncapi.json"):
             shutil.copyfile(source / _CONTRACTS / contract, target / contract)
     (target / "CHANGES.md").write_text(notes, encoding="utf-8")
@@ -69,13 +76,13 @@ def changelog_section(changelog: str, version: str) -> str:
     return found[1].strip() + "\n"
 
 
-def _build_packages(source: Path, target: Path, commit_time: str) -> None:
-    """Build the wheel and the source package. Both take the time of the commit for all files."""
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": commit_time, "PYTHONHASHSEED": "0"}
-    command = [sys.executable, "-m", "hatchling", "build", "--directory", str(target)]
-    built = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, check=False)
-    if built.returncode:
-        raise ReleaseError(f"hatchling could not build the packages:\n{built.stdout}{built.stderr}")
+def _run(program: list[str], source: Path, commit_time: str) -> None:
+    """Run a Python program of the source, which takes the time of the commit as the time of all files."""
+    environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONHASHSEED": "0", "SOURCE_DATE_EPOCH": commit_time}
+    command = [sys.executable, "-m", *program]
+    ended = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise ReleaseError(f"{program[0]} failed:\n{ended.stdout}{ended.stderr}")
 
 
 def _git(*arguments: str) -> bytes:

@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails, to_jsonable_python
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from schemas.topics import Topic
+from services.secret_files import lines_of
 
 TOP_CUSTOMERS_THRESHOLD = Decimal(1000)
 """In points. With the loyalty factor of 0.02 a customer gets them for purchases of 50,000."""
@@ -143,7 +144,15 @@ class Settings(BaseSettings):
         ge=timedelta(0),
         description="Longest time that the pipeline waits after SIGTERM for running micro-batches (ISO 8601).",
     )
-    metrics_host: str = Field("127.0.0.1", description="Host on which the pipeline serves its Prometheus metrics.")
+    metrics_host: str = Field(
+        "127.0.0.1", description="Host on which the pipeline, the ledger and the webhooks serve metrics and health."
+    )
+    metrics_key_file: Path | None = Field(
+        None,
+        description="File with the keys of the metrics of the pipeline, the ledger and the webhooks, one in each line. "
+        "A request for metrics then needs one of them as a bearer token. It must be set if metrics_host is not a "
+        "loopback address.",
+    )
     metrics_port: Port = Field(9108, description="Port of the pipeline's Prometheus metrics.")
 
     api_host: str = Field("127.0.0.1", description="Host on which the API listens.")
@@ -155,10 +164,35 @@ class Settings(BaseSettings):
         "loopback addresses only. authenticated: callers with an API key or a token. anyone: everybody who reaches the "
         "port, for a network that something else protects.",
     )
-    api_key_file: Path | None = Field(
+    api_certificate_file: Path | None = Field(
         None,
-        description="File with the API key that `loyalty audit` sends to the API. It needs the scope balance:read and "
-        "no limits.",
+        description="PEM file with the certificate of the API and its chain. The API then speaks TLS only. A new "
+        "certificate is used a second after the files change.",
+    )
+    api_certificate_key_file: Path | None = Field(
+        None, validate_default=True, description="PEM file with the key of the certificate."
+    )
+    api_ca_file: Path | None = Field(
+        None,
+        description="PEM file with the authorities that sign the certificates of instances, for those who ask them. "
+        "Unset: the authorities of the system.",
+    )
+    api_client_ca_file: Path | None = Field(
+        None,
+        validate_default=True,
+        description="PEM file with authorities. Whoever asks the API then needs a certificate of one of them, also "
+        "probes (mutual TLS). Instances show their own. Unset: nobody needs one.",
+    )
+    request_timeout: timedelta = Field(
+        timedelta(seconds=20),
+        ge=timedelta(seconds=1),
+        description="Time in which a request must arrive completely, head and body (ISO 8601). The connection of a "
+        "slower one is closed.",
+    )
+    api_key_file: Path = Field(
+        Path("var/api.key"),
+        description="File with the API key that `loyalty audit` (scope balance:read, without limits) and `loyalty "
+        "status` (scope operate) send to the API. Without the file they send no key. `make up` makes the default.",
     )
     token_issuer: str | None = Field(
         None, description="Issuer (claim iss) whose bearer tokens the API accepts. Unset: it accepts API keys only."
@@ -275,7 +309,24 @@ class Settings(BaseSettings):
             raise ValueError("LOYALTY_TOKEN_ISSUER, LOYALTY_TOKEN_AUDIENCE and LOYALTY_TOKEN_KEYS need each other")
         return keys
 
-    @field_validator("kafka_sasl_password_file", "kafka_ssl_ca_location", "api_key_file")
+    @field_validator("api_certificate_key_file", "api_client_ca_file")
+    @classmethod
+    def _require_certificate(cls, file: Path | None, info: ValidationInfo) -> Path | None:
+        certificate = info.data.get("api_certificate_file")
+        is_key = info.field_name == "api_certificate_key_file"
+        if (certificate is None and file) or (certificate and is_key and file is None):
+            raise ValueError("LOYALTY_API_CERTIFICATE_FILE and LOYALTY_API_CERTIFICATE_KEY_FILE must be set, too")
+        return file
+
+    @field_validator(
+        "kafka_sasl_password_file",
+        "kafka_ssl_ca_location",
+        "metrics_key_file",
+        "api_certificate_file",
+        "api_certificate_key_file",
+        "api_ca_file",
+        "api_client_ca_file",
+    )
     @classmethod
     def _require_readable(cls, file: Path | None) -> Path | None:
         if file is not None:
@@ -295,7 +346,8 @@ class Settings(BaseSettings):
     @property
     def advertised_url(self) -> str:
         """The URL at which peers reach this instance."""
-        return self.application_server or f"http://{self.api_host}:{self.api_port}"
+        scheme = "https" if self.api_certificate_file else "http"
+        return self.application_server or f"{scheme}://{self.api_host}:{self.api_port}"
 
     def require_safe_api(self) -> None:
         """Raise SettingsError if the API would serve other machines without credentials, or peers cannot reach it."""
@@ -310,6 +362,18 @@ class Settings(BaseSettings):
                 f"LOYALTY_APPLICATION_SERVER: it must be set, because no peer can reach {self.api_host}. Set it to the "
                 "URL at which the other instances reach this one, such as http://10.0.0.7:8080."
             )
+
+    def require_safe_metrics(self) -> None:
+        """Raise SettingsError if other machines could read the metrics without a key."""
+        if self.metrics_key_file is None:
+            if not _is_loopback(self.metrics_host):
+                raise SettingsError(
+                    f"LOYALTY_METRICS_HOST: other machines can reach {self.metrics_host}, and without a key the "
+                    "metrics are served on loopback addresses only. Write a random key into a file, for example with "
+                    "`openssl rand -hex 32`, and set LOYALTY_METRICS_KEY_FILE to the file."
+                )
+        elif not lines_of(self.metrics_key_file):
+            raise SettingsError(f"LOYALTY_METRICS_KEY_FILE: {self.metrics_key_file} has no key: write one into it")
 
     def name_of(self, topic: Topic) -> str:
         """The name of the topic on the broker."""

@@ -158,6 +158,12 @@ class UnknownCommand(NotFound, code="unknown-command", title="No such command"):
     """No command with this id was sent in the last days, or its customer is erased. Check the id."""
 
 
+class UnknownDeadLetter(
+    NotFound, code="unknown-dead-letter", title="No such dead letter", example={"positions": ["0:42"]}
+):
+    """There is no dead letter at {positions}. Nothing was published. Read the list again."""
+
+
 class UnknownRedemption(NotFound, code="unknown-redemption", title="No such redemption"):
     """No redemption with this id was made in the last days. Use the RedemptionID of the response to the reservation."""
 
@@ -179,6 +185,21 @@ class UnreadableRequest(BadRequest, code="unreadable-request", title="The reques
     """The request does not follow HTTP/1.1, or its path and query have more than 65,535 characters. Correct the
     request.
     """
+
+
+class HeadersTooLarge(
+    Problem,
+    status=HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+    code="headers-too-large",
+    title="The headers are too large",
+):
+    """The headers of the request have more than 65,536 bytes together. Send fewer or shorter headers."""
+
+
+class RequestTimeout(
+    Problem, status=HTTPStatus.REQUEST_TIMEOUT, code="request-timeout", title="The request did not arrive in time"
+):
+    """The request was not complete in time (LOYALTY_REQUEST_TIMEOUT). Send it again on a new connection."""
 
 
 class IdempotencyKeyMissing(BadRequest, code="idempotency-key-missing", title="Idempotency-Key is missing"):
@@ -231,6 +252,15 @@ class InvalidParameters(
 
     def describe(self) -> str:
         return "; ".join(f"{each['in'][-1]}: {each['reason']}" for each in self.members["errors"])
+
+
+class InvalidProgramme(
+    Unprocessable,
+    code="invalid-programme",
+    title="The programme is not valid",
+    example={"problems": [{"line": 3, "path": "tiers", "message": "should be a list"}], "reason": "line 3, tiers"},
+):
+    """Nothing was published: {reason}. Correct the file, or the time."""
 
 
 class IdempotencyKeyReused(
@@ -389,6 +419,16 @@ class KafkaUnavailable(Unavailable, code="kafka-unavailable", title="Kafka is un
     """Kafka did not confirm the command. Repeat the request with the same Idempotency-Key: the command is executed
     once.
     """
+
+
+class BrokerUnavailable(
+    Unavailable,
+    code="broker-unavailable",
+    title="Kafka does not answer",
+    retry_after=5,
+    example={"reason": "no Kafka broker answers at 127.0.0.1:9092"},
+):
+    """The operation needs Kafka: {reason}. Repeat the request later."""
 
 
 class TooManyCommands(Unavailable, code="too-many-commands", title="Too many commands at the same time"):

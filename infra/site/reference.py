@@ -10,6 +10,7 @@ from typer.cli import get_docs_for_click
 import schemas
 from api import __main__ as api_main
 from api.app import create_app
+from infra.demo import __main__ as demo
 from pipelines import __main__ as pipelines_main
 from schemas import topics
 from schemas.access import SERVICES
@@ -84,9 +85,9 @@ def access() -> str:
 
 
 def commands() -> str:
-    """Every command. `pipeline` and `api` pass their options on to programs of their own."""
+    """Every command. `demo`, `pipeline` and `api` pass their options on to programs of their own."""
     group: Any = typer.main.get_command(command_line)
-    programs: Mapping[str, Any] = {"pipeline": pipelines_main.main, "api": api_main.main}
+    programs: Mapping[str, Any] = {"demo": demo.main, "pipeline": pipelines_main.main, "api": api_main.main}
     for name, main in programs.items():
         program = typer.Typer(add_completion=False)
         program.command(name)(main)

@@ -100,6 +100,17 @@ def balances(context: Context, extent: TopicExtent) -> DataFrame:
 
 def state(context: Context, checkpoint: str) -> DataFrame:
     """The accounts in Spark's state after the last committed micro-batch, as facts. Raises UnreadableError."""
+    rows = (
+        state_variable(context, checkpoint, ACCOUNTS)
+        .where(F.substring("user_map_value.account", 1, 1) != F.lit(MARKER))
+        .select(F.col("user_map_key.card").alias("card"), F.col("user_map_value.account").alias("account"))
+        .withColumn("pseudonym", pseudonym_of(context.pseudonyms, F.col("card")))
+    )
+    return _facts(rows, Source.STATE, F.lit(0), F.col("account"))
+
+
+def state_variable(context: Context, checkpoint: str, name: str) -> DataFrame:
+    """A map of the loyalty query's state after the last committed micro-batch. Raises UnreadableError."""
     # The reader of state needs a coordinator, which a session creates when its streams are first used.
     _ = context.spark.streams.active
     read = context.spark.read
@@ -108,16 +119,10 @@ def state(context: Context, checkpoint: str) -> DataFrame:
         (operator,) = (
             operators.where(F.col("operatorName").startswith("transformWithState")).select("operatorId").collect()
         )
-        options = {"operatorId": operator.operatorId, "stateVarName": ACCOUNTS}
-        accounts = read.format("statestore").options(**options).load(checkpoint)
+        options = {"operatorId": operator.operatorId, "stateVarName": name}
+        return read.format("statestore").options(**options).load(checkpoint)
     except (PySparkException, ValueError) as error:
         raise UnreadableError(Source.STATE, f"{checkpoint}: {first_line(error)}") from error
-    rows = (
-        accounts.where(F.substring("user_map_value.account", 1, 1) != F.lit(MARKER))
-        .select(F.col("user_map_key.card").alias("card"), F.col("user_map_value.account").alias("account"))
-        .withColumn("pseudonym", pseudonym_of(context.pseudonyms, F.col("card")))
-    )
-    return _facts(rows, Source.STATE, F.lit(0), F.col("account"))
 
 
 def from_python(context: Context, source: Source, found: Iterable[Fact]) -> DataFrame:

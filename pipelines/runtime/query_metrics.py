@@ -38,6 +38,18 @@ _REMOVAL_SECONDS = Counter(
 )
 
 
+_RETURN_STEPS = Counter(
+    "loyalty_returns_total",
+    "Returns in the index of invoices, by step: waiting and settled count returns that came before their purchases.",
+    ["step"],
+)
+
+RETURNS = "returns"
+"""The observation of the loyalty query that counts these steps."""
+
+RETURN_STEPS = ("waiting", "settled", "forwarded", "dropped")
+
+
 class ProgressMetrics:
     """Turns progress reports into metrics, and starts and ends of queries into log lines.
 
@@ -84,6 +96,8 @@ def report(progress: Mapping[str, Any]) -> None:
         _LATE_ROWS.labels(query).inc(operator["numRowsDroppedByWatermark"])
         _REMOVAL_SECONDS.labels(query).inc(operator["allRemovalsTimeMs"] / 1000)
         _DUPLICATES.labels(query).inc(operator.get("customMetrics", {}).get("numDroppedDuplicateRows", 0))
+    for step, number in (progress.get("observedMetrics", {}).get(RETURNS) or {}).items():
+        _RETURN_STEPS.labels(step).inc(number)
     if progress["numInputRows"]:
         log.info(
             "batch",

@@ -16,6 +16,7 @@ from services.cli import (
     sql,
     status,
     stores,
+    trail,
 )
 
 app = typer.Typer(
@@ -35,6 +36,9 @@ app.add_typer(programme.app, name="programme")
 app.add_typer(schemas.app, name="schemas")
 app.command("settings")(deployment.show_settings)
 app.add_typer(dead_letters.app, name="dead-letters")
+app.command("up")(processes.up)
+app.command("down")(processes.down)
+app.command("demo", context_settings=processes.FORWARD_OPTIONS, add_help_option=False)(processes.demo)
 app.command("pipeline", context_settings=processes.FORWARD_OPTIONS, add_help_option=False)(processes.pipeline)
 app.command("api", context_settings=processes.FORWARD_OPTIONS, add_help_option=False)(processes.api)
 app.command("export", context_settings=processes.FORWARD_OPTIONS)(processes.export)
@@ -42,5 +46,7 @@ app.command("archive", context_settings=processes.FORWARD_OPTIONS)(processes.arc
 app.command("sql")(sql.sql)
 app.command("status")(status.status)
 app.command("audit")(audit.audit)
+app.command("trail")(trail.trail)
 app.command("rebuild")(audit.rebuild)
+app.command("returns")(audit.returns)
 app.command("webhooks")(processes.webhooks)

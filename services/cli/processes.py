@@ -1,4 +1,4 @@
-"""`loyalty pipeline`, `api`, `export`, `archive` and `webhooks`: programs that replace the process of the CLI.
+"""Commands whose programs replace the process of the CLI: `loyalty up`, `down`, `demo`, `pipeline`, `api` and others.
 
 The CLI may not import the pipelines or the API. The new program keeps the process id, so it receives signals and a
 supervisor sees its exit status.
@@ -10,10 +10,29 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from services.cli.output import read_settings
+from services.audit_trail import announce
+from services.cli.output import clear_errors, read_settings
 
 FORWARD_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Context settings of a command that forwards all options, also ``--help``, to its program."""
+
+
+Folder = Annotated[str | None, typer.Option("--dir", help="Folder of the data. Default: the user's data folder (XDG).")]
+
+
+def up(directory: Folder = None) -> None:
+    """Start Kafka, the pipeline, one API instance and the ledger on this machine."""
+    replace_process("infra.local", ["up", *_option("--dir", directory)])
+
+
+def down(directory: Folder = None) -> None:
+    """Stop what `loyalty up` has started. The data stays."""
+    replace_process("infra.local", ["down", *_option("--dir", directory)])
+
+
+def demo(context: typer.Context) -> None:
+    """Run a trading day through a stack of its own, and check all results. `loyalty demo --help` shows its options."""
+    replace_process("infra.demo", context.args)
 
 
 def pipeline(context: typer.Context) -> None:
@@ -37,11 +56,13 @@ def export(
     """Export the masked invoices to Parquet files."""
     folder = to or read_settings().export_dir
     until = [] if continuous else ["--available-now"]
+    announced("export", to=folder)
     replace_process("pipelines", ["--query", "export", "--to", folder, *until, *context.args])
 
 
 def archive(context: typer.Context) -> None:
     """Append the new events of accounts to the Parquet archive, with pseudonyms instead of cards."""
+    announced("archive")
     replace_process("pipelines", ["--query", "archive", "--available-now", *context.args])
 
 
@@ -53,6 +74,16 @@ def webhooks(
 ) -> None:
     """Deliver loyalty notifications to the endpoints of LOYALTY_WEBHOOKS_FILE."""
     replace_process("services.webhooks", ["--check"] if check else [])
+
+
+def announced(command: str, **details: str) -> None:
+    """Write to the audit trail that a command begins, which another program will execute."""
+    with clear_errors():
+        announce(f"loyalty {command}", read_settings(), **details)
+
+
+def _option(name: str, value: str | None) -> list[str]:
+    return [f"{name}={value}"] if value else []
 
 
 def replace_process(module: str, arguments: list[str]) -> NoReturn:

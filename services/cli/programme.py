@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from services.audit_trail import audited
 from services.cli.output import MISUSED, AsJson, clear_errors, print_json, read_settings, report, stop, table
 from services.domain.formats import to_datetime, to_milliseconds
 from services.programmes.file import ProgrammeError, parse_programme
@@ -50,7 +51,10 @@ def publish(
     settings = read_settings()
     with clear_errors():
         try:
-            version = publish_programme(text, settings, effective_time)
+            parse_programme(text)  # a file with problems is no action
+            with audited("loyalty programme publish", settings) as details:
+                version = publish_programme(text, settings, effective_time)
+                details["version"] = f"{version.number}"
         except ProgrammeError as error:
             if error.problems:
                 _stop_with_problems(file, error)
@@ -122,7 +126,9 @@ def _stop_with_problems(file: Path, error: ProgrammeError) -> None:
     stderr = Console(stderr=True, soft_wrap=True)
     for problem in error.problems:
         stderr.print(f"{file}: {problem}", highlight=False, markup=False)
-    stop(f"{file} has {len(error.problems)} problems: correct them and try again", MISUSED)
+    number = len(error.problems)
+    them = "1 problem: correct it" if number == 1 else f"{number} problems: correct them"
+    stop(f"{file} has {them} and try again", MISUSED)
 
 
 def _milliseconds(time: str) -> int:

@@ -1,13 +1,12 @@
 """Converts events of an account (purchases and commands) from and to records."""
 
+import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import fields, replace
 from decimal import Decimal
 from operator import itemgetter
 from typing import Any
-
-import msgspec
 
 import schemas
 from services.codecs.state import decode_account, encode_account
@@ -22,6 +21,7 @@ from services.domain.events import (
     Command,
     Erase,
     Event,
+    Forward,
     Line,
     Merge,
     Purchase,
@@ -33,6 +33,7 @@ from services.domain.events import (
     Unblock,
     Unreadable,
     Void,
+    derived_id,
 )
 from services.domain.formats import to_points
 from services.domain.validation import BLANKS
@@ -46,8 +47,6 @@ _PURCHASE_HEADERS = {
 _decode_purchase = record_decoder("Purchase", _IDS.writer_schema)
 _REDIRECT = "redirect"
 """The kind of the command that brings an invoice of a replaced card here. It becomes a Purchase."""
-_encode_purchase = msgspec.msgpack.Encoder().encode
-_decode_redirected = msgspec.msgpack.Decoder(Purchase).decode
 _decode_command = record_decoder("LoyaltyCommand", _IDS.writer_schema)
 
 
@@ -69,7 +68,9 @@ def command_record(card: str, command: Command | Purchase, issued_time: int = 0)
     """
     if isinstance(command, Purchase):
         redirect = Command(append_time=0, command_id=command.redirect_id)
-        return command_record(card, redirect, issued_time) | {"Kind": _REDIRECT, "Payload": _encode_purchase(command)}
+        return command_record(card, redirect) | {"Kind": _REDIRECT, "Invoice": _invoice_record(command)}
+    if isinstance(command, Forward):
+        issued_time = command.invoice.append_time
     lots = [{"Points": lot.points, "ExpiresTime": lot.expires_time} for lot in getattr(command, "lots", ())]
     return {
         "CommandID": command.command_id,
@@ -85,7 +86,8 @@ def command_record(card: str, command: Command | Purchase, issued_time: int = 0)
         "AllowNegative": getattr(command, "allow_negative", False),
         "Lots": lots,
         "OriginID": command.origin_id,
-        "Payload": encode_account(command.part) if isinstance(command, Absorb) else b"",
+        "Payload": encode_account(command.part) if isinstance(command, Absorb) else None,
+        "Invoice": _invoice_record(command.invoice) if isinstance(command, Forward) else None,
     }
 
 
@@ -100,6 +102,51 @@ def credit_record(card: str, credit: Credit, issued_time: int = 0) -> Record:
         lots=credit.lots,
     )
     return command_record(credit.to_card, received, issued_time)
+
+
+def forward_record(card: str, append_time: int, invoice: bytes) -> Record:
+    """Returns the record of the command that lets the account of a card decide a return of another card, or of none.
+
+    Args:
+        append_time: of the return, milliseconds since the epoch.
+        invoice: the return, a framed Purchase.
+    """
+    record = _decode_purchase(invoice)
+    return _index_record("forward", card, record, append_time)
+
+
+def forget_record(card: str, invoice_number: str) -> Record:
+    """Returns the record of the command that lets the index of invoices forget a number of an erased account.
+
+    Several cards of a customer can know the number, so the id depends on the card.
+    """
+    invoice = {"InvoiceNumber": invoice_number, "TotalAmount": 0.0, "StoreID": ""}
+    source = hashlib.sha256(f"{card}\n{invoice_number}".encode()).hexdigest()
+    return _index_record("forget", card, invoice, 0) | {"CommandID": derived_id(source, "/forget")}
+
+
+def _index_record(kind: str, card: str, invoice: Record, issued_time: int) -> Record:
+    return {
+        "CommandID": derived_id(invoice["InvoiceNumber"], f"/{kind}"),
+        "Kind": kind,
+        "CustomerCardNo": card,
+        "IssuedTime": issued_time,
+        "Invoice": invoice,
+    }
+
+
+def _invoice_record(purchase: Purchase) -> Record:
+    """Returns the record that ``_purchase`` reads."""
+    return {
+        "InvoiceNumber": purchase.invoice_number,
+        "TotalAmount": float(purchase.total_amount),
+        "CreatedTime": purchase.created_time,
+        "StoreID": purchase.store_id,
+        "CustomerType": purchase.customer_type,
+        "OriginalInvoiceNumber": purchase.original_invoice_number,
+        "InvoiceLineItems": [{"ItemCode": line.item_code, "TotalValue": float(line.value)} for line in purchase.lines],
+        "TaxableAmount": None if purchase.taxable_amount is None else float(purchase.taxable_amount),
+    }
 
 
 def _purchase(append_time: int, record: Record) -> Purchase:
@@ -131,7 +178,7 @@ def _money(amount: float) -> Decimal:
 def _command(append_time: int, record: Record) -> Event:
     kind = record["Kind"]
     if kind == _REDIRECT:
-        return _redirected(append_time, record)
+        return replace(_purchase(append_time, record["Invoice"]), redirect_id=_FIELDS["command_id"](record))
     if kind not in _COMMANDS:
         raise UndecodableError(f"no command of kind {kind!r}; there are {', '.join(_COMMANDS)}")
     command, names = _COMMANDS[kind]
@@ -142,14 +189,6 @@ def _command(append_time: int, record: Record) -> Event:
             return _unreadable(append_time, record)
         raise
     return event
-
-
-def _redirected(append_time: int, record: Record) -> Event:
-    try:
-        found = _decode_redirected(record["Payload"])
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return _unreadable(append_time, record)
-    return replace(found, append_time=append_time, lines=tuple(found.lines), redirect_id=_FIELDS["command_id"](record))
 
 
 def _unreadable(append_time: int, record: Record) -> Unreadable:
@@ -189,7 +228,7 @@ def _counterparty(record: Record) -> str:
 
 
 def _part(record: Record) -> Account:
-    part = decode_account(record["Payload"])
+    part = decode_account(record["Payload"] or b"")
     if not isinstance(part, Account):
         raise UndecodableError("Payload is not a part of an account")
     return part
@@ -207,11 +246,15 @@ _FIELDS: dict[str, Callable[[Record], Any]] = {
     "lots": _sent_lots,
     "origin_id": itemgetter("OriginID"),
     "part": _part,
+    "invoice": lambda record: _purchase(record["IssuedTime"], record["Invoice"]),
 }
 """How to read each field of a command from its record."""
 
 _COMMANDS: dict[str, tuple[Any, list[str]]] = {
     command.__name__.lower(): (command, [each.name for each in fields(command) if each.name in _FIELDS])
-    for command in (Reserve, Capture, Void, Adjust, Transfer, Receive, Block, Unblock, Replace, Merge, Absorb, Erase)
+    for command in (
+        *(Reserve, Capture, Void, Adjust, Transfer, Receive, Forward, Block, Unblock),
+        *(Replace, Merge, Absorb, Erase),
+    )
 }
 """The commands by their kinds, with the names of their fields."""

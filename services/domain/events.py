@@ -166,6 +166,17 @@ class Receive(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Forward(Command):
+    """A return that carries no card or another one. The index of invoices sends it to the account that bought.
+
+    Attributes:
+        invoice: the return, or the exchange, with its own append time. This account decides only what it returns.
+    """
+
+    invoice: Purchase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Block(Command):
     """Blocks the card, for example a lost one: its points cannot be redeemed or transferred until it is unblocked."""
 
@@ -230,6 +241,7 @@ Event = (
     | Adjust
     | Transfer
     | Receive
+    | Forward
     | Block
     | Unblock
     | Replace

@@ -17,9 +17,11 @@ from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation.audit import audit
 from pipelines.reconciliation.context import ArchiveError
 from pipelines.reconciliation.rebuild import RebuildError, rebuild
+from pipelines.reconciliation.waiting_returns import waiting_returns
 from schemas import topics
 from services.audit.facts import Source
 from services.domain.events import Adjust, Capture, Erase, Replace, Reserve, Transfer
+from services.domain.programme import DAY
 from services.messaging.clients import admin
 from tests.support.builders import invoice
 from tests.support.kafka import last_balances_of, publish_commands, publish_invoices, unique_records_of
@@ -56,7 +58,7 @@ def after_replacing_a_card(spark, settings):
     run_to_the_end(spark, settings, ARCHIVE)
     balances = last_balances_of(settings)
     assert (Decimal("0.00"), D) == (balances[A]["TotalLoyaltyPoints"], balances[A]["MovedTo"])
-    assert (Decimal("18.20"), "") == (balances[D]["TotalLoyaltyPoints"], balances[D]["MovedTo"])
+    assert (Decimal("16.00"), "") == (balances[D]["TotalLoyaltyPoints"], balances[D]["MovedTo"])
     return balances
 
 
@@ -68,7 +70,12 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
     A card is replaced, and its late invoice follows. The rebuild reads the topics, and after retention the archive.
     Without the archive it refuses to run.
     """
-    publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0), invoice("I3", C, 10.0))
+    publish_invoices(
+        settings,
+        *(invoice("I1", A, 1000.0), invoice("I2", B, 50.0), invoice("I3", C, 10.0)),
+        invoice("R1", B, -100.0, OriginalInvoiceNumber="I1"),
+        invoice("R6", None, -10.0, CustomerType="GUEST", OriginalInvoiceNumber="I6"),  # waits for its purchase
+    )
     publish_commands(
         settings,
         (A, Reserve(append_time=0, command_id="reserve", points=300)),
@@ -76,10 +83,15 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
         (C, Erase(append_time=0, command_id="erase")),
     )
     run_to_the_end(spark, settings, LOYALTY)
-    run_to_the_end(spark, settings, LOYALTY)  # process the credit of the transfer
+    run_to_the_end(spark, settings, LOYALTY)  # process the credit of the transfer, and the return of another card
     before = last_balances_of(settings)
+    assert Decimal("17.00") == before[A]["TotalLoyaltyPoints"]
+    (waiting,) = waiting_returns(reconciliation_context(spark, settings))
+    assert ("R6", "I6", Decimal(-10)) == (waiting.invoice, waiting.original, waiting.amount)
+    assert 89 * DAY < waiting.expires_time - waiting.append_time < 91 * DAY
     # These events are not processed when the checkpoint is lost.
     publish_invoices(settings, invoice("I4", B, 100.0), invoice("I5", C, 30.0))
+    publish_invoices(settings, invoice("R5", B, -15.0, OriginalInvoiceNumber="I5"))
     shutil.rmtree(LOYALTY.checkpoint(settings))
     with pytest.raises(CheckpointMismatchError, match="loyalty rebuild"):
         run_to_the_end(spark, settings, LOYALTY)
@@ -89,21 +101,22 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
 
     rebuilt = rebuild(reconciliation_context(spark, settings), archive=False)
 
-    assert (3, 2, None, []) == (rebuilt.accounts, rebuilt.late, rebuilt.aside, rebuilt.differences)
+    assert (3, 3, None, []) == (rebuilt.accounts, rebuilt.late, rebuilt.aside, rebuilt.differences)
     after = last_balances_of(settings)
     assert before[A] == after[A]
-    assert (Decimal("4.00"), before[B]["Sequence"] + 1) == (after[B]["TotalLoyaltyPoints"], after[B]["Sequence"])
+    assert (Decimal("4.00"), before[B]["Sequence"] + 2) == (after[B]["TotalLoyaltyPoints"], after[B]["Sequence"])
     assert before[B]["OpenedTime"] == after[B]["OpenedTime"]
     assert C not in before, "erased"
-    assert (Decimal("0.60"), 1) == (after[C]["TotalLoyaltyPoints"], after[C]["Sequence"])
+    assert (Decimal("0.30"), 2) == (after[C]["TotalLoyaltyPoints"], after[C]["Sequence"])
 
     publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I4", B, 100.0), invoice("I6", A, 10.0))
     publish_commands(settings, (A, Capture(append_time=0, command_id="capture", redemption_id="reserve")))
     run_to_the_end(spark, settings, LOYALTY)
+    run_to_the_end(spark, settings, LOYALTY, ARCHIVE)  # process the return that has waited, also for the rebuild
     report = audit(reconciliation_context(spark, settings), "", OTHERS, archive=False)
     assert ([], []) == (report.differences, report.unreadable)
     going_on = last_balances_of(settings)
-    assert (Decimal("16.20"), before[A]["Sequence"] + 2) == (
+    assert (Decimal("14.00"), before[A]["Sequence"] + 3) == (
         going_on[A]["TotalLoyaltyPoints"],
         going_on[A]["Sequence"],
     )

@@ -143,7 +143,7 @@ def test_unreadable_values_have_a_reason(spark):
         b'{"a": "' + b"\\n" * 400_000 + b'"': (
             "not JSON: the text ends before the object does, at line 1, column 800009"
         ),
-        b'{"a": ' + b"[" * 900_000: "not JSON: the mistake is at line 1, column 900007",
+        b'{"a": ' + b"[" * 900_000: "not JSON: the text ends before the object does, at line 1, column 900007",
         good + b"\x00": "bytes follow the Avro PosInvoice",
         good + good: "bytes follow the Avro PosInvoice",
         None: "no value",

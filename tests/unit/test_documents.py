@@ -30,7 +30,7 @@ from services.settings import Settings
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EVERY_DOCUMENT = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-OWN_OPTIONS = {("pipeline",): "pipelines", ("api",): "api"}
+OWN_OPTIONS = {("pipeline",): "pipelines", ("api",): "api", ("demo",): "infra/demo"}
 """Commands that forward their options, and the program that accepts them."""
 
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -41,6 +41,21 @@ _CODE = re.compile(r"`([^`\n]+)`")
 def filled(document: Path) -> str:
     """The Markdown of a page, with the parts that come from code."""
     return on_page_markdown(document.read_text(encoding="utf-8"))
+
+
+def test_the_tests_of_security_exist() -> None:
+    """Every test and file of tests that the page of security names is there."""
+    named = set(_CODE.findall((ROOT / "docs/reference/security.md").read_text(encoding="utf-8")))
+    defined = {
+        node.name
+        for file in ROOT.glob("tests/**/test_*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    tests = {name for name in named if name.startswith("test_")}
+    assert len(tests) > 20
+    assert set() == tests - defined
+    assert [] == [name for name in named if name.startswith("tests/") and not (ROOT / name).exists()]
 
 
 def rows(document: str) -> list[list[str]]:

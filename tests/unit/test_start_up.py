@@ -80,6 +80,17 @@ def test_a_folder_that_cannot_be_written_is_named(
     assert [tmp_path / "file"] == list(tmp_path.iterdir())
 
 
+def test_the_folder_of_the_ledger_is_checked(tmp_path: Path) -> None:
+    """The folder of a SQLite file is part of a URL."""
+    (tmp_path / "file").touch()
+    settings = private_settings(tmp_path, ledger_url=f"sqlite:///{tmp_path / 'file' / 'ledger.sqlite'}")
+
+    line = refusal("services.ledger", settings)
+
+    assert f"cannot write to {tmp_path / 'file'} ({tmp_path / 'file'} is not a folder)" in line
+    assert "set LOYALTY_LEDGER_URL to another folder" in line
+
+
 def test_a_read_only_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The nearest folder that exists decides. An administrator may write everywhere, so the test asks for another."""
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)

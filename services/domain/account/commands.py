@@ -165,6 +165,7 @@ def erase(posting: Posting, event: Erase) -> None:
         command_id = derived_id(event.command_id, f"/{number}/card")
         erasure = replace(event, append_time=0, command_id=command_id, request_hash="", counterparty=posting.card)
         outcome.commands.append((other, erasure))
+    outcome.forgotten_invoices += account.purchases | account.returns
     account.lots, account.reservations, account.debt, account.tier = {}, {}, 0, ""
     posting.decide(event, posting.enter(Kind.ERASED, -total))
 

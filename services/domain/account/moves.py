@@ -24,6 +24,7 @@ from services.domain.events import (
     Command,
     Erase,
     Event,
+    Forward,
     Purchase,
     Receive,
     Replace,
@@ -68,7 +69,7 @@ def forward(posting: Posting, event: Event) -> bool:
         case Absorb() if event.counterparty == to:
             posting.account.moved_to = ""
             return False
-        case Capture() | Void() | Receive() | Absorb():
+        case Capture() | Void() | Receive() | Forward() | Absorb():
             following = replace(
                 event,
                 append_time=0,
@@ -126,8 +127,16 @@ def _send(posting: Posting, event: Replace | Absorb, suffix: str, part: Account)
 
 
 def _empty(account: Account) -> None:
-    """Leaves only what the processor needs to recognise duplicates of commands, and to erase the customer."""
-    account.lots, account.reservations, account.purchases, account.returns = {}, {}, {}, {}
+    """Leaves what recognises duplicates, and the numbers that the index of invoices must forget with the customer."""
+    pasts: list[PastPurchase | PastReturn] = [*account.purchases.values(), *account.returns.values()]
+    numbers = [*account.purchases, *account.returns]
+    account.returns = _oldest_first(
+        {
+            number: PastReturn(past.append_time, past.programme_version)
+            for number, past in zip(numbers, pasts, strict=True)
+        }
+    )
+    account.lots, account.reservations, account.purchases = {}, {}, {}
     account.debt = account.period_start = account.period_end = account.earned_in_period = 0
     account.tier, account.is_blocked = "", False
 

@@ -18,6 +18,7 @@ from services.domain.events import (
     Capture,
     Erase,
     Event,
+    Forward,
     Merge,
     Purchase,
     Receive,
@@ -34,6 +35,7 @@ from services.domain.returns import InvoiceKind
 _HANDLERS: dict[type, Callable[[Posting, Any], None]] = {
     Absorb: moves.absorb,
     Purchase: purchases.purchase,
+    Forward: purchases.forwarded,
     Receive: commands.receive,
     Adjust: commands.adjust,
     Unblock: commands.block,
@@ -134,6 +136,11 @@ def _is_new(event: Event, account: Account | None, programmes: Programmes) -> bo
         if account and purchases.remembers(account, event.invoice_number, now, programmes):
             return False
         return purchases.counts(event, account, programmes)
+    if isinstance(event, Forward) and (
+        account is None or purchases.remembers(account, event.invoice.invoice_number, now, programmes)
+    ):
+        # The customer was erased after the purchase, or the account has read the return itself.
+        return False
     if account is None:
         # The other cards of an erased customer may have been erased already.
         return not (isinstance(event, Erase) and event.counterparty)

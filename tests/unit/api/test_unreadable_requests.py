@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from api.__main__ import ProblemProtocol
+from api.http.server import LimitedProtocol
 from tests.support.builders import problem_type
 
 JSON = {"Content-Type": "application/json"}
@@ -65,7 +65,7 @@ def test_bytes_that_are_no_request_get_a_problem(request_bytes: bytes) -> None:
     async def response() -> bytes:
         loop, config, state = asyncio.get_running_loop(), Config(FastAPI(), log_config=None), ServerState()
         config.load()
-        server = await loop.create_server(lambda: ProblemProtocol(config, state, {}), "127.0.0.1", 0)
+        server = await loop.create_server(lambda: LimitedProtocol(config, state, {}), "127.0.0.1", 0)
         async with server:
             reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
             writer.write(request_bytes)

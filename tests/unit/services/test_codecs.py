@@ -163,11 +163,12 @@ WITH_RETURNS_BYTES = (
 
 
 def test_stored_returns_stay_readable():
-    """These bytes have the items of purchases, and returns. Accounts of release 0.2 have further fields behind them."""
+    """These bytes have the items of purchases, and returns. Later accounts and purchases have further fields."""
     assert WITH_RETURNS == decode_account(bytes.fromhex(WITH_RETURNS_BYTES))
-    blocked = replace(WITH_RETURNS, is_blocked=True, moved_to="new", former_cards=("old", "older"))
-    assert WITH_RETURNS_BYTES[4:] + "c3" in encode_account(blocked).hex()
-    assert blocked == decode_account(encode_account(blocked))
+    bought = WITH_RETURNS.purchases["bought"]._replace(decided_time=10)
+    later = replace(WITH_RETURNS, is_blocked=True, purchases={"bought": bought}, moved_to="new", former_cards=("old",))
+    assert WITH_RETURNS_BYTES[4:26] in encode_account(later).hex()
+    assert later == decode_account(encode_account(later))
 
 
 def test_the_marker_of_an_erased_account_survives_the_state_store():

@@ -136,6 +136,7 @@ def test_processes_are_started_with_their_own_options(
         raise SystemExit
 
     monkeypatch.setattr(processes.os, "execv", execv)
+    monkeypatch.setattr(processes, "announce", lambda *_, **__: None)
     loyalty(*command, LOYALTY_EXPORT_DIR="var/here")
 
     assert [[sys.executable, sys.executable, "-m", *program]] == started

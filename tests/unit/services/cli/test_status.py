@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from services.cli import app
 from services.messaging.publishing import PublishError
+from services.status import QueryWork, Status, rates_between
 
 INSTANCE = {
     "url": "http://127.0.0.1:8080",
@@ -23,7 +24,6 @@ INSTANCE = {
     ],
 }
 METRICS = """
-loyalty_pipeline_ready 1.0
 loyalty_query_lag_records{partition="0",query="fan-out",topic="t-pos-invoices"} 5.0
 loyalty_query_lag_records{partition="1",query="fan-out",topic="t-pos-invoices"} 6.0
 loyalty_query_lag_records{partition="0",query="loyalty",topic="t-pos-invoices"} 0.0
@@ -134,7 +134,7 @@ def test_the_table_is_for_people(answers: dict[str, tuple[int, str]]) -> None:
         ("/readyz", (503, '{"ready": false}'), "api", "restores its stores"),
         ("/readyz", (200, '{"ready": true, "kafkaError": "Kafka: away"}'), "api", "Kafka: away"),
         ("/readyz", (503, '{"ready": false, "trouble": "the database is away"}'), "ledger", "the database is away"),
-        ("/metrics", (200, "loyalty_pipeline_ready 0.0\n"), "pipeline", "starts or stops; see its log"),
+        ("/readyz", (503, '{"ready": false, "trouble": "the queries start"}'), "pipeline", "the queries start"),
         ("/metrics", (500, "an error"), "pipeline", "answers with status 500"),
     ],
 )
@@ -156,23 +156,28 @@ def test_an_api_that_refuses_the_request_says_which_key_it_needs(
 ) -> None:
     answers["/metrics"] = (code, "refused")
 
-    (api,) = (each for each in json.loads(status(answers, "--json").stdout)["parts"] if each["name"] == "api")
+    problems = {each["name"]: each["problem"] for each in json.loads(status(answers, "--json").stdout)["parts"]}
 
-    assert "LOYALTY_API_KEY_FILE" in api["problem"]
-    assert "scope operate" in api["problem"]
+    assert "LOYALTY_API_KEY_FILE" in problems["api"]
+    assert "scope operate" in problems["api"]
+    assert code == 403 or "LOYALTY_METRICS_KEY_FILE" in problems["pipeline"]
 
 
-def test_only_the_api_receives_the_key(
+def test_each_part_receives_its_own_key(
     answers: dict[str, tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The metrics of the other parts need no credentials."""
+    """The API receives the API key, and the other parts the first key of their metrics."""
     (tmp_path / "key").write_text("lk_text\n")
+    (tmp_path / "metrics").write_text("first\nsecond\n")
     monkeypatch.setenv("LOYALTY_API_KEY_FILE", str(tmp_path / "key"))
+    monkeypatch.setenv("LOYALTY_METRICS_KEY_FILE", str(tmp_path / "metrics"))
 
     assert 0 == status(answers).exit_code
 
-    assert {("/v1/instances", "Bearer lk_text"), ("/metrics", "Bearer lk_text"), ("/metrics", None)} <= authorizations
-    assert ("/v1/instances", None) not in authorizations
+    api, metrics = "Bearer lk_text", "Bearer first"
+    assert {("/v1/instances", api), ("/metrics", api), ("/metrics", metrics)} <= authorizations
+    assert {api, metrics} == {sent for _, sent in authorizations}
+    assert ("/v1/instances", metrics) not in authorizations
 
 
 def test_without_kafka_the_rest_is_shown(answers: dict[str, tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,3 +192,29 @@ def test_without_kafka_the_rest_is_shown(answers: dict[str, tuple[int, str]], mo
     assert 1 == result.exit_code
     assert "topic t-pos-invoices: no such topic" in result.stdout
     assert "dead letters: not known" in result.stdout
+
+
+def test_rates_come_from_two_moments() -> None:
+    """Records and micro-batches between the moments count. A process that has started again counts from its start."""
+    bounds = (1.0, 2.0, float("inf"))
+    before = {"loyalty": QueryWork(10, 2, 4.0), "sales": QueryWork(9, 9, 9)}
+    after = {"loyalty": QueryWork(50, 4, 7.0), "sales": QueryWork(3, 0, 0)}
+    first = Status(100.0, [], {"hadoop": 10}, before, dict.fromkeys(bounds, 5), {}, [], [])
+    second = Status(104.0, [], {"hadoop": 30, "new": 7}, after, dict(zip(bounds, (5, 9, 9), strict=True)), {}, [], [])
+
+    rates = rates_between(first, second)
+
+    assert {"hadoop": 5.0, "new": 0.0} == rates.topics
+    assert {"loyalty": 10.0, "sales": 0.0} == rates.queries
+    assert {"loyalty": 1.5} == rates.batch_seconds
+    assert rates.freshness is not None
+    assert (4, 2.0) == (rates.freshness.balances, rates.freshness.within[0.5])
+
+
+def test_a_part_that_does_not_run_does_not_answer(answers: dict[str, tuple[int, str]]) -> None:
+    """In words, and not as Python shows an error."""
+    found = json.loads(status(answers, "--json", "--pipeline", "http://127.0.0.1:1").stdout)
+
+    assert {"pipeline": "no answer: Connection refused"} == {
+        part["name"]: part["problem"] for part in found["parts"] if part["problem"]
+    }

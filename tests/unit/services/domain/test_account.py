@@ -49,6 +49,7 @@ def add(together, outcome):
     together.credits += outcome.credits
     together.forgotten += outcome.forgotten
     together.commands += outcome.commands
+    together.forgotten_invoices += outcome.forgotten_invoices
 
 
 @thrifty

@@ -34,6 +34,9 @@ _BALANCE = {
     "PendingLoyaltyPoints": None,
     "ReservedLoyaltyPoints": None,
     "Tier": "",
+    "NextExpiryTime": None,
+    "NextExpiryPoints": None,
+    "Blocked": None,
 }
 
 
