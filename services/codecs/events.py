@@ -22,6 +22,7 @@ from services.domain.events import (
     Erase,
     Event,
     Forward,
+    Import,
     Line,
     Merge,
     Purchase,
@@ -253,7 +254,7 @@ _FIELDS: dict[str, Callable[[Record], Any]] = {
 _COMMANDS: dict[str, tuple[Any, list[str]]] = {
     command.__name__.lower(): (command, [each.name for each in fields(command) if each.name in _FIELDS])
     for command in (
-        *(Reserve, Capture, Void, Adjust, Transfer, Receive, Forward, Block, Unblock),
+        *(Reserve, Capture, Void, Adjust, Transfer, Receive, Forward, Import, Block, Unblock),
         *(Replace, Merge, Absorb, Erase),
     )
 }

@@ -50,6 +50,7 @@ class _State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     is_blocked: bool = False
     moved_to: str = ""
     former_cards: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -80,6 +81,7 @@ def encode_account(account: AccountState) -> bytes:
             account.is_blocked,
             account.moved_to,
             account.former_cards,
+            account.imports,
         )
     )
 
@@ -113,6 +115,7 @@ def decode_account(state: bytes) -> AccountState:
         stored.is_blocked,
         stored.moved_to,
         stored.former_cards,
+        stored.imports,
     )
 
 

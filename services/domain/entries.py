@@ -29,6 +29,7 @@ class Kind(StrEnum):
     MOVED_OUT = "moved-out"
     MOVED_IN = "moved-in"
     FORWARDED = "forwarded"
+    IMPORTED = "imported"
     REFUSED = "refused"
     ERASED = "erased"
 

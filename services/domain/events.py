@@ -177,6 +177,13 @@ class Forward(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Import(Command):
+    """Adds points that the customer had in another system. An account takes the command of an id once, for ever."""
+
+    lots: tuple[SentLot, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Block(Command):
     """Blocks the card, for example a lost one: its points cannot be redeemed or transferred until it is unblocked."""
 
@@ -242,6 +249,7 @@ Event = (
     | Transfer
     | Receive
     | Forward
+    | Import
     | Block
     | Unblock
     | Replace

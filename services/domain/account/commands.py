@@ -19,6 +19,7 @@ from services.domain.events import (
     Capture,
     Command,
     Erase,
+    Import,
     Receive,
     Reserve,
     SentLot,
@@ -115,19 +116,28 @@ def receive(posting: Posting, event: Receive) -> None:
         _credit(posting, event, event.lots, _BACK, str(Refusal.TOO_MANY_POINTS))
         posting.enter(Kind.REFUSED, reason=str(Refusal.TOO_MANY_POINTS), counterparty=event.counterparty)
         return
-    received: dict[Terms, int] = {}
+    _add_lots(posting, event, Kind.RECEIVED, counterparty=event.counterparty)
+
+
+def take_import(posting: Posting, event: Import) -> None:
+    """Adds the points of an import, or refuses them. There is no decision, because no caller waits for one."""
+    if posting.account.total + sum(lot.points for lot in event.lots) > LARGEST_TOTAL:
+        posting.enter(Kind.REFUSED, reason=str(Refusal.TOO_MANY_POINTS))
+        return
+    posting.account.imports = (*posting.account.imports, event.decision_id)
+    _add_lots(posting, event, Kind.IMPORTED)
+
+
+def _add_lots(posting: Posting, event: Receive | Import, kind: Kind, **details: str) -> None:
+    added: dict[Terms, int] = {}
     for lot in event.lots:
         # A later time would not fit into a timer.
         expires_time = min(lot.expires_time, LAST_TIME)
         terms = Terms(expires_time, 0, notice_time(expires_time, posting.programme))
-        received[terms] = received.get(terms, 0) + lot.points
-    posting.add(received)
-    posting.enter(
-        Kind.RECEIVED,
-        sum(received.values()),
-        counterparty=event.counterparty,
-        expires_time=min((terms.expires_time for terms in received if terms.expires_time), default=0),
-    )
+        added[terms] = added.get(terms, 0) + lot.points
+    posting.add(added)
+    first = min((terms.expires_time for terms in added if terms.expires_time), default=0)
+    posting.enter(kind, sum(added.values()), expires_time=first, **details)
 
 
 def _credit(posting: Posting, event: Transfer | Receive, sent: Sequence[SentLot], suffix: str, reason: str) -> None:

@@ -106,6 +106,7 @@ class Account:
         is_blocked: whether the card is blocked. Points of a blocked card cannot be reserved or sent.
         moved_to: the card to which everything has moved; empty if it has not. The account then forwards its events.
         former_cards: the cards whose accounts have moved here.
+        imports: the ids of the imports that the account has taken. It remembers them for ever.
         commands: by command id, oldest first, as long as their events are remembered.
         tier: empty without a tier. It follows from the points of the previous period, or of this one if they are more.
         period_start, period_end: the current tier period; 0 without one.
@@ -128,6 +129,7 @@ class Account:
     is_blocked: bool = False
     moved_to: str = ""
     former_cards: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
 
     @property
     def available(self) -> int:
@@ -176,6 +178,7 @@ class Account:
             self.is_blocked,
             self.moved_to,
             self.former_cards,
+            self.imports,
         )
 
 

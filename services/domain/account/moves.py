@@ -25,6 +25,7 @@ from services.domain.events import (
     Erase,
     Event,
     Forward,
+    Import,
     Purchase,
     Receive,
     Replace,
@@ -69,7 +70,7 @@ def forward(posting: Posting, event: Event) -> bool:
         case Absorb() if event.counterparty == to:
             posting.account.moved_to = ""
             return False
-        case Capture() | Void() | Receive() | Forward() | Absorb():
+        case Capture() | Void() | Receive() | Forward() | Import() | Absorb():
             following = replace(
                 event,
                 append_time=0,
@@ -103,6 +104,7 @@ def absorb(posting: Posting, event: Absorb) -> None:
     posting.add(part.lots)
     posting.take_back(part.debt, into_debt=True)
     account.reservations |= part.reservations
+    account.imports += part.imports
     account.purchases = _oldest_first(part.purchases | account.purchases)
     account.returns = _oldest_first(part.returns | account.returns)
     posting.enter(Kind.MOVED_IN, account.total - before, counterparty=event.counterparty)
@@ -138,7 +140,7 @@ def _empty(account: Account) -> None:
     )
     account.lots, account.reservations, account.purchases = {}, {}, {}
     account.debt = account.period_start = account.period_end = account.earned_in_period = 0
-    account.tier, account.is_blocked = "", False
+    account.tier, account.is_blocked, account.imports = "", False, ()
 
 
 def _parts(account: Account) -> Iterator[Account]:
@@ -150,6 +152,7 @@ def _parts(account: Account) -> Iterator[Account]:
         period_start=account.period_start,
         period_end=account.period_end,
         earned_in_period=account.earned_in_period,
+        imports=account.imports,
     )
     size = 0
     for field, key, value, weight in _pieces(account):

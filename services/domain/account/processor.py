@@ -19,6 +19,7 @@ from services.domain.events import (
     Erase,
     Event,
     Forward,
+    Import,
     Merge,
     Purchase,
     Receive,
@@ -37,6 +38,7 @@ _HANDLERS: dict[type, Callable[[Posting, Any], None]] = {
     Purchase: purchases.purchase,
     Forward: purchases.forwarded,
     Receive: commands.receive,
+    Import: commands.take_import,
     Adjust: commands.adjust,
     Unblock: commands.block,
     Reserve: commands.reserve,
@@ -144,6 +146,8 @@ def _is_new(event: Event, account: Account | None, programmes: Programmes) -> bo
     if account is None:
         # The other cards of an erased customer may have been erased already.
         return not (isinstance(event, Erase) and event.counterparty)
+    if event.decision_id in account.imports:
+        return False
     past = account.commands.get(event.decision_id)
     return (past is None or past.append_time + EVENT_MEMORY < now) and event.command_id not in account.reservations
 
