@@ -1,6 +1,6 @@
 # Every target first installs what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo compose-demo up kafka down status images sbom audit-dependencies test test-unit test-containers test-install faults lint format docs contracts release bench bench-queries bench-ledger bench-containers bench-simulator bench-peers lock clean
+.PHONY: help setup demo compose-demo up kafka down status images sbom audit-dependencies test test-unit test-containers test-install faults lint format docs contracts release bench bench-queries bench-ledger bench-export bench-containers bench-simulator bench-peers lock clean
 
 N ?=
 FILES ?=
@@ -26,7 +26,7 @@ help: ## list the targets
 setup: ## install the environment, Java and the jars, if they are missing (PYTHON=path)
 	@$(FIND_PYTHON); PYTHON="$(PYTHON)" "$$python" -m infra.setup
 
-demo: setup ## run a simulated trading day through the whole stack and check all results (N=invoices, FILES="a.jsonl b.jsonl")
+demo: setup ## run a simulated trading day through the whole stack and check all results (N=invoices, FILES="a.jsonl b.jsonl", FORMAT=delta)
 	@$(BIN)/python -m infra.demo $(if $(N),--invoices $(N)) $(FILES)
 
 compose-demo: setup ## run the demo in containers: build, start, check, remove (N=, FILES=, SECURED=1)
@@ -96,6 +96,9 @@ bench-queries: setup ## measure restore, reads and failover of the interactive q
 
 bench-ledger: setup ## measure entries per second into the ledger, with SQLite and PostgreSQL
 	$(BIN)/python -m benchmarks.ledger
+
+bench-export: setup ## measure the export to Parquet and to Delta: records per second and files
+	$(BIN)/python -m benchmarks.export
 
 bench-containers: setup ## measure builds, sizes, start and memory of the containers
 	$(BIN)/python -m benchmarks.containers

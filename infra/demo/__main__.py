@@ -4,6 +4,7 @@ import shutil
 import sys
 from dataclasses import replace
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +26,7 @@ from infra.local.processes import ProcessFailedError
 from infra.local.stack import LocalStack, private_settings
 from infra.security.folder import LOCAL_HOSTS, SecurityFolder
 from pipelines.checkpoints.lock import CheckpointInUseError, hold
+from services.cli.output import AsJson, print_json
 from services.messaging.administration import TopicMismatchError
 from services.messaging.avro import UndecodableError
 from services.messaging.publishing import PublishError
@@ -57,10 +59,18 @@ _KNOWN_ERRORS = (
 console = Console()
 
 
-def demo_settings(directory: Path) -> Settings:
+class ExportFormat(StrEnum):
+    """The formats of LOYALTY_EXPORT_FORMAT."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+
+
+def demo_settings(directory: Path, export_format: str) -> Settings:
     """Settings of a short run on a small machine."""
     return private_settings(
         directory,
+        export_format=export_format,
         spark_master="local[2]",
         # The run is too short for the second compiler.
         spark_java_options="-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m",
@@ -71,7 +81,7 @@ def demo_settings(directory: Path) -> Settings:
     )
 
 
-def main(
+def main(  # noqa: PLR0913  # one argument for each option
     files: Annotated[
         list[Path] | None,
         typer.Argument(
@@ -91,20 +101,27 @@ def main(
         Path | None,
         typer.Option("--dir", help="Folder of its data (demo/) and its results (reports/demo.json). Default: var."),
     ] = None,
+    export_format: Annotated[
+        ExportFormat, typer.Option(envvar="FORMAT", help="Format of the exported files that are compared.")
+    ] = ExportFormat.PARQUET,
     *,
     containers: Annotated[bool, typer.Option("--containers", help="Run the stack in containers.")] = False,
     secured: Annotated[
         bool, typer.Option("--secured", help="With --containers: use a Kafka that is secured as in production.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Send a trading day or recorded invoices through Kafka, the pipeline and the API, and check all results."""
+    console.stderr = as_json
     if secured and not containers:
         raise typer.BadParameter("--secured works only with --containers: add it")
+    if containers and export_format is ExportFormat.DELTA:
+        raise typer.BadParameter("--export-format delta works only without --containers: leave one of them out")
     recorded = [file.resolve() for file in files or []]
     var = folder.resolve() if folder else folders.enter() / "var"
     name = f"{'secured-' * secured}compose-demo" if containers else "demo"
     directory = var / name
-    settings = demo_settings(directory)
+    settings = demo_settings(directory, export_format)
     stack: LocalStack | ContainerStack = LocalStack(directory, settings)
     if containers:
         security = SecurityFolder(var / "security") if secured else None
@@ -126,6 +143,8 @@ def main(
         sys.exit(f"demo: {error}")
     report.show(console, result)
     report.write(var / "reports" / f"{name}.json", report.figures(result))
+    if as_json:
+        print_json(report.figures(result))
     if result.mismatches:
         raise typer.Exit(_MISMATCH)
 

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from infra import setup
-from infra.local import jars
+from infra.local import folders, jars
 
 PYPI, MAVEN = "PyPI", "Maven"
 """Ecosystems, as OSV names them (https://ossf.github.io/osv-schema/#defined-ecosystems)."""
@@ -23,7 +23,7 @@ _ENVIRONMENT |= {"platform_system": "Linux", "os_name": "posix", "implementation
 _ENVIRONMENT |= {"platform_python_implementation": "CPython", "platform_machine": "x86_64"}
 
 # Its folders are groups, and the folders of these are artifacts.
-_IVY_CACHE = jars.ROOT / "var" / "ivy"
+_IVY_CACHE = folders.downloads() / "ivy"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -53,6 +53,10 @@ class IndexedInvoice(NamedTuple):
     waiting: tuple[Returned, ...] = ()
 
 
+_ORDER: tuple[type, ...] = (Bought, Returned, Forgotten)
+"""The order of news of the same millisecond. A replay must not depend on the order in which Spark delivers them."""
+
+
 @dataclass(slots=True)
 class IndexOutcome:
     """The result of some news about one number.
@@ -79,7 +83,7 @@ def apply_news(invoice: IndexedInvoice, news: Iterable[Bought | Returned | Forgo
     itself ignores it. If another purchase has the same number, the last one counts.
     """
     outcome = IndexOutcome(invoice)
-    for each in sorted(news, key=lambda one: one.append_time):
+    for each in sorted(news, key=lambda one: (one.append_time, _ORDER.index(type(one)), repr(one))):
         card, waiting = outcome.invoice
         match each:
             case Bought():

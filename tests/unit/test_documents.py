@@ -247,7 +247,7 @@ def test_commands_and_their_options_exist(document: Path) -> None:
 def is_command(words: list[str]) -> bool:
     command = typer.main.get_command(app)
     path: tuple[str, ...] = ()
-    while isinstance(command, TyperGroup):
+    while isinstance(command, TyperGroup) and not (words and words[0].startswith("--")):
         if not words or words[0] not in command.commands:
             return False
         command, path, words = command.commands[words[0]], (*path, words[0]), words[1:]

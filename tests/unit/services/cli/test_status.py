@@ -24,9 +24,10 @@ INSTANCE = {
     ],
 }
 METRICS = """
-loyalty_query_lag_records{partition="0",query="fan-out",topic="t-pos-invoices"} 5.0
-loyalty_query_lag_records{partition="1",query="fan-out",topic="t-pos-invoices"} 6.0
-loyalty_query_lag_records{partition="0",query="loyalty",topic="t-pos-invoices"} 0.0
+loyalty_query_position{partition="0",query="fan-out",topic="t-pos-invoices"} 10.0
+loyalty_query_position{partition="1",query="fan-out",topic="t-pos-invoices"} 4.0
+loyalty_query_position{partition="0",query="loyalty",topic="t-pos-invoices"} 15.0
+loyalty_query_lag_records{partition="0",query="fan-out",topic="t-pos-invoices"} 0.0
 loyalty_ledger_lag_records{partition="0"} 7.0
 # TYPE loyalty_balance_freshness_seconds histogram
 loyalty_balance_freshness_seconds_bucket{le="0.5"} 10.0

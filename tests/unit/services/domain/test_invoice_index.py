@@ -84,13 +84,20 @@ def test_a_number_that_another_customer_has_bought_since_stays():
     assert IndexedInvoice("new") == found.invoice
 
 
+CARRIED = st.sampled_from([CARD, "", OTHER])
+
+
+@given(st.lists(st.builds(Returned, st.integers(1, 2), CARRIED, st.text()), max_size=4), st.randoms())
+def test_the_order_in_which_news_are_delivered_does_not_matter(returns, dice):
+    """A replayed batch has the same outcome."""
+    news = [*returns, Bought(1, CARD), Forgotten(2, CARD)]
+    assert apply_news(IndexedInvoice(), news) == apply_news(IndexedInvoice(), dice.sample(news, len(news)))
+
+
 def test_the_number_of_returns_that_wait_for_one_invoice_is_bounded():
     outcome = apply_news(IndexedInvoice(), [Returned(time, "", time) for time in range(MOST_WAITING + 1)])
     assert (MOST_WAITING, 1) == (outcome.began, outcome.refused)
     assert MOST_WAITING == apply_news(outcome.invoice, [Bought(0, CARD)]).settled
-
-
-CARRIED = st.sampled_from([CARD, "", OTHER])
 
 
 @many
