@@ -19,7 +19,6 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pipelines.accounts.invoice_index import encode_waiting, longest_window
-from pipelines.accounts.operator import SEED_TYPE
 from pipelines.accounts.records import RECORD_TYPE, forwarded_row, kafka_records, rows_of, writer_ids
 from pipelines.checkpoints import lock
 from pipelines.checkpoints.manifest import CheckpointMismatchError
@@ -132,8 +131,9 @@ def _rebuild(context: Context, checkpoint: str, *, archive: bool) -> Rebuilt:
         aside = f"{checkpoint}-before-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
         reader.rename(aside)
     seed = Seed(
-        _seed(context, accounts, numbers, returns, snapshot.coverage.now),
+        accounts.where(F.col("account").isNotNull()).select("CustomerCardNo", "account"),
         {topic: extent.ends for topic, extent in snapshot.events.extents.items()},
+        _index(context, numbers, returns, snapshot.coverage.now),
     )
     _start(context, reader, seed)
     (row,) = accounts.agg(F.count("account").alias("accounts"), F.sum("late").alias("late")).collect()
@@ -143,8 +143,8 @@ def _rebuild(context: Context, checkpoint: str, *, archive: bool) -> Rebuilt:
     return Rebuilt(row.accounts, row.late or 0, checkpoint, aside, found, notes)
 
 
-def _seed(context: Context, accounts: DataFrame, numbers: DataFrame, returns: DataFrame, now: int) -> DataFrame:
-    """The accounts and the index of invoices, as rows of SEED_TYPE.
+def _index(context: Context, numbers: DataFrame, returns: DataFrame, now: int) -> DataFrame:
+    """The index of invoices: invoice, owner, waiting.
 
     Args:
         numbers: owner and original of each purchase.
@@ -158,9 +158,7 @@ def _seed(context: Context, accounts: DataFrame, numbers: DataFrame, returns: Da
         .select(F.col("original").alias("invoice"), F.lit("").alias("owner"), _encoded("waiting").alias("waiting"))
     )
     known = numbers.select(F.col("original").alias("invoice"), "owner", F.lit(b"").alias("waiting"))
-    stored = accounts.where(F.col("account").isNotNull()).select("CustomerCardNo", "account")
-    index = known.unionByName(waiting)
-    return stored.unionByName(index, allowMissingColumns=True).select(*SEED_TYPE.names)
+    return known.unionByName(waiting)
 
 
 def _encoded(waiting: str) -> Column:

@@ -17,6 +17,7 @@ from services.cli import (
     sql,
     status,
     stores,
+    top,
     trail,
 )
 
@@ -47,6 +48,7 @@ app.command("export", context_settings=processes.FORWARD_OPTIONS)(processes.expo
 app.command("archive", context_settings=processes.FORWARD_OPTIONS)(processes.archive)
 app.command("sql")(sql.sql)
 app.command("status")(status.status)
+app.command("top")(top.top)
 app.command("doctor")(processes.doctor)
 app.command("audit")(audit.audit)
 app.command("trail")(trail.trail)

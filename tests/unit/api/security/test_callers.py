@@ -60,6 +60,7 @@ NEEDED = {
     "redemptions": {Scope.POINTS_REDEEM},
     "transfers": {Scope.POINTS_REDEEM},
     "commands": {*Scope} - {Scope.LEDGER_READ, Scope.OPERATE, Scope.PROGRAMME_PUBLISH, Scope.DEAD_LETTERS},
+    "invoices": {Scope.LEDGER_READ},
     "caller": {*Scope},
     "settings": {Scope.OPERATE},
     "status": {Scope.OPERATE},
