@@ -72,6 +72,8 @@ NEEDED = {
     "stores": {Scope.BALANCE_READ, Scope.OPERATE},
     "POST /v1/customers/{card}/block": {Scope.CARD_MANAGE},
     "POST /v1/customers/{card}/unblock": {Scope.CARD_MANAGE},
+    "POST /v1/customers/{card}/replacement": {Scope.CARD_MANAGE},
+    "POST /v1/customers/{card}/merge": {Scope.CARD_MANAGE},
     "instances": {Scope.OPERATE},
     "GET /metrics": {Scope.OPERATE},
 }
