@@ -111,7 +111,6 @@ def test_the_console_works_by_keyboard_on_a_phone_and_without_errors(replayed: l
         redeem_by_keyboard(browser)
         shop.earn("7.50")
         browser.until_shown("22.50", VALUE)
-        browser.picture("helpdesk-phone")
         browser.resize(1200, 900)
         browser.picture("helpdesk")
 
