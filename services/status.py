@@ -26,11 +26,14 @@ from services.tls import client_context
 _SECONDS = 3.0
 """The time for the answer of one process."""
 _LAGS = {
-    "loyalty_query_lag_records": "query {query}",
     "loyalty_ledger_lag_records": "ledger",
     "loyalty_webhook_lag": "webhook {endpoint}",
 }
 """The metrics with the lag of readers, and the names of the readers."""
+_POSITION = "loyalty_query_position"
+"""The lag of a query follows from its position. Its own metric of the lag is that of its last micro-batch."""
+_Spans = Mapping[str, Mapping[int, tuple[int, int]]]
+"""By topic and partition: the first offset, and the end offset."""
 _REFUSALS = {
     ("api", 401): "refuses the request: set LOYALTY_API_KEY_FILE to the file of a valid API key with the scope operate",
     ("api", 403): "refuses the request: the API key in LOYALTY_API_KEY_FILE needs the scope operate",
@@ -200,7 +203,7 @@ def status_of(settings: Settings, urls: Mapping[str, str], api: ApiState | None 
         _work(samples),
         {float(each.labels["le"]): each.value for each in samples if each.name == _FRESHNESS},
         {name: sum(high - low for low, high in span.values()) for name, span in spans.items()},
-        _lags(samples, settings.topic_prefix),
+        _lags(samples, spans, settings.topic_prefix),
         instances,
     )
 
@@ -214,13 +217,13 @@ def default_urls(settings: Settings) -> dict[str, str]:
     return {"api": settings.advertised_url} | {name: f"http://{host}:{port}" for name, port in ports.items()}
 
 
-def _spans(settings: Settings) -> tuple[dict[str, dict[int, tuple[int, int]]], str | None]:
+def _spans(settings: Settings) -> tuple[_Spans, str | None]:
     """The first offset and the end offset of each partition of each topic, and why they are not known."""
     diagnosis = clients.ConnectionDiagnosis()
     consumer = clients.bounded_consumer(settings, "loyalty-dead-letters", error_cb=diagnosis.on_error)
     try:
         consumer.list_topics(timeout=_SECONDS)
-        spans = {topic.name: watermarks_of(consumer, settings.name_of(topic)) for topic in topics.ALL}
+        return {topic.name: watermarks_of(consumer, settings.name_of(topic)) for topic in topics.ALL}, None
     except KafkaException:
         consumer.poll(0)
         return {}, diagnosis.explain(settings)
@@ -228,7 +231,6 @@ def _spans(settings: Settings) -> tuple[dict[str, dict[int, tuple[int, int]]], s
         return {}, str(error)
     finally:
         consumer.close()
-    return spans, None
 
 
 def _get(part: OpenerDirector, url: str) -> Any:
@@ -263,9 +265,13 @@ def _problem(part: OpenerDirector, url: str) -> str | None:
     return report.get("kafkaError") or report.get("trouble") or (None if report["ready"] else "restores its stores")
 
 
-def _lags(samples: Iterable[Sample], prefix: str) -> list[Lag]:
+def _lags(samples: Iterable[Sample], spans: _Spans, prefix: str) -> list[Lag]:
     found: Counter[tuple[str, str]] = Counter()
     for sample in samples:
+        if sample.name == _POSITION:
+            topic = sample.labels["topic"].removeprefix(prefix)
+            _, end = spans.get(topic, {}).get(int(sample.labels["partition"]), (0, 0))
+            found[f"query {sample.labels['query']}", topic] += max(0, end - int(sample.value))
         if reader := _LAGS.get(sample.name):
             topic = sample.labels.get("topic", topics.LOYALTY.name).removeprefix(prefix)
             found[reader.format(**sample.labels), topic] += int(sample.value)

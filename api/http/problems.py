@@ -5,6 +5,7 @@ the client reads.** Routes name the classes of the problems that they can answer
 the classes.
 """
 
+import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Self
@@ -123,6 +124,10 @@ class NotFound(Problem, status=HTTPStatus.NOT_FOUND):
     """The requested object does not exist."""
 
 
+class UnknownRoute(NotFound, code="unknown-route", title="No such path"):
+    """There is no such path. Correct it: /openapi.json has all paths."""
+
+
 class UnknownCustomer(NotFound, code="unknown-customer", title="No such customer"):
     """This card has no balance. A card gets one with its first PRIME invoice. Check the card number, or try again
     later.
@@ -131,6 +136,14 @@ class UnknownCustomer(NotFound, code="unknown-customer", title="No such customer
 
 class NoLedgerEntries(NotFound, code="unknown-customer", title="No such customer"):
     """The ledger has no entry of this card. Entries appear about a second after the balance. Check the card number."""
+
+
+class CardMoved(
+    Problem, status=HTTPStatus.GONE, code="card-replaced", title="The card was replaced", example={"newCard": "4711"}
+):
+    """The account of this card has moved to another card: the card was replaced, or its account was merged. Ask for the
+    card newCard, if the problem has it.
+    """
 
 
 class UnknownStore(
@@ -206,6 +219,12 @@ class NotWindowed(
     """The store {store} has one entry for each key. Read it by /keys."""
 
 
+class MethodNotAllowed(
+    Problem, status=HTTPStatus.METHOD_NOT_ALLOWED, code="method-not-allowed", title="The path has no such method"
+):
+    """The path does not take this method. Use a method in the header Allow."""
+
+
 class BodyTooLarge(
     Problem,
     status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
@@ -234,7 +253,7 @@ class InvalidParameters(
     Unprocessable,
     code="invalid-parameters",
     title="Invalid parameters",
-    example={"errors": [{"in": ["query", "minSequence"], "reason": "Input should be an integer"}]},
+    example={"errors": [{"in": ["query", "minSequence"], "reason": "should be an integer as 42"}]},
 ):
     """Each error has the members ``in``, which is the path to the value, and ``reason``."""
 
@@ -243,7 +262,8 @@ class InvalidParameters(
         return cls(errors=[{"in": ["query", parameter], "reason": reason}])
 
     def describe(self) -> str:
-        return "; ".join(f"{each['in'][-1]}: {each['reason']}" for each in self.members["errors"])
+        errors = self.members["errors"]
+        return "; ".join(f"{'.'.join(each['in'][1:]) or each['in'][0]}: {each['reason']}" for each in errors)
 
 
 class InvalidProgramme(
@@ -336,8 +356,17 @@ class CardBlocked(CommandRefused, code="card-blocked", title="The card is blocke
     """Points of a blocked card cannot be redeemed or transferred. The helpdesk can unblock it."""
 
 
+class CardReplaced(CommandRefused, code="card-replaced", title="The card was replaced"):
+    """The account has moved to another card. Send the command for the new card. The balance of the old one names it."""
+
+
+class CardInUse(Conflict, code="card-in-use", title="The new card has an account"):
+    """The new card has an account already. Take another card, or merge the accounts."""
+
+
 _REFUSALS = {
-    each.code: each for each in (CardBlocked, InsufficientPoints, RedemptionNotOpen, SameCustomer, TooManyPoints)
+    each.code: each
+    for each in (CardBlocked, CardReplaced, InsufficientPoints, RedemptionNotOpen, SameCustomer, TooManyPoints)
 }
 
 
@@ -508,6 +537,27 @@ def responses(*kinds: type[Problem]) -> dict[int | str, dict[str, Any]]:
     return described
 
 
+_REASONS = {
+    "missing": "is missing",
+    "extra_forbidden": "is unknown",
+    "model_attributes_type": "must be an object",
+    "list_type": "must be a list",
+    "string_type": "must be a text",
+    "string_unicode": "must be a text without half of a surrogate pair",
+    "bool_type": "must be true or false",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+}
+"""Why a value is not allowed, by Pydantic's type of the error."""
+
+
+def _reason(error: Mapping[str, Any]) -> str:
+    if error["type"] == "value_error":  # our own checks
+        return str(error["ctx"]["error"])
+    return _REASONS.get(error["type"]) or re.sub(r"^\w+ should ", "must ", error["msg"])
+
+
 def install(app: FastAPI) -> None:
     """Turn every error of the app, the framework's own included, into a problem."""
 
@@ -520,17 +570,20 @@ def install(app: FastAPI) -> None:
         if isinstance(error.__cause__, Problem):
             return error.__cause__.response()
         status = HTTPStatus(error.status_code)
-        code = {404: "unknown-route", 405: "method-not-allowed"}.get(status, "http-error")
         headers = dict(error.headers or {})
         if headers.get("Allow") == "GET":
             headers["Allow"] = "GET, HEAD"
-        return OtherProblem(status, code, status.phrase, str(error.detail), headers=headers).response()
+        if status == HTTPStatus.NOT_FOUND:
+            return UnknownRoute().response()
+        if status == HTTPStatus.METHOD_NOT_ALLOWED:
+            return MethodNotAllowed(headers=headers).response()
+        return OtherProblem(status, "http-error", status.phrase, str(error.detail), headers=headers).response()
 
     @app.exception_handler(RequestValidationError)
     async def answer_invalid_request(_: Request, error: RequestValidationError) -> Response:
         if isinstance(error.body, bytes):  # FastAPI parses only a body that is declared as JSON.
             return NotJson().response()
-        errors = [{"in": list(map(str, each["loc"])), "reason": each["msg"]} for each in error.errors()]
+        errors = [{"in": list(map(str, each["loc"])), "reason": _reason(each)} for each in error.errors()]
         return InvalidParameters(errors=errors).response()
 
     @app.exception_handler(Exception)

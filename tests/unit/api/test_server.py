@@ -5,7 +5,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -41,10 +41,10 @@ async def size(request: Request) -> int:
 
 
 @contextmanager
-def serving(**changes: Any) -> Iterator[Settings]:
+def serving(grace_seconds: int = 1, **changes: Any) -> Iterator[Settings]:
     """A server with these settings, which ends at the end of the block."""
     settings = Settings(api_port=free_port(), **{"request_timeout": "PT1S", **changes})
-    server: LimitedServer = server_of(app, settings, certificate_of(settings), grace_seconds=1)
+    server: LimitedServer = server_of(app, settings, certificate_of(settings), grace_seconds)
     thread = Thread(target=server.run, daemon=True)
     thread.start()
     try:
@@ -105,6 +105,17 @@ def test_slow_requests_end_and_disturb_nobody() -> None:
             assert time.monotonic() < started + PATIENCE_SECONDS
         assert {"head": (408, "request-timeout"), "body": (408, "request-timeout"), "silence": (0, "")} == found
         assert calm > 10
+
+
+def test_an_upgrade_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    """HTTP allows that. uvicorn alone would answer 403 without a problem, and log two lines for each request."""
+    upgrade = (
+        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+    with serving() as settings:
+        assert (200, "") == raw(settings, upgrade)
+
+    assert not [each for each in caplog.records if each.levelname == "WARNING"]
 
 
 def test_slow_responses_and_idle_connections_are_no_slow_requests() -> None:
@@ -216,6 +227,15 @@ def test_a_certificate_needs_its_key(tmp_path: Path) -> None:
     for alone in ("api_certificate_file", "api_certificate_key_file", "api_client_ca_file"):
         with pytest.raises(SettingsError, match="must be set, too"):
             read_settings(**{alone: certificates.certificate})
+
+
+def test_idle_clients_do_not_delay_the_end(tmp_path: Path) -> None:
+    """A client with TLS that keeps its connection does not answer its end. The server does not wait for it."""
+    with ExitStack() as stack:
+        settings = stack.enter_context(serving(10 * int(PATIENCE_SECONDS), **Certificates(tmp_path).settings))
+        client = httpx.Client(verify=client_context(settings))
+        assert 200 == client.get(settings.advertised_url).status_code
+    client.close()
 
 
 def test_tls_needs_trust(tmp_path: Path) -> None:
