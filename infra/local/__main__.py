@@ -58,6 +58,7 @@ def up(directory: Folder = None, *, as_json: AsJson = False) -> None:
         print_json({"parts": parts_of(stack), "api_key_file": str(stack.key_file)})
         return
     _show(stack)
+    console.print(f"Console: {stack.api_url}/")
     console.print(f"API key with all scopes: {stack.key_file.relative_to(Path.cwd())} (only you can read the file)")
     if stack.settings.api_access != "authenticated":
         console.print("The API answers everybody on this machine without a key: LOYALTY_API_ACCESS is loopback.")

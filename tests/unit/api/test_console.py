@@ -182,6 +182,11 @@ def test_versions_are_shown_and_files_checked(client: TestClient, instance: Inst
     for file, outcome in (("loyalty-factor: 0.05\n", "is valid"), ("loyalty-factor: x\n", "line 1")):
         answer = client.post("/console/operations/programmes", data={"programme": file, "do": "check"}, headers=HTMX)
         assert outcome in answer.text
+    file = {"programme": "loyalty-factor: 0.05\n"}
+    asked = client.post("/console/operations/programmes", data=file | {"do": "publish"}, headers=HTMX).text
+    assert "A version cannot be removed" in asked
+    forced = client.post("/console/operations/programmes", data=file | {"do": "confirm"}, headers=HTMX).text
+    assert "Kafka does not answer" in forced
     basket = client.post("/console/operations/simulate", data={"TotalAmount": "100"}, headers=HTMX).text
     assert "5.00 points" in basket
 

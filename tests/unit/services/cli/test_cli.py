@@ -130,6 +130,11 @@ def test_topics_list_is_the_catalogue() -> None:
         (["api", "--state-dir", "x y", "z"], ["api", "--state-dir", "x y", "z"]),
         (["export", "--to", "d"], ["pipelines", "--query", "export", "--to", "d", "--available-now"]),
         (["export", "--to", "d", "--continuous"], ["pipelines", "--query", "export", "--to", "d"]),
+        (["export", "run", "--to", "d"], ["pipelines", "--query", "export", "--to", "d", "--available-now"]),
+        (
+            ["export", "backfill"],
+            ["pipelines", "--query", "export", "--to", "var/here", "--available-now", "--backfill"],
+        ),
         (["export"], ["pipelines", "--query", "export", "--to", "var/here", "--available-now"]),
     ],
 )
