@@ -41,7 +41,7 @@ from services.audit.sources import ledger_entries
 from services.cli.audit import SHOWN, From, FromOption
 from services.cli.output import MISUSED, AsJson, console, print_json, stop
 from services.codecs.state import encode_account
-from services.domain.account.model import EVENT_MEMORY, Account, AccountState, Outcome
+from services.domain.account.model import EVENT_MEMORY, Account, AccountState
 from services.domain.invoice_index import MOST_WAITING, Returned
 from services.domain.recomputation import Recomputed, is_from_timer
 from services.messaging.administration import TimestampTypeError
@@ -270,7 +270,9 @@ def _problem(card: str | None, recomputed: Recomputed, *, is_complete: bool) -> 
         return "events are missing"
     if card is None and recomputed.late.account is not None:
         return "the card of a pseudonym is not known: neither loyalty, loyalty-balances nor the ledger has it"
-    if any(facts.is_pseudonym(credit.to_card) for credit in recomputed.late.credits):
+    late = recomputed.late
+    receivers = [credit.to_card for credit in late.credits] + [to_card for to_card, _ in late.commands]
+    if any(map(facts.is_pseudonym, receivers)):
         return "points were transferred to a card, and only its pseudonym in the archive is left"
     return None
 
@@ -290,7 +292,7 @@ def _records(card: str, recomputed: Recomputed, now: int, ids: Mapping[Topic, in
     decisions = [
         each for each in settled.decisions if each.command_id not in forgotten and each.time + EVENT_MEMORY > now
     ]
-    earlier = Outcome(settled.account, settled.entries[-1:], decisions, settled.credits, settled.forgotten)
+    earlier = replace(settled, entries=settled.entries[-1:], decisions=decisions)
     left_out = {topics.LOYALTY.name} | ({topics.LOYALTY_BALANCES.name} if late.entries else set())
     for row in rows_of(card, earlier, ids):
         if row.topic not in left_out:

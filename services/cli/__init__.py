@@ -9,6 +9,7 @@ from services.cli import (
     deployment,
     keys,
     ledger,
+    opening_balances,
     processes,
     programme,
     publish,
@@ -28,6 +29,7 @@ app = typer.Typer(
 
 app.command("simulate")(publish.simulate)
 app.command("replay")(publish.replay)
+app.command("import")(opening_balances.import_balances)
 app.add_typer(deployment.topics, name="topics")
 app.add_typer(access.app, name="access")
 app.add_typer(keys.app, name="keys")

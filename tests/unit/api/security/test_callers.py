@@ -72,6 +72,8 @@ NEEDED = {
     "stores": {Scope.BALANCE_READ, Scope.OPERATE},
     "POST /v1/customers/{card}/block": {Scope.CARD_MANAGE},
     "POST /v1/customers/{card}/unblock": {Scope.CARD_MANAGE},
+    "POST /v1/customers/{card}/replacement": {Scope.CARD_MANAGE},
+    "POST /v1/customers/{card}/merge": {Scope.CARD_MANAGE},
     "instances": {Scope.OPERATE},
     "GET /metrics": {Scope.OPERATE},
 }
@@ -83,7 +85,7 @@ AS_DECLARED = [
     response_schema_conformance,
 ]
 NO_KAFKA = 503, "broker-unavailable"
-"""These tests have no broker. tests/integration/test_console.py has one."""
+"""These tests have no broker. tests/unit/api/test_operator_routes.py plays one."""
 UNKNOWN_ROUTE = 404, "unknown-route"
 """A generated text can have the path of no route."""
 
