@@ -1,6 +1,6 @@
 # Every target first installs what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup browser screenshots demo compose-demo up kafka down status images sbom audit-dependencies test test-unit test-containers test-install faults lint format docs contracts release bench bench-queries bench-ledger bench-export bench-containers bench-simulator bench-peers lock clean
+.PHONY: help setup browser screenshots demo compose-demo up kafka down status images sbom audit-dependencies test test-unit test-containers test-install faults lint format docs contracts release bench bench-queries bench-latency bench-ledger bench-export bench-containers bench-simulator bench-peers lock clean
 
 N ?=
 FILES ?=
@@ -55,7 +55,7 @@ test-unit: setup ## run the tests without a JVM and a broker
 
 screenshots: browser ## make the pictures of the console in docs/pictures anew
 	mkdir -p docs/pictures
-	SCREENSHOTS=docs/pictures $(BIN)/pytest tests/integration/test_console.py
+	SCREENSHOTS=docs/pictures $(BIN)/pytest tests/unit/api/test_console_in_browser.py
 
 images: ## build the images of docker-compose.yml (BASE_IMAGE=, BUILD_NETWORK=host)
 	$(COMPOSE) --profile simulate --profile cluster build
@@ -100,6 +100,9 @@ bench: setup ## measure throughput, cost, latency and memory of the pipeline
 
 bench-queries: setup ## measure restore, reads and failover of the interactive queries (OPTIONS="--balances 100000")
 	$(BIN)/python -m benchmarks.queries $(OPTIONS)
+
+bench-latency: setup ## measure from till to balance and from redemption to answer (OPTIONS="--runs 1 --set shuffle_partitions=2")
+	$(BIN)/python -m benchmarks.latency $(OPTIONS)
 
 bench-ledger: setup ## measure entries per second into the ledger, with SQLite and PostgreSQL
 	$(BIN)/python -m benchmarks.ledger

@@ -68,12 +68,14 @@ class Service:
 
     Attributes:
         url: the URL of its API, or of its metrics and health.
+        arguments: of the command line.
     """
 
     module: str
     settings: Settings
     process: ManagedProcess
     url: str
+    arguments: Sequence[str] = ()
 
     @property
     def port(self) -> int:
@@ -82,7 +84,7 @@ class Service:
     def start(self, is_ready: Callable[[], bool] | None = None) -> None:
         """Start the process and wait until it is ready, by default by its health check. Raises ProcessFailedError."""
         is_ready = is_ready or (lambda: is_healthy(f"{self.url}/readyz"))
-        command = [sys.executable, "-m", self.module]
+        command = [sys.executable, "-m", self.module, *self.arguments]
         self.process.start(command, environment_of(self.settings), Path.cwd(), is_ready, _START_TIMEOUT)
 
     def stop(self) -> None:
