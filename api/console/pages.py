@@ -120,6 +120,15 @@ ACTIONS: Mapping[str, Action] = {
         (_REASON, _ACTOR),
         explanation="End the block of the card.",
     ),
+    "replace": Action(
+        "Replace",
+        Scope.CARD_MANAGE,
+        "POST",
+        "/v1/customers/{card}/replacement",
+        (Field("newCard", "New card"), _REASON, _ACTOR),
+        is_final=True,
+        explanation="Move everything to a new card that has no account.",
+    ),
     "erase": Action(
         "Erase",
         Scope.CUSTOMER_ERASE,

@@ -134,6 +134,14 @@ def test_a_refusal_says_what_is_wrong(client: TestClient) -> None:
     assert "points" in outcome
 
 
+def test_a_card_is_replaced_with_the_fields_of_the_api(client: TestClient, instance: Instance) -> None:
+    decide(instance)
+    fields = {"card": CARD, "newCard": "NEW", "reason": "lost", "actor": "Ann", "key": "k"}
+    client.post("/console/customer/replace", data=fields, headers=HTMX)
+    (command,) = instance.command_log.commands
+    assert (CARD, "NEW") == (command["CustomerCardNo"], command["Counterparty"])
+
+
 def test_a_form_of_another_site_does_nothing(client: TestClient, instance: Instance) -> None:
     """A page of another site cannot send the header of htmx."""
     forms = ["customer/adjust", "customer/erase", "operations/replay", "operations/programmes", "sign-in"]
