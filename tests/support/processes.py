@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -273,7 +274,17 @@ def delete_newest_commit_with_records(checkpoint: str | Path) -> int:
     while len(offsets) > 1 and _kafka_offsets(offsets[-1]) == _kafka_offsets(offsets[-2]):
         newest = offsets.pop()
         _delete([newest, newest.parent.parent / "commits" / newest.name])
-    return delete_newest_commit(checkpoint)
+    repeated = delete_newest_commit(checkpoint)
+    # The later batches never happened. Otherwise Spark could load a snapshot of their state, which the repeated batch
+    # and its successors have not written.
+    _delete([file for file in Path(checkpoint, "state").rglob("*") if _state_version(file) > repeated + 1])
+    return repeated
+
+
+def _state_version(file: Path) -> int:
+    """The version of a file of the state store; 0 for other files. A batch writes the version after its number."""
+    found = re.fullmatch(r"(\d+)(_[\w-]+)?\.(changelog|zip|delta|snapshot)", file.name)
+    return int(found[1]) if found else 0
 
 
 def _kafka_offsets(batch: Path) -> list[dict[str, Any]]:
