@@ -25,7 +25,12 @@ def _export(context: QueryContext) -> DataStreamWriter:
     remove_staging_folders(context.spark, context.settings.export_dir)
     records = context.read(HADOOP)
     lines = _check_lines(records, context.ids)
-    unique = deduplicate(lines.withColumn("identity", _line_identity()), context.settings)
+    rows = lines.withColumn("identity", _line_identity()).select(
+        *("timestamp", "identity", "key", "topic", "partition", "offset", "record", "reason"),
+        # Only a dead letter needs them.
+        *(F.when(F.col("reason").isNotNull(), F.col(name)).alias(name) for name in ("value", "headers")),
+    )
+    unique = deduplicate(rows, context)
     return write_each_batch(unique, partial(_write, context))
 
 

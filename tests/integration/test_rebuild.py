@@ -79,7 +79,9 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
     assert C not in before, "erased"
     assert (Decimal("0.60"), 1) == (after[C]["TotalLoyaltyPoints"], after[C]["Sequence"])
 
-    publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I4", B, 100.0), invoice("I6", A, 10.0))
+    # I2 was an invoice of another card.
+    repeats = invoice("I1", A, 1000.0), invoice("I4", B, 100.0), invoice("I2", A, 9.0)
+    publish_invoices(settings, *repeats, invoice("I6", A, 10.0))
     publish_commands(settings, (A, Capture(append_time=0, command_id="capture", redemption_id="reserve")))
     run_to_the_end(spark, settings, LOYALTY)
     run_to_the_end(spark, settings, ARCHIVE)

@@ -1,0 +1,282 @@
+"""Measure what a micro-batch costs while a query remembers many numbers (``make bench-repeats``).
+
+Each query runs as in production, from decoding to its last operator. Only its source is a folder of Parquet files with
+the columns of Kafka, and its sink discards the rows. The memory is filled through the query itself. Each step runs in
+a process of its own, on the checkpoint of the step before. So its first micro-batch shows the cost of a restart.
+Processor time is that of the process, its JVM and its Python workers. Writes var/reports/repeats.json.
+
+``--walk`` also measures Spark's own deduplication, with which checkpoints of release 0.1 continue.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from benchmarks.machine import machine
+from benchmarks.pipeline import Watch, proportional_bytes
+from infra.local import jars
+from infra.local.stack import LocalStack, environment_of, private_settings
+from pipelines.runtime.query import QueryContext
+from pipelines.runtime.query_table import QUERIES
+from pipelines.runtime.session import spark_session
+from pipelines.sources.kafka import Offsets
+from schemas import topics
+from schemas.topics import Topic
+from services.messaging.administration import create_topics
+from services.messaging.avro import encoder
+from services.messaging.schema_ids import FolderSchemaIds
+from services.settings import Settings, read_settings
+from tests.support.builders import invoice
+
+REPORT = Path("var/reports/repeats.json")
+WARM_UP = 5
+MEASURED = 11
+ROWS = 200
+FILL = 250_000
+_INVOICE = invoice(CustomerType="NONPRIME")
+_LINE = {"StoreID": "STR1", "CreatedTime": 1_595_688_900_000, "ItemCode": "1", "ItemPrice": 1.0, "TotalValue": 1.0}
+_TIMEOUT_SECONDS = 600.0
+_DIGITS = 12
+_SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("timestampType", pa.int32()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+_COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
+    "headers array<struct<key: string, value: binary>>"
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--queries", nargs="+", default=["fan-out", "loyalty", "sales", "export"])
+    parser.add_argument("--remembered", nargs="+", type=int, default=[0, 1_000_000, 4_000_000])
+    parser.add_argument("--walk", action="store_true", help="measure Spark's own deduplication too")
+    parser.add_argument("--step", nargs=3, metavar=("QUERY", "REMEMBERED", "FOLDER"), help=argparse.SUPPRESS)
+    parser.add_argument("--native", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.step:
+        query, remembered, folder = options.step
+        print(json.dumps(Step(query, Path(folder), walks=options.native).run(int(remembered))))
+        return
+    rows = []
+    with tempfile.TemporaryDirectory() as directory:
+        settings = private_settings(
+            Path(directory), spark_master="local[2]", spark_jars_dir=jars.folder("spark"), shuffle_partitions=3
+        )
+        stack = LocalStack(Path(directory), settings)
+        stack.broker.start()
+        try:
+            create_topics(settings)
+            for query in options.queries:
+                for walks in (False, True) if options.walk else (False,):
+                    rows += measure(settings, Path(directory), query, options.remembered, walks=walks)
+                    write(rows)
+        finally:
+            stack.broker.stop()
+
+
+def write(rows: list[dict[str, Any]]) -> None:
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    load = psutil.getloadavg()[1]
+    report = {"machine": machine(), "load": load, "rows_a_batch": ROWS, "rows": rows}
+    REPORT.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def measure(
+    settings: Settings, directory: Path, query: str, remembered: list[int], *, walks: bool
+) -> list[dict[str, Any]]:
+    """One row for each number of remembered identities. The first is the empty memory."""
+    folder = directory / f"{query}-{walks}"
+    rows: list[dict[str, Any]] = []
+    for number in remembered:
+        command = [sys.executable, "-m", "benchmarks.repeats", "--step", query, str(number), str(folder)]
+        environment = environment_of(settings) | {"PYTHONPATH": str(jars.ROOT)}
+        with (directory / "step.log").open("wb") as log:
+            result = subprocess.run(
+                command + ["--native"] * walks, env=environment, cwd=jars.ROOT, stdout=subprocess.PIPE, stderr=log
+            )
+        if result.returncode:
+            raise RuntimeError((directory / "step.log").read_text(encoding="utf-8", errors="replace")[-3000:])
+        found = json.loads(result.stdout.splitlines()[-1])
+        name = f"{query} (Spark's own)" if walks else query
+        row = {"query": name, "remembered": number, **found}
+        for cost in ("cpu_seconds_per_batch", "cpu_seconds_per_timer_batch"):
+            if cost in row:
+                row[cost.replace("cpu_seconds", "ratio_to_empty").replace("_per_batch", "")] = round(
+                    row[cost] / (rows[0] if rows else row)[cost], 2
+                )
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+    return rows
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FolderContext(QueryContext):
+    """Reads files instead of topics."""
+
+    folder: Path = Path()
+
+    def read(self, topic: Topic, start: Offsets | None = None) -> DataFrame:
+        source = self.folder / topic.name
+        source.mkdir(parents=True, exist_ok=True)
+        stream = self.spark.readStream.schema(_COLUMNS).option("maxFilesPerTrigger", 1).option("latestFirst", "false")
+        return stream.parquet(str(source))
+
+
+class Step:
+    """One process: restart on a checkpoint, fill the memory, and measure micro-batches."""
+
+    def __init__(self, query: str, folder: Path, *, walks: bool) -> None:
+        self._query = QUERIES[query]
+        self._folder = folder
+        self._walks = walks
+        self._topic = topics.HADOOP if query == "export" else topics.POS_INVOICES
+        self._watch = Watch(psutil.Process(), memory=proportional_bytes)
+        self._files = len(list(folder.glob(f"{self._topic.name}/*.parquet")))
+        self._number = self._filled = int((folder / "numbers").read_text()) if (folder / "numbers").exists() else 0
+
+    def run(self, remembered: int) -> dict[str, Any]:
+        settings = read_settings()
+        spark = spark_session(settings, "repeats")
+        is_restart = self._number > 0
+        found: dict[str, Any] = {}
+        query = self._start(spark, settings, timedelta(hours=1))
+        if is_restart:
+            found["cpu_seconds_of_first_batch_after_restart_before_filling"] = self._batch(query, ROWS)
+        while self._number < remembered:
+            self._batch(query, min(FILL, remembered - self._number))
+        costs = [self._batch(query, ROWS) for _ in range(WARM_UP + MEASURED)][WARM_UP:]
+        found["cpu_seconds_per_batch"] = round(median(costs), 3)
+        found["batches"] = costs
+        found |= self._sizes(query)
+        query.stop()
+        if self._query.name == "loyalty":
+            found["cpu_seconds_per_timer_batch"] = self._timer_batches(spark, settings)
+        (self._folder / "numbers").write_text(str(self._number))
+        spark.stop()
+        return found
+
+    def _start(self, spark: Any, settings: Settings, timers: timedelta) -> StreamingQuery:
+        settings = settings.model_copy(update={"timer_interval": timers})
+        context = FolderContext(
+            self._query.name, spark, FolderSchemaIds(), settings, timedelta(0), self._walks, self._folder
+        )
+        writer = self._query.build(context).format("noop").queryName(self._query.name)
+        writer = writer.option("checkpointLocation", str(self._folder / "checkpoint"))
+        return writer.trigger(processingTime="100 milliseconds").start()
+
+    def _batch(self, query: StreamingQuery, rows: int) -> float:
+        """Give the query one file of new numbers. Returns the processor seconds until its micro-batch has ended."""
+        before = self._seen(query)
+        table = pa.Table.from_pylist(list(self._records(rows)), _SCHEMA)
+        file = self._folder / self._topic.name / f"{self._files:06}.parquet"
+        self._files += 1
+        pq.write_table(table, file.with_suffix(".new"))
+        begun = self._cpu_seconds()
+        file.with_suffix(".new").rename(file)
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        while self._seen(query) == before:
+            if query.exception() or time.monotonic() > deadline:
+                raise RuntimeError(f"the query does not continue: {query.exception()}")
+            time.sleep(0.01)
+        return round(self._cpu_seconds() - begun, 3)
+
+    def _timer_batches(self, spark: Any, settings: Settings) -> float:
+        """Processor seconds of a micro-batch that has only the time of the clock."""
+        query = self._start(spark, settings, timedelta(seconds=1))
+        self._batch(query, ROWS)
+        costs = []
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        last, begun = -1, self._cpu_seconds()
+        while len(costs) < WARM_UP + MEASURED:
+            if query.exception() or time.monotonic() > deadline:
+                raise RuntimeError(f"no timer batches: {query.exception()}")
+            progress: Any = query.lastProgress
+            if progress and progress["numInputRows"] and progress["batchId"] != last:
+                last, (before, begun) = progress["batchId"], (begun, self._cpu_seconds())
+                costs.append(begun - before)
+            time.sleep(0.01)
+        query.stop()
+        return round(median(costs[WARM_UP:]), 3)
+
+    def _seen(self, query: StreamingQuery) -> int:
+        return sum(1 for each in query.recentProgress if each["numInputRows"] > 1)
+
+    def _cpu_seconds(self) -> float:
+        self._watch.look()
+        return self._watch.history[-1].cpu_seconds
+
+    def _sizes(self, query: StreamingQuery) -> dict[str, int]:
+        """Memory of the Python workers (shared pages count once), and the files of the state."""
+        workers = [each for each in psutil.Process().children(recursive=True) if "pyspark" in " ".join(each.cmdline())]
+        python = [each for each in workers if "java" not in each.name()]
+        copies = sum(file.stat().st_size for file in Path(_files_root()).rglob("segments/**/*") if file.is_file())
+        operator: Any = query.lastProgress["stateOperators"][-1 if self._query.name == "fan-out" else 0]
+        return {
+            "workers": len(python),
+            "workers_mib": round(sum(map(proportional_bytes, python)) / 2**20),
+            "segment_files_bytes": copies,
+            "checkpoint_bytes": _size(self._folder / "checkpoint" / "state"),
+            "rocksdb_bytes": operator["customMetrics"].get("rocksdbSstFileSize", 0),
+        }
+
+    def _records(self, count: int) -> Iterator[dict[str, Any]]:
+        """New records of a till. The number is the only difference, so they are made from one encoded record."""
+        mark = "#" * _DIGITS
+        record = _LINE if self._topic is topics.HADOOP else _INVOICE
+        value = encoder(self._topic, FolderSchemaIds())(record | {"InvoiceNumber": mark})
+        head, tail = value.split(mark.encode())
+        now = datetime.now(UTC)
+        for number in range(self._number, self._number + count):
+            text = f"{number:0{_DIGITS}}".encode()
+            headers = [{"key": "ce_id", "value": text}] if self._topic is topics.HADOOP else None
+            yield {
+                "key": b"STR1",
+                "value": head + text + tail,
+                "topic": self._topic.name,
+                "partition": number % 3,
+                "offset": number,
+                "timestamp": now,
+                "timestampType": 1,
+                "headers": headers,
+            }
+        self._number += count
+
+
+def _files_root() -> str:
+    from pyspark import SparkFiles
+
+    return SparkFiles.getRootDirectory()
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+if __name__ == "__main__":
+    main()
