@@ -11,7 +11,6 @@ Processor time is that of the process, its JVM and its Python workers. Writes va
 import argparse
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -25,13 +24,17 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark import SparkFiles
 from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.machine import machine
 from benchmarks.pipeline import Watch, proportional_bytes
 from infra.local import jars
 from infra.local.stack import LocalStack, environment_of, private_settings
+from pipelines.columns.avro import HEADERS_TYPE
 from pipelines.runtime.query import QueryContext
 from pipelines.runtime.query_table import QUERIES
 from pipelines.runtime.session import spark_session
@@ -53,22 +56,19 @@ _INVOICE = invoice(CustomerType="NONPRIME")
 _LINE = {"StoreID": "STR1", "CreatedTime": 1_595_688_900_000, "ItemCode": "1", "ItemPrice": 1.0, "TotalValue": 1.0}
 _TIMEOUT_SECONDS = 600.0
 _DIGITS = 12
-_SCHEMA = pa.schema(
+_COLUMNS = T.StructType(
     [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("timestampType", pa.int32()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        T.StructField("key", T.BinaryType()),
+        T.StructField("value", T.BinaryType()),
+        T.StructField("topic", T.StringType()),
+        T.StructField("partition", T.IntegerType()),
+        T.StructField("offset", T.LongType()),
+        T.StructField("timestamp", T.TimestampType()),
+        T.StructField("timestampType", T.IntegerType()),
+        T.StructField("headers", HEADERS_TYPE),
     ]
 )
-_COLUMNS = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
-    "headers array<struct<key: string, value: binary>>"
-)
+"""The columns of Spark's Kafka source."""
 
 
 def main() -> None:
@@ -118,7 +118,12 @@ def measure(
         environment = environment_of(settings) | {"PYTHONPATH": str(jars.ROOT)}
         with (directory / "step.log").open("wb") as log:
             result = subprocess.run(
-                command + ["--native"] * walks, env=environment, cwd=jars.ROOT, stdout=subprocess.PIPE, stderr=log
+                command + ["--native"] * walks,
+                env=environment,
+                cwd=jars.ROOT,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                check=False,
             )
         if result.returncode:
             raise RuntimeError((directory / "step.log").read_text(encoding="utf-8", errors="replace")[-3000:])
@@ -193,7 +198,7 @@ class Step:
     def _batch(self, query: StreamingQuery, rows: int) -> float:
         """Give the query one file of new numbers. Returns the processor seconds until its micro-batch has ended."""
         before = self._seen(query)
-        table = pa.Table.from_pylist(list(self._records(rows)), _SCHEMA)
+        table = pa.Table.from_pylist(list(self._records(rows)), to_arrow_schema(_COLUMNS))
         file = self._folder / self._topic.name / f"{self._files:06}.parquet"
         self._files += 1
         pq.write_table(table, file.with_suffix(".new"))
@@ -210,7 +215,7 @@ class Step:
         """Processor seconds of a micro-batch that has only the time of the clock."""
         query = self._start(spark, settings, timedelta(seconds=1))
         self._batch(query, ROWS)
-        costs = []
+        costs: list[float] = []
         deadline = time.monotonic() + _TIMEOUT_SECONDS
         last, begun = -1, self._cpu_seconds()
         while len(costs) < WARM_UP + MEASURED:
@@ -235,12 +240,12 @@ class Step:
         """Memory of the Python workers (shared pages count once), and the files of the state."""
         workers = [each for each in psutil.Process().children(recursive=True) if "pyspark" in " ".join(each.cmdline())]
         python = [each for each in workers if "java" not in each.name()]
-        copies = sum(file.stat().st_size for file in Path(_files_root()).rglob("segments/**/*") if file.is_file())
-        operator: Any = query.lastProgress["stateOperators"][-1 if self._query.name == "fan-out" else 0]
+        progress: Any = query.lastProgress
+        operator = progress["stateOperators"][-1]
         return {
             "workers": len(python),
             "workers_mib": round(sum(map(proportional_bytes, python)) / 2**20),
-            "segment_files_bytes": copies,
+            "segment_files_bytes": _size(Path(SparkFiles.getRootDirectory(), "segments")),
             "checkpoint_bytes": _size(self._folder / "checkpoint" / "state"),
             "rocksdb_bytes": operator["customMetrics"].get("rocksdbSstFileSize", 0),
         }
@@ -266,12 +271,6 @@ class Step:
                 "headers": headers,
             }
         self._number += count
-
-
-def _files_root() -> str:
-    from pyspark import SparkFiles
-
-    return SparkFiles.getRootDirectory()
 
 
 def _size(folder: Path) -> int:

@@ -104,12 +104,8 @@ def state(context: Context, checkpoint: str) -> DataFrame:
     _ = context.spark.streams.active
     read = context.spark.read
     try:
-        operators = read.format("state-metadata").load(checkpoint)
-        (operator,) = (
-            operators.where(F.col("operatorName").startswith("transformWithState")).select("operatorId").collect()
-        )
-        options = {"operatorId": operator.operatorId, "stateVarName": ACCOUNTS}
-        accounts = read.format("statestore").options(**options).load(checkpoint)
+        # Spark counts operators from the end of a query, so this one comes before the deduplication.
+        accounts = read.format("statestore").options(operatorId=0, stateVarName=ACCOUNTS).load(checkpoint)
     except (PySparkException, ValueError) as error:
         raise UnreadableError(Source.STATE, f"{checkpoint}: {first_line(error)}") from error
     rows = (
