@@ -1,6 +1,6 @@
 # Every target first installs what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo compose-demo up down status images test test-unit test-containers faults lint format docs bench bench-queries bench-ledger bench-containers bench-simulator bench-peers lock clean
+.PHONY: help setup demo compose-demo up down status images test test-unit test-containers faults lint format docs bench bench-queries bench-repeats bench-ledger bench-containers bench-simulator bench-peers lock clean
 
 N ?=
 FILES ?=
@@ -75,6 +75,9 @@ bench: setup ## measure throughput, cost, latency and memory of the pipeline
 
 bench-queries: setup ## measure restore, reads and failover of the interactive queries (OPTIONS="--balances 100000")
 	$(BIN)/python -m benchmarks.queries $(OPTIONS)
+
+bench-repeats: setup ## measure micro-batches of each query with 0 to 4 million numbers remembered (OPTIONS="--remembered 0 16000000")
+	$(BIN)/python -m benchmarks.repeats $(OPTIONS)
 
 bench-ledger: setup ## measure entries per second into the ledger, with SQLite and PostgreSQL
 	$(BIN)/python -m benchmarks.ledger

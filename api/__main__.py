@@ -28,7 +28,7 @@ from services.settings import Settings, SettingsError, read_settings
 from services.state_stores import catalogue
 from services.state_stores.materialiser import Materialiser
 from services.state_stores.memory import open_memory
-from services.state_stores.rocksdb import RocksDbTuning, StateDirectory, StateDirectoryInUseError
+from services.state_stores.rocksdb import StateDirectory, StateDirectoryInUseError, rocksdb_options
 from services.state_stores.store import LocalStores, state_stores
 from services.state_stores.waiters import SequenceWaiters
 
@@ -48,7 +48,7 @@ def build_app(settings: Settings, directory: StateDirectory, membership: GroupMe
     materialiser = Materialiser(
         list(stores.values()),
         settings,
-        open_partition=open_memory if settings.state_store == "memory" else directory.open_rocksdb(RocksDbTuning()),
+        open_partition=open_memory if settings.state_store == "memory" else directory.open_rocksdb(rocksdb_options()),
         assignment=assignment,
         waiters=waiters,
         observe_freshness=metrics.observe_freshness,

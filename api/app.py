@@ -11,7 +11,6 @@ from api.dependencies import Dependencies
 from api.http import openapi, problems
 from api.http.limits import BodyLimitMiddleware
 from api.http.lookup_routes import LookupApp
-from api.http.metrics import MetricsMiddleware
 from api.routers import balances, commands, health, instances, ledger, simulation, stores
 from api.routing.peer_client import ReportCollector
 
@@ -61,7 +60,7 @@ def create_app(dependencies: Dependencies) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.dependencies = dependencies
-    app.serve_lookups([*balances.router.routes, *stores.lookups.routes], dependencies.metrics)
+    app.serve_lookups([*balances.router.routes, *stores.lookups.routes], dependencies)
     problems.install(app)
     openapi.install(app)
     for router in (
@@ -76,5 +75,4 @@ def create_app(dependencies: Dependencies) -> FastAPI:
     ):
         app.include_router(router)
     app.add_middleware(BodyLimitMiddleware)
-    app.add_middleware(MetricsMiddleware, metrics=dependencies.metrics)
     return app

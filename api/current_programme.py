@@ -45,6 +45,6 @@ class CurrentProgramme:
             try:
                 rules = parse_programme(published["Programme"])
             except ProgrammeError as error:
-                raise problems.ProgrammeUnreadable(published["Version"]) from error
+                raise problems.ProgrammeUnreadable(version=published["Version"]) from error
             self._parsed[stored] = replace(rules, version=published["Version"], effective_time=effective_time)
         return self._parsed[stored]

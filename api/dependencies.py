@@ -1,6 +1,5 @@
 """The dependencies of the routers. FastAPI injects them."""
 
-from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
@@ -56,35 +55,33 @@ class Dependencies:
         metrics.watch(self.stores)
 
 
-def dependencies_of(request: Request) -> Dependencies:
-    dependencies: Dependencies = request.app.state.dependencies
-    return dependencies
+class Part:
+    """Provides an attribute of ``Dependencies``."""
 
+    def __init__(self, name: str) -> None:
+        self.name = name
 
-def _part(select: Callable[[Dependencies], Any]) -> Any:
     # FastAPI runs plain functions in a thread, but a coroutine in the event loop.
-    async def dependency(request: Request) -> Any:
-        return select(dependencies_of(request))
-
-    return Depends(dependency)
+    async def __call__(self, request: Request) -> Any:
+        return getattr(request.app.state.dependencies, self.name)
 
 
-CommandsDep = Annotated[CommandService, _part(lambda parts: parts.commands)]
-LedgerDep = Annotated[LedgerQueries | None, _part(lambda parts: parts.ledger)]
-LocalDep = Annotated[LocalInstance, _part(lambda parts: parts.local)]
-LookupDep = Annotated[Lookup, _part(lambda parts: parts.lookup)]
-LocatorDep = Annotated[Locator, _part(lambda parts: parts.locator)]
-MetricsDep = Annotated[Metrics, _part(lambda parts: parts.metrics)]
-ProgrammeDep = Annotated[CurrentProgramme, _part(lambda parts: parts.programme)]
-ScatterGatherDep = Annotated[ScatterGather, _part(lambda parts: parts.scatter_gather)]
-StoresDep = Annotated[LocalStores, _part(lambda parts: parts.stores)]
+CommandsDep = Annotated[CommandService, Depends(Part("commands"))]
+LedgerDep = Annotated[LedgerQueries | None, Depends(Part("ledger"))]
+LocalDep = Annotated[LocalInstance, Depends(Part("local"))]
+LookupDep = Annotated[Lookup, Depends(Part("lookup"))]
+LocatorDep = Annotated[Locator, Depends(Part("locator"))]
+MetricsDep = Annotated[Metrics, Depends(Part("metrics"))]
+ProgrammeDep = Annotated[CurrentProgramme, Depends(Part("programme"))]
+ScatterGatherDep = Annotated[ScatterGather, Depends(Part("scatter_gather"))]
+StoresDep = Annotated[LocalStores, Depends(Part("stores"))]
 
 
 async def store_by_name(stores: StoresDep, store: StoreName) -> StateStore:
     """The store of the path. Raises UnknownStore."""
     if found := stores.by_name.get(store):
         return found
-    raise problems.UnknownStore(list(stores.by_name))
+    raise problems.UnknownStore(stores=list(stores.by_name))
 
 
 StoreOfPath = Annotated[StateStore, Depends(store_by_name)]

@@ -102,7 +102,7 @@ def process_a_day(directory: Path, count: int) -> dict[str, Any]:
             stack.project.up()
             lap("containers")
             name = settings.name_of(topics.POS_INVOICES)
-            publish(day, connected_producer(settings, "benchmark", [name]), name)
+            publish(((each.key, each.value) for each in day), connected_producer(settings, "benchmark", [name]), name)
             wait_for_balance(stack, *readings[0])
             lap("first balance")
             stack.wait_until_ready()

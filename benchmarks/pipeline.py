@@ -116,7 +116,8 @@ def throughput(directory: Path, options: argparse.Namespace) -> dict[str, dict[s
 
 def load(settings: Settings, options: Options, rate: float = 0) -> None:
     name = settings.name_of(topics.POS_INVOICES)
-    publish(Simulation(options).messages(), connected_producer(settings, "benchmark", [name]), name, rate)
+    records = ((each.key, each.value) for each in Simulation(options).messages())
+    publish(records, connected_producer(settings, "benchmark", [name]), name, rate)
 
 
 _LOAD = """

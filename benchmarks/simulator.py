@@ -83,7 +83,11 @@ def main() -> None:
     smooth = Options(count=arguments.count, repeats=0, broken=0)
 
     def to_broker(messages: Iterator[Message]) -> None:
-        publish(messages, connected_producer(settings, "loyalty-benchmark", [topic]), topic)
+        publish(
+            ((each.key, each.value) for each in messages),
+            connected_producer(settings, "loyalty-benchmark", [topic]),
+            topic,
+        )
 
     def measure(run: Callable[[], Any]) -> tuple[float, float]:
         return measured(arguments.rounds, arguments.count, run)

@@ -1,5 +1,7 @@
 """The settings of all processes. A process reads them once, at its start, from the environment (``LOYALTY_…``)."""
 
+import difflib
+import os
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -240,13 +242,26 @@ def password_in(file: Path) -> str:
     return file.read_text(encoding="utf-8").rstrip("\r\n")
 
 
+def _hint(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name.upper(), known, n=1)
+    return f" Did you mean {near[0]}?" if near else " `loyalty settings` lists all settings."
+
+
 class SettingsError(ValueError):
     """Invalid settings. The message is one line that names the environment variables."""
 
 
 def read_settings(**overrides: object) -> Settings:
-    """The settings of the environment. Arguments that are not None replace them. Raises SettingsError."""
+    """The settings of the environment. Arguments that are not None replace them.
+
+    Raises SettingsError, also for a variable LOYALTY_… that is no setting: it may be misspelt. An empty variable counts
+    as not set.
+    """
     prefix = Settings.model_config["env_prefix"]
+    known = [f"{prefix}{name.upper()}" for name in Settings.model_fields]
+    unknown = [name for name, value in os.environ.items() if value and name.upper().startswith(prefix)]
+    if unknown := sorted(name for name in unknown if name.upper() not in known):
+        raise SettingsError("; ".join(f"{name}: no such setting.{_hint(name, known)}" for name in unknown))
     try:
         return Settings(**{name: value for name, value in overrides.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:

@@ -20,7 +20,7 @@ import structlog
 from fastapi import Request
 
 from api.http import problems
-from api.routing.lookup import KeyRead, Lookup
+from api.routing.lookup import Lookup
 from api.routing.owner_only import OwnerOnly
 from api.routing.peer_client import PeerResponse
 from services.codecs.events import command_record
@@ -165,7 +165,7 @@ class CommandService:
             return known
         wait = math.ceil(SEND_AGAIN_SECONDS - _age(entry)) if entry else 1
         if command_id in self._in_flight or (entry and wait > 0):
-            raise problems.CommandInFlight(location_of(command_id), max(1, wait))
+            raise problems.CommandInFlight(retry_after=max(1, wait), headers={"Location": location_of(command_id)})
         if len(self._in_flight) >= MOST_IN_FLIGHT:
             raise problems.TooManyCommands
         self._in_flight[command_id] = command.request_hash
@@ -186,7 +186,7 @@ class CommandService:
             await self._log.mark(mark)
         except PublishError as error:
             log.warning("a command was not taken", error=str(error))
-            raise problems.KafkaUnavailable(1) from error
+            raise problems.KafkaUnavailable from error
 
     async def _send(self, command: Record) -> None:
         try:
@@ -194,7 +194,7 @@ class CommandService:
         except PublishError as error:
             # The mark exists, and Kafka may have the command. A retry waits until the command may be sent again.
             log.warning("a command may not have been sent", error=str(error))
-            raise problems.KafkaUnavailable(SEND_AGAIN_SECONDS) from error
+            raise problems.KafkaUnavailable(retry_after=SEND_AGAIN_SECONDS) from error
 
     async def _await_decision(self, mark: Record, deadline: float) -> Decision:
         entry = await self._wait(mark["CommandID"], DECISION_SEQUENCE, deadline)
@@ -207,7 +207,7 @@ class CommandService:
 
     def _read(self, command_id: str) -> VersionedValue | None:
         """The record of a command in the local copy. Raises Problem."""
-        return self._lookup.read_copy(KeyRead(self._decisions, command_id.encode())).value
+        return self._owner_only.get(self._decisions, command_id.encode())
 
     async def _wait(self, command_id: str, sequence: int, deadline: float) -> VersionedValue | None:
         """The record with the sequence, or the current record at the deadline; None if the copy stops serving."""

@@ -33,7 +33,7 @@ class BodyLimitMiddleware:
         limit = limit_of(scope["path"])
         announced = dict(scope["headers"]).get(b"content-length", b"0")
         if announced.isdigit() and int(announced) > limit:
-            await problems.BodyTooLarge(limit).response()(scope, receive, send)
+            await problems.BodyTooLarge(limit=limit).response()(scope, receive, send)
             return
         received = 0
 
@@ -44,7 +44,7 @@ class BodyLimitMiddleware:
             if received > limit:
                 # FastAPI turns every exception inside a body into 400, except its own. The response comes from the
                 # cause of the exception.
-                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE) from problems.BodyTooLarge(limit)
+                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE) from problems.BodyTooLarge(limit=limit)
             return message
 
         await self._app(scope, receive_limited, send)

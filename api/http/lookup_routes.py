@@ -12,36 +12,77 @@ from typing import Any, NamedTuple, get_args
 from urllib.parse import parse_qsl
 
 from fastapi import FastAPI, Request, Response
-from fastapi.params import Header, Param, Path, Query
+from fastapi.params import Depends, Header, Param, Path, Query
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 from starlette.routing import BaseRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
-from api.http.headers import RawHeaders
-from api.http.metrics import Metrics
+from api.dependencies import Dependencies
 from api.http.problems import InternalError, Problem
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class LookupApp(FastAPI):
-    """FastAPI behind the fast path. ``serve_lookups`` must be called before the first request."""
+    """FastAPI behind the fast path. It counts the requests of both."""
 
-    def serve_lookups(self, routes: Iterable[BaseRoute], metrics: Metrics) -> None:
-        self._lookups = _LookupRoutes(super().__call__, routes, metrics)
+    def serve_lookups(self, routes: Iterable[BaseRoute], dependencies: Dependencies) -> None:
+        """Serve GET requests for these routes. It must be called before the first request.
+
+        The endpoints have only annotated parameters, their dependencies are ``Part``s, and they do not read a body.
+        """
+        self._lookups = [_LookupRoute(route, dependencies) for route in routes if isinstance(route, APIRoute)]
+        self._requests = dependencies.metrics.requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self
-        await self._lookups(scope, receive, send)
+        found = self._find(scope) if scope["type"] == "http" and scope["method"] == "GET" else None
+        if found is None:
+            await self._serve_other(scope, receive, send)
+            return
+        started, response = time.perf_counter(), None
+        route, arguments = found
+        try:
+            response = await route.endpoint(request=Request(scope, receive), **arguments)
+        except Problem as problem:
+            response = problem.response()
+        except Exception:
+            response = InternalError().response()
+            raise  # the server logs it
+        finally:
+            if response is not None:  # None: the client has disconnected
+                await response(scope, receive, send)
+                self._requests.observe("GET", route.path, response.status_code, time.perf_counter() - started)
 
+    def _find(self, scope: Scope) -> "tuple[_LookupRoute, Mapping[str, Any]] | None":
+        try:
+            for route in self._lookups:
+                if (arguments := route.arguments(scope)) is not None:
+                    return route, arguments
+        except ValidationError:
+            pass  # FastAPI responds with the errors of the request.
+        return None
 
-class EncodedResponse(Response):
-    """A response with headers that are already encoded. Starlette's encoding takes as long as the read of the store."""
+    async def _serve_other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        status = 500
 
-    def __init__(self, status_code: int, raw_headers: RawHeaders, body: bytes = b"") -> None:
-        self.status_code = status_code
-        self.body = body
-        self.raw_headers = raw_headers
-        self.background = None
+        async def send_and_note(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        started = time.perf_counter()
+        try:
+            await super().__call__(scope, receive, send_and_note)
+        finally:
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            route = getattr(scope.get("route"), "path", "unmatched")
+            self._requests.observe(method, route, status, time.perf_counter() - started)
 
 
 class _Parameter(NamedTuple):
@@ -52,21 +93,25 @@ class _Parameter(NamedTuple):
 
 
 class _LookupRoute:
-    """An endpoint whose parameters are the request and texts of its path, query and headers."""
+    """An endpoint whose parameters are the request, parts of the app, and texts of its path, query and headers."""
 
-    def __init__(self, route: APIRoute) -> None:
+    def __init__(self, route: APIRoute, dependencies: Dependencies) -> None:
         self.path = route.path
         self._match = route.path_regex.match
         self.endpoint: Callable[..., Awaitable[Response]] = route.endpoint
+        self._parts: dict[str, Any] = {}
         self._path_parameters: dict[str, _Parameter] = {}
         self._query_parameters: dict[str, _Parameter] = {}
         self._headers: dict[bytes, _Parameter] = {}
         for name, parameter in inspect.signature(route.endpoint).parameters.items():
             if parameter.annotation is not Request:
-                self._add(name, parameter.annotation)
+                self._add(name, parameter.annotation, dependencies)
 
-    def _add(self, name: str, annotation: Any) -> None:
-        source = next(each for each in get_args(annotation) if isinstance(each, Param))
+    def _add(self, name: str, annotation: Any, dependencies: Dependencies) -> None:
+        source = next(each for each in get_args(annotation) if isinstance(each, Param | Depends))
+        if isinstance(source, Depends):
+            self._parts[name] = getattr(dependencies, source.dependency.name)  # type: ignore[union-attr]
+            return
         parameter = _Parameter(name, TypeAdapter(annotation).validator.validate_python)
         match source:
             case Path():
@@ -84,7 +129,7 @@ class _LookupRoute:
         match = self._match(scope["path"])
         if match is None:
             return None
-        arguments = {}
+        arguments = dict(self._parts)
         for alias, text in match.groupdict().items():
             name, parse = self._path_parameters[alias]
             arguments[name] = parse(text)
@@ -99,43 +144,3 @@ class _LookupRoute:
                 name, parse = self._headers[header]
                 arguments.setdefault(name, parse(value.decode("latin-1")))
         return arguments
-
-
-class _LookupRoutes:
-    """Serves and counts GET requests for the given routes, and passes all other requests to the app.
-
-    The endpoints have only annotated parameters and no dependencies, and they do not read a body.
-    """
-
-    def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute], metrics: Metrics) -> None:
-        self._app = app
-        self._requests = metrics.requests
-        self._routes = [_LookupRoute(route) for route in routes if isinstance(route, APIRoute)]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = self._find(scope) if scope["type"] == "http" and scope["method"] == "GET" else None
-        if found is None:
-            await self._app(scope, receive, send)
-            return
-        started, response = time.perf_counter(), None
-        route, arguments = found
-        try:
-            response = await route.endpoint(request=Request(scope, receive), **arguments)
-        except Problem as problem:
-            response = problem.response()
-        except Exception:
-            response = InternalError().response()
-            raise  # the server logs it
-        finally:
-            if response is not None:  # None: the client has disconnected
-                await response(scope, receive, send)
-                self._requests.observe("GET", route.path, response.status_code, time.perf_counter() - started)
-
-    def _find(self, scope: Scope) -> tuple[_LookupRoute, Mapping[str, Any]] | None:
-        try:
-            for route in self._routes:
-                if (arguments := route.arguments(scope)) is not None:
-                    return route, arguments
-        except ValidationError:
-            pass  # FastAPI responds with the errors of the request.
-        return None

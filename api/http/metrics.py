@@ -1,6 +1,5 @@
 """Prometheus metrics of one app. The values of labels are route templates and store names, and no text of a request."""
 
-import time
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
@@ -11,7 +10,6 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.state_stores.contract import StoreError
 from services.state_stores.store import LocalStores
@@ -21,7 +19,6 @@ from services.state_stores.task import StoreTask
 REQUEST_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 # A micro-batch takes from tenths of a second to minutes.
 _FRESHNESS_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 30, 60, 300, 3600)
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class Metrics:
@@ -166,31 +163,3 @@ def _sample(task: StoreTask) -> dict[str, float]:
     with suppress(StoreError):  # The number of entries is then unknown.
         sample["entries"] = task.store.count()
     return sample
-
-
-class MetricsMiddleware:
-    """Counts and times requests. It does not use BaseHTTPMiddleware, which starts a task for each request."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app = app
-        self._requests = metrics.requests
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        status = 500
-
-        async def send_and_note(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        started = time.perf_counter()
-        try:
-            await self._app(scope, receive, send_and_note)
-        finally:
-            method = scope["method"] if scope["method"] in _METHODS else "other"
-            route = getattr(scope.get("route"), "path", "unmatched")
-            self._requests.observe(method, route, status, time.perf_counter() - started)

@@ -4,11 +4,10 @@ from operator import attrgetter
 
 from fastapi import APIRouter, Request, Response
 
-from api.dependencies import dependencies_of
+from api.dependencies import LookupDep, StoresDep
 from api.http import problems
-from api.http.headers import FRESHNESS_HEADERS
 from api.http.parameters import Card, IfNoneMatch, MaxLag, MinSequence, OpenedTime, Timeout
-from api.routers.key_responses import key_response
+from api.http.responses import ENTRY_RESPONSES
 from api.routing.lookup import KeyRead
 from api.schemas.balances import Balance
 from services.state_stores.catalogue import BALANCES
@@ -24,8 +23,7 @@ _BODY = attrgetter("body")
     summary="A customer's points now",
     response_model=Balance,
     responses={
-        200: {"headers": FRESHNESS_HEADERS},
-        304: {"description": "The caller's copy (If-None-Match) is the current one.", "headers": FRESHNESS_HEADERS},
+        **ENTRY_RESPONSES,
         **problems.responses(
             problems.UnknownCustomer,
             problems.InvalidParameters,
@@ -44,6 +42,8 @@ _BODY = attrgetter("body")
 async def balance(  # noqa: PLR0913, PLR0917 - each parameter of the request is a parameter
     request: Request,
     card: Card,
+    lookup: LookupDep,
+    stores: StoresDep,
     min_sequence: MinSequence = 0,
     opened_time: OpenedTime = 0,
     timeout_seconds: Timeout = 0,
@@ -55,9 +55,7 @@ async def balance(  # noqa: PLR0913, PLR0917 - each parameter of the request is 
     With `minSequence` the balance is never older than that. The request waits up to `timeout` seconds for it.
     While the owner of the customer's partition does not respond, a standby does, and `Loyalty-Stale` says so.
     """
-    dependencies = dependencies_of(request)
     consistency = ReadConsistency(min_sequence, opened_time)
-    store = dependencies.stores.by_name[BALANCES]
-    read = KeyRead(store, card.encode(), consistency, timeout_seconds, max_lag, request)
-    found = await dependencies.lookup.find(read)
-    return key_response(found, _BODY, problems.UnknownCustomer, if_none_match)
+    read = KeyRead(stores.by_name[BALANCES], card.encode(), consistency, timeout_seconds, max_lag, request)
+    found = await lookup.query(read)
+    return found.response(_BODY, problems.UnknownCustomer, if_none_match)

@@ -1,21 +1,20 @@
 """Commands of customers and clerks on points."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Header, Path, Request, Response
 
-from api.commands.service import Decision, Outcome, location_of
+from api.commands.service import CommandService, Decision, location_of
 from api.dependencies import CommandsDep
-from api.http import headers, problems
+from api.http import problems
 from api.http.parameters import Card, timeout_query
 from api.http.problems import Problem
-from api.http.responses import json_response
+from api.http.responses import SEQUENCE, json_response, text_headers
 from api.routing.peer_client import PeerResponse
-from api.schemas.commands import Adjustment, Command, Redemption, Transfer
-from api.schemas.fields import NotBlank
+from api.schemas.commands import Adjustment, Command, NotBlank, Redemption, Transfer
 from services.commands.identity import MAX_KEY_LENGTH, command_id, request_hash
 from services.commands.log import DONE, PENDING
 from services.domain import events
@@ -32,8 +31,53 @@ Timeout = Annotated[
 CommandId = Annotated[str, Path(max_length=64, examples=["0b9f0e5c-7a53-5f0d-8f43-5ffb1a0c9a3e"])]
 
 
-async def new_command_id(
+class Submission(NamedTuple):
+    """A request with a command.
+
+    Attributes:
+        seconds: how long to wait for the decision, and for the balance to show it.
+    """
+
+    request: Request
+    commands: CommandService
+    command_id: str
+    seconds: float
+
+    async def response(
+        self, kind: type[events.Command], card: str | None, fields: Mapping[str, Any] | None = None, **own: Any
+    ) -> Response:
+        """Submit the command. Raises CommandRefused.
+
+        Args:
+            fields: the normalized body of the request, if it has one.
+            own: the fields of this kind of command.
+        """
+        fields = fields or {}
+        command = kind(
+            append_time=0,  # Kafka sets it.
+            command_id=self.command_id,
+            request_hash=request_hash(self.command_id, fields),
+            reason=fields.get("reason", ""),
+            actor=fields.get("actor", ""),
+            **own,
+        )
+        outcome = await self.commands.submit(self.request, command, card, self.seconds)
+        if isinstance(outcome, PeerResponse):
+            return outcome.response()
+        decision = outcome.decision
+        if decision["Status"] not in (PENDING, DONE):
+            raise problems.CommandRefused.from_decision(_public(decision))
+        if decision["Status"] == PENDING or not outcome.is_visible:
+            return _accepted(decision)
+        headers = {"Location": location_of(decision["CommandID"])}
+        if decision["AccountSequence"]:
+            headers[SEQUENCE] = str(decision["AccountSequence"])
+        return json_response(_public(decision), self.request.scope["route"].status_code, headers=headers)
+
+
+async def submission_of_request(
     request: Request,
+    commands: CommandsDep,
     idempotency_key: Annotated[
         str | None,
         Header(
@@ -45,14 +89,16 @@ async def new_command_id(
             examples=["5c1d5bd8-55b4-4d2c-a9a8-0e1c8f6f7e52"],
         ),
     ] = None,
-) -> str:
-    """The id of the command in the request. Raises IdempotencyKeyMissing."""
+    timeout_seconds: Timeout = _DEFAULT_TIMEOUT_SECONDS,
+) -> Submission:
+    """The command of the request. Raises IdempotencyKeyMissing."""
     if idempotency_key is None:
         raise problems.IdempotencyKeyMissing
-    return command_id(request.method, request.scope["path"], idempotency_key)
+    identity = command_id(request.method, request.scope["path"], idempotency_key)
+    return Submission(request, commands, identity, timeout_seconds)
 
 
-NewCommandId = Annotated[str, Depends(new_command_id)]
+CommandOfRequest = Annotated[Submission, Depends(submission_of_request)]
 
 _OWNER_PROBLEMS = (
     problems.Starting,
@@ -76,159 +122,113 @@ _COMMAND_PROBLEMS = (
     problems.TooManyCommands,
     *_OWNER_PROBLEMS,
 )
-_HEADERS = {
-    "Location": {"description": "Where to ask what became of the command.", "schema": {"type": "string"}},
-    headers.SEQUENCE: {"description": "AccountSequence of the answer.", "schema": {"type": "string"}},
-}
+_HEADERS = text_headers(
+    {
+        "Location": "Where to ask what became of the command.",
+        SEQUENCE: "AccountSequence of the answer.",
+    }
+)
 _ACCEPTED: dict[int | str, dict[str, Any]] = {
     202: {
         "model": Command,
         "description": "The time is over before the command is decided, or before the balance shows it. "
         "Ask at Location, or repeat the request as it was.",
-        "headers": {
-            "Location": _HEADERS["Location"],
-            "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}},
-        },
+        "headers": {"Location": _HEADERS["Location"], "Retry-After": problems.RETRY_AFTER},
     }
 }
 
 
-def _responses(done: HTTPStatus, *refusals: type[Problem]) -> dict[int | str, dict[str, Any]]:
-    return {
-        done.value: {"description": "Done, and the next read of the balance shows it.", "headers": _HEADERS},
-        **_ACCEPTED,
-        **problems.responses(*refusals, *_COMMAND_PROBLEMS),
-    }
+_Endpoint = Callable[..., Awaitable[Response]]
+_Decorator = Callable[[_Endpoint], _Endpoint]
 
 
-@router.post(
+def _route(method: str, path: str, summary: str, done: HTTPStatus, *refusals: type[Problem]) -> _Decorator:
+    """Declare a route that executes a command and responds with the status ``done``."""
+    return router.api_route(
+        path,
+        methods=[method],
+        summary=summary,
+        response_model=Command,
+        status_code=done,
+        responses={
+            done.value: {"description": "Done, and the next read of the balance shows it.", "headers": _HEADERS},
+            **_ACCEPTED,
+            **problems.responses(*refusals, *_COMMAND_PROBLEMS),
+        },
+    )
+
+
+@_route(
+    "POST",
     "/customers/{card}/redemptions",
-    summary="Set points aside",
-    response_model=Command,
-    status_code=HTTPStatus.CREATED,
-    responses=_responses(HTTPStatus.CREATED, problems.InsufficientPoints),
+    "Set points aside",
+    HTTPStatus.CREATED,
+    problems.InsufficientPoints,
 )
-async def reserve(
-    request: Request,
-    card: NamedCard,
-    body: Redemption,
-    identity: NewCommandId,
-    commands: CommandsDep,
-    timeout_seconds: Timeout = _DEFAULT_TIMEOUT_SECONDS,
-) -> Response:
+async def reserve(card: NamedCard, body: Redemption, command: CommandOfRequest) -> Response:
     """Begin a redemption: reserve points until it is captured or void, or until it lapses at ExpiresTime.
 
     Capture and void take the RedemptionID of the response.
     """
     fields = body.normalized()
-    command = events.Reserve(points=fields["points"], **_common_fields(identity, fields))
-    outcome = await commands.submit(request, command, card, timeout_seconds)
-    return _response(outcome, HTTPStatus.CREATED)
+    return await command.response(events.Reserve, card, fields, points=fields["points"])
 
 
-@router.post(
-    "/redemptions/{redemption}/capture",
-    summary="Spend what was set aside",
-    response_model=Command,
-    responses=_responses(HTTPStatus.OK, problems.UnknownRedemption, problems.RedemptionNotOpen),
-)
-async def capture(
-    request: Request,
-    redemption: CommandId,
-    identity: NewCommandId,
-    commands: CommandsDep,
-    timeout_seconds: Timeout = _DEFAULT_TIMEOUT_SECONDS,
-) -> Response:
+_END_PROBLEMS = (problems.UnknownRedemption, problems.RedemptionPending, problems.RedemptionNotOpen)
+
+
+@_route("POST", "/redemptions/{redemption}/capture", "Spend what was set aside", HTTPStatus.OK, *_END_PROBLEMS)
+async def capture(redemption: CommandId, command: CommandOfRequest) -> Response:
     """End a redemption and take its points. A redemption that was captured, made void or has lapsed is not open."""
-    command = events.Capture(redemption_id=redemption, **_common_fields(identity, {}))
-    return _response(await commands.submit(request, command, None, timeout_seconds), HTTPStatus.OK)
+    return await command.response(events.Capture, None, redemption_id=redemption)
 
 
-@router.post(
-    "/redemptions/{redemption}/void",
-    summary="Give back what was set aside",
-    response_model=Command,
-    responses=_responses(HTTPStatus.OK, problems.UnknownRedemption, problems.RedemptionNotOpen),
-)
-async def void(
-    request: Request,
-    redemption: CommandId,
-    identity: NewCommandId,
-    commands: CommandsDep,
-    timeout_seconds: Timeout = _DEFAULT_TIMEOUT_SECONDS,
-) -> Response:
+@_route("POST", "/redemptions/{redemption}/void", "Give back what was set aside", HTTPStatus.OK, *_END_PROBLEMS)
+async def void(redemption: CommandId, command: CommandOfRequest) -> Response:
     """End a redemption and free its points. Points that have expired meanwhile expire now."""
-    command = events.Void(redemption_id=redemption, **_common_fields(identity, {}))
-    return _response(await commands.submit(request, command, None, timeout_seconds), HTTPStatus.OK)
+    return await command.response(events.Void, None, redemption_id=redemption)
 
 
-@router.post(
+@_route(
+    "POST",
     "/customers/{card}/adjustments",
-    summary="Correct the points by hand",
-    response_model=Command,
-    status_code=HTTPStatus.CREATED,
-    responses=_responses(HTTPStatus.CREATED, problems.InsufficientPoints, problems.TooManyPoints),
+    "Correct the points by hand",
+    HTTPStatus.CREATED,
+    problems.InsufficientPoints,
+    problems.TooManyPoints,
 )
-async def adjust(
-    request: Request,
-    card: NamedCard,
-    body: Adjustment,
-    identity: NewCommandId,
-    commands: CommandsDep,
-    timeout_seconds: Timeout = _DEFAULT_TIMEOUT_SECONDS,
-) -> Response:
+async def adjust(card: NamedCard, body: Adjustment, command: CommandOfRequest) -> Response:
     """Add points, or take them. The entry keeps the reason and the actor."""
     fields = body.normalized()
-    command = events.Adjust(
-        points=fields["points"], allow_negative=fields["allow_negative"], **_common_fields(identity, fields)
-    )
-    outcome = await commands.submit(request, command, card, timeout_seconds)
-    return _response(outcome, HTTPStatus.CREATED)
+    own = {"points": fields["points"], "allow_negative": fields["allow_negative"]}
+    return await command.response(events.Adjust, card, fields, **own)
 
 
-@router.post(
+@_route(
+    "POST",
     "/transfers",
-    summary="Give points to another customer",
-    response_model=Command,
-    status_code=HTTPStatus.CREATED,
-    responses=_responses(HTTPStatus.CREATED, problems.InsufficientPoints, problems.SameCustomer),
+    "Give points to another customer",
+    HTTPStatus.CREATED,
+    problems.InsufficientPoints,
+    problems.SameCustomer,
 )
-async def transfer(
-    request: Request,
-    body: Transfer,
-    identity: NewCommandId,
-    commands: CommandsDep,
-    timeout_seconds: Timeout = _DEFAULT_TIMEOUT_SECONDS,
-) -> Response:
+async def transfer(body: Transfer, command: CommandOfRequest) -> Response:
     """Move available points from one card to another. They keep the time at which they expire.
 
     When the transfer is done, the points have left the sender. The receiver gets them a moment later, for certain.
     """
     fields = body.normalized()
-    command = events.Transfer(points=fields["points"], counterparty=body.to_card, **_common_fields(identity, fields))
-    outcome = await commands.submit(request, command, body.from_card, timeout_seconds)
-    return _response(outcome, HTTPStatus.CREATED)
+    own = {"points": fields["points"], "counterparty": body.to_card}
+    return await command.response(events.Transfer, body.from_card, fields, **own)
 
 
-@router.delete(
-    "/customers/{card}",
-    summary="Erase a customer",
-    response_model=Command,
-    responses=_responses(HTTPStatus.OK),
-)
-async def erase(
-    request: Request,
-    card: NamedCard,
-    identity: NewCommandId,
-    commands: CommandsDep,
-    timeout_seconds: Timeout = _DEFAULT_TIMEOUT_SECONDS,
-) -> Response:
+@_route("DELETE", "/customers/{card}", "Erase a customer", HTTPStatus.OK)
+async def erase(card: NamedCard, command: CommandOfRequest) -> Response:
     """Forget a customer: points, reservations, decisions. The erasure of an unknown card succeeds as well.
 
     Once it is done, the balance is 404. A later event of the card opens a new account.
     """
-    command = events.Erase(**_common_fields(identity, {}))
-    return _response(await commands.submit(request, command, card, timeout_seconds), HTTPStatus.OK)
+    return await command.response(events.Erase, card)
 
 
 @router.get(
@@ -252,35 +252,10 @@ async def command(command: CommandId, commands: CommandsDep, timeout_seconds: Ti
     return json_response(_public(decision))
 
 
-def _common_fields(identity: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "append_time": 0,  # Kafka sets it.
-        "command_id": identity,
-        "request_hash": request_hash(identity, fields),
-        "reason": fields.get("reason", ""),
-        "actor": fields.get("actor", ""),
-    }
-
-
-def _response(outcome: Outcome | PeerResponse, done: HTTPStatus) -> Response:
-    """The response of the owner. Raises CommandRefused."""
-    if isinstance(outcome, PeerResponse):
-        return Response(*outcome)
-    decision = outcome.decision
-    if decision["Status"] not in (PENDING, DONE):
-        raise problems.CommandRefused.from_decision(_public(decision))
-    if decision["Status"] == PENDING or not outcome.is_visible:
-        return _accepted(decision)
-    own_headers = {"Location": location_of(decision["CommandID"])}
-    if decision["AccountSequence"]:
-        own_headers[headers.SEQUENCE] = str(decision["AccountSequence"])
-    return json_response(_public(decision), done, headers=own_headers)
-
-
 def _accepted(decision: Decision) -> Response:
     """202 for a command that is pending, or that the balance does not show yet."""
-    own_headers = {"Location": location_of(decision["CommandID"]), "Retry-After": "1"}
-    return json_response(_public(decision), HTTPStatus.ACCEPTED, headers=own_headers)
+    headers = {"Location": location_of(decision["CommandID"]), "Retry-After": "1"}
+    return json_response(_public(decision), HTTPStatus.ACCEPTED, headers=headers)
 
 
 def _public(decision: Decision) -> Decision:

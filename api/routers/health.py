@@ -41,9 +41,9 @@ async def readyz(stores: StoresDep) -> Response:
     partitions = _partition_reports(stores)
     materialiser = stores.materialiser
     ready = materialiser.alive and materialiser.restored and all(each["restored"] for each in partitions)
-    report = {"ready": ready, "kafkaError": materialiser.kafka_error, "partitions": partitions}
+    report: dict[str, Any] = {"ready": ready, "kafkaError": materialiser.kafka_error, "partitions": partitions}
     if not ready:
-        raise problems.NotReady(report)
+        raise problems.NotReady(**report)
     return json_response(report, caching=NO_STORE)
 
 

@@ -1,15 +1,14 @@
 """Queries on every store: each from all instances and, under /local, from this instance alone."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import orjson
 from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from pydantic import BaseModel
 
-from api.dependencies import ScatterGatherDep, StoreOfPath, dependencies_of, store_by_name
+from api.dependencies import LookupDep, ScatterGatherDep, StoreOfPath, StoresDep, store_by_name
 from api.http import pagination, problems
-from api.http.headers import FRESHNESS_HEADERS
 from api.http.parameters import (
     Cursor,
     From,
@@ -29,8 +28,7 @@ from api.http.parameters import (
     ToTime,
 )
 from api.http.problems import Problem
-from api.http.responses import json_response
-from api.routers.key_responses import key_response
+from api.http.responses import ENTRY_RESPONSES, json_response
 from api.routing.lookup import KeyRead
 from api.routing.scatter_gather import Members, StoreQuery
 from api.schemas.stores import Count, Entries, EntryPage, FoundKeys, Keys, StoreEntry
@@ -65,10 +63,6 @@ _PROBLEMS: tuple[type[Problem], ...] = (
     problems.TooStale,
 )
 _FORWARDING_PROBLEMS = (problems.Rebalancing, problems.OwnerUnreachable, problems.OwnerTimeout)
-_ONE_KEY: dict[int | str, dict[str, Any]] = {
-    200: {"headers": FRESHNESS_HEADERS},
-    304: {"description": "The caller's copy (If-None-Match) is the current one.", "headers": FRESHNESS_HEADERS},
-}
 
 
 @lookups.get(
@@ -76,7 +70,7 @@ _ONE_KEY: dict[int | str, dict[str, Any]] = {
     summary="One key",
     response_model=StoreEntry,
     responses={
-        **_ONE_KEY,
+        **ENTRY_RESPONSES,
         **problems.responses(
             problems.UnknownKey,
             *_PROBLEMS,
@@ -86,10 +80,12 @@ _ONE_KEY: dict[int | str, dict[str, Any]] = {
         ),
     },
 )
-async def one_key(  # noqa: PLR0913 - each parameter of the request is a parameter
+async def one_key(  # noqa: PLR0913, PLR0917 - each parameter of the request is a parameter
     request: Request,
     store: StoreName,
     key: Key,
+    lookup: LookupDep,
+    stores: StoresDep,
     min_sequence: MinSequence = 0,
     opened_time: OpenedTime = 0,
     *,
@@ -99,28 +95,33 @@ async def one_key(  # noqa: PLR0913 - each parameter of the request is a paramet
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """The entry of a key. Any instance answers for every key."""
-    dependencies = dependencies_of(request)
     consistency = ReadConsistency(min_sequence, opened_time, erased)
-    state_store = await store_by_name(dependencies.stores, store)
+    state_store = await store_by_name(stores, store)
     read = KeyRead(state_store, key.encode(), consistency, timeout_seconds, max_lag, request)
-    found = await dependencies.lookup.find(read)
-    return key_response(found, _entry_body(read), problems.UnknownKey, if_none_match)
+    found = await lookup.query(read)
+    return found.response(_entry_body(read), problems.UnknownKey, if_none_match)
 
 
 @lookups.get(
     "/local/keys/{key:path}",
     summary="One key, here",
     response_model=StoreEntry,
-    responses={**_ONE_KEY, **problems.responses(problems.UnknownKey, problems.NotHere, *_PROBLEMS)},
+    responses={**ENTRY_RESPONSES, **problems.responses(problems.UnknownKey, problems.NotHere, *_PROBLEMS)},
 )
-async def one_key_here(request: Request, store: StoreName, key: Key, if_none_match: IfNoneMatch = None) -> Response:
+async def one_key_here(
+    request: Request,  # noqa: ARG001 - the fast path passes it to every endpoint
+    store: StoreName,
+    key: Key,
+    lookup: LookupDep,
+    stores: StoresDep,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
     """The entry of a key from the copy of this instance, active or standby. The headers name the role."""
-    dependencies = dependencies_of(request)
-    read = KeyRead(await store_by_name(dependencies.stores, store), key.encode())
-    if dependencies.stores.materialiser.restored and read.partition not in read.store.tasks:
-        raise problems.NotHere(read.partition)
-    found = await dependencies.lookup.read_local(read)
-    return key_response(found, _entry_body(read), problems.UnknownKey, if_none_match)
+    read = KeyRead(await store_by_name(stores, store), key.encode())
+    if stores.materialiser.restored and read.partition not in read.store.tasks:
+        raise problems.NotHere(partition=read.partition)
+    found = await lookup.query_local(read)
+    return found.response(_entry_body(read), problems.UnknownKey, if_none_match)
 
 
 def _entry_body(read: KeyRead) -> Callable[[VersionedValue], bytes]:
@@ -181,7 +182,7 @@ async def windows(store: StoreOfPath, key: Key, first: FromTime, last: ToTime) -
     """
     definition = store.definition
     if definition.window is None:
-        raise problems.NotWindowed(definition.name)
+        raise problems.NotWindowed(store=definition.name)
     keys = window_keys(definition, key, *pagination.milliseconds(first, last, definition.window))
     return StoreQuery(
         store,

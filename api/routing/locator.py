@@ -75,7 +75,7 @@ class Locator:
         name, partition = store.definition.name, store.partition_of(key)
         owner = self.owner(store, partition)
         if owner is None:
-            raise problems.Rebalancing(partition)
+            raise problems.Rebalancing(partition=partition)
         standbys = () if store.definition.is_global else tuple(self._copies(store, partition, owner))
         return KeyQueryMetadata(name, partition, owner, standbys)
 

@@ -9,21 +9,31 @@ Another instance owns it     ──► forward to the owner; ask the group once 
 import time
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import orjson
 from fastapi import Request
 
-from api.http import headers, problems
+from api.http import problems
 from api.http.metrics import Metrics
 from api.http.parameters import LONGEST_TIMEOUT_SECONDS
+from api.http.responses import LocalRead
 from api.routing.locator import Locator, Target
-from api.routing.peer_client import PeerClient, PeerError, PeerRequest, PeerResponse, no_answer
-from services.interactive_queries.local import LocalInstance, ReplicaStatus
+from api.routing.peer_client import (
+    FORWARDED_TO,
+    PeerClient,
+    PeerError,
+    PeerRequest,
+    PeerResponse,
+    no_answer,
+    received,
+    seconds_left,
+)
+from services.interactive_queries.local import LocalInstance
 from services.state_stores.assignment import Role
 from services.state_stores.contract import StoreError
-from services.state_stores.definition import ANY_VERSION, ReadConsistency, VersionedValue
+from services.state_stores.definition import ANY_VERSION, ReadConsistency
 from services.state_stores.store import NotServingError, StateStore
 
 # Time for an owner that does not respond, for a standby, and for the network between them.
@@ -63,7 +73,7 @@ class KeyRead:
         now = time.monotonic()
         if self._deadline is None:  # Most reads are served at once and need no deadline.
             seconds = self.wait_seconds + _PATIENCE_SECONDS
-            self._deadline = now + (min(seconds, headers.seconds_left(self.request)) if self.request else seconds)
+            self._deadline = now + (min(seconds, seconds_left(self.request)) if self.request else seconds)
         return max(0.0, self._deadline - now)
 
     async def to_peer_request(self) -> PeerRequest:
@@ -77,26 +87,6 @@ class KeyRead:
         }
         path = f"/v1/stores/{self.store.definition.name}/keys/{quote(self.key, safe='')}?{urlencode(parameters)}"
         return PeerRequest("GET", path.encode())
-
-
-class LocalRead(NamedTuple):
-    """The result of a read of the local copy.
-
-    Attributes:
-        value: None if the key does not exist.
-        served_by: URL of this instance.
-    """
-
-    value: VersionedValue | None
-    status: ReplicaStatus
-    served_by: str
-
-    @property
-    def sequence(self) -> int:
-        return self.value.sequence if self.value else 0
-
-    def freshness(self) -> headers.RawHeaders:
-        return headers.freshness(self.served_by, self.status, self.sequence)
 
 
 class Lookup:
@@ -116,7 +106,7 @@ class Lookup:
         Raises Problem if no instance has the required version within the time.
         """
         wait_seconds = min(max(0.0, wait_seconds), LONGEST_TIMEOUT_SECONDS)
-        found = await self.find(KeyRead(self._local.stores.by_name[store], key.encode(), consistency, wait_seconds))
+        found = await self.query(KeyRead(self._local.stores.by_name[store], key.encode(), consistency, wait_seconds))
         if isinstance(found, LocalRead):
             return orjson.loads(found.value.body) if found.value else None
         if found.status_code == HTTPStatus.OK:
@@ -126,27 +116,27 @@ class Lookup:
             return None
         raise problems.OtherProblem.from_response(found.content, found.headers.get("retry-after"))
 
-    async def find(self, read: KeyRead) -> LocalRead | PeerResponse:
-        """Read the key wherever it is. Raises Problem."""
-        if read.request and (role := headers.received(read.request, headers.FORWARDED_TO)):
-            return await self.serve_forwarded(read, role)
+    async def query(self, read: KeyRead) -> LocalRead | PeerResponse:
+        """Read the key from the instance that can serve it. Raises Problem."""
+        if read.request and (role := received(read.request, FORWARDED_TO)):
+            return await self.query_for_peer(read, role)
         if self._local.owns(read.store, read.partition):
             try:
-                return await self.read_local(read, as_owner=True)
+                return await self.query_local(read, as_owner=True)
             except problems.Problem as problem:
                 if not problem.another_may_answer:
                     raise
-        return await self.forward(read)
+        return await self._forward(read)
 
-    async def serve_forwarded(self, read: KeyRead, role: str) -> LocalRead:
+    async def query_for_peer(self, read: KeyRead, role: str) -> LocalRead:
         """Read the local copy for a peer, in the role that the peer expects. Raises Problem."""
         # An instance without a lease knows no better than the peer who the owner is, but it may have a copy.
         as_owner = role == Role.ACTIVE and self._local.membership.lease_holds
         if as_owner and not self._local.owns(read.store, read.partition):
-            raise problems.NotTheOwner(read.partition)
-        return await self.read_local(read, as_owner=as_owner)
+            raise problems.NotTheOwner(partition=read.partition)
+        return await self.query_local(read, as_owner=as_owner)
 
-    async def read_local(self, read: KeyRead, *, as_owner: bool = False) -> LocalRead:
+    async def query_local(self, read: KeyRead, *, as_owner: bool = False) -> LocalRead:
         """Read the local copy. Wait until it has the required version.
 
         Args:
@@ -156,12 +146,12 @@ class Lookup:
             Problem: this instance cannot serve the read, or the time is over.
         """
         if read.consistency == ANY_VERSION:
-            return self._checked(read, self.read_copy(read))
+            return self._checked(read, self._get(read))
 
         def read_again() -> LocalRead:
             if as_owner and not self._local.owns(read.store, read.partition):
-                raise problems.NotTheOwner(read.partition)
-            return self.read_copy(read)
+                raise problems.NotTheOwner(partition=read.partition)
+            return self._get(read)
 
         seconds = min(read.wait_seconds, max(0.0, read.seconds_left - _RESPONSE_SECONDS))
         found = await self._local.stores.waiters.wait(
@@ -169,8 +159,8 @@ class Lookup:
         )
         return self._checked(read, found)
 
-    def read_copy(self, read: KeyRead) -> LocalRead:
-        """Read the local copy as it is. Raises Problem."""
+    def _get(self, read: KeyRead) -> LocalRead:
+        """The entry of the local copy now. Raises Problem."""
         try:
             task = read.store.serving(read.partition)
             # The status comes first: it may understate what the read returns, and never overstates it.
@@ -181,19 +171,18 @@ class Lookup:
 
     def _checked(self, read: KeyRead, found: LocalRead) -> LocalRead:
         """Raise Problem if what was found is older than the caller allows."""
-        problem: problems.Problem
-        if not found.status.is_within(read.max_lag):
-            problem = problems.TooStale(read.max_lag or 0, found.status.lag if found.status.lag_known else None)
-        elif read.consistency != ANY_VERSION and not read.consistency.is_satisfied_by(found.value):
-            problem = problems.SequenceNotReached(read.consistency.sequence, found.sequence)
-        else:
-            if found.status.stale and found.value:
-                self._metrics.stale_answers.inc()
-            return found
-        problem.headers = headers.texts(found.freshness())
-        raise problem
+        status, required = found.status, read.consistency
+        if not status.is_within(read.max_lag):
+            problem = problems.TooStale(maxLag=read.max_lag, lag=status.lag if status.lag_known else None)
+            raise found.with_freshness(problem)
+        if required != ANY_VERSION and not required.is_satisfied_by(found.value):
+            reached = problems.SequenceNotReached(minSequence=required.sequence, currentSequence=found.sequence)
+            raise found.with_freshness(reached)
+        if status.stale and found.value:
+            self._metrics.stale_answers.inc()
+        return found
 
-    async def forward(self, read: KeyRead) -> LocalRead | PeerResponse:
+    async def _forward(self, read: KeyRead) -> LocalRead | PeerResponse:
         """Ask the owner and then the standbys until one of them answers. Raises Problem if none does."""
         failures: dict[str, PeerError] = {}
         try:
@@ -230,7 +219,7 @@ class Lookup:
     async def _ask(self, read: KeyRead, target: Target, patience: float) -> LocalRead | PeerResponse:
         if target.url == self._local.url:
             try:
-                return await self.read_local(read)
+                return await self.query_local(read)
             except problems.Problem as problem:
                 return PeerResponse.from_problem(problem)
         try:

@@ -8,11 +8,21 @@ import time
 
 from fastapi import Request
 
-from api.http import headers, problems
+from api.http import problems
 from api.routing.locator import Locator, Target
-from api.routing.peer_client import PeerClient, PeerError, PeerRequest, PeerResponse, no_answer
+from api.routing.peer_client import (
+    FORWARDED_TO,
+    PeerClient,
+    PeerError,
+    PeerRequest,
+    PeerResponse,
+    no_answer,
+    seconds_left,
+)
 from services.interactive_queries.local import LocalInstance
 from services.state_stores.assignment import Role
+from services.state_stores.contract import StoreError
+from services.state_stores.definition import VersionedValue
 from services.state_stores.store import NotServingError, StateStore
 
 
@@ -36,7 +46,7 @@ class OwnerOnly:
         partition = store.partition_of(key)
         if self._must_serve(request, store, partition):
             return None
-        deadline = time.monotonic() + min(seconds, headers.seconds_left(request))
+        deadline = time.monotonic() + min(seconds, seconds_left(request))
         response = await self._forward_to_owner(request, store, partition, deadline)
         if response is None:
             await self._locator.rediscover(deadline)
@@ -44,23 +54,31 @@ class OwnerOnly:
                 return None
             response = await self._forward_to_owner(request, store, partition, deadline)
         if response is None:
-            raise problems.Rebalancing(partition)
+            raise problems.Rebalancing(partition=partition)
         return response
 
     def require_ownership(self, store: StateStore, partition: int) -> None:
         """Raise Problem unless this instance is the only possible owner and has applied all records."""
         if not self._local.owns(store, partition):
-            raise problems.NotTheOwner(partition)
+            raise problems.NotTheOwner(partition=partition)
         try:
             status = self._local.status(store, partition)
         except NotServingError as error:
             raise problems.from_store_error(error, partition) from error
         if status.stale:
-            raise problems.OwnerInDoubt(partition)
+            raise problems.OwnerInDoubt(partition=partition)
+
+    def get(self, store: StateStore, key: bytes) -> VersionedValue | None:
+        """The entry of the local copy now. Raises Problem."""
+        partition = store.partition_of(key)
+        try:
+            return store.serving(partition).get(key)
+        except (NotServingError, StoreError) as error:
+            raise problems.from_store_error(error, partition) from error
 
     def _must_serve(self, request: Request, store: StateStore, partition: int) -> bool:
         # A forwarded request is never forwarded again: instances that disagree about the owner would go on for ever.
-        if headers.FORWARDED_TO in request.headers or self._local.owns(store, partition):
+        if FORWARDED_TO in request.headers or self._local.owns(store, partition):
             self.require_ownership(store, partition)
             return True
         return False

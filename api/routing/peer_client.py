@@ -9,14 +9,36 @@ from typing import NamedTuple
 import httpx
 import orjson
 import structlog
-from fastapi import Request
+from fastapi import Request, Response
 from pydantic import ValidationError
 
-from api.http import headers, problems
+from api.http import problems
 from api.routing.locator import Locator, Target
 from services.interactive_queries.reports import InstanceReport, PeerReports
 
 log = structlog.get_logger(__name__)
+
+FORWARDED_TO = "Loyalty-Forwarded-To"
+"""A forwarded request has it: the role in which the receiver reads its copy."""
+DEADLINE = "Loyalty-Deadline"
+"""A forwarded request has it: the seconds until the deadline of the client."""
+
+_REQUEST_HEADERS = (
+    "accept",
+    "authorization",
+    "content-type",
+    "idempotency-key",
+    "if-none-match",
+    "traceparent",
+    "tracestate",
+    "x-request-id",
+)
+"""The headers of a client's request that an instance forwards."""
+
+_RESPONSE_HEADERS = frozenset(
+    {"allow", "cache-control", "content-type", "etag", "location", "retry-after", "vary", "x-request-id"}
+)
+"""The headers of a peer's response that the client gets, besides those of this API (Loyalty-…)."""
 
 REPORT_PATH = "/v1/instances/local"
 
@@ -24,6 +46,23 @@ _CONNECT_SECONDS = 0.5
 _REPORT_SECONDS = 1.0
 _REPORT_INTERVAL_SECONDS = 1.0
 _LIMITS = httpx.Limits(max_connections=512, max_keepalive_connections=64, keepalive_expiry=30)
+
+
+def received(request: Request, name: str) -> str | None:
+    """A header of a request; None if it is absent. Starlette's own lookup is slow because it raises an exception."""
+    wanted = name.lower().encode()
+    for header, value in request.scope["headers"]:
+        if header == wanted:
+            return str(value, "latin-1")
+    return None
+
+
+def seconds_left(request: Request) -> float:
+    """Seconds until the deadline that a peer sent; infinity if there is none."""
+    try:
+        return max(0.0, float(received(request, DEADLINE) or "inf"))
+    except ValueError:
+        return float("inf")
 
 
 class PeerError(Exception):
@@ -55,9 +94,10 @@ def no_answer(partition: int, failures: Mapping[str, PeerError]) -> problems.Pro
         failures: URL to error, for each peer that did not respond.
     """
     if not failures:
-        return problems.Rebalancing(partition)
+        return problems.Rebalancing(partition=partition)
     timed_out = any(isinstance(error, PeerTimeoutError) for error in failures.values())
-    return (problems.OwnerTimeout if timed_out else problems.OwnerUnreachable)(partition, list(failures))
+    kind = problems.OwnerTimeout if timed_out else problems.OwnerUnreachable
+    return kind(partition=partition, tried=list(failures))
 
 
 class PeerRequest(NamedTuple):
@@ -82,7 +122,7 @@ class PeerRequest(NamedTuple):
         if path is None:
             path, query = request.scope.get("raw_path") or request.url.path.encode(), request.scope["query_string"]
             path = path + b"?" + query if query else path
-        copied = {name: value for name in headers.REQUEST_HEADERS if (value := request.headers.get(name)) is not None}
+        copied = {name: value for name in _REQUEST_HEADERS if (value := request.headers.get(name)) is not None}
         return cls(request.method, path, copied, await request.body() if request.method == "POST" else None)
 
 
@@ -98,6 +138,9 @@ class PeerResponse(NamedTuple):
         """The response that a peer would get for a problem of this instance."""
         response = problem.response()
         return cls(bytes(response.body), response.status_code, dict(response.headers))
+
+    def response(self, *_: object) -> Response:
+        return Response(*self)
 
     @property
     def problem_code(self) -> str | None:
@@ -131,7 +174,7 @@ class PeerClient:
         Raises:
             PeerError: there is no response.
         """
-        own_headers = {headers.FORWARDED_TO: target.role.value, headers.DEADLINE: f"{seconds_left:.3f}"}
+        own_headers = {FORWARDED_TO: target.role.value, DEADLINE: f"{seconds_left:.3f}"}
         try:
             async with asyncio.timeout(patience):
                 response = await self._client.request(
@@ -151,7 +194,11 @@ class PeerClient:
             reason = f"{target.url}: {type(error).__name__} {error}".strip()
             self._reports.suspect(target.url, reason)
             raise PeerUnreachableError(reason) from error
-        kept = {name: value for name in headers.RESPONSE_HEADERS if (value := response.headers.get(name)) is not None}
+        kept = {
+            name: value
+            for name, value in response.headers.items()
+            if name in _RESPONSE_HEADERS or name.startswith("loyalty-")
+        }
         return PeerResponse(response.content, response.status_code, kept)
 
     async def report(self, url: str, group: str) -> InstanceReport:

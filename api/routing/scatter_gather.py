@@ -19,9 +19,9 @@ import orjson
 import structlog
 from fastapi import Request
 
-from api.http import headers, problems
+from api.http import problems
 from api.routing.locator import Locator, Target
-from api.routing.peer_client import PeerClient, PeerError, PeerRequest, no_answer
+from api.routing.peer_client import PeerClient, PeerError, PeerRequest, no_answer, seconds_left
 from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.local_queries import ServingPartitions, serving_partitions
 from services.state_stores.contract import StoreCorruptError, StoreError
@@ -89,7 +89,7 @@ class ScatterGather:
 
     async def read_all(self, request: Request, query: StoreQuery, max_lag: int | None) -> Members:
         """The JSON body of the merged result of all instances. Raises Problem if no instance has a result."""
-        deadline = time.monotonic() + min(_SECONDS, headers.seconds_left(request))
+        deadline = time.monotonic() + min(_SECONDS, seconds_left(request))
         results: list[_Result] = []
         tried: defaultdict[int, set[str]] = defaultdict(set)
         failures: dict[str, PeerError] = {}
@@ -108,7 +108,7 @@ class ScatterGather:
                     results.append(result)
                     pending.difference_update(each["partition"] for each in result.partitions)
         if query.partitions and not results:
-            raise no_answer(min(pending), failures) if max_lag is None else problems.TooStale(max_lag, None)
+            raise no_answer(min(pending), failures) if max_lag is None else problems.TooStale(maxLag=max_lag, lag=None)
         read = sorted((each for result in results for each in result.partitions), key=lambda each: each["partition"])
         return _body(query, query.merge([result.members for result in results]), read, query.partitions)
 
@@ -164,7 +164,7 @@ class ScatterGather:
             raise problems.Stopping from error
         statuses = [self._local.confirm(query.store, status) for status in serving.statuses]
         if late := next((each for each in statuses if not each.is_within(max_lag)), None):
-            raise problems.TooStale(max_lag or 0, late.lag if late.lag_known else None)
+            raise problems.TooStale(maxLag=max_lag, lag=late.lag if late.lag_known else None)
         read = [
             {
                 "partition": status.partition,
@@ -182,9 +182,9 @@ class ScatterGather:
         tasks = store.tasks
         for number in missing:
             if task := tasks.get(number):
-                raise problems.Restoring(number, task.progress.restored_share)
+                raise problems.Restoring(partition=number, restoredShare=round(task.progress.restored_share, 4))
         if not self._local.stores.materialiser.restored:
-            raise problems.Starting(min(missing))
+            raise problems.Starting(partition=min(missing))
 
 
 def _local_path(request: Request, partitions: Collection[int]) -> bytes:

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from api.schemas.fields import EXACT, LONGEST_CARD, NotBlank, PointsText, Text, Time
+from api.schemas.fields import EXACT, LONGEST_CARD, PointsText, Time
 from services.domain.formats import to_hundredths
+from services.domain.validation import LONGEST_REASON
 
-LONGEST_REASON = 500
 LONGEST_ACTOR = 128
 LARGEST_POINTS = "9999999999.99"
 
@@ -22,7 +22,14 @@ def _not_zero(points: str) -> str:
     return points
 
 
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be blank")
+    return text
+
+
 _NotZero = AfterValidator(_not_zero)
+NotBlank = AfterValidator(_not_blank)
 
 PositivePoints = Annotated[
     str,
@@ -47,8 +54,8 @@ CardNo = Annotated[
     Field(min_length=1, max_length=LONGEST_CARD, description="CustomerCardNo", examples=["9265846829"]),
     NotBlank,
 ]
-Reason = Annotated[Text, Field(max_length=LONGEST_REASON, examples=["goodwill: parcel came late"])]
-Actor = Annotated[Text, Field(max_length=LONGEST_ACTOR, description="Who sends the command.", examples=["till 7"])]
+Reason = Annotated[str, Field(max_length=LONGEST_REASON, examples=["goodwill: parcel came late"])]
+Actor = Annotated[str, Field(max_length=LONGEST_ACTOR, description="Who sends the command.", examples=["till 7"])]
 
 
 class _Body(BaseModel):

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 LONGEST_CARD = 128
@@ -14,19 +14,3 @@ EXACT = "An exact number with two decimals, as a string. Most clients would read
 PointsText = Annotated[str, Field(pattern=r"^-?[0-9]+\.[0-9]{2}$", examples=["417.04"])]
 Time = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-01-31T09:30:00.000Z"])]
 """ISO 8601 in UTC."""
-
-
-def _require_utf8(text: str) -> str:
-    # JSON can escape half of a surrogate pair. UTF-8 cannot encode it.
-    text.encode()
-    return text
-
-
-def _require_not_blank(text: str) -> str:
-    if not text.strip():
-        raise ValueError("must not be blank")
-    return _require_utf8(text)
-
-
-Text = Annotated[str, AfterValidator(_require_utf8)]
-NotBlank = AfterValidator(_require_not_blank)

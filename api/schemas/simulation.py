@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.schemas.fields import EXACT, LONGEST_CARD, PointsText, Text
+from api.schemas.fields import EXACT, LONGEST_CARD, PointsText
 from services.domain.events import Line, Purchase
 from services.domain.invoice import PRIME
 from services.domain.validation import LARGEST_AMOUNT, LONGEST_TEXT, MOST_LINE_ITEMS
@@ -14,7 +14,7 @@ _LARGEST_TIME = 253_402_300_799_999
 """The end of the year 9999, in milliseconds since the epoch."""
 
 Amount = Annotated[float, Field(strict=True, ge=0, lt=LARGEST_AMOUNT, allow_inf_nan=False)]
-ShortText = Annotated[Text, Field(max_length=LONGEST_TEXT)]
+ShortText = Annotated[str, Field(max_length=LONGEST_TEXT)]
 
 
 class BasketLine(BaseModel):
@@ -32,7 +32,7 @@ class Basket(BaseModel):
     TotalAmount: Amount = Field(examples=[520.5])
     CustomerType: ShortText = Field(PRIME, examples=[PRIME])
     StoreID: ShortText = Field("", examples=["STR7188"])
-    CustomerCardNo: Annotated[Text, Field(min_length=1, max_length=LONGEST_CARD)] | None = Field(
+    CustomerCardNo: Annotated[str, Field(min_length=1, max_length=LONGEST_CARD)] | None = Field(
         None, description="The customer, whose tier counts.", examples=["9265846829"]
     )
     CreatedTime: int | None = Field(

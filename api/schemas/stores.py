@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from api.schemas.fields import CAMEL_CASE, Text
+from api.schemas.fields import CAMEL_CASE
 from services.state_stores.assignment import Role
 
 LONGEST_KEY = 512
@@ -14,7 +14,7 @@ MOST_KEYS = 1_000
 class Keys(BaseModel):
     """The keys to read."""
 
-    keys: list[Annotated[Text, Field(max_length=LONGEST_KEY)]] = Field(
+    keys: list[Annotated[str, Field(max_length=LONGEST_KEY)]] = Field(
         max_length=MOST_KEYS,
         description="The response contains each key once, also if the request repeats it.",
         examples=[["9265846829", "9200000000"]],

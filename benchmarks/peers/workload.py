@@ -80,7 +80,9 @@ class Workload:
         """Publish all invoices, once for all runs."""
         create_topics(self.settings)
         name = self.settings.name_of(topics.POS_INVOICES)
-        publish(self.sent, connected_producer(self.settings, "benchmark", [name]), name)
+        publish(
+            ((each.key, each.value) for each in self.sent), connected_producer(self.settings, "benchmark", [name]), name
+        )
 
     def clear(self) -> None:
         """Delete and create all topics except the invoices, to remove the output of a run."""

@@ -192,8 +192,18 @@ def rows(invoice: Record) -> list[Row]:
     common = {name: invoice.get(name) for name in HADOOP_OF_INVOICE}
     common |= {name: address.get(name) for name in ADDRESS if name not in PERSONAL}
     return [
-        row({**common, **{name: item.get(name) for name in ITEM}}) for item in invoice.get("InvoiceLineItems") or []
+        row({**common, **{name: item.get(name) for name in ITEM}, "LineKind": line_kind(invoice, item)})
+        for item in invoice.get("InvoiceLineItems") or []
     ]
+
+
+def line_kind(invoice: Record, item: Record) -> str:
+    """The expected LineKind of a line: in an exchange, that of its sign, and else that of its invoice."""
+    if not (invoice.get("OriginalInvoiceNumber") or "").strip(whitespace):
+        return "return" if (invoice.get("TotalAmount") or 0) < 0 else "sale"
+    values = [each.get("TotalValue") or 0 for each in invoice["InvoiceLineItems"]]
+    one_sign = min(values) >= 0 or max(values) <= 0
+    return "return" if one_sign or (item.get("TotalValue") or 0) < 0 else "sale"
 
 
 def row(record: Record) -> Row:

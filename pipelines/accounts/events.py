@@ -7,6 +7,7 @@ from pyspark.sql import types as T
 import schemas
 from pipelines.columns import avro
 from pipelines.columns.deduplication import command_identity, deduplicate, invoice_identity
+from pipelines.columns.returns import names_original
 from pipelines.runtime.query import QueryContext
 from services.domain.programme import Programmes
 from services.domain.validation import BLANKS
@@ -55,8 +56,7 @@ def _invoice_events(invoices: DataFrame, programmes: Programmes) -> DataFrame:
     invoice = F.col("invoice")
     has_card = F.btrim(invoice.getField("CustomerCardNo"), F.lit(BLANKS)) != ""
     # A return takes points back even from a customer who has left the programme. The account knows what it earned.
-    is_return = invoice.getField("OriginalInvoiceNumber").isNotNull()
-    takes_part = F.upper(invoice.getField("CustomerType")).isin(types) | is_return
+    takes_part = F.upper(invoice.getField("CustomerType")).isin(types) | names_original(invoice)
     is_event = F.col("reason").isNull() & takes_part & has_card
     lines = F.transform(invoice.getField("InvoiceLineItems"), lambda item: _fields(item, "ItemCode", "TotalValue"))
     purchase = F.struct(

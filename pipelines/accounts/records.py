@@ -10,7 +10,13 @@ from pyspark.sql import types as T
 from pipelines.columns import avro
 from schemas.topics import LOYALTY, LOYALTY_BALANCES, LOYALTY_COMMANDS, LOYALTY_DECISIONS, Topic
 from services.codecs.events import credit_record
-from services.codecs.records import balance_record, decision_record, erased_decision_record, notification_record
+from services.codecs.records import (
+    balance_record,
+    decision_record,
+    erased_decision_record,
+    notification_record,
+    points_bytes,
+)
 from services.domain.account.model import Outcome
 from services.domain.entries import Entry, Kind
 from services.messaging.avro import Record, record_encoder
@@ -48,15 +54,15 @@ def rows_of(card: str, outcome: Outcome, writer_ids: Mapping[Topic, int]) -> Ite
 def _records(card: str, outcome: Outcome) -> Iterable[tuple[Topic, str, str, Record | None]]:
     """Topic, id, key and record of everything in an outcome. The record None is a tombstone."""
     for entry in outcome.entries:
-        yield LOYALTY, _entry_id(card, entry), card, notification_record(card, entry)
+        yield LOYALTY, _entry_id(card, entry), card, notification_record(card, entry, points_bytes)
     if outcome.entries:
         # Readers of the changelog keep the newest balance, so one in a micro-batch is enough. If the account was erased
         # and opened again, it is the balance of the new account.
         last = outcome.entries[-1]
-        balance = None if last.kind == Kind.ERASED else balance_record(card, last)
+        balance = None if last.kind == Kind.ERASED else balance_record(card, last, points_bytes)
         yield LOYALTY_BALANCES, _entry_id(card, last), card, balance
     for decision in outcome.decisions:
-        yield LOYALTY_DECISIONS, decision.command_id, decision.command_id, decision_record(card, decision)
+        yield LOYALTY_DECISIONS, decision.command_id, decision.command_id, decision_record(card, decision, points_bytes)
     for command in outcome.forgotten:
         yield LOYALTY_DECISIONS, command.command_id, command.command_id, erased_decision_record(command)
     for credit in outcome.credits:

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 import schemas
 from pipelines.columns import avro
 from pipelines.columns.deduplication import record_position
+from pipelines.columns.returns import line_kind
 from schemas import topics
 from schemas.topics import Topic
 from services.domain.invoice import HOME_DELIVERY
@@ -68,6 +69,8 @@ def masked_line(number: Column) -> Record:
     item = F.get("invoice.InvoiceLineItems", number)
 
     def field(name: str) -> Column:
+        if name == "LineKind":
+            return line_kind(F.col("invoice"), item)
         if name in of_invoice:
             return F.col(f"invoice.{name}")
         return F.col(f"invoice.DeliveryAddress.{name}") if name in of_address else item.getField(name)

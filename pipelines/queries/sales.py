@@ -7,6 +7,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import schemas
 from pipelines.columns import avro
 from pipelines.columns.deduplication import deduplicate, invoice_identity
+from pipelines.columns.returns import net_amount
 from pipelines.runtime.query import Query, QueryContext
 from pipelines.sinks.kafka import write_stream
 from pipelines.sources.invoices import check_invoices
@@ -28,7 +29,7 @@ def _sales(context: QueryContext) -> DataStreamWriter:
 
 def _sold(invoices: DataFrame) -> DataFrame:
     """Checked invoices in. Out: timestamp, identity, partition, offset, and the struct ``sold``, null if invalid."""
-    amount = F.col("invoice.TotalAmount").cast(_AMOUNT)
+    amount = net_amount(F.col("invoice")).cast(_AMOUNT)
     sale = F.struct(F.col("invoice.StoreID").alias("StoreID"), amount.alias("amount"))
     # This is not a filter, for the reason given in accounts.events.
     sold = F.when(F.col("reason").isNull(), sale).alias("sold")

@@ -11,15 +11,15 @@ from functools import cache
 from multiprocessing.connection import Listener
 
 import structlog
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer
 from pyspark.sql import SparkSession
 
 from pipelines.checkpoints.reader import CheckpointReader, Positions
 from pipelines.sources.clock import TIMER_DELAY
 from schemas.topics import Topic
 from services.audit.extent import first_append_time
-from services.messaging.clients import consumer
-from services.messaging.publishing import BROKER_TIMEOUT, find_topic
+from services.messaging.clients import bounded_consumer
+from services.messaging.topic_reader import watermarks_of
 from services.settings import Settings
 
 log = structlog.get_logger()
@@ -30,7 +30,7 @@ def serve_read_progress(spark: SparkSession, checkpoint: str, topics: tuple[Topi
     """Start a thread that answers with ``read_until``, for the life of the process. Returns its address."""
     listener = Listener(family="AF_UNIX")
     names = [settings.name_of(topic) for topic in topics]
-    client = consumer(settings, "loyalty-pipeline")
+    client = bounded_consumer(settings, "loyalty-pipeline")
 
     def answer() -> None:
         while True:
@@ -63,7 +63,6 @@ def read_until(client: Consumer, topics: Sequence[str], positions: Positions) ->
 
 def _unread_times(client: Consumer, topic: str, positions: Positions, now: int) -> Iterator[int]:
     """The append time of the first unread record of each partition, ``now`` for a partition without one."""
-    for partition in find_topic(client, topic).partitions:
-        begin, end = client.get_watermark_offsets(TopicPartition(topic, partition), timeout=BROKER_TIMEOUT)
+    for partition, (begin, end) in watermarks_of(client, topic).items():
         position = positions.get(topic, {}).get(partition, 0)
         yield first_append_time(client, topic, partition, max(begin, position), end, now)

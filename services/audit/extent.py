@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException
 
 from schemas.topics import Topic
 from services.messaging import clients
-from services.messaging.publishing import BROKER_TIMEOUT, find_topic
+from services.messaging.topic_reader import read_range, watermarks_of
 from services.settings import Settings
 
 Offsets = Mapping[int, int]
@@ -41,8 +41,7 @@ def extent_of(topic: Topic, settings: Settings, now: int) -> TopicExtent:
     """Find the extent of a topic. ``now`` is the current time in milliseconds. Raises NoTopicError."""
     name = settings.name_of(topic)
     with _consumer(settings, name) as consumer:
-        partitions = [TopicPartition(name, partition) for partition in find_topic(consumer, name).partitions]
-        spans = {each.partition: consumer.get_watermark_offsets(each, timeout=BROKER_TIMEOUT) for each in partitions}
+        spans = watermarks_of(consumer, name)
         lost = {partition: low for partition, (low, _) in spans.items() if low > 0}
         times = [
             first_append_time(consumer, name, partition, low, spans[partition][1], now)
@@ -59,23 +58,15 @@ def extent_of(topic: Topic, settings: Settings, now: int) -> TopicExtent:
 def first_append_time(consumer: Consumer, topic: str, partition: int, low: int, high: int, now: int) -> int:
     """The append time of the first record from ``low`` on, or ``now`` if there is none before ``high``.
 
-    Raises NoTopicError, KafkaException.
+    The partition can have transaction markers only. Raises KafkaException.
     """
-    if low >= high:
-        return now
-    consumer.assign([TopicPartition(topic, partition, low)])
-    while message := consumer.poll(BROKER_TIMEOUT):
-        if (error := message.error()) is None:
-            return message.timestamp()[1]
-        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its only name
-            return now  # the partition has transaction markers only
-        raise KafkaException(error)
-    raise NoTopicError(f"the broker sent no record of {topic} for {BROKER_TIMEOUT:.0f} s; try again")
+    first = next(read_range(consumer, topic, {partition: low}, {partition: high}), None)
+    return now if first is None else first.timestamp()[1]
 
 
 @contextmanager
 def _consumer(settings: Settings, topic: str) -> Iterator[Consumer]:
-    consumer = clients.consumer(settings, "loyalty-audit", log_level=0)
+    consumer = clients.bounded_consumer(settings, "loyalty-audit", log_level=0)
     try:
         yield consumer
     except KafkaException as error:

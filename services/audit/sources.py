@@ -12,7 +12,6 @@ import orjson
 from schemas.topics import LOYALTY
 from services.audit.facts import Source
 from services.codecs.records import notification_record
-from services.domain.entries import Entry, Kind
 from services.messaging.avro import encoder
 from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
@@ -79,12 +78,12 @@ def ledger_entries(settings: Settings, ids: SchemaIds) -> Iterator[Fact]:
         from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
 
         from services.ledger.database import LedgerError, reading_engine  # noqa: PLC0415
-        from services.ledger.tables import AccountRow, EntryRow  # noqa: PLC0415
+        from services.ledger.records import stored_entry  # noqa: PLC0415
+        from services.ledger.tables import ACCOUNT, ENTRY  # noqa: PLC0415
     except ImportError as error:
         raise UnreadableError(Source.LEDGER, f"{error}: install the extra `ledger`") from error
     encode = encoder(LOYALTY, ids)
-    accounts, entries = AccountRow.__table__, EntryRow.__table__
-    statement = select(accounts.c.card, accounts.c.pseudonym, accounts.c.opened_time, *entries.c).join(entries)
+    statement = select(ACCOUNT.c.card, ACCOUNT.c.pseudonym, ACCOUNT.c.opened_time, *ENTRY.c).join(ENTRY)
     try:
         engine = reading_engine(settings.ledger_url)
         try:
@@ -94,15 +93,10 @@ def ledger_entries(settings: Settings, ids: SchemaIds) -> Iterator[Fact]:
                     connection.execute(text("SET idle_in_transaction_session_timeout = 0"))
                 rows = connection.execution_options(yield_per=_PAGE).execute(statement)
                 for row in rows.mappings():
-                    card = row["card"]
-                    yield Fact(card, row["pseudonym"], encode(notification_record(card or "", _entry(row))))
+                    entry = stored_entry(row, row["opened_time"])
+                    yield Fact(row["card"], row["pseudonym"], encode(notification_record(row["card"] or "", entry)))
         finally:
             engine.dispose()
     except (SQLAlchemyError, LedgerError) as error:
         # The message of the database names the cause; the one of SQLAlchemy adds a link to its documentation.
         raise UnreadableError(Source.LEDGER, str(getattr(error, "orig", None) or error)) from error
-
-
-def _entry(row: Any) -> Entry:
-    fields = {name: row[name] for name in Entry.__dataclass_fields__}
-    return Entry(**fields | {"kind": Kind(row["kind"]), "counterparty": row["counterparty"] or ""})

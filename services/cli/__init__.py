@@ -14,7 +14,6 @@ from services.cli import (
     publish,
     schemas,
     stores,
-    webhooks,
 )
 
 app = typer.Typer(
@@ -40,4 +39,4 @@ app.command("export", context_settings=processes.FORWARD_OPTIONS)(processes.expo
 app.command("archive", context_settings=processes.FORWARD_OPTIONS)(processes.archive)
 app.command("audit")(audit.audit)
 app.command("rebuild")(audit.rebuild)
-app.command("webhooks")(webhooks.webhooks)
+app.command("webhooks")(processes.webhooks)

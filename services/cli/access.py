@@ -6,10 +6,9 @@ from typing import Annotated
 import typer
 from confluent_kafka.admin._acl import AclBinding, AclOperation
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
-from rich.table import Table
 
 from schemas.access import USERS
-from services.cli.output import AsJson, clear_errors, console, print_json, read_settings
+from services.cli.output import AsJson, clear_errors, read_settings, report, table
 from services.messaging.access import apply_rights, rights, set_passwords
 from services.messaging.publishing import require_broker
 from services.settings import password_in
@@ -21,13 +20,8 @@ app = typer.Typer(no_args_is_help=True, help="Users and rights of the services."
 def list_rights(*, as_json: AsJson = False) -> None:
     """Show the rights of all services. Kafka denies everything else."""
     rows = sorted((_as_row(right) for right in rights(read_settings())), key=lambda row: tuple(row.values()))
-    if as_json:
-        print_json({"rights": rows})
-        return
-    table = Table("user", "may", "kind", "name")
-    for row in rows:
-        table.add_row(*row.values())
-    console().print(table)
+    shown = table("user", "may", "kind", "name", rows=(row.values() for row in rows))
+    report({"rights": rows}, shown, as_json=as_json)
 
 
 @app.command("apply")
@@ -47,16 +41,13 @@ def apply(
         if new_passwords:
             set_passwords(settings, new_passwords)
         changes = apply_rights(settings)
-    if as_json:
-        lists = {"granted": changes.granted, "withdrawn": changes.withdrawn}
-        print_json(
-            {name: [_as_row(right) for right in found] for name, found in lists.items()} | {"users": [*new_passwords]}
-        )
-        return
-    for word, found in (("granted", changes.granted), ("withdrawn", changes.withdrawn)):
-        for right in found:
-            console().print(f"{word}: {' '.join(_as_row(right).values())}", highlight=False)
-    console().print(f"ready: {len(rights(settings))} rights, {len(new_passwords)} passwords set", highlight=False)
+    lists = {
+        word: [_as_row(right) for right in found]
+        for word, found in (("granted", changes.granted), ("withdrawn", changes.withdrawn))
+    }
+    lines = [f"{word}: {' '.join(row.values())}" for word, rows in lists.items() for row in rows]
+    summary = f"ready: {len(rights(settings))} rights, {len(new_passwords)} passwords set"
+    report({**lists, "users": [*new_passwords]}, *lines, summary, as_json=as_json)
 
 
 def _as_row(right: AclBinding) -> dict[str, str]:

@@ -7,14 +7,10 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
-from services.cli.output import MISUSED, AsJson, clear_errors, console, print_json, read_settings, stop
-from services.domain.formats import to_datetime
+from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, seconds_text, stop, table
 from services.messaging import dead_letters
-from services.messaging.dead_letters import DeadLetter, DeadLetterFilter
-from services.messaging.record_position import RecordPosition
+from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, RecordPosition
 
 app = typer.Typer(no_args_is_help=True, help="Records that could not be read or are not valid.")
 
@@ -36,20 +32,23 @@ def list_letters(
     with clear_errors():
         letters = _counted(dead_letters.read(settings, DeadLetterFilter(reason)), reasons)
         latest = heapq.nlargest(limit, letters, key=lambda letter: (letter.time, letter.position))[::-1]
-    if as_json:
-        print_json(
-            {
-                "total": reasons.total(),
-                "reasons": dict(reasons.most_common()),
-                "dead_letters": [_json(letter) for letter in latest],
-            }
+    value = {
+        "total": reasons.total(),
+        "reasons": dict(reasons.most_common()),
+        "dead_letters": [_json(letter) for letter in latest],
+    }
+    rows = (
+        (
+            letter.position,
+            seconds_text(letter.time),
+            f"{letter.topic or '?'} {letter.origin or '?'}",
+            len(letter.value or b""),
+            letter.reason,
         )
-        return
-    table = Table("position", "time", "origin", "bytes", "reason", title=f"{len(latest)} of {reasons.total()}")
-    for letter in latest:
-        origin = f"{letter.topic or '?'} {letter.origin or '?'}"
-        table.add_row(str(letter.position), _time(letter), origin, str(len(letter.value or b"")), escape(letter.reason))
-    console().print(table)
+        for letter in latest
+    )
+    columns = ("position", "time", "origin", "bytes", "reason")
+    report(value, table(*columns, rows=rows, title=f"{len(latest)} of {reasons.total()}"), as_json=as_json)
 
 
 @app.command("replay")
@@ -84,12 +83,12 @@ def replay(
             stop(f"there is no dead letter at {', '.join(map(str, missing))}: nothing was published")
         published = 0 if dry_run else dead_letters.replay(settings, letters)
     found = Counter(letter.topic or "?" for letter in letters)
-    if as_json:
-        print_json({"selected": len(letters), "published": published, "topics": dict(found), "dry_run": dry_run})
-        return
-    verb = "would publish" if dry_run else "published"
     to = ", ".join(f"{count:,} to {topic}" for topic, count in found.items()) or "nothing"
-    console().print(f"{verb} {to}", highlight=False, markup=False)
+    report(
+        {"selected": len(letters), "published": published, "topics": dict(found), "dry_run": dry_run},
+        f"{'would publish' if dry_run else 'published'} {to}",
+        as_json=as_json,
+    )
 
 
 def _counted(letters: Iterable[DeadLetter], reasons: Counter[str]) -> Iterable[DeadLetter]:
@@ -105,14 +104,10 @@ def _position(text: str) -> RecordPosition:
     return RecordPosition(int(partition), int(offset))
 
 
-def _time(letter: DeadLetter) -> str:
-    return to_datetime(letter.time).isoformat(timespec="seconds")
-
-
 def _json(letter: DeadLetter) -> dict[str, Any]:
     return {
         "place": str(letter.position),
-        "time": _time(letter),
+        "time": seconds_text(letter.time),
         "topic": letter.topic,
         "origin": str(letter.origin) if letter.origin else None,
         "reason": letter.reason,

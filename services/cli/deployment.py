@@ -1,14 +1,12 @@
 """`loyalty topics` and `loyalty settings`."""
 
 import re
-from datetime import timedelta
 from typing import Any
 
 import typer
-from rich.table import Table
 
 from schemas import topics as catalogue
-from services.cli.output import AsJson, clear_errors, console, print_json, read_settings, variable
+from services.cli.output import AsJson, clear_errors, read_settings, report, table, variable
 from services.messaging.administration import create_topics
 from services.messaging.publishing import require_broker
 from services.settings import Settings
@@ -25,10 +23,7 @@ def create(*, as_json: AsJson = False) -> None:
     with clear_errors():
         require_broker(settings)
         names = create_topics(settings)
-    if as_json:
-        print_json({"topics": names})
-    else:
-        console().print("ready: " + ", ".join(names), highlight=False)
+    report({"topics": names}, "ready: " + ", ".join(names), as_json=as_json)
 
 
 @topics.command("list")
@@ -42,20 +37,23 @@ def list_topics(*, as_json: AsJson = False) -> None:
             "value": topic.value,
             "partitions": topic.partitions,
             "cleanup_policy": topic.cleanup_policy,
-            "retention_ms": _milliseconds(topic.retention),
+            "retention_ms": topic.retention and int(topic.retention.total_seconds() * 1000),
         }
         for topic in catalogue.ALL
     ]
-    if as_json:
-        print_json({"topics": rows})
-        return
-    table = Table("topic", "key", "value", "partitions", "cleanup", "retention")
-    for row, topic in zip(rows, catalogue.ALL, strict=True):
-        kept = f"{topic.retention.days} days" if topic.retention else "latest of each key"
-        table.add_row(
-            str(row["name"]), topic.key, topic.value or "unchanged", str(topic.partitions), topic.cleanup_policy, kept
+    shown = (
+        (
+            settings.name_of(topic),
+            topic.key,
+            topic.value or "unchanged",
+            topic.partitions,
+            topic.cleanup_policy,
+            f"{topic.retention.days} days" if topic.retention else "latest of each key",
         )
-    console().print(table)
+        for topic in catalogue.ALL
+    )
+    columns = ("topic", "key", "value", "partitions", "cleanup", "retention")
+    report({"topics": rows}, table(*columns, rows=shown), as_json=as_json)
 
 
 def show_settings(*, as_json: AsJson = False) -> None:
@@ -66,19 +64,10 @@ def show_settings(*, as_json: AsJson = False) -> None:
         (variable(name), _without_password(values[name]), field.description or "")
         for name, field in Settings.model_fields.items()
     ]
-    if as_json:
-        print_json({name: {"value": value, "description": description} for name, value, description in rows})
-        return
-    table = Table("variable", "value", "description")
-    for name, value, description in rows:
-        table.add_row(name, "" if value is None else str(value), description)
-    console().print(table)
+    found = {name: {"value": value, "description": description} for name, value, description in rows}
+    report(found, table("variable", "value", "description", rows=rows), as_json=as_json)
 
 
 def _without_password(value: Any) -> Any:
     """The value without passwords in URLs. Users copy this output into tickets and logs."""
     return _PASSWORD.sub(r"\1:…@", value) if isinstance(value, str) else value
-
-
-def _milliseconds(duration: timedelta | None) -> int | None:
-    return None if duration is None else int(duration.total_seconds() * 1000)

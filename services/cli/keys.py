@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from services.api_keys.keys import ApiKey, Scope, new_key
 from services.api_keys.topic import publish_key, read_keys
-from services.cli.output import MISUSED, AsJson, clear_errors, console, print_json, read_settings, stop
+from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop, table
 from services.domain.formats import to_datetime
 from services.messaging.avro import UndecodableError
 
@@ -46,27 +45,31 @@ def create(
             with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as out:
                 out.write(made.text + "\n")
         publish_key(made.key, read_settings())
-    if as_json:
-        print_json({**_json(made.key), "key": None if file else made.text})
-    else:
-        shown = f"written to {file}" if file else made.text
-        console().print(f"{made.key.key_id} expires {_iso(made.key.expires_time)}", highlight=False, markup=False)
-        console().print(shown, highlight=False, markup=False, soft_wrap=True)
+    report(
+        {**_json(made.key), "key": None if file else made.text},
+        f"{made.key.key_id} expires {_iso(made.key.expires_time)}",
+        f"written to {file}" if file else made.text,
+        as_json=as_json,
+    )
 
 
 @app.command("list")
 def show(*, as_json: AsJson = False) -> None:
     """Show all keys, with those that have expired or are revoked. The keys themselves are not stored."""
-    keys = _read()
-    if as_json:
-        print_json({"keys": [_json(key) for key in keys.values()]})
-        return
-    table = Table("id", "name", "state", "scopes", "shops", "expires")
-    for key in keys.values():
-        shops = ", ".join(sorted(key.store_ids)) or "all"
-        row = (key.key_id, key.name, _state(key), " ".join(sorted(key.scopes)), shops, _iso(key.expires_time))
-        table.add_row(*row)
-    console().print(table)
+    keys = _read().values()
+    rows = (
+        (
+            key.key_id,
+            key.name,
+            _state(key),
+            " ".join(sorted(key.scopes)),
+            ", ".join(sorted(key.store_ids)) or "all",
+            _iso(key.expires_time),
+        )
+        for key in keys
+    )
+    shown = table("id", "name", "state", "scopes", "shops", "expires", rows=rows)
+    report({"keys": [_json(key) for key in keys]}, shown, as_json=as_json)
 
 
 @app.command("revoke")
@@ -84,10 +87,8 @@ def revoke(
     with clear_errors():
         for key in revoked:
             publish_key(key, settings)
-    if as_json:
-        print_json({"revoked": [_json(key) for key in revoked]})
-    else:
-        console().print(f"revoked: {', '.join(key.key_id for key in revoked)}", highlight=False)
+    text = f"revoked: {', '.join(key.key_id for key in revoked)}"
+    report({"revoked": [_json(key) for key in revoked]}, text, as_json=as_json)
 
 
 def _read() -> dict[str, ApiKey]:

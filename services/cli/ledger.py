@@ -2,15 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
-from services.cli.output import AsJson, console, print_json, read_settings, stop
+from services.cli.output import AsJson, read_settings, report, seconds_text, stop, table
 from services.cli.processes import replace_process
-from services.domain.formats import to_datetime
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -36,10 +33,7 @@ def migrate(*, as_json: AsJson = False) -> None:
 
     with _clear_errors(), _writing() as engine:
         database.migrate(engine)
-    if as_json:
-        print_json({"migrated": True})
-    else:
-        console().print("the tables are up to date", highlight=False)
+    report({"migrated": True}, "the tables are up to date", as_json=as_json)
 
 
 @app.command("gaps")
@@ -47,24 +41,10 @@ def gaps(*, as_json: AsJson = False) -> None:
     """Show missing entries, which are followed by later ones. With --json also the card numbers."""
     with _clear_errors(), _reading() as queries:
         found = queries.gaps()
-    if as_json:
-        rows = [
-            {
-                "card": gap.account.card,
-                "pseudonym": gap.account.pseudonym,
-                "opened_time": gap.account.opened_time,
-                "first": gap.first,
-                "last": gap.last,
-            }
-            for gap in found
-        ]
-        print_json({"gaps": rows})
-        return
-    table = Table("account (pseudonym)", "opened", "first missing", "last missing", title=f"{len(found)} gaps")
-    for gap in found:
-        account = gap.account
-        table.add_row(account.pseudonym, _time(account.opened_time), str(gap.first), str(gap.last))
-    console().print(table)
+    value = [dict(zip(("card", "pseudonym", "opened_time", "first", "last"), gap, strict=True)) for gap in found]
+    rows = ((pseudonym, seconds_text(opened), first, last) for _, pseudonym, opened, first, last in found)
+    columns = ("account (pseudonym)", "opened", "first missing", "last missing")
+    report({"gaps": value}, table(*columns, rows=rows, title=f"{len(found)} gaps"), as_json=as_json)
 
 
 @app.command("undecodable")
@@ -72,17 +52,13 @@ def undecodable(*, as_json: AsJson = False) -> None:
     """Show records of the topic loyalty that cannot be decoded, and the reasons."""
     with _clear_errors(), _reading() as queries:
         found = queries.undecodable()
-    if as_json:
-        rows: list[dict[str, Any]] = [
-            {"partition": each.partition, "offset": each.offset, "time": each.append_time, "reason": each.reason}
-            for each in found
-        ]
-        print_json({"undecodable": rows})
-        return
-    table = Table("position", "time", "reason", title=f"{len(found)} records")
-    for each in found:
-        table.add_row(f"{each.partition}:{each.offset}", _time(each.append_time), escape(each.reason))
-    console().print(table)
+    value = [
+        {"partition": each.partition, "offset": each.offset, "time": each.append_time, "reason": each.reason}
+        for each in found
+    ]
+    rows = ((f"{each.partition}:{each.offset}", seconds_text(each.append_time), each.reason) for each in found)
+    shown = table("position", "time", "reason", rows=rows, title=f"{len(found)} records")
+    report({"undecodable": value}, shown, as_json=as_json)
 
 
 @app.command("reread")
@@ -95,10 +71,7 @@ def reread(*, as_json: AsJson = False) -> None:
 
     with _clear_errors(), _writing() as engine, engine.begin() as connection:
         partitions = forget_positions(connection)
-    if as_json:
-        print_json({"partitions": partitions})
-    else:
-        console().print(f"the ledger reads {partitions} partitions again", highlight=False)
+    report({"partitions": partitions}, f"the ledger reads {partitions} partitions again", as_json=as_json)
 
 
 @contextmanager
@@ -137,7 +110,3 @@ def _writing() -> "Iterator[Engine]":
         yield engine
     finally:
         engine.dispose()
-
-
-def _time(milliseconds: int) -> str:
-    return to_datetime(milliseconds).isoformat(timespec="seconds")

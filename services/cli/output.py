@@ -1,18 +1,20 @@
 """Settings, errors and output of all commands."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
 
 import orjson
 import typer
 from confluent_kafka import KafkaException
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from services import settings
+from services.domain.formats import to_datetime
 from services.messaging.administration import TopicMismatchError
 from services.messaging.dead_letters import DeadLettersError
 from services.messaging.publishing import PublishError
@@ -62,8 +64,29 @@ def read_settings() -> Settings:
         stop(str(error), MISUSED)
 
 
+def report(value: Any, *text: RenderableType, as_json: bool) -> None:
+    """Print the result of a command: with ``--json`` the value as one JSON object, otherwise the texts or the table."""
+    if as_json:
+        print_json(value)
+    for line in () if as_json else text:
+        console().print(line, highlight=False, markup=False, soft_wrap=isinstance(line, str))
+
+
 def print_json(value: Any) -> None:
     sys.stdout.write(orjson.dumps(value, default=str).decode() + "\n")
+
+
+def table(*columns: str, rows: Iterable[Iterable[object]], title: str | None = None) -> Table:
+    """A table for ``report``. An empty cell is None."""
+    found = Table(*columns, title=title, show_header=any(columns))
+    for row in rows:
+        found.add_row(*("" if cell is None else str(cell) for cell in row))
+    return found
+
+
+def seconds_text(milliseconds: int) -> str:
+    """The time as people read it: ISO 8601 in UTC, without a fraction of a second."""
+    return to_datetime(milliseconds).isoformat(timespec="seconds")
 
 
 @contextmanager

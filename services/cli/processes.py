@@ -1,4 +1,4 @@
-"""`loyalty pipeline`, `api`, `export` and `archive`: programs that replace the process of the CLI.
+"""`loyalty pipeline`, `api`, `export`, `archive` and `webhooks`: programs that replace the process of the CLI.
 
 The CLI may not import the pipelines or the API. The new program keeps the process id, so it receives signals and a
 supervisor sees its exit status.
@@ -43,6 +43,16 @@ def export(
 def archive(context: typer.Context) -> None:
     """Append the new events of accounts to the Parquet archive, with pseudonyms instead of cards."""
     replace_process("pipelines", ["--query", "archive", "--available-now", *context.args])
+
+
+def webhooks(
+    *,
+    check: Annotated[
+        bool, typer.Option("--check", help="Read the endpoints and their secrets, print the endpoints, and end.")
+    ] = False,
+) -> None:
+    """Deliver loyalty notifications to the endpoints of LOYALTY_WEBHOOKS_FILE."""
+    replace_process("services.webhooks", ["--check"] if check else [])
 
 
 def replace_process(module: str, arguments: list[str]) -> NoReturn:

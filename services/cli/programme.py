@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from services.cli.output import MISUSED, AsJson, clear_errors, console, print_json, read_settings, stop
+from services.cli.output import MISUSED, AsJson, clear_errors, print_json, read_settings, report, stop, table
 from services.domain.formats import to_datetime, to_milliseconds
 from services.programmes.file import ProgrammeError, parse_programme
 from services.programmes.topic import Version, default_programme, publish_programme, published_versions
@@ -31,10 +31,7 @@ def check(file: File, *, as_json: AsJson = False) -> None:
             print_json({"valid": False, "problems": problems})
             raise typer.Exit(MISUSED) from error
         _stop_with_problems(file, error)
-    if as_json:
-        print_json({"valid": True, "problems": []})
-    else:
-        console().print(f"{file}: valid", highlight=False, markup=False)
+    report({"valid": True, "problems": []}, f"{file}: valid", as_json=as_json)
 
 
 @app.command("publish")
@@ -58,10 +55,8 @@ def publish(
             if error.problems:
                 _stop_with_problems(file, error)
             stop(str(error))
-    if as_json:
-        print_json(_json(version))
-    else:
-        console().print(f"version {version.number} takes effect at {_iso(version.effective_time)}", highlight=False)
+    text = f"version {version.number} takes effect at {_iso(version.effective_time)}"
+    report(_json(version), text, as_json=as_json)
 
 
 @app.command("show")
@@ -79,10 +74,8 @@ def show(
             stop(str(error))
     if version is not None:
         _show_one(known, version, as_json=as_json)
-    elif as_json:
-        print_json({"versions": [_json(each) for each in known]})
     else:
-        _show_table(known)
+        report({"versions": [_json(each) for each in known]}, _table(known), as_json=as_json)
 
 
 def _version_0(settings: Settings) -> Version:
@@ -99,15 +92,19 @@ def _show_one(known: list[Version], number: int, *, as_json: bool) -> None:
         typer.echo(known[number].text, nl=not known[number].text.endswith("\n"))
 
 
-def _show_table(known: list[Version]) -> None:
+def _table(known: list[Version]) -> Table:
     now = datetime.now(UTC).timestamp() * 1000
     in_force = max(each.number for each in known if each.effective_time <= now)
-    table = Table("version", "takes effect", "published", "")
-    for each in known:
-        state = "in force" if each.number == in_force else "planned" if each.number > in_force else ""
-        published = _iso(each.published_time) if each.number else "from the settings"
-        table.add_row(str(each.number), _iso(each.effective_time) if each.number else "", published, state)
-    console().print(table)
+    rows = (
+        (
+            each.number,
+            _iso(each.effective_time) if each.number else None,
+            _iso(each.published_time) if each.number else "from the settings",
+            "in force" if each.number == in_force else "planned" if each.number > in_force else None,
+        )
+        for each in known
+    )
+    return table("version", "takes effect", "published", "", rows=rows)
 
 
 def _text_of(file: Path) -> str:

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import IO, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from schemas import topics
-from services.cli.output import MISUSED, AsJson, clear_errors, console, print_json, progress, read_settings, stop
-from services.messaging.publishing import Record, connected_producer, publish
+from services.cli.output import MISUSED, AsJson, clear_errors, progress, read_settings, report, stop, table
+from services.messaging.publishing import connected_producer, publish
 from services.messaging.schema_ids import schema_ids
-from services.pos_simulator.replay import Format, Recorded, lines_of, recorded
-from services.pos_simulator.simulation import Message, Options, Simulation
+from services.pos_simulator.replay import Format, lines_of, recorded
+from services.pos_simulator.simulation import Options, Simulation
 from services.settings import Settings
 
 DEFAULT = Options()
@@ -57,14 +56,14 @@ def simulate(  # noqa: PLR0913 - each option is a parameter
     settings = read_settings()
     kinds: Counter[str] = Counter()
 
-    def counted() -> Iterator[Message]:
+    def counted() -> Iterator[tuple[bytes | None, bytes]]:
         for message in Simulation(options, schema_ids(settings)).messages():
             kinds[message.kind] += 1
-            yield message
+            yield message.key, message.value
 
     with clear_errors():
         published = _publish(counted(), settings, count, rate, quiet=as_json)
-    _report({**published, "seed": seed, "day": str(options.day), **_by_kind(kinds)}, as_json=as_json)
+    _print_report({**published, "seed": seed, "day": str(options.day), **_by_kind(kinds)}, as_json=as_json)
 
 
 def replay(
@@ -81,16 +80,16 @@ def replay(
     settings = read_settings()
     written: Counter[str] = Counter()
 
-    def counted(lines: Iterable[bytes]) -> Iterator[Recorded]:
+    def counted(lines: Iterable[bytes]) -> Iterator[tuple[bytes | None, bytes]]:
         for message in recorded(lines, as_format, schema_ids(settings)):
             written[message.written] += 1
-            yield message
+            yield message.key, message.value
 
     with clear_errors(), ExitStack() as opened:
         # Open all files before the first line is published, so that a wrong file name publishes nothing.
         inputs = [_open(name, opened) for name in files]
         published = _publish(counted(lines_of(inputs)), settings, None, rate, quiet=as_json)
-    _report({**published, **{form: written[form] for form in ("avro", "json", "raw")}}, as_json=as_json)
+    _print_report({**published, **{form: written[form] for form in ("avro", "json", "raw")}}, as_json=as_json)
 
 
 def _open(name: str, opened: ExitStack) -> IO[bytes]:
@@ -98,7 +97,7 @@ def _open(name: str, opened: ExitStack) -> IO[bytes]:
 
 
 def _publish(
-    records: Iterable[Record], settings: Settings, total: int | None, rate: float, *, quiet: bool
+    records: Iterable[tuple[bytes | None, bytes]], settings: Settings, total: int | None, rate: float, *, quiet: bool
 ) -> dict[str, Any]:
     topic = settings.name_of(topics.POS_INVOICES)
     producer = connected_producer(settings, "loyalty-till", [topic])
@@ -118,12 +117,9 @@ def _by_kind(kinds: Counter[str]) -> dict[str, int]:
     return {"invoices": kinds["invoice"], "repeats": kinds["repeat"], "broken": kinds["broken"]}
 
 
-def _report(figures: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print_json(figures)
-        return
-    table = Table("", "", show_header=False)
-    for name, figure in figures.items():
-        counted = isinstance(figure, int) and name != "seed"
-        table.add_row(name.replace("_", " "), f"{figure:,}" if counted else str(figure))
-    console().print(table)
+def _print_report(figures: dict[str, Any], *, as_json: bool) -> None:
+    rows = (
+        (name.replace("_", " "), f"{figure:,}" if isinstance(figure, int) and name != "seed" else figure)
+        for name, figure in figures.items()
+    )
+    report(figures, table("", "", rows=rows), as_json=as_json)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import schemas
-from services.cli.output import FAILED, MISUSED, AsJson, clear_errors, console, print_json, read_settings, stop
+from services.cli.output import FAILED, MISUSED, AsJson, clear_errors, read_settings, report, stop
 from services.messaging.schema_changes import broken_by
 from services.messaging.schema_ids import SchemaRegistryUnavailableError, schema_ids
 
@@ -43,11 +43,8 @@ def check(files: Files = None, *, as_json: AsJson = False) -> None:
             problems += [f"{file} {line}" for line in broken_by(name, text, ids)]
         except SchemaRegistryUnavailableError as error:
             stop(str(error))
-    if as_json:
-        print_json({"compatible": not problems, "problems": problems})
-    else:
-        for line in problems or [f"{', '.join(drafts)}: compatible in both directions with all earlier schemas"]:
-            console().print(line, highlight=False, markup=False, soft_wrap=True)
+    lines = problems or [f"{', '.join(drafts)}: compatible in both directions with all earlier schemas"]
+    report({"compatible": not problems, "problems": problems}, *lines, as_json=as_json)
     if problems:
         raise typer.Exit(FAILED)
 

@@ -3,13 +3,13 @@
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
 import schemas
 from schemas import topics
-from services.cli.output import MISUSED, AsJson, clear_errors, console, print_json, read_settings, stop
+from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop
 from services.messaging import publishing
 from services.messaging.avro import Record, encoder
 from services.messaging.publishing import connected_producer
@@ -18,13 +18,6 @@ from services.pos_simulator.chain import LARGEST_CHAIN, Chain
 from services.pos_simulator.simulation import Options
 
 app = typer.Typer(no_args_is_help=True, help="The shops that all API instances know.")
-
-
-class Message(NamedTuple):
-    """The key and the value of a shop. A record without a value removes the shop."""
-
-    key: bytes
-    value: bytes | None
 
 
 @app.command("publish")
@@ -40,7 +33,7 @@ def publish(
     with clear_errors():
         shops = [shop for file in files for shop in _shops_of(file)] if files else list(_simulated(stores))
         encode = encoder(topics.STORES, schema_ids(read_settings()))
-        _publish([Message(shop["StoreID"].encode(), encode(shop)) for shop in shops], as_json=as_json)
+        _publish([(shop["StoreID"].encode(), encode(shop)) for shop in shops], as_json=as_json)
 
 
 @app.command("remove")
@@ -49,7 +42,7 @@ def remove(
 ) -> None:
     """Remove shops. An unknown shop is not an error."""
     with clear_errors():
-        _publish([Message(store_id.encode(), None) for store_id in store_ids], as_json=as_json)
+        _publish([(store_id.encode(), None) for store_id in store_ids], as_json=as_json)
 
 
 def _simulated(stores: int) -> Iterator[Record]:
@@ -76,11 +69,8 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-def _publish(messages: Iterable[Message], *, as_json: bool) -> None:
+def _publish(messages: Iterable[tuple[bytes, bytes | None]], *, as_json: bool) -> None:
     settings = read_settings()
     topic = settings.name_of(topics.STORES)
     number = publishing.publish(messages, connected_producer(settings, "loyalty-stores", [topic]), topic)
-    if as_json:
-        print_json({"topic": topic, "published": number})
-    else:
-        console().print(f"published to {topic}: {number}", highlight=False)
+    report({"topic": topic, "published": number}, f"published to {topic}: {number}", as_json=as_json)

@@ -1,8 +1,10 @@
 """Converts events of an account (purchases and commands) from and to records."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable
+from dataclasses import fields
 from decimal import Decimal
+from operator import itemgetter
 from typing import Any
 
 import schemas
@@ -23,6 +25,7 @@ from services.domain.events import (
     Void,
 )
 from services.domain.formats import to_points
+from services.domain.validation import BLANKS
 from services.messaging.avro import Record, UndecodableError, header, record_decoder
 from services.messaging.schema_ids import FolderSchemaIds, UnknownSchemaIdError
 
@@ -50,32 +53,21 @@ def command_record(card: str, command: Command, issued_time: int = 0) -> Record:
     Args:
         issued_time: the clock of the sender, in milliseconds since the epoch. The broker adds the append time.
     """
-    record: Record = {
+    lots = [{"Points": lot.points, "ExpiresTime": lot.expires_time} for lot in getattr(command, "lots", ())]
+    return {
         "CommandID": command.command_id,
         "Kind": command.kind,
         "CustomerCardNo": card,
         "RequestHash": command.request_hash,
         "IssuedTime": issued_time,
-        "Points": Decimal(0),
-        "RedemptionID": "",
+        "Points": to_points(sum(lot["Points"] for lot in lots) or getattr(command, "points", 0)),
+        "RedemptionID": getattr(command, "redemption_id", ""),
         "Reason": command.reason,
         "Actor": command.actor,
-        "Counterparty": "",
-        "AllowNegative": False,
-        "Lots": [],
+        "Counterparty": getattr(command, "counterparty", ""),
+        "AllowNegative": getattr(command, "allow_negative", False),
+        "Lots": lots,
     }
-    if isinstance(command, Reserve | Adjust | Transfer):
-        record["Points"] = to_points(command.points)
-    if isinstance(command, Capture | Void):
-        record["RedemptionID"] = command.redemption_id
-    if isinstance(command, Transfer | Receive):
-        record["Counterparty"] = command.counterparty
-    if isinstance(command, Adjust):
-        record["AllowNegative"] = command.allow_negative
-    if isinstance(command, Receive):
-        record["Points"] = to_points(sum(lot.points for lot in command.lots))
-        record["Lots"] = [{"Points": lot.points, "ExpiresTime": lot.expires_time} for lot in command.lots]
-    return record
 
 
 def credit_record(card: str, credit: Credit, issued_time: int = 0) -> Record:
@@ -92,6 +84,7 @@ def credit_record(card: str, credit: Credit, issued_time: int = 0) -> Record:
 
 
 def _purchase(append_time: int, record: Record) -> Purchase:
+    original = record["OriginalInvoiceNumber"] or ""
     return Purchase(
         append_time,
         record["InvoiceNumber"],
@@ -99,11 +92,11 @@ def _purchase(append_time: int, record: Record) -> Purchase:
         record["StoreID"],
         record["CustomerType"] or "",
         record["CreatedTime"],
-        record["OriginalInvoiceNumber"] or None,
+        original if original.strip(BLANKS) else None,
         tuple(
-            Line(line["ItemCode"], _money(line["TotalValue"]))
+            Line(line["ItemCode"] or "", _money(line["TotalValue"]))
             for line in record["InvoiceLineItems"]
-            if line["ItemCode"] and line["TotalValue"]
+            if line["TotalValue"]
         ),
     )
 
@@ -119,63 +112,52 @@ def _command(append_time: int, record: Record) -> Event:
     kind = record["Kind"]
     if kind not in _COMMANDS:
         raise UndecodableError(f"no command of kind {kind!r}; there are {', '.join(_COMMANDS)}")
-    if not record["CommandID"].strip():
-        raise UndecodableError("CommandID is missing")
-    common = {
-        "append_time": append_time,
-        "command_id": record["CommandID"],
-        "request_hash": record["RequestHash"],
-        "reason": record["Reason"],
-        "actor": record["Actor"],
-    }
-    command: Event = _COMMANDS[kind](**common, **_details(kind, record))
-    return command
+    command, names = _COMMANDS[kind]
+    event: Event = command(append_time=append_time, **{name: _FIELDS[name](record) for name in names})
+    return event
 
 
-def _details(kind: str, record: Record) -> Mapping[str, Any]:
-    match kind:
-        case "reserve":
-            return {"points": _points(record)}
-        case "capture" | "void":
-            return {"redemption_id": _text(record, "RedemptionID")}
-        case "adjust":
-            return {"points": _points(record, negative=True), "allow_negative": record["AllowNegative"]}
-        case "transfer":
-            return {"points": _points(record), "counterparty": _text(record, "Counterparty")}
-        case "receive":
-            return {"counterparty": _text(record, "Counterparty"), "lots": tuple(_sent_lots(record["Lots"]))}
-    return {}
+def _text(name: str) -> Callable[[Record], str]:
+    def read(record: Record) -> str:
+        text: str = record[name]
+        if not text.strip():
+            raise UndecodableError(f"{name} is missing")
+        return text
+
+    return read
 
 
-_COMMANDS: dict[str, Any] = {
-    "reserve": Reserve,
-    "capture": Capture,
-    "void": Void,
-    "adjust": Adjust,
-    "transfer": Transfer,
-    "receive": Receive,
-    "erase": Erase,
-}
-
-
-def _text(record: Record, name: str) -> str:
-    text: str = record[name]
-    if not text.strip():
-        raise UndecodableError(f"{name} is missing")
-    return text
-
-
-def _points(record: Record, *, negative: bool = False) -> int:
+def _points(record: Record) -> int:
     hundredths = int(record["Points"].scaleb(2))
-    if not 0 < (abs(hundredths) if negative else hundredths) < MOST_EARNED:
+    if not 0 < (abs(hundredths) if record["Kind"] == "adjust" else hundredths) < MOST_EARNED:
         raise UndecodableError(f"Points out of range: {record['Points']}")
     return hundredths
 
 
-def _sent_lots(records: list[Record]) -> Iterable[SentLot]:
-    if not records:
+def _sent_lots(record: Record) -> tuple[SentLot, ...]:
+    if not record["Lots"]:
         raise UndecodableError("Lots are missing")
-    for lot in records:
+    for lot in record["Lots"]:
         if not (0 < lot["Points"] < MOST_EARNED and lot["ExpiresTime"] >= 0):
             raise UndecodableError(f"a lot out of range: {lot}")
-        yield SentLot(lot["Points"], lot["ExpiresTime"])
+    return tuple(SentLot(lot["Points"], lot["ExpiresTime"]) for lot in record["Lots"])
+
+
+_FIELDS: dict[str, Callable[[Record], Any]] = {
+    "command_id": _text("CommandID"),
+    "request_hash": itemgetter("RequestHash"),
+    "reason": itemgetter("Reason"),
+    "actor": itemgetter("Actor"),
+    "points": _points,
+    "redemption_id": _text("RedemptionID"),
+    "allow_negative": itemgetter("AllowNegative"),
+    "counterparty": _text("Counterparty"),
+    "lots": _sent_lots,
+}
+"""How to read each field of a command from its record."""
+
+_COMMANDS: dict[str, tuple[Any, list[str]]] = {
+    command.__name__.lower(): (command, [each.name for each in fields(command) if each.name in _FIELDS])
+    for command in (Reserve, Capture, Void, Adjust, Transfer, Receive, Erase)
+}
+"""The commands by their kinds, with the names of their fields."""

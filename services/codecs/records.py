@@ -1,5 +1,6 @@
 """Converts entries and decisions of an account to records, and notifications back to entries."""
 
+from collections.abc import Callable
 from decimal import Decimal
 
 from services.domain.account.model import ForgottenCommand
@@ -7,23 +8,31 @@ from services.domain.entries import Decision, Entry, Kind
 from services.domain.formats import to_hundredths, to_points
 from services.messaging.avro import Record
 
+PointsValue = Callable[[int], Decimal | bytes]
+"""Converts hundredths to the value of a field with points: a Decimal, or the bytes that Avro stores for it."""
 
-def notification_record(card: str, entry: Entry) -> Record:
+
+def points_bytes(hundredths: int) -> bytes:
+    """Returns the bytes that fastavro writes for the same Decimal, in half of the time."""
+    return hundredths.to_bytes(hundredths.bit_length() // 8 + 1, "big", signed=True)
+
+
+def notification_record(card: str, entry: Entry, points: PointsValue = to_points) -> Record:
     """Returns the record Notification of an entry."""
     return {
         "InvoiceNumber": entry.invoice_number,
         "CustomerCardNo": card,
         "TotalAmount": float(entry.total_amount),
-        "EarnedLoyaltyPoints": to_points(entry.points),
-        "TotalLoyaltyPoints": to_points(entry.total),
+        "EarnedLoyaltyPoints": points(entry.points),
+        "TotalLoyaltyPoints": points(entry.total),
         "Sequence": entry.sequence,
         "UpdatedTime": entry.time,
         "Kind": str(entry.kind),
         "EventID": entry.event_id,
         "OpenedTime": entry.opened_time,
-        "AvailableLoyaltyPoints": to_points(entry.available),
-        "PendingLoyaltyPoints": to_points(entry.pending),
-        "ReservedLoyaltyPoints": to_points(entry.reserved),
+        "AvailableLoyaltyPoints": points(entry.available),
+        "PendingLoyaltyPoints": points(entry.pending),
+        "ReservedLoyaltyPoints": points(entry.reserved),
         "Tier": entry.tier,
         "ProgrammeVersion": entry.programme_version,
         "ExpiresTime": entry.expires_time,
@@ -62,17 +71,17 @@ def entry_from_notification(notification: Record) -> Entry:
     )
 
 
-def balance_record(card: str, entry: Entry) -> Record:
+def balance_record(card: str, entry: Entry, points: PointsValue = to_points) -> Record:
     """Returns the record Balance after an entry. An erased account has no such record: its value is null."""
     return {
         "CustomerCardNo": card,
-        "TotalLoyaltyPoints": to_points(entry.total),
+        "TotalLoyaltyPoints": points(entry.total),
         "Sequence": entry.sequence,
         "UpdatedTime": entry.time,
         "OpenedTime": entry.opened_time,
-        "AvailableLoyaltyPoints": to_points(entry.available),
-        "PendingLoyaltyPoints": to_points(entry.pending),
-        "ReservedLoyaltyPoints": to_points(entry.reserved),
+        "AvailableLoyaltyPoints": points(entry.available),
+        "PendingLoyaltyPoints": points(entry.pending),
+        "ReservedLoyaltyPoints": points(entry.reserved),
         "Tier": entry.tier,
     }
 
@@ -91,7 +100,7 @@ def erased_decision_record(command: ForgottenCommand) -> Record:
     }
 
 
-def decision_record(card: str, decision: Decision) -> Record:
+def decision_record(card: str, decision: Decision, points: PointsValue = to_points) -> Record:
     """Returns the record Decision. The decision on an erasure does not contain the card."""
     return {
         "CommandID": decision.command_id,
@@ -100,13 +109,13 @@ def decision_record(card: str, decision: Decision) -> Record:
         "Kind": decision.kind,
         "CustomerCardNo": "" if decision.kind == "erase" else card,
         "RequestHash": decision.request_hash,
-        "Points": to_points(decision.points),
+        "Points": points(decision.points),
         "RedemptionID": decision.redemption_id,
         "Reason": str(decision.refusal or ""),
         "AccountSequence": decision.account_sequence,
         "OpenedTime": decision.opened_time,
-        "TotalLoyaltyPoints": to_points(decision.total),
-        "AvailableLoyaltyPoints": to_points(decision.available),
+        "TotalLoyaltyPoints": points(decision.total),
+        "AvailableLoyaltyPoints": points(decision.available),
         "ExpiresTime": decision.expires_time,
         "UpdatedTime": decision.time,
     }

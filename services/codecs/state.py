@@ -11,7 +11,15 @@ from decimal import Decimal
 import msgspec
 
 from services.domain.account.lots import Lots, Terms
-from services.domain.account.model import Account, AccountState, ErasureMarker, PastCommand, PastPurchase, Reservation
+from services.domain.account.model import (
+    Account,
+    AccountState,
+    ErasureMarker,
+    PastCommand,
+    PastPurchase,
+    PastReturn,
+    Reservation,
+)
 from services.domain.events import Line
 from services.messaging.avro import MAGIC_BYTE, Record, UndecodableError, record_decoder
 from services.messaging.schema_ids import FolderSchemaIds
@@ -22,7 +30,8 @@ _AVRO, _MESSAGE_PACK, MARKER = bytes([MAGIC_BYTE]), b"\1", b"\2"
 class _State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """The fields of an account by position. A position never changes; a new field is added at the end with a default.
 
-    Any other change, also one of the tuples inside, needs another first byte. Release 0.1 wrote a command as its time.
+    The same holds for the tuples inside. Any other change needs another first byte. Release 0.1 wrote a command as its
+    time, and accounts without ``returns``.
     """
 
     opened_time: int
@@ -37,6 +46,7 @@ class _State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     period_start: int
     period_end: int
     earned_in_period: int
+    returns: dict[str, PastReturn] = {}
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -63,6 +73,7 @@ def encode_account(account: AccountState) -> bytes:
             account.period_start,
             account.period_end,
             account.earned_in_period,
+            account.returns,
         )
     )
 
@@ -92,6 +103,7 @@ def decode_account(state: bytes) -> AccountState:
         stored.period_start,
         stored.period_end,
         stored.earned_in_period,
+        stored.returns,
     )
 
 

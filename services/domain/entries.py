@@ -37,6 +37,18 @@ class Refusal(StrEnum):
     TOO_MANY_POINTS = "too-many-points"
 
 
+class ReturnReason(StrEnum):
+    """Why the entry of a return took nothing. With ``return-of-return`` the kind is refused.
+
+    A return with ``purchase-unknown`` waits for its purchase, for the return window and at least ten days.
+    """
+
+    PURCHASE_UNKNOWN = "purchase-unknown"
+    TOO_MANY_WAIT = "too-many-wait"
+    WINDOW_OVER = "return-window-over"
+    RETURN_OF_RETURN = "return-of-return"
+
+
 class AccountVersion(NamedTuple):
     """One state of one card. Versions are ordered, also across an erasure: the next account is opened later.
 
@@ -60,8 +72,11 @@ class Entry:
         sequence: counts the entries of the account from 1.
         time: the append time of the event, or the due time of a change without an event.
         event_id: empty without an event. For kind lapsed it is the id of the redemption.
-        reason: the reason of the command. For kind refused it is the refusal, for kind tier the previous tier, and for
-            kind expires-soon the points that will expire.
+        invoice_number: the invoice of the points. If a return waited, the purchase is the event of its second entry,
+            and this is the return.
+        total_amount: of the invoice; of a half of an exchange, the sum of its lines.
+        reason: the reason of the command. For kind refused it is the refusal, for kind returned the reason why it took
+            nothing, for kind tier the previous tier, and for kind expires-soon the points that will expire.
     """
 
     sequence: int

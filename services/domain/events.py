@@ -1,13 +1,20 @@
 """Events that change an account: purchases from tills, and commands. Times are milliseconds since the epoch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
+
+from services.domain.returns import InvoiceKind, kind_of
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The part of a line item that points depend on. ``value`` is the money of the whole line."""
+    """The part of a line item that points depend on.
+
+    Attributes:
+        item_code: empty if the till did not send it.
+        value: the money of the whole line, negative for a returned item of an exchange.
+    """
 
     item_code: str
     value: Decimal
@@ -16,8 +23,6 @@ class Line:
 @dataclass(frozen=True, slots=True)
 class Purchase:
     """The part of an invoice that points depend on.
-
-    An invoice is a return if its amount is negative or if it names an original invoice.
 
     Attributes:
         append_time: the time at which the broker appended the record.
@@ -39,8 +44,28 @@ class Purchase:
         return self.invoice_number
 
     @property
-    def is_return(self) -> bool:
-        return self.total_amount < 0 or self.original_invoice_number is not None
+    def invoice_kind(self) -> InvoiceKind:
+        return kind_of(self.total_amount, self.original_invoice_number, [line.value for line in self.lines])
+
+
+def halves(purchase: Purchase) -> tuple[Purchase | None, Purchase | None]:
+    """Returns the part of an invoice that is sold and the part that is returned; None if there is no such part.
+
+    The amounts of the halves of an exchange are those of their lines.
+    """
+    kind = purchase.invoice_kind
+    if kind is not InvoiceKind.EXCHANGE:
+        return (purchase, None) if kind is InvoiceKind.SALE else (None, purchase)
+    sold = tuple(line for line in purchase.lines if line.value > 0)
+    returned = tuple(line for line in purchase.lines if line.value < 0)
+    return (
+        replace(purchase, total_amount=_total(sold), original_invoice_number=None, lines=sold),
+        replace(purchase, total_amount=_total(returned), lines=returned),
+    )
+
+
+def _total(lines: Sequence[Line]) -> Decimal:
+    return sum((line.value for line in lines), Decimal(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +141,7 @@ class SentLot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receive(Command):
-    """Adds the points of a transfer. It is never refused, because the points have left the other account."""
+    """Adds the points of a transfer. If they would be too many, they go back to the counterparty."""
 
     counterparty: str
     lots: tuple[SentLot, ...]

@@ -7,37 +7,14 @@ numbers) again, and they must be equal to the recorded ones.
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from services.domain.account.model import Account, AccountState, ForgottenCommand, Outcome
+from services.domain.account.model import Outcome
 from services.domain.account.processor import process
 from services.domain.account.timers import apply_next_change
-from services.domain.entries import Credit, Decision, Entry, Kind
+from services.domain.entries import Entry, Kind
 from services.domain.events import Event, Purchase
 from services.domain.programme import Programmes
-
-
-@dataclass(slots=True)
-class History:
-    """The state after some steps, and all that the steps produced. The fields are those of Outcome."""
-
-    state: AccountState | None = None
-    entries: list[Entry] = field(default_factory=list)
-    decisions: list[Decision] = field(default_factory=list)
-    credits: list[Credit] = field(default_factory=list)
-    forgotten: list[ForgottenCommand] = field(default_factory=list)
-
-    @property
-    def account(self) -> Account | None:
-        """None if there is no account, or only the marker of an erased one."""
-        return self.state if isinstance(self.state, Account) else None
-
-    def add(self, outcome: Outcome) -> None:
-        self.state = outcome.state
-        self.entries += outcome.entries
-        self.decisions += outcome.decisions
-        self.credits += outcome.credits
-        self.forgotten += outcome.forgotten
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +29,7 @@ class Recomputed:
         not_processed: ids of events that must change the account and have no recorded entry.
     """
 
-    settled: History
+    settled: Outcome
     late: Outcome
     without_event: list[Entry]
     not_processed: list[str]
@@ -72,24 +49,33 @@ def recompute(
     record = in_order(recorded)
     copies = _Copies(events)
     unknown = copies.without({entry.event_id for entry in record if not is_from_timer(entry)})
-    history, without_event, taken = History(), [], set()
+    settled, without_event, taken = Outcome(None), [], set()
     if old := [event for event in unknown if event.append_time < complete_from]:
-        history.add(process(None, old, programmes, card))
+        _add(settled, process(None, old, programmes, card))
     for entry in record:
         if is_from_timer(entry):
-            _apply_due_changes(history, entry, programmes)
+            _apply_due_changes(settled, entry, programmes)
         elif (entry.event_id, entry.time) not in taken:  # an event can have several entries
             taken.add((entry.event_id, entry.time))
             if event := copies.take(entry):
-                outcome = process(history.state, [event], programmes, card)
-                history.add(outcome if history.account else _opened_as(entry, outcome))
+                outcome = process(settled.state, [event], programmes, card)
+                _add(settled, outcome if settled.account else _opened_as(entry, outcome))
             else:
                 without_event.append(entry)
     new = [event for event in unknown if event.append_time >= complete_from]
-    late = process(history.state, new, programmes, card)
+    late = process(settled.state, new, programmes, card)
     effective = {entry.event_id for entry in late.entries if not is_from_timer(entry)}
     not_processed = [each.event_id for each in new if each.event_id in effective and _must_count(each, programmes)]
-    return Recomputed(history, late, without_event, not_processed)
+    return Recomputed(settled, late, without_event, not_processed)
+
+
+def _add(settled: Outcome, outcome: Outcome) -> None:
+    """Adds the next result to all results before it."""
+    settled.account, settled.marker = outcome.account, outcome.marker
+    settled.entries += outcome.entries
+    settled.decisions += outcome.decisions
+    settled.credits += outcome.credits
+    settled.forgotten += outcome.forgotten
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
@@ -107,14 +93,14 @@ def _must_count(event: Event, programmes: Programmes) -> bool:
     return not isinstance(event, Purchase) or programmes.at(event.append_time).is_eligible(event.customer_type)
 
 
-def _apply_due_changes(history: History, entry: Entry, programmes: Programmes) -> None:
+def _apply_due_changes(settled: Outcome, entry: Entry, programmes: Programmes) -> None:
     """Applies due changes up to this entry. It stops there, because a late event may come before the next change."""
-    if account := history.account:
+    if account := settled.account:
         outcome = Outcome(account := account.copy())
         while account.sequence < entry.sequence and apply_next_change(account, entry.time, programmes, outcome):
             pass
         if outcome.entries:
-            history.add(outcome)
+            _add(settled, outcome)
 
 
 def _opened_as(first: Entry, outcome: Outcome) -> Outcome:

@@ -18,6 +18,9 @@ A hundred thousand such invoices fit into the 18 digits of a customer's points.
 LONGEST_TEXT = 128
 """Characters of a text that is a key, or that is copied into the record of each line item."""
 
+LONGEST_REASON = 500
+"""Characters of the reason of a command."""
+
 MOST_LINE_ITEMS = 10_000
 """With texts of that length, the records of one invoice have about ten megabytes, which fit into a worker."""
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
-from services.ledger.tables import AccountRow, GapRow
+from services.ledger.tables import ACCOUNT, GAP
 
 # Below the number of parameters that SQLite and PostgreSQL allow in one statement.
 _CHUNK = 10_000
@@ -47,13 +47,13 @@ class Accounts:
         self._by_key: dict[AccountKey, Account] = {}
         self._by_pseudonym: defaultdict[str, list[tuple[int, Account]]] = defaultdict(list)
         for chunk in _chunks(pseudonyms):
-            rows = connection.execute(select(AccountRow.__table__).where(AccountRow.pseudonym.in_(chunk)))
+            rows = connection.execute(select(ACCOUNT).where(ACCOUNT.c.pseudonym.in_(chunk)))
             for row in rows:
                 key = AccountKey(row.pseudonym, row.opened_time)
                 self._add(key, Account(row.id, row.last_sequence, row.erased_time))
         by_id = {account.id: account for account in self._by_key.values()}
         for ids in _chunks(by_id):
-            for row in connection.execute(select(GapRow.__table__).where(GapRow.account_id.in_(ids))):
+            for row in connection.execute(select(GAP).where(GAP.c.account_id.in_(ids))):
                 by_id[row.account_id].gaps.append(Gap(row.first_sequence, row.last_sequence))
 
     def _add(self, key: AccountKey, account: Account) -> None:
@@ -69,8 +69,8 @@ class Accounts:
         if not new:
             return
         values = [{**key._asdict(), "card": card, "last_sequence": 0} for key, card in new.items()]
-        columns = (AccountRow.id, AccountRow.pseudonym, AccountRow.opened_time)
-        for row in self._connection.execute(insert(AccountRow).returning(*columns), values):
+        columns = (ACCOUNT.c.id, ACCOUNT.c.pseudonym, ACCOUNT.c.opened_time)
+        for row in self._connection.execute(insert(ACCOUNT).returning(*columns), values):
             self._add(AccountKey(row.pseudonym, row.opened_time), Account(row.id, 0, None))
 
     def erase(self, key: AccountKey, time: int) -> list[Account]:
@@ -82,7 +82,7 @@ class Accounts:
         for opened_time, account in self._by_pseudonym[key.pseudonym]:
             if opened_time <= key.opened_time and account.erased_time is None:
                 account.erased_time = time
-                statement = update(AccountRow).where(AccountRow.id == account.id)
+                statement = update(ACCOUNT).where(ACCOUNT.c.id == account.id)
                 self._connection.execute(statement.values(card=None, erased_time=time))
                 erased.append(account)
         return erased
@@ -107,12 +107,12 @@ class Accounts:
                 opened += [{"account_id": account.id, "first_sequence": a, "last_sequence": b} for a, b in gaps]
             account.last_sequence, account.gaps = last, gaps
         if sequences:
-            statement = update(AccountRow).where(AccountRow.id == bindparam("account"))
+            statement = update(ACCOUNT).where(ACCOUNT.c.id == bindparam("account"))
             self._connection.execute(statement.values(last_sequence=bindparam("sequence")), sequences)
         for chunk in _chunks(closed):
-            self._connection.execute(delete(GapRow).where(GapRow.account_id.in_(chunk)))
+            self._connection.execute(delete(GAP).where(GAP.c.account_id.in_(chunk)))
         if opened:
-            self._connection.execute(insert(GapRow), opened)
+            self._connection.execute(insert(GAP), opened)
 
 
 def _chunks(items: Collection[_Item]) -> Iterator[list[_Item]]:

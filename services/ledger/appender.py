@@ -16,7 +16,7 @@ from services.ledger.accounts import AccountKey, Accounts, find_gaps
 from services.ledger.database import BUSY_MILLISECONDS, lock
 from services.ledger.positions import Span, Watermarks
 from services.ledger.records import CardEntry, Undecodable, storable
-from services.ledger.tables import EntryRow, GapRow, UndecodableRow
+from services.ledger.tables import ENTRY, GAP, UNDECODABLE
 from services.pseudonyms import Pseudonyms
 
 log = structlog.get_logger(__name__)
@@ -81,7 +81,7 @@ class Appender:
 
     def count_gaps(self) -> int:
         with self._engine.connect() as connection:
-            return connection.execute(select(func.count()).select_from(GapRow)).scalar_one()
+            return connection.execute(select(func.count()).select_from(GAP)).scalar_one()
 
     def check(self, starts: Mapping[int, int]) -> None:
         """Raise PositionMovedError if the ledger has other positions, or a database error if it is not available."""
@@ -121,7 +121,7 @@ class Appender:
                 erasure.hide_in_table(connection, account.id, each.card, key.pseudonym)
                 erased += 1
         rows = [_row(key, each, accounts, pseudonyms) for key, each in keyed]
-        insert = self._insert(EntryRow).on_conflict_do_nothing()
+        insert = self._insert(ENTRY).on_conflict_do_nothing()
         new = connection.execute(insert.execution_options(preserve_rowcount=True), rows).rowcount
         return Appended(new, erased, _update_sequences(accounts, keyed))
 
@@ -137,7 +137,7 @@ class Appender:
             for record in records
         ]
         if rows:
-            connection.execute(self._insert(UndecodableRow).on_conflict_do_nothing(), rows)
+            connection.execute(self._insert(UNDECODABLE).on_conflict_do_nothing(), rows)
 
 
 def _row(key: AccountKey, each: CardEntry, accounts: Accounts, pseudonyms: Mapping[str, str]) -> dict[str, Any]:

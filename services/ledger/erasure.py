@@ -6,7 +6,7 @@ from sqlalchemy import Connection, and_, case, literal, or_, update
 
 from services.domain.entries import Kind
 from services.ledger.records import storable
-from services.ledger.tables import HAS_ACTOR, EntryRow, actor_prefix
+from services.ledger.tables import ENTRY, HAS_ACTOR, actor_prefix
 
 _CODED = (Kind.REFUSED.value, Kind.TIER.value)
 """The reason of these kinds is a code, not a free text."""
@@ -29,13 +29,13 @@ def hide_in_table(connection: Connection, account_id: int, card: str, pseudonym:
     the reason there is removed too, because the customer wrote it.
     """
     card = storable(card)
-    is_actor = and_(HAS_ACTOR, actor_prefix(EntryRow.actor) == actor_prefix(literal(card)), EntryRow.actor == card)
+    is_actor = and_(HAS_ACTOR, actor_prefix(ENTRY.c.actor) == actor_prefix(literal(card)), ENTRY.c.actor == card)
     connection.execute(
-        update(EntryRow)
-        .where(or_(EntryRow.account_id == account_id, EntryRow.counterparty == card, is_actor))
+        update(ENTRY)
+        .where(or_(ENTRY.c.account_id == account_id, ENTRY.c.counterparty == card, is_actor))
         .values(
-            reason=case((EntryRow.kind.in_(_CODED), EntryRow.reason), else_=""),
-            actor=case((EntryRow.actor == card, pseudonym), else_=EntryRow.actor),
-            counterparty=case((EntryRow.counterparty == card, pseudonym), else_=EntryRow.counterparty),
+            reason=case((ENTRY.c.kind.in_(_CODED), ENTRY.c.reason), else_=""),
+            actor=case((ENTRY.c.actor == card, pseudonym), else_=ENTRY.c.actor),
+            counterparty=case((ENTRY.c.counterparty == card, pseudonym), else_=ENTRY.c.counterparty),
         )
     )

@@ -7,7 +7,7 @@ import structlog
 from sqlalchemy import Connection, delete, insert, select, update
 
 from services.ledger.database import LedgerError
-from services.ledger.tables import PositionRow, PropertyRow, UndecodableRow
+from services.ledger.tables import POSITION, PROPERTY, UNDECODABLE
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +37,7 @@ def open_positions(connection: Connection, topic_id: str, partitions: Mapping[in
     ledger ignores entries that it has already. If the broker has deleted records that the ledger has not read, this is
     logged, and the gaps show the missing entries.
     """
-    stored = {row.partition: row for row in connection.execute(select(PositionRow.__table__))}
+    stored = {row.partition: row for row in connection.execute(select(POSITION))}
     starts = {}
     for partition, (low, high) in partitions.items():
         row = stored.get(partition)
@@ -52,9 +52,9 @@ def open_positions(connection: Connection, topic_id: str, partitions: Mapping[in
     known = {number: (row.topic_id, row.next_offset) for number, row in stored.items()}
     changed = [number for number, start in starts.items() if known.get(number) != (topic_id, start)]
     if changed:
-        connection.execute(delete(PositionRow).where(PositionRow.partition.in_(changed)))
+        connection.execute(delete(POSITION).where(POSITION.c.partition.in_(changed)))
         values = [{"partition": number, "topic_id": topic_id, "next_offset": starts[number]} for number in changed]
-        connection.execute(insert(PositionRow), values)
+        connection.execute(insert(POSITION), values)
     return starts
 
 
@@ -65,11 +65,11 @@ def claim(connection: Connection, topic_id: str, spans: Mapping[int, Span]) -> N
     """
     for partition, span in sorted(spans.items()):
         moved = connection.execute(
-            update(PositionRow)
+            update(POSITION)
             .where(
-                PositionRow.partition == partition,
-                PositionRow.topic_id == topic_id,
-                PositionRow.next_offset == span.start,
+                POSITION.c.partition == partition,
+                POSITION.c.topic_id == topic_id,
+                POSITION.c.next_offset == span.start,
             )
             .values(next_offset=span.end)
         )
@@ -79,25 +79,23 @@ def claim(connection: Connection, topic_id: str, spans: Mapping[int, Span]) -> N
 
 def check(connection: Connection, topic_id: str, starts: Mapping[int, int]) -> None:
     """Raise PositionMovedError if the stored positions are different."""
-    stored = {
-        row.partition: (row.topic_id, row.next_offset) for row in connection.execute(select(PositionRow.__table__))
-    }
+    stored = {row.partition: (row.topic_id, row.next_offset) for row in connection.execute(select(POSITION))}
     if stored != {partition: (topic_id, start) for partition, start in starts.items()}:
         raise PositionMovedError("the stored positions have changed")
 
 
 def forget_positions(connection: Connection) -> int:
     """Delete the positions, so that the ledger reads the whole topic again. Returns the number of partitions."""
-    connection.execute(delete(UndecodableRow))
-    return connection.execute(delete(PositionRow)).rowcount
+    connection.execute(delete(UNDECODABLE))
+    return connection.execute(delete(POSITION)).rowcount
 
 
 def bind(connection: Connection, properties: Mapping[str, str]) -> None:
     """Store the properties of the ledger. Raises LedgerError if a stored property is different."""
-    stored = {row.name: row.value for row in connection.execute(select(PropertyRow.__table__))}
+    stored = {row.name: row.value for row in connection.execute(select(PROPERTY))}
     for name, value in properties.items():
         if name not in stored:
-            connection.execute(insert(PropertyRow).values(name=name, value=value))
+            connection.execute(insert(PROPERTY).values(name=name, value=value))
         elif stored[name] != value:
             raise LedgerError(
                 f"the ledger was made with another {name}: {stored[name]}, and the settings say {value}; correct the "

@@ -4,8 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
-from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 from sqlalchemy import ColumnElement, Connection, Row, func, select
@@ -15,8 +14,8 @@ from services.domain.entries import AccountVersion, Entry, Kind
 from services.domain.formats import to_milliseconds
 from services.domain.programme import DAY
 from services.ledger.database import AWAY, reading_engine
-from services.ledger.records import Undecodable, storable
-from services.ledger.tables import AccountRow, EntryRow, GapRow, UndecodableRow
+from services.ledger.records import Undecodable, storable, stored_entry
+from services.ledger.tables import ACCOUNT, ENTRY, GAP, UNDECODABLE
 
 log = structlog.get_logger(__name__)
 
@@ -56,11 +55,11 @@ class EntryFilter:
 
     def conditions(self) -> Iterator[ColumnElement[bool]]:
         if self.kinds:
-            yield EntryRow.kind.in_([kind.value for kind in self.kinds])
+            yield ENTRY.c.kind.in_([kind.value for kind in self.kinds])
         if self.start is not None:
-            yield EntryRow.time >= self.start
+            yield ENTRY.c.time >= self.start
         if self.end is not None:
-            yield EntryRow.time < self.end
+            yield ENTRY.c.time < self.end
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,26 +82,6 @@ class Statement:
     entries: Iterator[Entry] = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class KnownAccount:
-    """An account of the ledger. ``card`` is None after the erasure."""
-
-    id: int
-    card: str | None
-    pseudonym: str
-    opened_time: int
-    last_sequence: int
-    erased_time: int | None
-
-
-class MissingEntries(NamedTuple):
-    """A range of missing sequence numbers of an account. Both ends are missing too."""
-
-    account: KnownAccount
-    first: int
-    last: int
-
-
 class LedgerQueries:
     """Reads one ledger. Every method raises LedgerUnavailableError if it does not answer."""
 
@@ -117,15 +96,15 @@ class LedgerQueries:
         found: list[Entry] = []
         with self._connected() as connection:
             for account in reversed(_accounts_of(connection, card)):
-                wanted = [EntryRow.account_id == account.id, *entry_filter.conditions()]
+                wanted = [ENTRY.c.account_id == account.id, *entry_filter.conditions()]
                 if before:
                     if account.opened_time > before.opened_time:
                         continue
                     if account.opened_time == before.opened_time:
-                        wanted.append(EntryRow.sequence < before.sequence)
-                rows = select(EntryRow.__table__).where(*wanted).order_by(EntryRow.sequence.desc())
+                        wanted.append(ENTRY.c.sequence < before.sequence)
+                rows = select(ENTRY).where(*wanted).order_by(ENTRY.c.sequence.desc())
                 limited = rows.limit(limit + 1 - len(found))
-                found += [_entry(account, row) for row in connection.execute(limited)]
+                found += [stored_entry(row, account.opened_time) for row in connection.execute(limited).mappings()]
                 if len(found) > limit:
                     return Page(found[:limit], found[limit - 1].version)
         return Page(found, None)
@@ -142,48 +121,29 @@ class LedgerQueries:
         entries = (each for account in accounts for each in self._entries(account, entry_filter))
         return Statement(total - since, total - after, entries)
 
-    def accounts(self) -> Iterator[KnownAccount]:
-        """All accounts, in the order of their ids."""
-        last = -1
-        while True:
-            with self._connected() as connection:
-                page = select(AccountRow.__table__).where(AccountRow.id > last).order_by(AccountRow.id).limit(_PAGE)
-                accounts = [_account(row) for row in connection.execute(page)]
-            if not accounts:
-                return
-            yield from accounts
-            last = accounts[-1].id
-
-    def entries_of(self, account: KnownAccount) -> Iterator[Entry]:
-        """All entries of an account, the oldest first."""
-        return self._entries(account, EntryFilter())
-
-    def gaps(self) -> list[MissingEntries]:
-        """The gaps of all accounts."""
-        statement = (
-            select(AccountRow.__table__, GapRow.first_sequence.label("first"), GapRow.last_sequence.label("last"))
-            .join(GapRow, GapRow.account_id == AccountRow.id)
-            .order_by(AccountRow.id, GapRow.first_sequence)
-        )
+    def gaps(self) -> Sequence[Row[Any, Any, Any, Any, Any]]:
+        """The missing entries of all accounts: card, pseudonym, opened_time, first_sequence and last_sequence."""
+        columns = (ACCOUNT.c.card, ACCOUNT.c.pseudonym, ACCOUNT.c.opened_time)
+        statement = select(*columns, GAP.c.first_sequence, GAP.c.last_sequence).join(GAP)
         with self._connected() as connection:
-            return [MissingEntries(_account(row), row.first, row.last) for row in connection.execute(statement)]
+            return connection.execute(statement.order_by(ACCOUNT.c.id, GAP.c.first_sequence)).all()
 
     def undecodable(self) -> list[Undecodable]:
         """Records of the topic that are not entries."""
-        table = UndecodableRow.__table__
+        statement = select(UNDECODABLE).order_by(UNDECODABLE.c.partition, UNDECODABLE.c.record_offset)
         with self._connected() as connection:
-            rows = connection.execute(select(table).order_by(UndecodableRow.partition, UndecodableRow.record_offset))
+            rows = connection.execute(statement)
             return [Undecodable(row.partition, row.record_offset, row.append_time, row.reason) for row in rows]
 
-    def _entries(self, account: KnownAccount, entry_filter: EntryFilter) -> Iterator[Entry]:
+    def _entries(self, account: Row[Any], entry_filter: EntryFilter) -> Iterator[Entry]:
         """The entries up to the last sequence number of ``account``. Each page has a transaction of its own."""
         last = 0
         while True:
             with self._connected() as connection:
-                between = (EntryRow.sequence > last, EntryRow.sequence <= account.last_sequence)
-                wanted = (EntryRow.account_id == account.id, *between, *entry_filter.conditions())
-                page = select(EntryRow.__table__).where(*wanted).order_by(EntryRow.sequence).limit(_PAGE)
-                entries = [_entry(account, row) for row in connection.execute(page)]
+                between = (ENTRY.c.sequence > last, ENTRY.c.sequence <= account.last_sequence)
+                wanted = (ENTRY.c.account_id == account.id, *between, *entry_filter.conditions())
+                page = select(ENTRY).where(*wanted).order_by(ENTRY.c.sequence).limit(_PAGE)
+                entries = [stored_entry(row, account.opened_time) for row in connection.execute(page).mappings()]
             yield from entries
             if len(entries) < _PAGE:
                 return
@@ -200,52 +160,25 @@ class LedgerQueries:
             raise LedgerUnavailableError("the ledger does not answer") from error
 
 
-def _accounts_of(connection: Connection, card: str) -> list[KnownAccount]:
+def _accounts_of(connection: Connection, card: str) -> Sequence[Row[Any]]:
     """The accounts of a card, the oldest first. There is more than one while an erasure has not been appended yet."""
-    statement = select(AccountRow.__table__).where(AccountRow.card == storable(card)).order_by(AccountRow.opened_time)
-    if not (accounts := [_account(row) for row in connection.execute(statement)]):
+    statement = select(ACCOUNT).where(ACCOUNT.c.card == storable(card)).order_by(ACCOUNT.c.opened_time)
+    if not (accounts := connection.execute(statement).all()):
         raise UnknownCustomerError
     return accounts
 
 
-def _total(connection: Connection, account: KnownAccount) -> int:
+def _total(connection: Connection, account: Row[Any]) -> int:
     """The total after the latest entry. A sum of all entries could lack entries before the start of the ledger."""
-    latest = (EntryRow.account_id == account.id, EntryRow.sequence == account.last_sequence)
-    return connection.execute(select(EntryRow.total).where(*latest)).scalar_one()
+    latest = (ENTRY.c.account_id == account.id, ENTRY.c.sequence == account.last_sequence)
+    return int(connection.execute(select(ENTRY.c.total).where(*latest)).scalar_one())
 
 
-def _points_since(connection: Connection, account: KnownAccount, start: int | None) -> int:
-    wanted = [EntryRow.account_id == account.id, EntryRow.sequence <= account.last_sequence]
+def _points_since(connection: Connection, account: Row[Any], start: int | None) -> int:
+    wanted = [ENTRY.c.account_id == account.id, ENTRY.c.sequence <= account.last_sequence]
     if start is not None:
-        wanted.append(EntryRow.time >= start)
-    return int(connection.execute(select(func.coalesce(func.sum(EntryRow.points), 0)).where(*wanted)).scalar_one())
-
-
-def _account(row: Row[Any]) -> KnownAccount:
-    return KnownAccount(row.id, row.card, row.pseudonym, row.opened_time, row.last_sequence, row.erased_time)
-
-
-def _entry(account: KnownAccount, row: Row[Any]) -> Entry:
-    return Entry(
-        sequence=row.sequence,
-        opened_time=account.opened_time,
-        kind=Kind(row.kind),
-        points=row.points,
-        total=row.total,
-        available=row.available,
-        pending=row.pending,
-        reserved=row.reserved,
-        time=row.time,
-        programme_version=row.programme_version,
-        tier=row.tier,
-        event_id=row.event_id,
-        invoice_number=row.invoice_number,
-        total_amount=Decimal(repr(row.total_amount)),
-        expires_time=row.expires_time,
-        reason=row.reason,
-        actor=row.actor,
-        counterparty=row.counterparty or "",
-    )
+        wanted.append(ENTRY.c.time >= start)
+    return int(connection.execute(select(func.coalesce(func.sum(ENTRY.c.points), 0)).where(*wanted)).scalar_one())
 
 
 def _start_of(day: date) -> int:

@@ -1,7 +1,10 @@
-"""Converts records of the topic loyalty to entries."""
+"""Converts records of the topic loyalty, and rows of the ledger, to entries."""
 
 import math
 from dataclasses import dataclass
+from decimal import Decimal
+
+from sqlalchemy import RowMapping
 
 from services.codecs.records import entry_from_notification
 from services.domain.entries import Entry, Kind
@@ -47,6 +50,17 @@ def entry_of(notification: Record, key: bytes | None) -> CardEntry:
         if abs((notification[name] or 0) * 100) > _LARGEST:
             raise UndecodableError("points of more than 64 bits")
     return CardEntry(card, entry_from_notification(notification))
+
+
+def stored_entry(row: RowMapping, opened_time: int) -> Entry:
+    """The entry in a row of the table of entries. ``opened_time`` is that of its account."""
+    fields = {name: row[name] for name in Entry.__dataclass_fields__ if name != "opened_time"}
+    changed = {
+        "kind": Kind(row["kind"]),
+        "total_amount": Decimal(repr(row["total_amount"])),
+        "counterparty": row["counterparty"] or "",
+    }
+    return Entry(opened_time=opened_time, **fields | changed)
 
 
 def storable(text: str) -> str:

@@ -15,6 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 from schemas import topics
 from schemas.topics import Topic
 from services.messaging.clients import admin, consumer
+from services.messaging.topic_reader import watermarks_of
 from services.settings import Settings
 
 _LEADER_SECONDS = 30.0
@@ -131,11 +132,8 @@ def max_record_age(topic: Topic, settings: Settings) -> timedelta | None:
 
 def is_empty(topic: Topic, settings: Settings) -> bool:
     """Whether the topic has no records now."""
-    name = settings.name_of(topic)
     client = consumer(settings, "loyalty-admin")
     try:
-        partitions = client.list_topics(name, timeout=30).topics[name].partitions
-        ends = (client.get_watermark_offsets(TopicPartition(name, number), timeout=30) for number in partitions)
-        return all(low == high for low, high in ends)
+        return all(low == high for low, high in watermarks_of(client, settings.name_of(topic)).values())
     finally:
         client.close()

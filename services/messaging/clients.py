@@ -90,6 +90,16 @@ def consumer(settings: Settings, client_id: str, **overrides: Option) -> Consume
     )
 
 
+def bounded_consumer(settings: Settings, client_id: str, **overrides: Option) -> Consumer:
+    """A consumer for a bounded read: it reads partitions up to their present end, and asks for their offsets.
+
+    At the end of a partition the broker holds a fetch for ``fetch.wait.max.ms``, and all other requests to this broker
+    wait behind it. With the default of 500 ms, the end offsets of two topics with three partitions took 3 s.
+    """
+    options: dict[str, Option] = {"fetch.wait.max.ms": 20, **overrides}
+    return consumer(settings, client_id, **options)
+
+
 def admin(settings: Settings, client_id: str = "loyalty-admin") -> AdminClient:
     """A client for requests about topics, groups and offsets. It tolerates the loss of a broker."""
     return AdminClient(

@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
@@ -19,7 +20,7 @@ from services.messaging.publishing import (
     connected_producer,
     find_topic,
 )
-from services.messaging.record_position import RecordPosition
+from services.messaging.topic_reader import read_range
 from services.settings import Settings
 
 CLIENT_ID = "loyalty-dead-letters"
@@ -27,6 +28,16 @@ CLIENT_ID = "loyalty-dead-letters"
 
 class DeadLettersError(RuntimeError):
     """The dead letters cannot be read. The message says why."""
+
+
+class RecordPosition(NamedTuple):
+    """The partition and offset of a record in a known topic. Positions sort by partition, then by offset."""
+
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.partition}:{self.offset}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +133,11 @@ def read(settings: Settings, letter_filter: DeadLetterFilter = DeadLetterFilter(
     """
     topic = settings.name_of(topics.DEAD_LETTERS)
     diagnosis = clients.ConnectionDiagnosis()
-    consumer = clients.consumer(settings, CLIENT_ID, log_level=0, error_cb=diagnosis.on_error)
+    consumer = clients.bounded_consumer(settings, CLIENT_ID, log_level=0, error_cb=diagnosis.on_error)
     try:
         ends = _end_offsets(consumer, topic, settings, diagnosis)
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in ends])
-        selected = (letter for letter in map(_letter, _records_until(consumer, ends)) if letter in letter_filter)
+        records = read_range(consumer, topic, dict.fromkeys(ends, OFFSET_BEGINNING), ends)
+        selected = (letter for letter in map(_letter, records) if letter in letter_filter)
         yield from selected if letter_filter.positions else deduplicated(selected)
     except KafkaException as error:
         raise DeadLettersError(f"topic {topic}: {error.args[0].str()}") from error
@@ -188,27 +199,6 @@ def _end_offsets(
     answers = admin.list_offsets(partitions, request_timeout=BROKER_TIMEOUT)
     ends = {each.partition: listed_offset(answer) for each, answer in answers.items()}
     return {partition: end for partition, end in ends.items() if end > 0}
-
-
-def _records_until(consumer: Consumer, ends: dict[int, int]) -> Iterator[KafkaMessage]:
-    """The records before these end offsets."""
-    unfinished = set(ends)
-    while unfinished:
-        message = consumer.poll(BROKER_TIMEOUT)
-        if message is None:
-            raise DeadLettersError(f"the broker sent no record for {BROKER_TIMEOUT:.0f} s; try again")
-        error, partition, offset = message.error(), int(message.partition() or 0), int(message.offset() or 0)
-        if error is None:
-            if offset < ends[partition]:
-                yield message
-            # The last offset can belong to a transaction marker, which is never delivered. Then the end of the
-            # partition finishes it.
-            if offset >= ends[partition] - 1:
-                unfinished.discard(partition)
-        elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its only name
-            unfinished.discard(partition)
-        else:
-            raise KafkaException(error)
 
 
 def _letter(message: KafkaMessage) -> DeadLetter:

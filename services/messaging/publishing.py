@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol, Self
+from typing import Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import Message as KafkaMessage
@@ -27,16 +27,6 @@ _RECORDS_PER_POLL = 256
 
 class PublishError(RuntimeError):
     """Records did not reach the broker. The message names the broker or topic, and the reason."""
-
-
-class Record(Protocol):
-    """A record that can be published."""
-
-    @property
-    def key(self) -> bytes | None: ...
-
-    @property
-    def value(self) -> bytes | None: ...
 
 
 def connected_producer(settings: Settings, client_id: str, topics: Iterable[str]) -> Producer:
@@ -140,7 +130,7 @@ class Publisher:
 
 
 def publish(
-    records: Iterable[Record],
+    records: Iterable[tuple[bytes | None, bytes | None]],
     producer: Producer,
     topic: str,
     rate: float = 0,
@@ -149,6 +139,7 @@ def publish(
     """Publish all records in order. Returns their number after all are acknowledged.
 
     Args:
+        records: keys and values.
         rate: records per second; 0 for no limit.
         on_progress: called at intervals with the number of queued records.
 
@@ -158,8 +149,8 @@ def publish(
     number = 0
     every = min(1_000, int(rate) or 1) if rate else 1_000
     with Publisher(producer) as publisher:
-        for number, record in enumerate(records, start=1):
-            publisher.publish(topic, record.key, record.value)
+        for number, (key, value) in enumerate(records, start=1):
+            publisher.publish(topic, key, value)
             if rate:
                 _wait_until(started + number / rate, publisher)
             if on_progress and number % every == 0:

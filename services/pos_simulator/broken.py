@@ -1,4 +1,4 @@
-"""Broken messages of tills, and the error that a reader must find in each."""
+"""Broken messages of tills."""
 
 import random
 from collections.abc import Callable
@@ -17,14 +17,6 @@ UNKNOWN_SCHEMA_ID = 0x7FFF_FFFF
 """Registries count from 1 and do not reach this number."""
 
 
-class Fault(StrEnum):
-    """The error that a reader must find."""
-
-    UNDECODABLE = "undecodable"
-    UNKNOWN_SCHEMA_ID = "unknown schema id"
-    INVALID = "invalid"
-
-
 class Breakage(StrEnum):
     """A kind of broken message."""
 
@@ -39,16 +31,6 @@ class Breakage(StrEnum):
     PRIME_WITHOUT_CARD = "prime-without-card"
     DELIVERY_WITHOUT_ADDRESS = "delivery-without-address"
     DELIVERY_WITHOUT_CONTACT = "delivery-without-contact"
-
-    @property
-    def fault(self) -> Fault:
-        match self:
-            case Breakage.NOT_AVRO | Breakage.CUT_AVRO | Breakage.CUT_JSON:
-                return Fault.UNDECODABLE
-            case Breakage.UNKNOWN_SCHEMA:
-                return Fault.UNKNOWN_SCHEMA_ID
-            case _:
-                return Fault.INVALID
 
 
 class Broken(NamedTuple):

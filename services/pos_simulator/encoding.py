@@ -7,6 +7,7 @@ of ``services.messaging.avro.encoder``.
 
 import io
 from collections.abc import Callable
+from functools import cache
 from operator import itemgetter
 from typing import Any
 
@@ -61,7 +62,7 @@ def _part(field: Any) -> Part:
         return _lines(field["type"][1]["items"])
     if field["name"] == "DeliveryAddress":
         return _Shared(write).__call__
-    return _Recurring(write).__getitem__ if field["name"] in _RECURRING_SCALARS else write
+    return cache(write) if field["name"] in _RECURRING_SCALARS else write
 
 
 def _writer(schema: Any) -> Part:
@@ -75,28 +76,16 @@ def _writer(schema: Any) -> Part:
 
 def _lines(item_schema: Any) -> Part:
     line = _Shared(_writer(item_schema))
-    count = _Recurring(_writer("long"))
+    count = cache(_writer("long"))
 
     def write(items: list[LineItem] | None) -> bytes:
         if items is None:
             return _NULL
         if not items:
             return _NOT_NULL + _END_OF_BLOCKS
-        return b"".join([_NOT_NULL, count[len(items)], *map(line, items), _END_OF_BLOCKS])
+        return b"".join([_NOT_NULL, count(len(items)), *map(line, items), _END_OF_BLOCKS])
 
     return write
-
-
-class _Recurring(dict[Any, bytes]):
-    """The bytes of values. Each value is encoded once."""
-
-    def __init__(self, write: Part) -> None:
-        super().__init__()
-        self._write = write
-
-    def __missing__(self, value: Any) -> bytes:
-        encoded = self[value] = self._write(value)
-        return encoded
 
 
 class _Shared:

@@ -4,16 +4,17 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import Message as KafkaMessage
 
 from schemas import topics
-from schemas.topics import Topic
+from services.domain.formats import to_datetime
 from services.domain.programme import Programme, Programmes
 from services.messaging import clients, headers
 from services.messaging.avro import Record, UndecodableError, decoder, encoder
-from services.messaging.publishing import BROKER_TIMEOUT, DELIVERY_TIMEOUT, PublishError, find_topic
+from services.messaging.publishing import DELIVERY_TIMEOUT, PublishError, find_topic
 from services.messaging.schema_ids import SchemaIds, UnknownSchemaIdError, schema_ids
+from services.messaging.topic_reader import read_topic, watermarks_of
 from services.programmes.file import ProgrammeError, parse_programme
 from services.settings import Settings
 
@@ -66,7 +67,7 @@ def load_programmes(settings: Settings) -> Programmes:
 def published_versions(settings: Settings) -> list[Version]:
     """Returns the published versions in the order of their numbers. Raises the errors of ``load_programmes``."""
     ids = schema_ids(settings)
-    consumer = clients.consumer(settings, CLIENT_ID, log_level=0)
+    consumer = clients.bounded_consumer(settings, CLIENT_ID, log_level=0)
     try:
         topic = _topic_name(consumer, settings)
         found = {version.number: version for version in _read(consumer, topic, ids)}
@@ -91,15 +92,7 @@ def _topic_name(client: Consumer | Producer, settings: Settings) -> str:
 
 def _read(consumer: Consumer, topic: str, ids: SchemaIds) -> Iterator[Version]:
     decode = decoder(topics.LOYALTY_PROGRAMMES, ids)
-    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-    while True:
-        message = consumer.poll(BROKER_TIMEOUT)
-        if message is None:
-            raise PublishError(f"topic {topic}: the broker gave no record for {BROKER_TIMEOUT:.0f} s")
-        if error := message.error():
-            if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its only name
-                return
-            raise KafkaException(error)
+    for message in read_topic(consumer, topic):
         try:
             version = Version.of(decode(message.value() or b""))
         except (UndecodableError, UnknownSchemaIdError, ProgrammeError) as wrong:
@@ -163,14 +156,16 @@ def _commit(producer: Producer) -> None:
 
 
 def _next(file: str, rules: Programme, before: Sequence[Version], effective_time: int | None, notice: int) -> Version:
-    now = time.time_ns() // 1_000_000
+    now = _now()
     latest = before[-1].effective_time if before else 0
     if effective_time is None:
         # People read full seconds. Without a notice the version decides at once, also the very next invoice.
-        soon = -(-(now + notice + _PUBLICATION_TIME) // _SECOND) * _SECOND if notice else now
-        effective_time = max(soon, latest)
+        effective_time = max(_earliest(notice) if notice else now, latest)
     if effective_time < latest:
-        raise ProgrammeError(f"version {before[-1].number} takes effect later than that, so nothing was published")
+        raise ProgrammeError(
+            f"version {before[-1].number} takes effect at {_utc(latest)}, and the next version cannot take effect "
+            "before it. Nothing was published. Publish with that time or a later one."
+        )
     number = len(before) + 1
     return Version(number, effective_time, now, file, replace(rules, version=number, effective_time=effective_time))
 
@@ -213,24 +208,32 @@ def _flush(producer: Producer) -> None:
 
 def _refuse_too_soon(version: Version, append_time: int, notice: int) -> None:
     """Raises ProgrammeError if the notice is too short by the clock of the broker, which also times the events."""
-    short = append_time + notice - version.effective_time
-    if notice and short > 0:
+    if notice and version.effective_time < append_time + notice:
         raise ProgrammeError(
-            f"the version would take effect {short / _SECOND:.0f} s too soon: every process must know it "
-            f"{notice / _SECOND:.0f} s before (LOYALTY_PROGRAMME_NOTICE). Nothing was published."
+            f"{_utc(version.effective_time)} is too soon: every process must know a version {notice / _SECOND:.0f} s "
+            f"before it takes effect (LOYALTY_PROGRAMME_NOTICE). The earliest time is now {_utc(_earliest(notice))}. "
+            "Nothing was published. Publish with a later time, or without a time."
         )
+
+
+def _earliest(notice: int) -> int:
+    """The first full second at which a version can take effect that is published now."""
+    return -(-(_now() + notice + _PUBLICATION_TIME) // _SECOND) * _SECOND
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _utc(milliseconds: int) -> str:
+    return to_datetime(milliseconds).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _has_no_events(settings: Settings) -> bool:
     """Whether the topics have never had an invoice or a command. Then no process has decided by other rules."""
-    consumer = clients.consumer(settings, CLIENT_ID, log_level=0)
-
-    def ends(topic: Topic) -> Iterator[int]:
-        name = settings.name_of(topic)
-        for partition in find_topic(consumer, name).partitions:
-            yield consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=BROKER_TIMEOUT)[1]
-
+    consumer = clients.bounded_consumer(settings, CLIENT_ID, log_level=0)
     try:
-        return not any(end for topic in (topics.POS_INVOICES, topics.LOYALTY_COMMANDS) for end in ends(topic))
+        sources = (topics.POS_INVOICES, topics.LOYALTY_COMMANDS)
+        return not any(end for each in sources for _, end in watermarks_of(consumer, settings.name_of(each)).values())
     finally:
         consumer.close()

@@ -8,8 +8,6 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from rocksdict import (
@@ -41,49 +39,30 @@ _CHECKPOINT_HEADER = struct.Struct(">qqq")  # offset, caught-up time, count; the
 _CLOSE_DEADLINE_SECONDS = 5.0
 
 
-@dataclass(frozen=True)
-class RocksDbTuning:
-    """All tuning parameters of RocksDB. One object serves all partitions of a process.
-
-    Attributes:
-        write_buffer_bytes: memory that a partition fills before it writes a file. 32 MiB hold about 100,000 balances,
-            so a restore makes few small files and does not stall on level 0 (Kafka Streams' guide advises 32 to 64 MiB
-            for restores). A partition has up to two write buffers at a time.
-        block_cache_bytes: shared by all partitions. A block of 4 KiB holds about 20 balances. 64 MiB hold the customers
-            of a busy hour, and the operating system's page cache holds more.
-        bloom_bits_per_key: 10 bits give about 1 % false positives (RocksDB wiki): an unknown card reads no block.
-        level0_files_before_compaction: the default is 4. With 8, a restore rewrites half as much.
-        background_jobs: one flush and one compaction at a time leave the other cores to requests.
-        kept_log_files: RocksDB's own LOG files. The default of 1,000 fills a directory after many restarts.
-        open_files: limits the file handles of a partition. 1,000,000 balances have far fewer than 100 files.
-    """
-
-    write_buffer_bytes: int = 32 * 1024 * 1024
-    block_cache_bytes: int = 64 * 1024 * 1024
-    bloom_bits_per_key: int = 10
-    level0_files_before_compaction: int = 8
-    background_jobs: int = 2
-    kept_log_files: int = 2
-    open_files: int = 256
-
-    @cached_property
-    def _block_cache(self) -> Cache:
-        return Cache(self.block_cache_bytes)
-
-    def options(self) -> Options:
-        """The options for rocksdict, with values as bytes instead of pickled objects."""
-        tables = BlockBasedOptions()
-        tables.set_block_cache(self._block_cache)
-        tables.set_bloom_filter(self.bloom_bits_per_key, block_based=False)
-        options = Options(raw_mode=True)
-        options.set_block_based_table_factory(tables)
-        options.set_compression_type(DBCompressionType.lz4())
-        options.set_write_buffer_size(self.write_buffer_bytes)
-        options.set_level_zero_file_num_compaction_trigger(self.level0_files_before_compaction)
-        options.set_max_background_jobs(self.background_jobs)
-        options.set_keep_log_file_num(self.kept_log_files)
-        options.set_max_open_files(self.open_files)
-        return options
+def rocksdb_options() -> Options:
+    """The options of all partitions of a process, with values as bytes instead of pickled objects."""
+    tables = BlockBasedOptions()
+    # All partitions share this cache. A block of 4 KiB holds about 20 balances. 64 MiB hold the customers of a busy
+    # hour, and the operating system's page cache holds more.
+    tables.set_block_cache(Cache(64 * 2**20))
+    # 10 bits give about 1 % false positives (RocksDB wiki): an unknown card reads no block.
+    tables.set_bloom_filter(10, block_based=False)
+    options = Options(raw_mode=True)
+    options.set_block_based_table_factory(tables)
+    options.set_compression_type(DBCompressionType.lz4())
+    # The memory that a partition fills before it writes a file; it has up to two such buffers. 32 MiB hold about
+    # 100,000 balances, so a restore makes few small files and does not stall on level 0 (Kafka Streams' guide advises
+    # 32 to 64 MiB for restores).
+    options.set_write_buffer_size(32 * 2**20)
+    # The default is 4. With 8, a restore rewrites half as much.
+    options.set_level_zero_file_num_compaction_trigger(8)
+    # One flush and one compaction at a time leave the other cores to requests.
+    options.set_max_background_jobs(2)
+    # RocksDB's own LOG files. The default of 1,000 fills a directory after many restarts.
+    options.set_keep_log_file_num(2)
+    # The file handles of a partition. 1,000,000 balances have far fewer than 100 files.
+    options.set_max_open_files(256)
+    return options
 
 
 class RocksDbStorePartition(StorePartition):
@@ -93,12 +72,12 @@ class RocksDbStorePartition(StorePartition):
     writes together with their checkpoint, and the changelog contains them.
     """
 
-    def __init__(self, directory: Path, tuning: RocksDbTuning) -> None:
+    def __init__(self, directory: Path, options: Options) -> None:
         self._directory = directory
         self._closing = threading.Event()
         directory.mkdir(parents=True, exist_ok=True)
         with self._translate_errors():
-            self._db = Rdict(str(directory), tuning.options())
+            self._db = Rdict(str(directory), options)
             try:
                 self._checkpoint, self._count = _parse_checkpoint(self._db.get(_CHECKPOINT))
             except Exception:
@@ -255,13 +234,13 @@ class StateDirectory:
         """The partitions of a store that have data on disk."""
         return frozenset(int(each.name) for each in self.path.glob(f"{store}/*") if each.name.isdigit())
 
-    def open_rocksdb(self, tuning: RocksDbTuning) -> Opener:
+    def open_rocksdb(self, options: Options) -> Opener:
         """An opener of store partitions. It deletes damaged data before it raises StoreCorruptError."""
 
         def open_partition(store: str, partition: int) -> StorePartition:
             directory = self.path / store / str(partition)
             try:
-                return RocksDbStorePartition(directory, tuning)
+                return RocksDbStorePartition(directory, options)
             except StoreCorruptError:
                 shutil.rmtree(directory)
                 raise

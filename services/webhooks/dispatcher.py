@@ -14,9 +14,8 @@ from confluent_kafka import Message as KafkaMessage
 from schemas import topics
 from services.messaging import clients
 from services.messaging.avro import decoder
-from services.messaging.dead_letters import DeadLetterWriter
+from services.messaging.dead_letters import DeadLetterWriter, RecordPosition
 from services.messaging.log_reader import LogReader
-from services.messaging.record_position import RecordPosition
 from services.messaging.schema_ids import SchemaIds, UnknownSchemaIdError
 from services.settings import Settings
 from services.webhooks.delivery import UndeliveredError

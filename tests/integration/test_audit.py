@@ -18,7 +18,7 @@ from services.codecs.records import balance_record, entry_from_notification, not
 from services.domain.entries import Kind
 from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
 from services.ledger.database import writing_engine
-from services.ledger.tables import AccountRow, EntryRow
+from services.ledger.tables import ACCOUNT, ENTRY
 from services.messaging.avro import encoder
 from tests.support.builders import IDS, invoice
 from tests.support.kafka import publish, publish_commands, publish_invoices, records_of
@@ -101,8 +101,8 @@ def falsify(settings):
     """Delete a row of the ledger, add an entry without an event, and write a balance without purchases."""
     engine = writing_engine(settings.ledger_url)
     with engine.begin() as connection:
-        account = connection.scalar(select(AccountRow.id).where(AccountRow.card == A))
-        connection.execute(delete(EntryRow).where(EntryRow.account_id == account, EntryRow.sequence == 2))
+        account = connection.scalar(select(ACCOUNT.c.id).where(ACCOUNT.c.card == A))
+        connection.execute(delete(ENTRY).where(ENTRY.c.account_id == account, ENTRY.c.sequence == 2))
     last = max(
         (each for each in map(entry_of_b, records_of(settings, topics.LOYALTY)) if each), key=lambda e: e.sequence
     )
@@ -122,7 +122,7 @@ def falsify(settings):
     balance = balance_record(A, replace(last, sequence=9, total=1_000_000))
     publish(settings, topics.LOYALTY_BALANCES, [(A.encode(), encoder(topics.LOYALTY_BALANCES, IDS)(balance))])
     with engine.connect() as connection:
-        is_in = select(func.count()).select_from(EntryRow).where(EntryRow.event_id == forged.event_id)
+        is_in = select(func.count()).select_from(ENTRY).where(ENTRY.c.event_id == forged.event_id)
         while not connection.scalar(is_in):
             connection.rollback()
     engine.dispose()

@@ -21,15 +21,14 @@ from infra.local.ports import free_port
 from infra.local.stack import environment_of
 from schemas.topics import LOYALTY
 from services.domain.entries import Entry, Kind
-from services.ledger.queries import LedgerQueries
 from services.messaging.avro import encoder
 from services.pseudonyms import pseudonyms
 from services.settings import Settings
 from tests.support.builders import IDS, entry, notification
 from tests.support.kafka import publish
-from tests.support.ledger import bytes_of
+from tests.support.ledger import bytes_of, entries_in
+from tests.support.processes import DEADLINE_SECONDS, POLL_SECONDS
 
-DEADLINE_SECONDS = 240.0
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.usefixtures("topics_created")
@@ -58,6 +57,7 @@ class LedgerProcess:
         while not is_so():
             assert self._process.poll() is None, f"the ledger ended by itself:\n{self._log.read_text()}"
             assert time.monotonic() < deadline, f"not in time:\n{self._log.read_text()}"
+            time.sleep(POLL_SECONDS)
 
     def is_ready(self) -> bool:
         answer = self.get("/readyz")
@@ -108,14 +108,10 @@ def send(settings: Settings, *entries: tuple[str, Entry]) -> None:
 
 def stored(url: str) -> list[tuple[str | None, int, int]]:
     """Card, sequence number and points of every entry. Empty before the ledger exists."""
-    queries = LedgerQueries(url)
     try:
-        found = [(each.card, of.sequence, of.points) for each in queries.accounts() for of in queries.entries_of(each)]
+        return sorted(((card, entry.sequence, entry.points) for card, _, entry in entries_in(url)), key=str)
     except (RuntimeError, DBAPIError):
-        found = []
-    finally:
-        queries.close()
-    return sorted(found, key=str)
+        return []
 
 
 def expected(entries: list[tuple[str, Entry]]) -> list[tuple[str | None, int, int]]:
@@ -269,9 +265,7 @@ def test_an_erased_customer_is_removed_everywhere(
     process.wait_until(lambda: 4 == process.metric("loyalty_ledger_repeats_total "))
     assert 0 == process.terminate()
     assert expected([(None if of == card else of, each) for of, each in life]) == stored(database_url)  # type: ignore[misc]
-    queries = LedgerQueries(database_url)
-    found = [(account, list(queries.entries_of(account))) for account in queries.accounts()]
-    queries.close()
+    found = entries_in(database_url)
     assert card not in str(found)
     assert secret not in str(found)
     assert pseudonyms(settings.pseudonym_key_file).of(card) in str(found)

@@ -307,9 +307,10 @@ def newest_windows(settings):
 
 @pytest.mark.usefixtures("topics_created")
 def test_sales_by_minute_count_each_invoice_once(spark, settings):
-    """The last record of each window counts each invoice once. The sequence number only grows."""
+    """The last record of each window counts each invoice once and subtracts returns. The sequence number only grows."""
     first, second = invoices(1, 20), invoices(21, 10)
-    publish_invoices(settings, *(first + first[:5]))
+    positive_return = {**first[0], "InvoiceNumber": "back", "OriginalInvoiceNumber": first[0]["InvoiceNumber"]}
+    publish_invoices(settings, *(first + first[:5]), positive_return)
     run_to_the_end(spark, settings, SALES)
     delete_newest_commit(SALES.checkpoint(settings))
     publish_invoices(settings, *(second + first[:5]))
@@ -319,6 +320,7 @@ def test_sales_by_minute_count_each_invoice_once(spark, settings):
     amounts = {
         store: [Decimal(str(e["TotalAmount"])) for e in first + second if e["StoreID"] == store] for store, _ in windows
     }
+    amounts[positive_return["StoreID"]].append(-Decimal(str(positive_return["TotalAmount"])))
     for store, sold in amounts.items():
         of_store = [record for (name, _), record in windows.items() if name == store]
         assert len(sold) == sum(record["Count"] for record in of_store)

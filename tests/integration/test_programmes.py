@@ -78,7 +78,7 @@ def test_versions_apply_from_their_effective_time(in_use: Settings) -> None:
 def test_a_version_needs_notice(in_use: Settings) -> None:
     """An effective time that not every process would learn in time is refused, and nothing is published."""
     for soon in (now() - HOUR, now() + 50_000):
-        with pytest.raises(ProgrammeError, match=r"too soon: .* 60 s before"):
+        with pytest.raises(ProgrammeError, match=r"too soon: .* 60 s before .* earliest time is now \d{4}-\d\d-\d\dT"):
             publish_programme(file("0.05"), in_use, soon)
 
     assert [] == published_versions(in_use)
@@ -106,7 +106,7 @@ def test_versions_take_effect_in_order(in_use: Settings) -> None:
     when = now() + HOUR
     publish_programme(file("0.05"), in_use, when)
 
-    with pytest.raises(ProgrammeError, match="version 1 takes effect later than that, so nothing was published"):
+    with pytest.raises(ProgrammeError, match=r"version 1 takes effect at .* cannot take effect before"):
         publish_programme(file("0.06"), in_use, when - 1)
     publish_programme(file("0.07"), in_use, when)
 
@@ -140,7 +140,7 @@ def test_concurrent_publishers_never_share_a_version(in_use: Settings) -> None:
     lost = [outcome for outcome in outcomes if not outcome.isdecimal()]
     assert [str(number) for number in range(1, len(won) + 1)] == won
     assert won
-    assert all("another publisher" in outcome or "takes effect later" in outcome for outcome in lost), lost
+    assert all("another publisher" in outcome or "cannot take effect before" in outcome for outcome in lost), lost
     texts = {version.text for version in published_versions(in_use)}
     assert texts == {file(f"0.{number}") for number, outcome in enumerate(outcomes, start=1) if outcome.isdecimal()}
 
@@ -214,7 +214,8 @@ def test_the_command_prints_why_it_did_not_publish(in_use: Settings, loyalty: Co
 
     assert 1 == result.exit_code
     assert 1 == result.stderr.count("\n")
-    assert "too soon" in result.stderr
+    assert "2026-01-01T00:00:00Z is too soon" in result.stderr
+    assert "The earliest time is now 20" in result.stderr
     assert [] == published_versions(in_use)
 
 

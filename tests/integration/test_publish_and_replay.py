@@ -16,7 +16,6 @@ from schemas import topics
 from services.cli import app
 from services.messaging import clients, headers
 from services.messaging.publishing import PublishError, connected_producer, publish
-from services.pos_simulator.replay import Recorded, Written
 from services.pos_simulator.simulation import Options, Simulation
 from services.settings import Settings
 from tests.support.kafka import read_all
@@ -87,7 +86,7 @@ def test_a_missing_topic_is_reported_before_anything_is_sent(settings: Settings)
 def test_a_record_that_the_broker_refuses_is_an_error(settings: Settings) -> None:
     """A value above the size limit gives an error that names the topic."""
     topic = settings.name_of(topics.POS_INVOICES)
-    too_large = Recorded(None, bytes(2_000_000), Written.RAW)
+    too_large = (None, bytes(2_000_000))
 
     with pytest.raises(PublishError, match=topic):
         publish([too_large], connected_producer(settings, "test", [topic]), topic)
@@ -100,7 +99,8 @@ def test_the_rate_is_not_exceeded(settings: Settings) -> None:
     producer = connected_producer(settings, "test", [topic])
 
     started = time.monotonic()
-    number = publish(Simulation(Options(count=40)).messages(), producer, topic, 100, done.append)
+    records = ((message.key, message.value) for message in Simulation(Options(count=40)).messages())
+    number = publish(records, producer, topic, 100, done.append)
 
     assert time.monotonic() - started >= 0.39
     assert (40, 40) == (number, done[-1])

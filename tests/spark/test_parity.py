@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
 import schemas
-from pipelines.columns import avro, validation
+from pipelines.columns import avro, returns, validation
 from pipelines.queries.branches import BRANCHES
 from pipelines.sources.invoices import check_invoices
 from schemas import topics
+from services.domain.returns import InvoiceKind, kind_of
 from services.domain.validation import RULES, first_violation
 from services.messaging.avro import encoder
 from services.messaging.schema_ids import FolderSchemaIds
@@ -87,6 +88,30 @@ def test_flattening_is_the_same(spark):
     assert [repr(flatten(invoice)) for invoice in examples] == [
         repr([record.value.asDict() for record in found[offset]]) for offset in range(len(examples))
     ]
+
+
+def test_returns_are_the_same(spark):
+    """Spark and the domain agree on the kind of every valid invoice. Only a return subtracts from the sales."""
+    examples = generated(VALID_INVOICES, 150)
+    checked = check_invoices(as_records(spark, map(encoder(topics.POS_INVOICES, IDS), examples)), IDS)
+    invoice = F.col("invoice")
+    columns = returns.invoice_kind(invoice).alias("kind"), returns.net_amount(invoice).alias("amount")
+
+    found = [(row.kind, row.amount) for row in checked.orderBy("offset").select(*columns).collect()]
+
+    kinds = [
+        kind_of(
+            each["TotalAmount"],
+            each["OriginalInvoiceNumber"],
+            [item["TotalValue"] for item in each["InvoiceLineItems"] or []],
+        )
+        for each in examples
+    ]
+    totals = [each["TotalAmount"] for each in examples]
+    assert [
+        (kind, -abs(total) if kind == InvoiceKind.RETURN else total) for kind, total in zip(kinds, totals, strict=True)
+    ] == found
+    assert {*InvoiceKind} == {*kinds}
 
 
 def test_json_and_avro_are_read_alike(spark):

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterable
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Message, Producer, TopicPartition
@@ -20,9 +21,15 @@ KAFKA_TIMEOUT_SECONDS = 120.0
 """The longest time for one answer of a broker on a busy machine."""
 
 
+@lru_cache(maxsize=1)
+def producer_of(settings: Settings) -> Producer:
+    """The producer of the present test. A new idempotent producer waits half a second before its first record."""
+    return clients.producer(settings, "test")
+
+
 def publish(settings: Settings, topic: Topic, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
     """Publish keys and values, and wait until the broker has stored them."""
-    client = clients.producer(settings, "test")
+    client = producer_of(settings)
     for key, value in records:
         client.produce(settings.name_of(topic), key=key, value=value)
         client.poll(0)
@@ -43,7 +50,7 @@ def publish_commands(settings: Settings, *commands: tuple[str, Command]) -> None
 
 def read_all(settings: Settings, topic: Topic) -> list[Message]:
     """All records up to the current end of the topic, ordered by partition and offset."""
-    client = clients.consumer(settings, "test")
+    client = clients.bounded_consumer(settings, "test")
     name = settings.name_of(topic)
     try:
         partitions = [
@@ -107,7 +114,7 @@ class BalanceWriter:
 
     def __init__(self, settings: Settings) -> None:
         self._topic = settings.name_of(LOYALTY_BALANCES)
-        self._producer: Producer = clients.producer(settings, "test-changelog")
+        self._producer = producer_of(settings)
         self._encode = encoder(LOYALTY_BALANCES, schema_ids(settings))
 
     def balance(self, card: str, points: str, sequence: int, updated: int = 1_700_000_000_000) -> None:

@@ -7,10 +7,10 @@ from sqlalchemy import Engine, select
 
 from services.domain.entries import Entry
 from services.ledger.appender import Appended, Appender, Batch
-from services.ledger.database import migrate, writing_engine
+from services.ledger.database import migrate, reading_engine, writing_engine
 from services.ledger.positions import Span, Watermarks
-from services.ledger.records import CardEntry
-from services.ledger.tables import AccountRow, EntryRow, GapRow
+from services.ledger.records import CardEntry, stored_entry
+from services.ledger.tables import ACCOUNT, ENTRY, GAP
 from services.pseudonyms import Pseudonyms
 
 PSEUDONYMS = Pseudonyms(b"k" * 32)
@@ -41,13 +41,11 @@ class Ledger:
 
     def gaps(self) -> list[tuple[int, int]]:
         with self.engine.connect() as connection:
-            return sorted(
-                (row.first_sequence, row.last_sequence) for row in connection.execute(select(GapRow.__table__))
-            )
+            return sorted((row.first_sequence, row.last_sequence) for row in connection.execute(select(GAP)))
 
     def cards(self) -> list[str | None]:
         with self.engine.connect() as connection:
-            return list(connection.scalars(select(AccountRow.card).order_by(AccountRow.id)))
+            return list(connection.scalars(select(ACCOUNT.c.card).order_by(ACCOUNT.c.id)))
 
     def close(self) -> None:
         self.engine.dispose()
@@ -55,10 +53,22 @@ class Ledger:
 
 def stored(engine: Engine) -> list[tuple[str, int, int, int]]:
     """Pseudonym, OpenedTime, sequence number and points of every entry."""
-    columns = (AccountRow.pseudonym, AccountRow.opened_time, EntryRow.sequence, EntryRow.points)
-    statement = select(*columns).join(EntryRow, EntryRow.account_id == AccountRow.id).order_by(*columns[:3])
+    columns = (ACCOUNT.c.pseudonym, ACCOUNT.c.opened_time, ENTRY.c.sequence, ENTRY.c.points)
+    statement = select(*columns).join(ENTRY, ENTRY.c.account_id == ACCOUNT.c.id).order_by(*columns[:3])
     with engine.connect() as connection:
         return [(row[0], row[1], row[2], row[3]) for row in connection.execute(statement)]
+
+
+def entries_in(url: str) -> list[tuple[str | None, str, Entry]]:
+    """The card, the pseudonym and the entry of each row. Raises the errors of the database."""
+    engine = reading_engine(url)
+    try:
+        statement = select(ACCOUNT.c.card, ACCOUNT.c.pseudonym, ACCOUNT.c.opened_time, *ENTRY.c).join(ENTRY)
+        with engine.connect() as connection:
+            rows = connection.execute(statement).mappings().all()
+    finally:
+        engine.dispose()
+    return [(row["card"], row["pseudonym"], stored_entry(row, row["opened_time"])) for row in rows]
 
 
 def expected(entries: Iterable[tuple[str, Entry]]) -> list[tuple[str, int, int, int]]:
@@ -69,7 +79,7 @@ def expected(entries: Iterable[tuple[str, Entry]]) -> list[tuple[str, int, int, 
 def texts(engine: Engine) -> str:
     """All values of accounts and entries, as text."""
     with engine.connect() as connection:
-        tables = (AccountRow.__table__, EntryRow.__table__)
+        tables = (ACCOUNT, ENTRY)
         return "\n".join(str(tuple(row)) for table in tables for row in connection.execute(select(table)))
 
 

@@ -3,7 +3,7 @@
 from decimal import Decimal
 from typing import Any
 
-from infra.demo.oracle import COPIED_OF_ADDRESS, HADOOP_OF_INVOICE, ITEM
+from infra.demo.oracle import COPIED_OF_ADDRESS, HADOOP_OF_INVOICE, ITEM, line_kind
 from services.domain.formats import to_hundredths
 from services.domain.invoice import HOME_DELIVERY, PRIME, PosInvoice
 from services.domain.programme import LOYALTY_FACTOR
@@ -33,6 +33,11 @@ def flatten(invoice: PosInvoice) -> list[dict[str, Any]]:
     address = invoice.get("DeliveryAddress") or {}
     address_values = {field: address.get(field) for field in COPIED_OF_ADDRESS}
     return [
-        {**invoice_values, **address_values, **{field: item.get(field) for field in ITEM}}
+        {
+            **invoice_values,
+            **address_values,
+            **{field: item.get(field) for field in ITEM},
+            "LineKind": line_kind(invoice, item),
+        }
         for item in invoice.get("InvoiceLineItems") or []
     ]

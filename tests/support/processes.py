@@ -20,7 +20,7 @@ from infra.local.java import find_java_home
 from infra.local.ports import HOST, free_port
 from infra.local.stack import environment_of
 from services.ledger.database import reading_engine
-from services.ledger.tables import EntryRow
+from services.ledger.tables import ENTRY
 from services.programmes.topic import load_programmes
 from services.pseudonyms import pseudonyms
 from services.settings import Settings
@@ -230,7 +230,7 @@ def running_ledger(settings: Settings, entries: int, log: Path) -> Iterator[None
 def _entry_count(engine: Engine) -> int:
     try:
         with engine.connect() as connection:
-            return int(connection.scalar(select(func.count()).select_from(EntryRow)) or 0)
+            return int(connection.scalar(select(func.count()).select_from(ENTRY)) or 0)
     except OperationalError:  # the ledger has not created its tables yet
         return 0
 

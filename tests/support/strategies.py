@@ -42,6 +42,7 @@ ANY_INVOICES = st.fixed_dictionaries(
         "DeliveryType": st.sampled_from([None, "HOME-DELIVERY", "home-delivery", "TAKEAWAY"]),
         "DeliveryAddress": st.none() | ADDRESSES,
         "InvoiceLineItems": st.none() | st.lists(ITEMS, max_size=3),
+        "OriginalInvoiceNumber": st.sampled_from([None, "", " \t", "51402977", "51402977"]),
     }
 )
 """Every field can be missing, blank or extreme."""
@@ -57,7 +58,8 @@ VALID_INVOICES = st.builds(
         "CustomerCardNo": card,
         "DeliveryAddress": {**address, "AddressLine": "1 High Street", "ContactNumber": contact},
         "InvoiceLineItems": [
-            {**item, "ItemPrice": amount, "TotalValue": amount} for item in invoice["InvoiceLineItems"] or []
+            {**item, "ItemPrice": amount, "TotalValue": -amount if number % 2 else amount}
+            for number, item in enumerate(invoice["InvoiceLineItems"] or [])
         ],
     },
     ANY_INVOICES,
@@ -68,7 +70,7 @@ VALID_INVOICES = st.builds(
     ADDRESSES,
     NUMBERS,
 )
-"""Every field that validation requires is present."""
+"""Every field that validation requires is present. Lines have both signs, so some invoices are exchanges."""
 
 FLAWS = [
     *({name: blank} for name in ("InvoiceNumber", "StoreID", "CustomerCardNo") for blank in (None, "", " \t")),

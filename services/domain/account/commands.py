@@ -1,14 +1,24 @@
 """Commands in an account. Each command leads to one entry, and to one decision if a caller waits for it."""
 
 import hashlib
+from collections.abc import Sequence
 
 from services.domain.account.lots import Terms, adjusted_terms, notice_time, soonest_first, take_spendable
-from services.domain.account.model import LARGEST_TOTAL, ErasureMarker, ForgottenCommand, Reservation
+from services.domain.account.model import (
+    LARGEST_RETURNED_TOTAL,
+    LARGEST_TOTAL,
+    ErasureMarker,
+    ForgottenCommand,
+    Reservation,
+)
 from services.domain.account.posting import Posting
 from services.domain.entries import Credit, Kind, Refusal
 from services.domain.events import Adjust, Capture, Command, Erase, Receive, Reserve, SentLot, Transfer, Void
 from services.domain.formats import LAST_TIME
-from services.domain.validation import LONGEST_TEXT
+from services.domain.validation import LONGEST_TEXT, MOST_LINE_ITEMS
+
+_BACK = "/back"
+"""The end of the id of a command that sends the points of a transfer back."""
 
 
 def reserve(posting: Posting, event: Reserve) -> None:
@@ -69,14 +79,22 @@ def transfer(posting: Posting, event: Transfer, card: str) -> None:
         refuse(posting, event, Refusal.INSUFFICIENT_POINTS)
         return
     taken = take_spendable(account.lots, event.points)
-    sent = tuple(SentLot(taken[terms], terms.expires_time) for terms in soonest_first(taken))
-    credit = Credit(_credit_id(event.command_id), event.counterparty, sent, event.reason, event.actor)
-    posting.outcome.credits.append(credit)
+    sent = [SentLot(taken[terms], terms.expires_time) for terms in soonest_first(taken)]
+    _credit(posting, event, sent, "/in", event.reason)
     posting.decide(event, posting.enter(Kind.SENT, -event.points, counterparty=event.counterparty))
 
 
 def receive(posting: Posting, event: Receive) -> None:
-    """Adds the points of a transfer. There is no decision, because no caller waits for one."""
+    """Adds the points of a transfer, or sends them back if the total would become too large.
+
+    Points that come back may lift a total far above the limit of other events, so they rarely go again. There is no
+    decision, because no caller waits for one.
+    """
+    limit = LARGEST_RETURNED_TOTAL if event.command_id.endswith(_BACK) else LARGEST_TOTAL
+    if posting.account.total + sum(lot.points for lot in event.lots) > limit:
+        _credit(posting, event, event.lots, _BACK, str(Refusal.TOO_MANY_POINTS))
+        posting.enter(Kind.REFUSED, reason=str(Refusal.TOO_MANY_POINTS), counterparty=event.counterparty)
+        return
     received: dict[Terms, int] = {}
     for lot in event.lots:
         # A later time would not fit into a timer.
@@ -92,11 +110,16 @@ def receive(posting: Posting, event: Receive) -> None:
     )
 
 
-def _credit_id(command_id: str) -> str:
-    """Returns the id of the credit of a transfer. It must not be longer than a command id may be."""
-    if len(command_id) + len("/in") > LONGEST_TEXT:
-        command_id = hashlib.sha256(command_id.encode()).hexdigest()
-    return f"{command_id}/in"
+def _credit(posting: Posting, event: Transfer | Receive, sent: Sequence[SentLot], suffix: str, reason: str) -> None:
+    """Sends points to the counterparty, with as many commands as a limited number of lots in each needs."""
+    for start in range(0, len(sent), MOST_LINE_ITEMS):
+        end = f"/{start}{suffix}" if start else suffix
+        # The id must not be longer than a command id may be.
+        is_short = len(event.command_id) + len(end) <= LONGEST_TEXT
+        command_id = event.command_id if is_short else hashlib.sha256(event.command_id.encode()).hexdigest()
+        lots = tuple(sent[start : start + MOST_LINE_ITEMS])
+        credit = Credit(f"{command_id}{end}", event.counterparty, lots, reason, event.actor)
+        posting.outcome.credits.append(credit)
 
 
 def erase(posting: Posting, event: Erase) -> None:

@@ -13,7 +13,10 @@ EVENT_MEMORY = 10 * DAY
 """An account remembers each event for at least this long. The query that feeds it drops duplicates of 9 days."""
 
 LARGEST_TOTAL = 10**17
-"""Hundredths. Purchases and adjustments do not lift a total above it. Ten times as many fit into the records."""
+"""Hundredths. Purchases, adjustments and transfers do not lift a total above it."""
+
+LARGEST_RETURNED_TOTAL = 9 * LARGEST_TOTAL
+"""Hundredths. Points of a refused transfer that come back do not lift a total above it. More do not fit the records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,9 @@ class PastPurchase(NamedTuple):
         tier: the tier of the customer at the time of the purchase.
         created_time: 0 if that version has no campaigns.
         store_id: empty if that version has no campaigns.
-        lines: one line for each item code that a campaign names, with the value that is not returned yet.
+        lines: release 0.1 kept only the items that a campaign names. Later purchases have ``items`` instead.
+        items: for each item code the value that is not returned yet; None if the till sent no lines, and in purchases
+            of release 0.1.
     """
 
     append_time: int
@@ -49,6 +54,23 @@ class PastPurchase(NamedTuple):
     created_time: int = 0
     store_id: str = ""
     lines: tuple[Line, ...] = ()
+    items: dict[str, Decimal] | None = None
+
+
+class PastReturn(NamedTuple):
+    """A return that the account has read. Release 0.1 kept returns as purchases of 0.
+
+    Attributes:
+        original: the invoice for which the return waits; empty if the return is decided.
+        amount: the total amount as the till sent it; 0 if the return is decided.
+        items: for each item code the returned value, without signs; None if the till sent no lines.
+    """
+
+    append_time: int
+    programme_version: int
+    original: str = ""
+    amount: Decimal = Decimal(0)
+    items: dict[str, Decimal] | None = None
 
 
 class PastCommand(NamedTuple):
@@ -71,6 +93,7 @@ class Account:
         lots: spendable and pending points, without reserved points.
         reservations: by redemption id.
         purchases: by invoice number, oldest first, as long as they can be returned or their events are remembered.
+        returns: by invoice number, as ``purchases``. An exchange is in both.
         commands: by command id, oldest first, as long as their events are remembered.
         tier: empty without a tier. It follows from the points of the previous period, or of this one if they are more.
         period_start, period_end: the current tier period; 0 without one.
@@ -89,6 +112,7 @@ class Account:
     period_start: int = 0
     period_end: int = 0
     earned_in_period: int = 0
+    returns: dict[str, PastReturn] = field(default_factory=dict)
 
     @property
     def available(self) -> int:
@@ -129,6 +153,7 @@ class Account:
             self.period_start,
             self.period_end,
             self.earned_in_period,
+            self.returns.copy(),
         )
 
 

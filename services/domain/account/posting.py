@@ -35,11 +35,11 @@ class Posting:
         account.sequence += 1
         account.updated_time = max(account.updated_time, self.time)
         if isinstance(event, Purchase):
-            details |= {
+            details = {
                 "event_id": event.invoice_number,
                 "invoice_number": event.invoice_number,
                 "total_amount": event.total_amount,
-            }
+            } | details
         elif event is not None:
             details = {"event_id": event.command_id, "reason": event.reason, "actor": event.actor} | details
         available, pending, reserved = account.available, account.pending, account.reserved

@@ -12,6 +12,7 @@ from services.domain.account.posting import Posting
 from services.domain.account.timers import apply_due_changes, apply_next_change
 from services.domain.events import Adjust, Capture, Erase, Event, Purchase, Receive, Reserve, Transfer, Void
 from services.domain.programme import Programme, Programmes
+from services.domain.returns import InvoiceKind
 
 # In one millisecond, events that add points come before events that take points. A return has rank 1.
 _RANKS: dict[type, int] = {Purchase: 0, Receive: 2, Adjust: 3, Reserve: 4, Capture: 5, Void: 6, Transfer: 7, Erase: 8}
@@ -85,7 +86,7 @@ def _in_order(events: Iterable[Event]) -> list[Event]:
     """Sorts events by append time and rank."""
     first: dict[tuple[int, int, str], Event] = {}
     for event in events:
-        rank = 1 if isinstance(event, Purchase) and event.is_return else _RANKS[type(event)]
+        rank = 1 if isinstance(event, Purchase) and event.invoice_kind is InvoiceKind.RETURN else _RANKS[type(event)]
         order = (event.append_time, rank, event.event_id)
         # If two events have the same id and millisecond, the same one always counts.
         if order not in first or repr(event) < repr(first[order]):

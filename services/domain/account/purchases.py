@@ -1,44 +1,57 @@
 """Purchases and returns in an account. Points are hundredths; amounts are in units of money."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 
 from services.domain.account.lots import earned_terms
-from services.domain.account.model import EVENT_MEMORY, LARGEST_TOTAL, Account, PastPurchase
+from services.domain.account.model import EVENT_MEMORY, LARGEST_TOTAL, Account, PastPurchase, PastReturn
 from services.domain.account.posting import Posting
 from services.domain.accrual import accrual, base_points, earnings
-from services.domain.entries import Kind
-from services.domain.events import Line, Purchase
+from services.domain.entries import Kind, ReturnReason
+from services.domain.events import Line, Purchase, halves
 from services.domain.local_time import period_of
 from services.domain.programme import Programme, Programmes, SpentReturns
+from services.domain.returns import InvoiceKind
+
+MOST_WAITING = 1_000
+"""The largest number of returns of one account that wait for their purchases. Further ones take nothing."""
 
 _ZERO = Decimal(0)
 
 
 def counts(purchase: Purchase, account: Account | None, programmes: Programmes) -> bool:
-    """Whether a purchase changes the account: the customer type is eligible, or it returns a remembered purchase."""
+    """Whether an invoice changes the account: the customer type is eligible, or a member returns something."""
     if programmes.at(purchase.append_time).is_eligible(purchase.customer_type):
         return True
-    bought = account.purchases.get(purchase.original_invoice_number or "") if account else None
-    return bought is not None and _is_returnable(bought, purchase.append_time, programmes)
+    is_sale = purchase.invoice_kind is InvoiceKind.SALE
+    return account is not None and not is_sale and purchase.original_invoice_number is not None
 
 
 def purchase(posting: Posting, event: Purchase) -> None:
-    """Adds the points of a purchase, or takes back the points of a return."""
-    if event.is_return:
-        _return(posting, event)
-    else:
-        _earn(posting, event)
+    """Adds the points of a purchase, takes back the points of a return, or both for an exchange.
+
+    The half that adds points comes first, as it does for two events of one millisecond.
+    """
+    sold, returned = halves(event)
+    if sold and posting.programme.is_eligible(sold.customer_type):
+        posting.event = sold
+        _earn(posting, sold)
+    if returned:
+        posting.event = returned
+        _return(posting, returned)
+    _settle(posting, event.invoice_number)
 
 
 def forget(account: Account, now: int, programmes: Programmes) -> None:
-    """Removes purchases and commands that the account does not have to remember any more."""
+    """Removes purchases, returns and commands that the account does not have to remember any more."""
     # The oldest are first, so the loops look at few that remain.
-    while account.purchases:
-        number = next(iter(account.purchases))
-        if remembers(account, number, now, programmes):
-            break
-        del account.purchases[number]
+    invoices: dict[str, PastPurchase] | dict[str, PastReturn]
+    for invoices in (account.purchases, account.returns):
+        while invoices:
+            number = next(iter(invoices))
+            if _is_remembered(invoices[number], now, programmes):
+                break
+            del invoices[number]
     while account.commands:
         command_id, decided = next(iter(account.commands.items()))
         if decided.append_time + EVENT_MEMORY >= now:
@@ -48,11 +61,13 @@ def forget(account: Account, now: int, programmes: Programmes) -> None:
 
 def remembers(account: Account, invoice_number: str, now: int, programmes: Programmes) -> bool:
     """Whether the account still knows the invoice at that time. ``forget`` may remove it later."""
-    bought = account.purchases.get(invoice_number)
-    if bought is None:
-        return False
-    window = programmes.version(bought.programme_version).return_window
-    return now <= bought.append_time + max(window, EVENT_MEMORY)
+    past = account.purchases.get(invoice_number) or account.returns.get(invoice_number)
+    return past is not None and _is_remembered(past, now, programmes)
+
+
+def _is_remembered(past: PastPurchase | PastReturn, now: int, programmes: Programmes) -> bool:
+    window = programmes.version(past.programme_version).return_window
+    return now <= past.append_time + max(window, EVENT_MEMORY)
 
 
 def _is_returnable(bought: PastPurchase, now: int, programmes: Programmes) -> bool:
@@ -72,11 +87,10 @@ def _earn(posting: Posting, event: Purchase) -> None:
 
 
 def _past_purchase(purchase: Purchase, programme: Programme, tier: str, earned: int) -> PastPurchase:
-    if not programme.campaigns:
-        return PastPurchase(purchase.append_time, purchase.total_amount, earned, programme.version, tier)
-    created_time = purchase.append_time if purchase.created_time is None else purchase.created_time
-    items = frozenset[str]().union(*(campaign.items for campaign in programme.campaigns))
-    values = _values_by_item(line for line in purchase.lines if line.item_code in items)
+    created_time, store_id = 0, ""
+    if programme.campaigns:
+        created_time = purchase.append_time if purchase.created_time is None else purchase.created_time
+        store_id = purchase.store_id
     return PastPurchase(
         purchase.append_time,
         purchase.total_amount,
@@ -84,8 +98,8 @@ def _past_purchase(purchase: Purchase, programme: Programme, tier: str, earned: 
         programme.version,
         tier,
         created_time,
-        purchase.store_id,
-        tuple(Line(item, value) for item, value in values.items()),
+        store_id,
+        items=_values_by_item(purchase.lines) if purchase.lines else None,
     )
 
 
@@ -101,18 +115,46 @@ def _count_towards_tier(posting: Posting, points: int) -> None:
 
 
 def _return(posting: Posting, event: Purchase) -> None:
-    account = posting.account
-    taken = 0
-    original = account.purchases.get(event.original_invoice_number or "")
-    if event.original_invoice_number is None:
-        taken = _return_without_reference(posting, event)
-    elif original and _is_returnable(original, posting.time, posting.programmes):
-        programme = posting.programmes.version(original.programme_version)
-        left = _after_return(original, event, programme)
-        taken = _take_back(posting, event.original_invoice_number, original, left)
-    # The account remembers the return too, so that a duplicate of it does nothing.
-    account.purchases[event.invoice_number] = PastPurchase(event.append_time, _ZERO, 0, posting.programme.version)
+    account, original = posting.account, event.original_invoice_number
+    if original is not None:
+        items = _values_by_item(Line(line.item_code, abs(line.value)) for line in event.lines) if event.lines else None
+        returned = PastReturn(event.append_time, posting.programme.version, original, event.total_amount, items)
+        _return_of(posting, event.invoice_number, returned)
+        return
+    taken = _return_without_reference(posting, event)
+    account.returns[event.invoice_number] = PastReturn(event.append_time, posting.programme.version)
     posting.enter(Kind.RETURNED, -taken)
+
+
+def _return_of(posting: Posting, number: str, returned: PastReturn) -> None:
+    """Takes back the points of a return that names its original, refuses it, or lets it wait for its purchase.
+
+    The account remembers every return, so that a duplicate of it does nothing.
+    """
+    account, original = posting.account, returned.original
+    bought = account.purchases.get(original)
+    kind, taken, reason = Kind.RETURNED, 0, ""
+    # A return that has not been decided keeps its original, and waits.
+    account.returns[number] = PastReturn(returned.append_time, returned.programme_version)
+    if number == original or (not bought and original in account.returns):
+        kind, reason = Kind.REFUSED, str(ReturnReason.RETURN_OF_RETURN)
+    elif bought and not _is_returnable(bought, returned.append_time, posting.programmes):
+        reason = str(ReturnReason.WINDOW_OVER)
+    elif bought:
+        programme = posting.programmes.version(bought.programme_version)
+        taken = _take_back(posting, original, bought, _after_return(bought, returned, programme))
+    elif sum(bool(past.original) for past in account.returns.values()) < MOST_WAITING:
+        account.returns[number], reason = returned, str(ReturnReason.PURCHASE_UNKNOWN)
+    else:
+        reason = str(ReturnReason.TOO_MANY_WAIT)
+    posting.enter(kind, -taken, reason=reason, invoice_number=number, total_amount=returned.amount)
+
+
+def _settle(posting: Posting, original: str) -> None:
+    """Decides the returns that wait for this invoice, in the order in which they came."""
+    waiting = [(number, past) for number, past in posting.account.returns.items() if past.original == original]
+    for number, returned in waiting:
+        _return_of(posting, number, returned)
 
 
 def _return_without_reference(posting: Posting, event: Purchase) -> int:
@@ -146,18 +188,45 @@ def _take_back(posting: Posting, number: str, bought: PastPurchase, left: PastPu
     return posting.take_back(points, terms, into_debt=into_debt)
 
 
-def _after_return(bought: PastPurchase, returned: Purchase, programme: Programme) -> PastPurchase:
+def _after_return(bought: PastPurchase, returned: PastReturn, programme: Programme) -> PastPurchase:
     """Returns what is left of the purchase, with the points that the rest earns under the version of the purchase.
 
     It computes the points of the rest again. The rounded points of many small returns would add up to another sum.
+    An item is returned at most as often as it was bought: other lines of the return take nothing.
     """
-    amount = bought.amount - abs(returned.total_amount)
+    left = {line.item_code: line.value for line in bought.lines} if bought.items is None else bought.items
+    amount = bought.amount - _accepted_amount(bought, returned)
+    if returned.items:
+        rest = ((item, value - returned.items.get(item, _ZERO)) for item, value in left.items())
+        left = {item: value for item, value in rest if value > 0}
+    lines = _at_most(left, amount)
+    if bought.items is None:
+        bought = bought._replace(lines=lines)
+    else:
+        bought = bought._replace(items=left)
     if amount <= 0:
-        return bought._replace(amount=_ZERO, earned=0, lines=())
-    lines = _without(bought.lines, returned.lines) if returned.lines else _at_most(bought.lines, amount)
-    rest = Purchase(bought.append_time, "", amount, bought.store_id, created_time=bought.created_time, lines=lines)
-    earned = earnings(rest, programme, bought.tier).points
-    return bought._replace(amount=amount, earned=min(bought.earned, earned), lines=lines)
+        return bought._replace(amount=_ZERO, earned=0)
+    again = Purchase(bought.append_time, "", amount, bought.store_id, created_time=bought.created_time, lines=lines)
+    earned = earnings(again, programme, bought.tier).points
+    return bought._replace(amount=amount, earned=min(bought.earned, earned))
+
+
+def _accepted_amount(bought: PastPurchase, returned: PastReturn) -> Decimal:
+    """Returns the money of the return without items that are not in the purchase any more, if both know their items."""
+    amount = abs(returned.amount)
+    if bought.items is None or not returned.items:
+        return amount
+    excess = sum(
+        (
+            max(_ZERO, value - max(_ZERO, bought.items.get(item, _ZERO)))
+            for item, value in returned.items.items()
+            if item
+        ),
+        _ZERO,
+    )
+    if not excess:
+        return amount
+    return _ZERO if excess == sum(returned.items.values()) else max(_ZERO, amount - excess)
 
 
 def _after_return_of_unknown_items(bought: PastPurchase, amount: Decimal, programme: Programme) -> PastPurchase:
@@ -174,18 +243,12 @@ def _values_by_item(lines: Iterable[Line]) -> dict[str, Decimal]:
     return values
 
 
-def _without(lines: tuple[Line, ...], returned: Iterable[Line]) -> tuple[Line, ...]:
-    values = _values_by_item(Line(line.item_code, abs(line.value)) for line in returned)
-    rest = (Line(line.item_code, line.value - values.get(line.item_code, _ZERO)) for line in lines)
-    return tuple(line for line in rest if line.value > 0)
-
-
-def _at_most(lines: tuple[Line, ...], amount: Decimal) -> tuple[Line, ...]:
+def _at_most(items: Mapping[str, Decimal], amount: Decimal) -> tuple[Line, ...]:
     """Returns lines that are worth at most the amount. A return without line items does not say which are left."""
     rest = []
-    for line in lines:
-        value = min(line.value, amount)
+    for item, left in items.items():
+        value = min(left, amount)
         amount -= value
         if value > 0:
-            rest.append(Line(line.item_code, value))
+            rest.append(Line(item, value))
     return tuple(rest)

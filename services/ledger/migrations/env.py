@@ -2,11 +2,11 @@
 
 from alembic import context
 
-from services.ledger.tables import Base
+from services.ledger.tables import METADATA
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=Base.metadata,
+    target_metadata=METADATA,
     version_table="ledger_version",
     transactional_ddl=True,
 )

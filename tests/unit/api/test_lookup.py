@@ -13,7 +13,7 @@ from services.interactive_queries.group import GroupView, Member
 from services.state_stores.assignment import ChangelogPartition, Role
 from services.state_stores.contract import Checkpoint
 from services.state_stores.definition import VersionedValue
-from services.state_stores.rocksdb import RocksDbStorePartition, RocksDbTuning
+from services.state_stores.rocksdb import RocksDbStorePartition, rocksdb_options
 from tests.support.builders import balance, problem_type
 from tests.support.clusters import Callers, Group, damage
 
@@ -269,7 +269,7 @@ def test_a_damaged_block_on_disk_is_served_by_a_standby(tmp_path: Path) -> None:
     group = three()
     keys = [f"card{number:06d}".encode() for number in range(3_000)]
     values = {key: VersionedValue(1, 7, 0, b'{"padding":"%s"}' % (key * 25)).pack() for key in keys}
-    storage = RocksDbStorePartition(tmp_path / "1", RocksDbTuning())
+    storage = RocksDbStorePartition(tmp_path / "1", rocksdb_options())
     storage.apply(values, Checkpoint("test", 7, 1))
     storage._db.flush()
     storage.close()
@@ -279,7 +279,7 @@ def test_a_damaged_block_on_disk_is_served_by_a_standby(tmp_path: Path) -> None:
     content[middle : middle + 64] = bytes(255 - byte for byte in content[middle : middle + 64])
     file.write_bytes(content)
     owner, standby = (group.instances[number].stores["customer-balances"].tasks[1] for number in (1, 2))
-    owner.store = RocksDbStorePartition(tmp_path / "1", RocksDbTuning())
+    owner.store = RocksDbStorePartition(tmp_path / "1", rocksdb_options())
     standby.store.apply(values, Checkpoint("test", 7, 1))
 
     async def steps(callers: Callers) -> None:

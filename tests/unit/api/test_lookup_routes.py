@@ -75,7 +75,7 @@ def test_an_unexpected_error_is_a_problem_and_is_counted(
     def fails(*_: object) -> None:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr("api.http.headers.freshness", fails)
+    monkeypatch.setattr("api.http.responses.etag_of", fails)
     answer = client.get(BALANCE)
 
     assert answer.status_code == 500

@@ -96,7 +96,12 @@ class Broker:
     def poll(self, timeout: float) -> Any:
         (partition,) = self.assigned
         append_time = self._records[partition.topic, partition.partition][partition.offset]
-        return SimpleNamespace(error=lambda: None, timestamp=lambda: (2, append_time))
+        return SimpleNamespace(
+            error=lambda: None,
+            partition=lambda: partition.partition,
+            offset=lambda: partition.offset,
+            timestamp=lambda: (2, append_time),
+        )
 
 
 def test_time_stops_at_the_first_unread_record() -> None:

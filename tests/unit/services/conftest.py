@@ -7,13 +7,13 @@ import pytest
 
 from services.state_stores.contract import StorePartition
 from services.state_stores.memory import MemoryStorePartition
-from services.state_stores.rocksdb import RocksDbStorePartition, RocksDbTuning
+from services.state_stores.rocksdb import RocksDbStorePartition, rocksdb_options
 
 
 @pytest.fixture(params=["memory", "rocksdb"])
 def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], StorePartition]:
     """Opens store partitions, each of its own, in either backend."""
-    tuning, directories = RocksDbTuning(), (tmp_path / str(number) for number in range(1_000_000))
+    tuning, directories = rocksdb_options(), (tmp_path / str(number) for number in range(1_000_000))
     if request.param == "memory":
         return MemoryStorePartition
     return lambda: RocksDbStorePartition(next(directories), tuning)

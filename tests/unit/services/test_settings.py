@@ -32,3 +32,32 @@ def test_a_setting_that_cannot_be_is_named(monkeypatch, name, value):
         read_settings()
 
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("LOYALTY_API_PROT", "Did you mean LOYALTY_API_PORT?"),
+        ("LOYALTY_FACTOR", "Did you mean LOYALTY_LOYALTY_FACTOR?"),
+        ("loyalty_kafka_bootstrap_server", "Did you mean LOYALTY_KAFKA_BOOTSTRAP_SERVERS?"),
+        ("LOYALTY_XYZZY", "`loyalty settings` lists all settings."),
+    ],
+)
+def test_an_unknown_variable_is_refused_with_the_nearest_setting(
+    monkeypatch: pytest.MonkeyPatch, name: str, hint: str
+) -> None:
+    """A misspelt variable would otherwise leave its setting at the default, and nobody would notice."""
+    monkeypatch.setenv(name, "7")
+
+    with pytest.raises(SettingsError) as error:
+        read_settings()
+
+    assert f"{name}: no such setting. {hint}" == str(error.value)
+
+
+def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compose passes variables that are not set as empty ones. That is no error, also for an unknown variable."""
+    monkeypatch.setenv("LOYALTY_API_PORT", "")
+    monkeypatch.setenv("LOYALTY_API_PROT", "")
+
+    assert 8080 == read_settings().api_port

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from services.audit.comparison import Coverage, compare
 from services.audit.facts import Facts, Source
 from services.codecs.records import balance_record
+from services.domain.account.model import PastPurchase
 from services.domain.entries import Kind
-from services.domain.events import Purchase, Transfer
+from services.domain.events import Line, Purchase, Transfer
 from services.domain.programme import DAY, Programme, Programmes
 from services.state_stores.catalogue import balance_body
 from tests.support.account_histories import CARD, HISTORIES, START, processed
@@ -82,6 +83,30 @@ def test_a_lost_event_is_found(history, data):
     facts.events = [event for event in facts.events if event.event_id != lost]
 
     assert any(lost in each.what for each in found(facts, history.programmes) if each.where is Source.EVENT)
+
+
+def test_what_release_0_1_did_not_keep_is_no_difference():
+    """Its accounts have no items and keep returns as purchases of 0. Its entries give no reason of a return."""
+    bought = Purchase(START, "I1", Decimal(100), lines=(Line("sofa", Decimal(100)),))
+    returned = Purchase(
+        START + 1, "I2", Decimal(-40), original_invoice_number="I1", lines=(Line("sofa", Decimal(-40)),)
+    )
+    unknown = Purchase(START + 2, "I3", Decimal(-40), original_invoice_number="I0")
+    facts = facts_of(processed([[bought], [returned], [unknown]], PROGRAMMES))
+    for entries in facts.recorded.values():
+        entries[:] = [replace(entry, reason="") for entry in entries]
+    state = facts.state
+    facts.state = replace(
+        state,
+        purchases={number: past._replace(items=None) for number, past in state.purchases.items()}
+        | {number: PastPurchase(past.append_time, Decimal(0), 0, 0) for number, past in state.returns.items()},
+        returns={},
+    )
+
+    soon = replace(EVERYTHING, now=START + DAY)
+    assert [] == found(facts, coverage=soon)
+    facts.state.purchases["I1"] = facts.state.purchases["I1"]._replace(earned=1)
+    assert [Source.STATE] == [each.where for each in found(facts, coverage=soon)]
 
 
 def test_a_doubled_entry_is_found():

@@ -5,14 +5,18 @@ from decimal import Decimal
 
 import pytest
 
+from schemas.topics import LOYALTY_COMMANDS
+from services.codecs.events import command_record
 from services.domain.account.lots import Terms
-from services.domain.account.model import LARGEST_TOTAL, Account
+from services.domain.account.model import LARGEST_RETURNED_TOTAL, LARGEST_TOTAL, Account
 from services.domain.account.processor import process
+from services.domain.accrual import MOST_EARNED
 from services.domain.entries import Credit, Kind, Refusal
 from services.domain.events import Adjust, Capture, Erase, Purchase, Receive, Reserve, SentLot, Transfer, Void
 from services.domain.formats import LAST_TIME
 from services.domain.programme import DAY, MINUTE, Programme, Programmes, Tier
-from services.domain.validation import LONGEST_TEXT
+from services.domain.validation import LONGEST_REASON, LONGEST_TEXT, MOST_LINE_ITEMS
+from services.messaging.avro import record_encoder
 
 BOUGHT = Purchase(1, "bought", Decimal(500))
 """Earns 10.00 points."""
@@ -243,3 +247,84 @@ def test_totals_fit_into_the_records():
     decisions = process(account, [adjust], Programmes(), "card").decisions
     assert [Refusal.TOO_MANY_POINTS] == [each.refusal for each in decisions]
     assert [1] == [entry.points for entry in process(account, [BOUGHT], Programmes(), "card").entries]
+
+
+def full(points=LARGEST_TOTAL):
+    return Account(1, lots={Terms(): points})
+
+
+def receive(command_id="T/in", points=2_00, counterparty="sender"):
+    return Receive(append_time=2, command_id=command_id, counterparty=counterparty, lots=(SentLot(points, 5 * DAY),))
+
+
+def test_points_that_do_not_fit_go_back_to_their_sender():
+    """Issue 14, number 9: a full account refuses a transfer. The sender gets the same lots, and the reason."""
+    outcome = process(full(LARGEST_TOTAL - 1_99), [receive()], Programmes(), "card")
+
+    (entry,) = outcome.entries
+    assert (Kind.REFUSED, "too-many-points", 0, LARGEST_TOTAL - 1_99, "sender") == (
+        *(entry.kind, entry.reason, entry.points, entry.total, entry.counterparty),
+    )
+    lots = (SentLot(2_00, 5 * DAY),)
+    assert [Credit("T/in/back", "sender", lots, "too-many-points", "")] == outcome.credits
+    assert (Kind.RECEIVED, 2_00) == last(process(full(LARGEST_TOTAL - 2_00), [receive()], Programmes(), "card"))[:2]
+
+
+def test_returned_points_are_accepted_above_the_limit():
+    """The sender may be full again by then. Only beyond nine times the limit the points go back once more."""
+    back = receive("T/in/back", counterparty="card")
+    accepted = process(full(), [back], Programmes(), "sender")
+    again = process(full(LARGEST_RETURNED_TOTAL), [back], Programmes(), "sender")
+
+    assert (LARGEST_TOTAL + 2_00, []) == (accepted.account.total, accepted.credits)
+    assert [("T/in/back/back", "card")] == [(each.command_id, each.to_card) for each in again.credits]
+    assert LARGEST_RETURNED_TOTAL == again.account.total
+
+
+def test_a_refused_transfer_conserves_points():
+    """Sender, receiver and sender again: the sum of both accounts stays, and the expiry times too."""
+    lots = {Terms(5 * DAY): 3_00, Terms(): 4_00}
+    sender = process(Account(1, lots=dict(lots)), [transfer(6_00)], Programmes(), "card")
+    refused = process(full(), [_received(each, "card") for each in sender.credits], Programmes(), "other")
+    back = process(sender.account, [_received(each, "other") for each in refused.credits], Programmes(), "card")
+
+    assert (lots, LARGEST_TOTAL) == (back.account.lots, refused.account.total)
+    assert [Kind.SENT, Kind.RECEIVED] == [entry.kind for entry in sender.entries + back.entries]
+    assert [] == back.credits
+
+
+def _received(credit, sender):
+    return Receive(
+        append_time=3, command_id=credit.command_id, reason=credit.reason, counterparty=sender, lots=credit.lots
+    )
+
+
+def test_a_transfer_of_many_lots_becomes_several_commands():
+    """Issue 14, number 9: a command with too many lots would become a dead letter, and the points would be lost."""
+    lots = {Terms(day * DAY): 1 for day in range(10, MOST_LINE_ITEMS + 12)}
+    command = Transfer(append_time=2, command_id="x" * 120, points=len(lots), counterparty="other")
+    sent = process(Account(1, lots=lots), [command], Programmes(), "card").credits
+
+    assert [MOST_LINE_ITEMS, 2] == [len(credit.lots) for credit in sent]
+    assert len(lots) == sum(lot.points for credit in sent for lot in credit.lots)
+    assert 2 == len({credit.command_id for credit in sent})
+    assert all(len(credit.command_id) <= LONGEST_TEXT for credit in sent)
+
+
+def test_the_largest_credit_fits_into_its_topic():
+    """Issue 14, number 9: the longest texts and the most lots give less than half a topic's limit."""
+    longest = "\N{GRINNING FACE}" * LONGEST_TEXT
+    reason = "\N{GRINNING FACE}" * LONGEST_REASON
+    lots = tuple(SentLot(MOST_EARNED - 1, LAST_TIME - number) for number in range(MOST_LINE_ITEMS))
+    encode = record_encoder("LoyaltyCommand", 1)
+    command = Receive(
+        append_time=1,
+        command_id=longest,
+        request_hash=longest,
+        reason=reason,
+        actor=longest,
+        counterparty=longest,
+        lots=lots,
+    )
+    record = command_record(longest, command) | {"Points": Decimal("9999999999.99"), "RedemptionID": longest}
+    assert len(encode(record)) < LOYALTY_COMMANDS.largest_batch / 2

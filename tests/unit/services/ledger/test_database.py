@@ -11,7 +11,7 @@ from sqlalchemy import Engine, insert, select, text
 from sqlalchemy.exc import DBAPIError
 
 from services.ledger.database import LedgerError, migrate, parse_url, reading_engine, writing_engine
-from services.ledger.tables import Base, PropertyRow
+from services.ledger.tables import METADATA, PROPERTY
 
 
 @pytest.fixture
@@ -27,17 +27,17 @@ def test_migrations_lead_to_the_tables(engine: Engine) -> None:
     migrate(engine)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "version_table": "ledger_version"})
-        assert [] == compare_metadata(context, Base.metadata)
+        assert [] == compare_metadata(context, METADATA)
 
 
 def test_migrating_again_changes_nothing(engine: Engine) -> None:
     """Each start migrates. Existing data stays."""
     migrate(engine)
     with engine.begin() as connection:
-        connection.execute(insert(PropertyRow).values(name="a", value="b"))
+        connection.execute(insert(PROPERTY).values(name="a", value="b"))
     migrate(engine)
     with engine.connect() as connection:
-        assert [("a", "b")] == [tuple(row) for row in connection.execute(select(PropertyRow.__table__))]
+        assert [("a", "b")] == [tuple(row) for row in connection.execute(select(PROPERTY))]
 
 
 def test_processes_may_migrate_at_once(database_url: str) -> None:
@@ -71,7 +71,7 @@ def test_readers_of_a_file_cannot_write(tmp_path: Path) -> None:
         connection.execute(text("SELECT 1"))
     migrate(engine)
     with pytest.raises(DBAPIError, match="readonly"), reader.connect() as connection:
-        connection.execute(insert(PropertyRow).values(name="a", value="b"))
+        connection.execute(insert(PROPERTY).values(name="a", value="b"))
     engine.dispose()
 
 

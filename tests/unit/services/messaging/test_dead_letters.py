@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from services.messaging.dead_letters import DeadLetter, deduplicated
-from services.messaging.record_position import RecordPosition
+from services.messaging.dead_letters import DeadLetter, RecordPosition, deduplicated
 
 LETTER = DeadLetter(RecordPosition(0, 4), 1, "pos-invoices", RecordPosition(1, 7), "StoreID is missing", b"STR1", b"{}")
 

@@ -13,7 +13,7 @@ from services.state_stores import catalogue
 from services.state_stores.changelog import Changelog
 from services.state_stores.contract import Checkpoint, StoreCorruptError
 from services.state_stores.definition import VersionedValue
-from services.state_stores.rocksdb import RocksDbStorePartition, RocksDbTuning
+from services.state_stores.rocksdb import RocksDbStorePartition, rocksdb_options
 from services.state_stores.store import NotServingError, StateStore
 
 KEYS = [f"card{number:06d}".encode() for number in range(5_000)]
@@ -22,7 +22,7 @@ CHANGELOG = Changelog("here", 3, timedelta(days=1))
 
 def damaged_store(directory: Path) -> RocksDbStorePartition:
     """An open store with one damaged block."""
-    store = RocksDbStorePartition(directory, RocksDbTuning())
+    store = RocksDbStorePartition(directory, rocksdb_options())
     body = bytes(range(256))  # it hardly compresses, so that the file has many blocks
     store.apply({key: VersionedValue(1, 7, 0, body + key).pack() for key in KEYS}, Checkpoint("here", 7, 2**42))
     store._db.flush()
@@ -32,7 +32,7 @@ def damaged_store(directory: Path) -> RocksDbStorePartition:
     middle = len(content) // 2
     content[middle : middle + 64] = bytes(255 - byte for byte in content[middle : middle + 64])
     file.write_bytes(content)
-    return RocksDbStorePartition(directory, RocksDbTuning())
+    return RocksDbStorePartition(directory, rocksdb_options())
 
 
 def damaged_keys(store: RocksDbStorePartition) -> list[bytes]:
@@ -83,7 +83,7 @@ def test_a_damaged_copy_stops_serving_and_is_rebuilt(tmp_path: Path) -> None:
     with pytest.raises(NotServingError):
         store.serving(0)
     assert not task.serving
-    rebuilt = store.open_task(0, CHANGELOG, (0, 7), lambda *_: RocksDbStorePartition(tmp_path / "0", RocksDbTuning()))
+    rebuilt = store.open_task(0, CHANGELOG, (0, 7), lambda *_: RocksDbStorePartition(tmp_path / "0", rocksdb_options()))
     assert (0, 0, False) == (rebuilt.store.count(), rebuilt.progress.position, rebuilt.serving)
     assert "block checksum mismatch" in str(rebuilt.progress.rebuilt_because)
     assert {0: 1} == store.rebuilds

@@ -17,16 +17,21 @@ from services.state_stores import catalogue
 from services.state_stores.changelog import Changelog
 from services.state_stores.contract import Checkpoint, StoreClosedError, StoreCorruptError, StoreError
 from services.state_stores.definition import FORMAT
-from services.state_stores.rocksdb import RocksDbStorePartition, RocksDbTuning, StateDirectory, StateDirectoryInUseError
+from services.state_stores.rocksdb import (
+    RocksDbStorePartition,
+    StateDirectory,
+    StateDirectoryInUseError,
+    rocksdb_options,
+)
 from services.state_stores.store import StateStore
 
 WRITE_FOR_EVER = """
 import sys
 from pathlib import Path
 from services.state_stores.contract import Checkpoint
-from services.state_stores.rocksdb import RocksDbStorePartition, RocksDbTuning
+from services.state_stores.rocksdb import RocksDbStorePartition, rocksdb_options
 
-store = RocksDbStorePartition(Path(sys.argv[1]), RocksDbTuning())
+store = RocksDbStorePartition(Path(sys.argv[1]), rocksdb_options())
 for number in range(1, 1_000_000_000):
     value = str(number).encode()
     store.apply({b"first": value, b"last": value, b"only %d" % number: b""}, Checkpoint("test", number, 0))
@@ -37,11 +42,11 @@ for number in range(1, 1_000_000_000):
 
 def test_a_store_keeps_its_data_after_a_restart(tmp_path: Path) -> None:
     """Values, count and checkpoint are equal after close and open."""
-    store = RocksDbStorePartition(tmp_path / "0", RocksDbTuning())
+    store = RocksDbStorePartition(tmp_path / "0", rocksdb_options())
     store.apply({b"a": b"1", b"b": b"2"}, Checkpoint("café", 2, 99))
     store.close()
 
-    again = RocksDbStorePartition(tmp_path / "0", RocksDbTuning())
+    again = RocksDbStorePartition(tmp_path / "0", rocksdb_options())
 
     assert again.checkpoint == Checkpoint("café", 2, 99)
     assert again.scan(b"", None, 9) == [(b"a", b"1"), (b"b", b"2")]
@@ -58,7 +63,7 @@ def test_a_crash_leaves_data_and_checkpoint_consistent(tmp_path: Path) -> None:
     assert writer.wait(60) == -signal.SIGKILL
     writer.stdout.close()
 
-    store = RocksDbStorePartition(tmp_path / "0", RocksDbTuning())
+    store = RocksDbStorePartition(tmp_path / "0", rocksdb_options())
     checkpoint = store.checkpoint
 
     assert checkpoint is not None
@@ -71,12 +76,12 @@ def test_a_crash_leaves_data_and_checkpoint_consistent(tmp_path: Path) -> None:
 
 def test_destroy_deletes_all_data(tmp_path: Path) -> None:
     """A store that is opened in the same directory is empty."""
-    store = RocksDbStorePartition(tmp_path / "0", RocksDbTuning())
+    store = RocksDbStorePartition(tmp_path / "0", rocksdb_options())
     store.apply({b"a": b"1"}, Checkpoint("test", 1, 0))
     store.destroy()
     assert not (tmp_path / "0").exists()
 
-    again = RocksDbStorePartition(tmp_path / "0", RocksDbTuning())
+    again = RocksDbStorePartition(tmp_path / "0", rocksdb_options())
 
     assert again.checkpoint is None
     assert again.count() == 0
@@ -86,7 +91,7 @@ def test_destroy_deletes_all_data(tmp_path: Path) -> None:
 def test_a_damaged_store_is_reported_and_deleted(tmp_path: Path) -> None:
     """The first open raises StoreCorruptError, and the next open returns an empty store."""
     state = StateDirectory(tmp_path)
-    open_partition = state.open_rocksdb(RocksDbTuning())
+    open_partition = state.open_rocksdb(rocksdb_options())
     store = open_partition("balances", 0)
     store.apply({b"a": b"1"}, Checkpoint("test", 1, 0))
     store.close()
@@ -104,8 +109,8 @@ def test_a_damaged_store_is_reported_and_deleted(tmp_path: Path) -> None:
 def test_a_store_with_a_damaged_checkpoint_block_is_created_anew(tmp_path: Path) -> None:
     """RocksDB opens, and the checkpoint cannot be read. The next open must not meet the lock of the first."""
     state = StateDirectory(tmp_path)
-    open_partition = state.open_rocksdb(RocksDbTuning())
-    store = RocksDbStorePartition(tmp_path / "balances" / "0", RocksDbTuning())
+    open_partition = state.open_rocksdb(rocksdb_options())
+    store = RocksDbStorePartition(tmp_path / "balances" / "0", rocksdb_options())
     store.apply({b"a": b"1"}, Checkpoint("test", 1, 0))
     store._db.flush()
     store.close()
@@ -126,11 +131,11 @@ def test_a_store_with_a_damaged_checkpoint_block_is_created_anew(tmp_path: Path)
 
 def test_a_second_open_is_refused_and_deletes_nothing(tmp_path: Path) -> None:
     """A partition that is already open raises StoreError, not StoreCorruptError, because its data are intact."""
-    store = RocksDbStorePartition(tmp_path / "0", RocksDbTuning())
+    store = RocksDbStorePartition(tmp_path / "0", rocksdb_options())
     store.apply({b"a": b"1"}, Checkpoint("test", 1, 0))
 
     with pytest.raises(StoreError) as raised:
-        RocksDbStorePartition(tmp_path / "0", RocksDbTuning())
+        RocksDbStorePartition(tmp_path / "0", rocksdb_options())
 
     assert not isinstance(raised.value, StoreCorruptError)
     assert store.get(b"a") == b"1"
@@ -140,7 +145,7 @@ def test_a_second_open_is_refused_and_deletes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("attempt", range(10))
 def test_a_read_during_a_close_raises(tmp_path: Path, attempt: int) -> None:
     """It raises StoreClosedError and no other error, and the close succeeds."""
-    store = RocksDbStorePartition(tmp_path / str(attempt), RocksDbTuning())
+    store = RocksDbStorePartition(tmp_path / str(attempt), rocksdb_options())
     store.apply({str(key).encode(): b"v" for key in range(500)}, Checkpoint("test", 1, 0))
     reading = threading.Barrier(4)
     met: list[Exception] = []
@@ -193,14 +198,14 @@ def test_a_store_of_an_older_format_is_rebuilt(tmp_path: Path) -> None:
     """Values had a header of 24 bytes in format 1. Such a store is deleted and not misread."""
     directory = StateDirectory(tmp_path)
     store = StateStore(catalogue.stores(FolderSchemaIds())[0])
-    old = RocksDbStorePartition(tmp_path / store.definition.name / "0", RocksDbTuning())
+    old = RocksDbStorePartition(tmp_path / store.definition.name / "0", rocksdb_options())
     now = time.time_ns() // 1_000_000
     entry = struct.pack(">qqq", 3, 5, now) + b'{"CustomerCardNo":"A"}'
     old.apply({b"A": entry}, Checkpoint("format 1 of topic x", 6, now))
     old.close()
 
     changelog = Changelog(f"format {FORMAT} of topic x", 3, timedelta(days=1))
-    task = store.open_task(0, changelog, (0, 9), directory.open_rocksdb(RocksDbTuning()))
+    task = store.open_task(0, changelog, (0, 9), directory.open_rocksdb(rocksdb_options()))
 
     assert (0, 0, None) == (task.store.count(), task.progress.position, task.progress.resumed_from)
     assert "format 1 of topic x" in str(task.progress.rebuilt_because)

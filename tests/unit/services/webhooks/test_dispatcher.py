@@ -15,9 +15,8 @@ from prometheus_client import CollectorRegistry
 from schemas import topics
 from services.domain.entries import Kind
 from services.messaging.avro import encoder
-from services.messaging.dead_letters import DeadLetterWriter
+from services.messaging.dead_letters import DeadLetterWriter, RecordPosition
 from services.messaging.log_reader import Batch
-from services.messaging.record_position import RecordPosition
 from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings
 from services.webhooks import dispatcher

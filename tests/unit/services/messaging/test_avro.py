@@ -95,6 +95,7 @@ BEFORE_THE_ACCOUNT = {
     },
     "Balance-1": {name: _BALANCE[name] for name in list(_BALANCE)[4:]},
     "PosInvoice-2": {"OriginalInvoiceNumber": None},
+    "HadoopRecord-1": {"LineKind": None},
 }
 
 

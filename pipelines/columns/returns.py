@@ -1,0 +1,40 @@
+"""The definition of services.domain.returns as Spark columns."""
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from services.domain.returns import InvoiceKind
+from services.domain.validation import BLANKS
+
+
+def invoice_kind(invoice: Column) -> Column:
+    """The kind of a valid invoice: sale, return or exchange."""
+    lines = invoice.getField("InvoiceLineItems")
+    mixed = F.exists(lines, lambda line: _value(line) < 0) & F.exists(lines, lambda line: _value(line) > 0)
+    named = F.when(mixed, F.lit(str(InvoiceKind.EXCHANGE))).otherwise(F.lit(str(InvoiceKind.RETURN)))
+    unnamed = F.when(invoice.getField("TotalAmount") < 0, F.lit(str(InvoiceKind.RETURN))).otherwise(
+        F.lit(str(InvoiceKind.SALE))
+    )
+    return F.when(names_original(invoice), named).otherwise(unnamed)
+
+
+def line_kind(invoice: Column, line: Column) -> Column:
+    """The kind of a line of the invoice: sale or return. In an exchange the sign of the line decides."""
+    of_invoice = invoice_kind(invoice)
+    of_sign = F.when(_value(line) < 0, F.lit(str(InvoiceKind.RETURN))).otherwise(F.lit(str(InvoiceKind.SALE)))
+    return F.when(of_invoice == str(InvoiceKind.EXCHANGE), of_sign).otherwise(of_invoice)
+
+
+def names_original(invoice: Column) -> Column:
+    """Whether the invoice names an original invoice."""
+    return F.coalesce(F.btrim(invoice.getField("OriginalInvoiceNumber"), F.lit(BLANKS)) != "", F.lit(False))
+
+
+def net_amount(invoice: Column) -> Column:
+    """The amount that the invoice adds to the sales of its store. A return subtracts, whatever sign the till sends."""
+    amount = invoice.getField("TotalAmount")
+    return F.when(invoice_kind(invoice) == str(InvoiceKind.RETURN), -F.abs(amount)).otherwise(amount)
+
+
+def _value(line: Column) -> Column:
+    return line.getField("TotalValue")

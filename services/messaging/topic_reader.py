@@ -1,0 +1,47 @@
+"""Reads the records that a topic has now, once."""
+
+from collections.abc import Iterator, Mapping
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from services.messaging.publishing import BROKER_TIMEOUT, find_topic
+
+
+def watermarks_of(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
+    """The first offset and the end offset of each partition. Raises PublishError if there is no such topic."""
+    partitions = [TopicPartition(topic, partition) for partition in find_topic(consumer, topic).partitions]
+    return {each.partition: consumer.get_watermark_offsets(each, timeout=BROKER_TIMEOUT) for each in partitions}
+
+
+def read_topic(consumer: Consumer, topic: str) -> Iterator[Message]:
+    """All records that the topic has now. Raises PublishError if there is no such topic, and KafkaException."""
+    spans = watermarks_of(consumer, topic)
+    starts, ends = ({partition: span[side] for partition, span in spans.items()} for side in (0, 1))
+    return read_range(consumer, topic, starts, ends)
+
+
+def read_range(consumer: Consumer, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[Message]:
+    """The records of partitions from a first offset to the one before an end offset.
+
+    The consumer reports the ends of partitions (``enable.partition.eof``). Raises KafkaException, also if the broker
+    sends no record for BROKER_TIMEOUT.
+    """
+    unfinished = {partition for partition, start in starts.items() if start < ends[partition]}
+    consumer.assign([TopicPartition(topic, partition, starts[partition]) for partition in unfinished])
+    while unfinished:
+        message = consumer.poll(BROKER_TIMEOUT)
+        if message is None:
+            reason = f"the broker sent no record for {BROKER_TIMEOUT:.0f} s; try again"
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, reason))  # noqa: SLF001 - its only name
+        error, partition, offset = message.error(), int(message.partition() or 0), int(message.offset() or 0)
+        if error is None:
+            if offset < ends[partition]:
+                yield message
+            # The last offset can belong to a transaction marker, which is never delivered. Then the end of the
+            # partition finishes it.
+            if offset >= ends[partition] - 1:
+                unfinished.discard(partition)
+        elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its only name
+            unfinished.discard(partition)
+        else:
+            raise KafkaException(error)

@@ -1,0 +1,58 @@
+"""Histories of purchases, returns and exchanges of one card, and their total, computed without the domain."""
+
+from collections import defaultdict
+from dataclasses import replace
+from decimal import ROUND_HALF_UP, Decimal
+
+from hypothesis import strategies as st
+
+from services.domain.events import Line, Purchase
+from services.domain.programme import DAY
+
+_TIMES = st.integers(1, 30 * DAY)
+_ITEMS = st.sampled_from(["milk", "bread", "gift-card"])
+_VALUES = st.integers(1, 40_00).map(lambda cents: Decimal(cents).scaleb(-2))
+_LINES = st.lists(st.builds(Line, _ITEMS, _VALUES), min_size=1, max_size=4)
+_NUMBERS = st.integers(0, 7).map("invoice-{}".format)
+
+
+def invoice(number: str, original: str | None, lines: list[Line], time: int) -> Purchase:
+    total = sum((line.value for line in lines), Decimal(0))
+    return Purchase(time, number, total, "here", original_invoice_number=original, lines=tuple(lines))
+
+
+def _negated(lines: list[Line]) -> list[Line]:
+    return [replace(line, value=-line.value) for line in lines]
+
+
+_PURCHASES = st.builds(lambda lines, time: (None, lines, time), _LINES, _TIMES)
+_RETURNS = st.builds(
+    lambda original, lines, time, negative: (original, _negated(lines) if negative else lines, time),
+    *(_NUMBERS, _LINES, _TIMES, st.booleans()),
+)
+_EXCHANGES = st.builds(
+    lambda original, back, lines, time: (original, _negated(back) + lines, time), _NUMBERS, _LINES, _LINES, _TIMES
+)
+RETURN_HISTORIES = st.lists(_PURCHASES | _PURCHASES | _RETURNS | _EXCHANGES, max_size=8).map(
+    lambda invoices: [invoice(f"invoice-{number}", *each) for number, each in enumerate(invoices)]
+)
+"""Each invoice has its own number. A return can name any number: a purchase, a return, an exchange, itself, nothing."""
+
+
+def expected_total(invoices: list[Purchase], factor: Decimal = Decimal("0.02")) -> int:
+    """Hundredths. An item is worth what was bought of it and not returned; each invoice rounds its rest once."""
+    bought: defaultdict[str, defaultdict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
+    returned: defaultdict[str, defaultdict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
+    for each in invoices:
+        original = each.original_invoice_number
+        signs = {line.value > 0 for line in each.lines}
+        for line in each.lines:
+            if original is None or (len(signs) == 2 and line.value > 0):
+                bought[each.invoice_number][line.item_code] += line.value
+            elif original != each.invoice_number:
+                returned[original][line.item_code] += abs(line.value)
+    rest = (
+        sum((max(Decimal(0), value - returned[number][item]) for item, value in items.items()), Decimal(0))
+        for number, items in bought.items()
+    )
+    return sum(int((amount * factor * 100).quantize(Decimal(1), ROUND_HALF_UP)) for amount in rest)

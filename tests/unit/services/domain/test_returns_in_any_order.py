@@ -1,0 +1,177 @@
+"""Returns and exchanges count once, in whatever order and batches they arrive."""
+
+import os
+from dataclasses import replace
+from decimal import Decimal
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.codecs.state import decode_account, encode_account
+from services.domain.account.processor import process
+from services.domain.account.purchases import MOST_WAITING
+from services.domain.entries import Kind, ReturnReason
+from services.domain.events import Line, Purchase, halves
+from services.domain.programme import DAY, Programme, Programmes
+from services.domain.recomputation import recompute
+from tests.support.return_histories import RETURN_HISTORIES, expected_total, invoice
+
+CARD = "card"
+HISTORIES = int(os.environ.get("TEST_HISTORIES", "300"))
+"""The number of random histories of each test. ``TEST_HISTORIES=10000`` is the long run."""
+
+many = settings(max_examples=HISTORIES, deadline=None)
+
+BOUGHT = invoice("bought", None, [Line("sofa", Decimal(100))], time=2)
+RETURNED = invoice("returned", "bought", [Line("sofa", Decimal(-100))], time=1)
+EXCHANGED = invoice("exchanged", "bought", [Line("sofa", Decimal(-100)), Line("bed", Decimal(150))], time=3)
+
+
+PROGRAMMES = Programmes()
+
+
+def played(batches, programmes=PROGRAMMES):
+    """The account and the entries after these batches. The account goes through the state store after each batch."""
+    account, entries = None, []
+    for batch in batches:
+        outcome = process(account, batch, programmes, CARD)
+        account = outcome.account and decode_account(encode_account(outcome.account))
+        entries += outcome.entries
+    return account, entries
+
+
+def facts(entries):
+    return [(entry.kind, entry.points, entry.invoice_number, entry.reason) for entry in entries]
+
+
+def test_a_return_that_is_read_before_its_purchase():
+    """Issue 17, row 1: a purchase for 100.00 and its return leave 0.00. The return waits, and its entries say so."""
+    for batches in ([[BOUGHT], [RETURNED]], [[RETURNED], [BOUGHT]], [[BOUGHT, RETURNED]]):
+        assert 0 == played(batches)[0].total
+
+    account, entries = played([[RETURNED], [BOUGHT]])
+    assert [
+        (Kind.RETURNED, 0, "returned", "purchase-unknown"),
+        (Kind.EARNED, 2_00, "bought", ""),
+        (Kind.RETURNED, -2_00, "returned", ""),
+    ] == facts(entries)
+    assert ["returned", "bought", "bought"] == [entry.event_id for entry in entries]
+    assert {""} == {past.original for past in account.returns.values()}
+
+
+def test_an_exchange_leaves_what_its_new_lines_earn():
+    """Issue 17, row 3: a purchase for 100.00 and its exchange, with lines of -100.00 and +150.00, leave 3.00."""
+    account, entries = played([[BOUGHT], [EXCHANGED]])
+
+    assert 3_00 == account.total
+    assert [(Kind.EARNED, 3_00), (Kind.RETURNED, -2_00)] == [(entry.kind, entry.points) for entry in entries[1:]]
+    assert [Decimal(150), Decimal(-100)] == [entry.total_amount for entry in entries[1:]]
+    assert 3_00 == played([[EXCHANGED], [BOUGHT]])[0].total
+
+
+def test_the_new_lines_of_an_exchange_can_be_returned():
+    back = invoice("back", "exchanged", [Line("bed", Decimal(-150))], time=4)
+
+    for batches in ([[BOUGHT], [EXCHANGED], [back]], [[back], [EXCHANGED], [BOUGHT]]):
+        assert 0 == played(batches)[0].total
+
+
+def test_a_partial_return_of_a_quantity():
+    """One of three chairs goes back, and then the other two."""
+    chairs = invoice("bought", None, [Line("chair", Decimal("29.97"))], time=1)
+    first = invoice("first", "bought", [Line("chair", Decimal("-9.99"))], time=2)
+    others = invoice("others", "bought", [Line("chair", Decimal("-19.98"))], time=3)
+
+    assert [40, 0] == [played([[chairs], batch])[0].total for batch in ([first], [first, others])]
+
+
+def test_two_returns_of_the_same_items_take_back_once():
+    """The second one does not take the points of the other items of the invoice."""
+    both = invoice("bought", None, [Line("sofa", Decimal(40)), Line("bed", Decimal(60))], time=1)
+    returns = [invoice(number, "bought", [Line("sofa", Decimal(-40))], time=2) for number in ("a", "b")]
+
+    account, entries = played([[both], *([each] for each in returns)])
+    assert [2_00, -80, 0] == [entry.points for entry in entries]
+    assert 1_20 == account.total
+
+
+def test_a_return_of_a_return_is_refused():
+    """Also if it is read first, or names itself. It changes no points."""
+    again = invoice("again", "returned", [Line("sofa", Decimal(100))], time=5)
+    itself = invoice("itself", "itself", [Line("sofa", Decimal(100))], time=5)
+
+    refused = (Kind.REFUSED, 0, "again", "return-of-return")
+    for batches in ([[BOUGHT], [RETURNED], [again]], [[again], [RETURNED], [BOUGHT]], [[again, RETURNED, BOUGHT]]):
+        account, entries = played(batches)
+        assert 0 == account.total
+        assert refused in facts(entries)
+    assert [(Kind.REFUSED, 0, "itself", "return-of-return")] == facts(played([[itself]])[1])
+
+
+def test_a_return_waits_for_the_return_window():
+    """After it the account forgets the return, and a purchase with that number earns."""
+    programmes = Programmes((Programme(return_window=20 * DAY),))
+
+    for day, total in (19, 0), (21, 2_00):
+        late = replace(BOUGHT, append_time=day * DAY)
+        account, _ = played([[RETURNED], [late]], programmes)
+        assert total == account.total
+        assert (day == 19) == ("returned" in account.returns)
+
+
+def test_a_return_after_the_window_says_so():
+    late = replace(RETURNED, append_time=7 * DAY)
+    programmes = Programmes((Programme(return_window=5 * DAY),))
+
+    assert (Kind.RETURNED, 0, "returned", "return-window-over") == facts(played([[BOUGHT], [late]], programmes)[1])[-1]
+
+
+def test_the_number_of_waiting_returns_is_bounded():
+    """One more return takes nothing, also when its purchase comes."""
+    waiting = [Purchase(1, f"r{n}", Decimal(-1), original_invoice_number=f"p{n}") for n in range(MOST_WAITING)]
+    account, entries = played([waiting, [RETURNED], [BOUGHT]])
+
+    assert ReturnReason.TOO_MANY_WAIT == entries[MOST_WAITING].reason
+    assert 2_00 == account.total
+    assert MOST_WAITING == sum(past.original != "" for past in account.returns.values())
+
+
+def test_a_customer_who_has_left_the_programme_returns():
+    """The return waits in the account too. A card without an account gets none by a return, and earns nothing."""
+    left = replace(RETURNED, customer_type="NONPRIME")
+    other = invoice("other", None, [Line("lamp", Decimal(10))], time=1)
+
+    assert 20 == played([[other], [left], [BOUGHT]])[0].total
+    assert (None, []) == played([[left]])
+    swapped = replace(EXCHANGED, customer_type="NONPRIME")
+    assert 0 == played([[BOUGHT], [swapped]])[0].total
+
+
+@many
+@given(RETURN_HISTORIES, st.lists(st.tuples(st.randoms(), st.integers(1, 4)), min_size=5, max_size=5))
+def test_any_order_and_batches_end_in_the_same_total(invoices, orders):
+    """Five drawn orders end in the total of the independent rule. Recomputation gives the same entries each time."""
+    for dice, size in orders:
+        order = dice.sample(invoices, len(invoices))
+        account, entries = played(order[start : start + size] for start in range(0, len(order), size))
+
+        assert expected_total(invoices) == (account.total if account else 0)
+        assert entries == recompute(CARD, invoices, entries, Programmes()).settled.entries
+
+
+@many
+@given(RETURN_HISTORIES, st.randoms())
+def test_an_exchange_equals_its_two_halves(invoices, dice):
+    """A purchase and a return in place of each exchange, in another order, end in the same total."""
+    separate = []
+    for each in invoices:
+        sold, returned = halves(each)
+        if sold and returned:
+            # The return half has a number of its own, and still must not return its own sale.
+            returned = replace(returned, invoice_number=f"half of {each.invoice_number}")
+            if each.original_invoice_number == each.invoice_number:
+                returned = None
+        separate += [half for half in (sold, returned) if half]
+    accounts = [played([each] for each in dice.sample(each, len(each)))[0] for each in (invoices, separate)]
+
+    assert 1 == len({account.total if account else 0 for account in accounts})
