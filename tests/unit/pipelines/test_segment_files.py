@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipelines.deduplication import segment_files
 from pipelines.deduplication.segment_files import SMALLEST_FILE, SegmentFiles
-from pipelines.deduplication.segments import Hashes, Segment, pack_contents
+from pipelines.deduplication.segments import Hashes, Segment, pack_contents, remember
 
 
 class State:
@@ -86,3 +89,51 @@ def test_contents_stay_valid_after_their_file_is_removed(tmp_path: Path) -> None
     SegmentFiles(tmp_path).change({}, [*state.contents])
     np.testing.assert_array_equal(*state.contents.values(), content)
     assert [] == [*tmp_path.iterdir()]
+
+
+WORKERS = 2
+
+attempts = st.tuples(
+    st.lists(st.integers(0, 200), min_size=1, max_size=30),
+    st.integers(0, WORKERS - 1),
+    st.sampled_from(["commit", "commit", "discard", "lose the newest commit"]),
+)
+
+
+@given(st.lists(attempts, max_size=40))
+def test_each_identity_passes_once_whatever_fails(given_attempts: list[tuple[list[int], int, str]]) -> None:
+    """Tasks move between workers, attempts fail after they have changed the files, and the newest commit is lost.
+
+    Each committed micro-batch still passes exactly the identities that no committed one before it has passed.
+    """
+    workers: list[dict[Path, dict[str, Hashes]]] = [{} for _ in range(WORKERS)]
+    states: list[tuple[list[Segment], dict[str, bytes]]] = [([], {})]
+    seen: list[set[int]] = [set()]
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segment_files, "SMALLEST_FILE", 20)
+        for rows, worker, end in given_attempts:
+            patch.setattr(segment_files, "_IN_USE", workers[worker])
+            files = SegmentFiles(Path(folder))
+            segments, contents = states[-1]
+            hashes, order = np.array([rows, rows]), [np.zeros(len(rows), np.int64), np.arange(len(rows))]
+            change = remember(
+                hashes,
+                order,
+                0,
+                1_000,
+                segments,
+                lambda wanted, files=files, contents=contents: files.load(
+                    wanted, lambda names: [contents[name] for name in names]
+                ),
+            )
+            files.change(change.added, change.removed)
+            assert set(rows) - seen[-1] == {rows[position] for position in change.fresh}
+            assert len(set(rows) - seen[-1]) == len(change.fresh)
+            if end == "commit":
+                added = {name: pack_contents(content) for name, content in change.added.items()}
+                kept = {name: content for name, content in contents.items() if name not in change.removed}
+                states.append((change.segments, kept | added))
+                seen.append(seen[-1] | set(rows))
+            elif end == "lose the newest commit" and len(states) > 1:
+                states.pop()
+                seen.pop()
