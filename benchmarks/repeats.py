@@ -24,8 +24,7 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark import SparkFiles
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
@@ -48,13 +47,13 @@ from services.settings import Settings, read_settings
 from tests.support.builders import invoice
 
 REPORT = Path("var/reports/repeats.json")
-WARM_UP = 5
-MEASURED = 11
+WARM_UP = 10
+MEASURED = 9
 ROWS = 200
 FILL = 250_000
 _INVOICE = invoice(CustomerType="NONPRIME")
 _LINE = {"StoreID": "STR1", "CreatedTime": 1_595_688_900_000, "ItemCode": "1", "ItemPrice": 1.0, "TotalValue": 1.0}
-_TIMEOUT_SECONDS = 600.0
+_POLL_SECONDS = 0.05
 _DIGITS = 12
 _COLUMNS = T.StructType(
     [
@@ -161,24 +160,22 @@ class Step:
         self._folder = folder
         self._walks = walks
         self._topic = topics.HADOOP if query == "export" else topics.POS_INVOICES
-        self._watch = Watch(psutil.Process(), memory=proportional_bytes)
+        self._watch = Watch(psutil.Process())
         self._files = len(list(folder.glob(f"{self._topic.name}/*.parquet")))
-        self._number = self._filled = int((folder / "numbers").read_text()) if (folder / "numbers").exists() else 0
+        self._number = int((folder / "numbers").read_text()) if (folder / "numbers").exists() else 0
 
     def run(self, remembered: int) -> dict[str, Any]:
         settings = read_settings()
         spark = spark_session(settings, "repeats")
-        is_restart = self._number > 0
-        found: dict[str, Any] = {}
+        found: dict[str, Any] = {"remembered_at_start": self._number}
         query = self._start(spark, settings, timedelta(hours=1))
-        if is_restart:
-            found["cpu_seconds_of_first_batch_after_restart_before_filling"] = self._batch(query, ROWS)
+        found["cpu_seconds_of_first_batch"] = self._batch(query, ROWS)
         while self._number < remembered:
             self._batch(query, min(FILL, remembered - self._number))
         costs = [self._batch(query, ROWS) for _ in range(WARM_UP + MEASURED)][WARM_UP:]
         found["cpu_seconds_per_batch"] = round(median(costs), 3)
         found["batches"] = costs
-        found |= self._sizes(query)
+        found |= self._sizes(spark, query)
         query.stop()
         if self._query.name == "loyalty":
             found["cpu_seconds_per_timer_batch"] = self._timer_batches(spark, settings)
@@ -186,7 +183,7 @@ class Step:
         spark.stop()
         return found
 
-    def _start(self, spark: Any, settings: Settings, timers: timedelta) -> StreamingQuery:
+    def _start(self, spark: SparkSession, settings: Settings, timers: timedelta) -> StreamingQuery:
         settings = settings.model_copy(update={"timer_interval": timers})
         context = FolderContext(
             self._query.name, spark, FolderSchemaIds(), settings, timedelta(0), self._walks, self._folder
@@ -197,46 +194,39 @@ class Step:
 
     def _batch(self, query: StreamingQuery, rows: int) -> float:
         """Give the query one file of new numbers. Returns the processor seconds until its micro-batch has ended."""
-        before = self._seen(query)
         table = pa.Table.from_pylist(list(self._records(rows)), to_arrow_schema(_COLUMNS))
-        file = self._folder / self._topic.name / f"{self._files:06}.parquet"
+        unfinished = self._folder / "unfinished.parquet"
+        pq.write_table(table, unfinished)
+        begun, (last, _) = self._cpu_seconds(), _newest(query)
+        unfinished.rename(self._folder / self._topic.name / f"{self._files:06}.parquet")
         self._files += 1
-        pq.write_table(table, file.with_suffix(".new"))
-        begun = self._cpu_seconds()
-        file.with_suffix(".new").rename(file)
-        deadline = time.monotonic() + _TIMEOUT_SECONDS
-        while self._seen(query) == before:
-            if query.exception() or time.monotonic() > deadline:
-                raise RuntimeError(f"the query does not continue: {query.exception()}")
-            time.sleep(0.01)
+        batch, read = last, 0
+        # The loyalty query may also have micro-batches with only the time of its clock.
+        while batch == last or read < rows:
+            time.sleep(_POLL_SECONDS)
+            batch, read = _newest(query)
         return round(self._cpu_seconds() - begun, 3)
 
-    def _timer_batches(self, spark: Any, settings: Settings) -> float:
+    def _timer_batches(self, spark: SparkSession, settings: Settings) -> float:
         """Processor seconds of a micro-batch that has only the time of the clock."""
         query = self._start(spark, settings, timedelta(seconds=1))
         self._batch(query, ROWS)
         costs: list[float] = []
-        deadline = time.monotonic() + _TIMEOUT_SECONDS
-        last, begun = -1, self._cpu_seconds()
+        (last, _), begun = _newest(query), self._cpu_seconds()
         while len(costs) < WARM_UP + MEASURED:
-            if query.exception() or time.monotonic() > deadline:
-                raise RuntimeError(f"no timer batches: {query.exception()}")
-            progress: Any = query.lastProgress
-            if progress and progress["numInputRows"] and progress["batchId"] != last:
-                last, (before, begun) = progress["batchId"], (begun, self._cpu_seconds())
+            time.sleep(_POLL_SECONDS)
+            batch, _ = _newest(query)
+            if batch != last:
+                last, before, begun = batch, begun, self._cpu_seconds()
                 costs.append(begun - before)
-            time.sleep(0.01)
         query.stop()
         return round(median(costs[WARM_UP:]), 3)
-
-    def _seen(self, query: StreamingQuery) -> int:
-        return sum(1 for each in query.recentProgress if each["numInputRows"] > 1)
 
     def _cpu_seconds(self) -> float:
         self._watch.look()
         return self._watch.history[-1].cpu_seconds
 
-    def _sizes(self, query: StreamingQuery) -> dict[str, int]:
+    def _sizes(self, spark: SparkSession, query: StreamingQuery) -> dict[str, int]:
         """Memory of the Python workers (shared pages count once), and the files of the state."""
         workers = [each for each in psutil.Process().children(recursive=True) if "pyspark" in " ".join(each.cmdline())]
         python = [each for each in workers if "java" not in each.name()]
@@ -245,7 +235,7 @@ class Step:
         return {
             "workers": len(python),
             "workers_mib": round(sum(map(proportional_bytes, python)) / 2**20),
-            "segment_files_bytes": _size(Path(SparkFiles.getRootDirectory(), "segments")),
+            "segment_files_bytes": sum(_size(folder / "segments") for folder in _local_folders(spark)),
             "checkpoint_bytes": _size(self._folder / "checkpoint" / "state"),
             "rocksdb_bytes": operator["customMetrics"].get("rocksdbSstFileSize", 0),
         }
@@ -271,6 +261,23 @@ class Step:
                 "headers": headers,
             }
         self._number += count
+
+
+def _newest(query: StreamingQuery) -> tuple[int, int]:
+    """Number and rows of the newest finished micro-batch with rows. Raises RuntimeError if the query has failed."""
+    if query.exception():
+        raise RuntimeError(f"the query has failed: {query.exception()}")
+    progress: Any = query.lastProgress
+    return (progress["batchId"], progress["numInputRows"]) if progress else (-1, 0)
+
+
+def _local_folders(spark: SparkSession) -> list[Path]:
+    """The folders of Spark on this machine."""
+    jvm: Any = spark._jvm  # noqa: SLF001  # PySpark does not give them
+    return [
+        Path(folder)
+        for folder in jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager().localDirsString()
+    ]
 
 
 def _size(folder: Path) -> int:

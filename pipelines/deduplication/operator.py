@@ -5,14 +5,15 @@ remembers. Spark's own deduplication instead walks all that it remembers in ever
 (docs/explanation/decisions/0021-repeats-at-a-constant-cost.md).
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from pyspark import SparkFiles
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
@@ -29,6 +30,11 @@ _NAME = T.StructType([T.StructField("name", T.StringType())])
 _CONTENTS = T.StructType([T.StructField("contents", T.BinaryType())])
 _DIRECTORY = ("",)
 """The key of the list of all segments of the bucket. One state variable costs less to set up than two."""
+
+
+def _folder() -> Path:
+    """A folder on this machine that Spark deletes at its end. Spark names its folders to its Python workers."""
+    return Path(os.environ.get("SPARK_LOCAL_DIRS", gettempdir()).split(",")[0], "segments")
 
 
 class RepeatFilter(StatefulProcessor):
@@ -61,7 +67,7 @@ class RepeatFilter(StatefulProcessor):
         """Nothing is open."""
 
     def _remember(self, key: Any, frame: pd.DataFrame) -> Any:
-        files = SegmentFiles(Path(SparkFiles.getRootDirectory(), "segments", self._query, str(key[0])))
+        files = SegmentFiles(_folder() / self._query / str(key[0]))
         (directory,) = self._state.get([_DIRECTORY])
         hashes = np.stack([frame[FIRST_HASH].to_numpy(), frame[SECOND_HASH].to_numpy()])
         change = memory.remember(
