@@ -1,6 +1,6 @@
 # Every target first installs what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo compose-demo up down status images test test-unit test-containers faults lint format docs bench bench-queries bench-repeats bench-ledger bench-containers bench-simulator bench-peers lock clean
+.PHONY: help setup demo compose-demo up kafka down status images test test-unit test-containers faults lint format docs bench bench-queries bench-repeats bench-ledger bench-containers bench-simulator bench-peers lock clean
 
 N ?=
 FILES ?=
@@ -8,9 +8,9 @@ BIN := .venv/bin
 CODE := schemas services pipelines api infra
 LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
-# Tests spend half of their time waiting, so two processes run them. Both share one broker. All tests that need the Spark
-# session run in one of the two (tests/conftest.py).
-TOGETHER := --numprocesses 2 --dist loadgroup
+# Tests spend half of their time waiting, so three processes run them on two cores. They share one broker. All tests that
+# need the Spark session run in one of the three (tests/conftest.py).
+TOGETHER := --numprocesses 3 --dist loadgroup
 
 # Compose v2 if it is installed, otherwise docker-compose 1.29.
 COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
@@ -35,11 +35,14 @@ compose-demo: setup ## run the demo in containers: build, start, check, remove (
 up: setup ## start Kafka, the pipeline and the API; the data is in ./var
 	@$(BIN)/python -m infra.local up
 
+kafka: setup ## start Kafka alone, for example for `loyalty rebuild` after a lost checkpoint
+	@$(BIN)/python -m infra.local kafka
+
 down: setup ## stop the stack of `make up`; the data stays
 	@$(BIN)/python -m infra.local down
 
-status: setup ## show which parts of `make up` run
-	@$(BIN)/python -m infra.local status
+status: setup ## show which parts of `make up` run, their lag, dead letters and freshness
+	@$(BIN)/python -m infra.local status; parts=$$?; $(BIN)/loyalty status && exit $$parts
 
 test: lint ## run lint and all tests
 	$(BIN)/pytest $(TOGETHER)

@@ -10,10 +10,18 @@ from typing import Annotated
 import typer
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from api.app import create_app
 from api.dependencies import Dependencies
 from api.http.metrics import Metrics
+from api.http.problems import UnreadableRequest
+from api.security.gate import Security
+from api.security.hops import Hops, InstanceSecretError, InstanceSecrets
+from api.security.issuer_keys import IssuerKeys
+from api.security.known_keys import KnownKeys
+from api.security.limits import CallerLimits
+from api.security.tokens import TokenVerifier
 from services.commands.log import KafkaCommandLog
 from services.interactive_queries.assignment import GroupAssignment
 from services.interactive_queries.local import LocalInstance
@@ -25,28 +33,42 @@ from services.logging import configure_logging
 from services.messaging.schema_ids import schema_ids
 from services.programmes.topic import default_programme
 from services.settings import Settings, SettingsError, read_settings
+from services.start_up import StartUpError, require_port, require_writable
 from services.state_stores import catalogue
 from services.state_stores.materialiser import Materialiser
 from services.state_stores.memory import open_memory
 from services.state_stores.rocksdb import StateDirectory, StateDirectoryInUseError, rocksdb_options
-from services.state_stores.store import LocalStores, state_stores
+from services.state_stores.store import LocalStores, StateStore, state_stores
 from services.state_stores.waiters import SequenceWaiters
 
 # Requests in flight may take this long after SIGTERM. Longer long polls are cut off.
 _GRACE_SECONDS = 5
 
 
+class ProblemProtocol(HttpToolsProtocol):
+    """HTTP/1.1 of uvicorn. Bytes that are no request get a problem, too."""
+
+    def send_400_response(self, msg: str) -> None:
+        response = UnreadableRequest().response()
+        lines = [b"%s: %s\r\n" % header for header in (*response.raw_headers, (b"connection", b"close"))]
+        self.transport.write(b"HTTP/1.1 400 Bad Request\r\n%s\r\n%s" % (b"".join(lines), response.body))
+        self.transport.close()
+
+
 def build_app(settings: Settings, directory: StateDirectory, membership: GroupMembership) -> FastAPI:
     """Compose the app from stores that follow the changelogs in Kafka and from the group of instances."""
     metrics, waiters, reports = Metrics(), SequenceWaiters(), PeerReports()
-    stores = state_stores(catalogue.stores(schema_ids(settings), settings.top_customers_threshold))
+    ids = schema_ids(settings)
+    stores = state_stores(catalogue.stores(ids, settings.top_customers_threshold))
+    # It is no store of LocalStores, so no request can read it.
+    api_keys = state_stores([catalogue.api_keys(ids)]) if settings.api_access == "authenticated" else {}
     stores_of: defaultdict[str, list[str]] = defaultdict(list)
-    for name, store in stores.items():
+    for name, store in {**stores, **api_keys}.items():
         stores_of[settings.name_of(store.definition.changelog)].append(name)
     on_disk = [(topic, number) for topic, names in stores_of.items() for number in directory.partitions_of(names[0])]
     assignment = GroupAssignment(membership, reports, settings.standby_replicas, frozenset(on_disk), stores_of)
     materialiser = Materialiser(
-        list(stores.values()),
+        [*stores.values(), *api_keys.values()],
         settings,
         open_partition=open_memory if settings.state_store == "memory" else directory.open_rocksdb(rocksdb_options()),
         assignment=assignment,
@@ -55,11 +77,32 @@ def build_app(settings: Settings, directory: StateDirectory, membership: GroupMe
     )
     local = LocalInstance(LocalStores(stores, materialiser, waiters), membership, settings)
     command_log, ledger = KafkaCommandLog(settings), LedgerQueries(settings.ledger_url)
-    return create_app(Dependencies(local, reports, metrics, command_log, default_programme(settings), ledger))
+    security = _security(settings, api_keys[catalogue.API_KEYS], membership.url) if api_keys else None
+    return create_app(Dependencies(local, reports, metrics, command_log, default_programme(settings), ledger, security))
+
+
+def _security(settings: Settings, keys: StateStore, url: str) -> Security:
+    tokens = None
+    if settings.token_issuer and settings.token_audience and settings.token_keys:
+        tokens = TokenVerifier(settings.token_issuer, settings.token_audience, IssuerKeys(settings.token_keys))
+    return Security(
+        KnownKeys(keys),
+        tokens,
+        Hops(url, InstanceSecrets(settings.instance_secret_file)),
+        CallerLimits(settings.rate_limit, settings.most_requests_at_once),
+        settings.accept_unsigned_forwards,
+    )
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT. Raises StateDirectoryInUseError if another process uses the state directory."""
+    """Serve until SIGTERM or SIGINT.
+
+    Raises:
+        StartUpError: the port is taken, or the state directory is read-only.
+        StateDirectoryInUseError: another process uses the state directory.
+    """
+    require_port(settings.api_host, settings.api_port, "LOYALTY_API_PORT")
+    require_writable(settings.state_dir, "LOYALTY_STATE_DIR")
     directory = StateDirectory(settings.state_dir)
     membership = GroupMembership(settings, settings.advertised_url)
     app = build_app(settings, directory, membership)
@@ -71,7 +114,7 @@ def serve(settings: Settings) -> None:
             host=settings.api_host,
             port=settings.api_port,
             loop="uvloop",
-            http="httptools",
+            http=ProblemProtocol,
             # Paths contain card numbers, and writing a line costs more than serving a lookup.
             access_log=False,
             log_config=None,
@@ -115,11 +158,12 @@ def main(
     }
     try:
         settings = read_settings(**options)
+        settings.require_safe_api()
         configure_logging(settings)
         serve(settings)
-    except (SettingsError, StateDirectoryInUseError, LedgerError) as error:
+    except (SettingsError, StartUpError, StateDirectoryInUseError, LedgerError, InstanceSecretError) as error:
         typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(2) from error
 
 
 if __name__ == "__main__":

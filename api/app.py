@@ -5,12 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from api.dependencies import Dependencies
 from api.http import openapi, problems
 from api.http.limits import BodyLimitMiddleware
 from api.http.lookup_routes import LookupApp
+from api.http.parameters import refuse_unknown_parameters
 from api.routers import balances, commands, health, instances, ledger, simulation, stores
 from api.routing.peer_client import ReportCollector
 
@@ -62,7 +63,7 @@ def create_app(dependencies: Dependencies) -> FastAPI:
     app.state.dependencies = dependencies
     app.serve_lookups([*balances.router.routes, *stores.lookups.routes], dependencies)
     problems.install(app)
-    openapi.install(app)
+    openapi.install(app, needs_credentials=dependencies.security is not None)
     for router in (
         balances.router,
         ledger.router,
@@ -71,8 +72,8 @@ def create_app(dependencies: Dependencies) -> FastAPI:
         instances.router,
         stores.lookups,
         stores.router,
-        health.router,
     ):
-        app.include_router(router)
+        app.include_router(router, dependencies=[Depends(refuse_unknown_parameters)])
+    app.include_router(health.router)
     app.add_middleware(BodyLimitMiddleware)
     return app

@@ -14,6 +14,7 @@ from api.routing.lookup import Lookup
 from api.routing.owner_only import OwnerOnly
 from api.routing.peer_client import PeerClient
 from api.routing.scatter_gather import ScatterGather
+from api.security.gate import Security
 from services.commands.log import CommandLog
 from services.domain.programme import Programme
 from services.interactive_queries.local import LocalInstance
@@ -29,9 +30,10 @@ class Dependencies:
     Args:
         version_0: the programme before any version is published.
         ledger: None if this app has no ledger.
+        security: None if callers need no credentials.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what an app consists of
         self,
         local: LocalInstance,
         reports: PeerReports,
@@ -39,6 +41,7 @@ class Dependencies:
         command_log: CommandLog,
         version_0: Programme | None = None,
         ledger: LedgerQueries | None = None,
+        security: Security | None = None,
     ) -> None:
         self.local = local
         self.reports = reports
@@ -46,7 +49,8 @@ class Dependencies:
         self.ledger = ledger
         self.stores = local.stores
         self.locator = Locator(local, reports)
-        self.peers = PeerClient(reports)
+        self.security = security
+        self.peers = PeerClient(reports, security.hops if security else None)
         self.lookup = Lookup(local, self.locator, self.peers, metrics)
         self.scatter_gather = ScatterGather(local, self.locator, self.peers)
         owner_only = OwnerOnly(local, self.locator, self.peers)

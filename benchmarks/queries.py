@@ -1,4 +1,4 @@
-"""Measure interactive queries: restore, reads, and the death of an owner under load (``make bench-queries``).
+"""Measure interactive queries: restore, reads, and a kill of an owner under load (``make bench-queries``).
 
 The benchmark uses a real broker, API processes and HTTP. Requests per core use the processor time of the server only,
 so the load generator does not count. A bare server and a plain consumer alternate with the API in the same run, and

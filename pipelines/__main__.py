@@ -14,6 +14,7 @@ import structlog
 import typer
 from confluent_kafka import KafkaException
 from prometheus_client import start_http_server
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pipelines.checkpoints import lock
@@ -25,6 +26,7 @@ from pipelines.runtime.query import RepeatHorizonError
 from pipelines.runtime.query_metrics import READY, ProgressMetrics
 from pipelines.runtime.query_table import CONTINUOUS, QUERIES
 from pipelines.runtime.session import spark_session
+from pipelines.sinks.foreach_batch import summarize_java_error
 from services.logging import configure_logging
 from services.messaging.administration import TimestampTypeError
 from services.messaging.publishing import PublishError
@@ -32,16 +34,22 @@ from services.messaging.schema_ids import schema_ids
 from services.programmes.file import ProgrammeError
 from services.pseudonyms import PseudonymKeyError
 from services.settings import Settings, SettingsError, read_settings
+from services.start_up import StartUpError, require_port, require_writable
 
 log = structlog.get_logger()
 
+FOLDERS = {"export": "LOYALTY_EXPORT_DIR", "archive": "LOYALTY_ARCHIVE_DIR"}
+"""The variable of the folder with a query's checkpoint, if it is another one than that of the other queries."""
+
 _REFUSALS = (
+    CheckpointInUseError,
     CheckpointMismatchError,
     ProgrammeError,
     PseudonymKeyError,
     PublishError,
     RecordsLostError,
     RepeatHorizonError,
+    StartUpError,
     TimestampTypeError,
 )
 
@@ -79,19 +87,38 @@ def main(
 def run(settings: Settings, names: Sequence[str], *, available_now: bool) -> int:
     """Start the queries and watch them. The exit status is 0 unless a query has failed."""
     try:
+        _check_start(settings, names, available_now=available_now)
         with ExitStack() as stack:
             for name in names:
                 stack.enter_context(lock.hold(QUERIES[name].checkpoint(settings)))
-            return _run(settings, names, available_now=available_now)
-    except CheckpointInUseError as error:
+            return _run(settings, names, stack, available_now=available_now)
+    except _REFUSALS as error:
         log.error("refused to start", reason=str(error))  # noqa: TRY400  # a traceback would not help the user
         return 2
+    except KafkaException as error:
+        log.error("Kafka refused a request", reason=error.args[0].str())  # noqa: TRY400
+    except OSError as error:
+        log.error("a file or connection cannot be used", reason=str(error))  # noqa: TRY400
+    except Py4JJavaError as error:
+        log.error("Spark failed", reason=summarize_java_error(str(error)))  # noqa: TRY400
+    return 1
 
 
-def _run(settings: Settings, names: Sequence[str], *, available_now: bool) -> int:
+def _check_start(settings: Settings, names: Sequence[str], *, available_now: bool) -> None:
+    """Raise StartUpError if the port or a folder cannot be used. Spark would take seconds to start, and leave files."""
+    if not available_now:
+        require_port(settings.metrics_host, settings.metrics_port, "LOYALTY_METRICS_PORT")
+    for name in names:
+        variable = FOLDERS.get(name, "LOYALTY_CHECKPOINT_DIR")
+        if folder := lock.local_folder(QUERIES[name].checkpoint(settings)):
+            require_writable(folder, variable)
+
+
+def _run(settings: Settings, names: Sequence[str], stack: ExitStack, *, available_now: bool) -> int:
     if not available_now:
         start_http_server(settings.metrics_port, settings.metrics_host)
     spark = spark_session(settings)
+    stack.callback(spark.stop)
     listener: Any = ProgressMetrics()
     spark.streams.addListener(listener)
     stopping = threading.Event()
@@ -99,31 +126,21 @@ def _run(settings: Settings, names: Sequence[str], *, available_now: bool) -> in
         signal.signal(signal_number, lambda *_: stopping.set())
     ids = schema_ids(settings)
     queries: dict[str, StreamingQuery] = {}
+    stack.callback(lambda: _stop_between_batches([*queries.values()], settings.stop_timeout))
+    stack.callback(READY.set, 0)
 
     def start(name: str) -> None:
         queries[name] = QUERIES[name].start(spark, ids, settings, available_now=available_now)
 
-    try:
-        with ExitStack() as stack:
-            # Begins to watch before the queries load the programme, so that no version is missed in between.
-            is_needed = any(QUERIES[name].reads_programme for name in names)
-            watch = stack.enter_context(closing(ProgrammeWatch(settings))) if is_needed else None
-            for name in names:  # a refusal then stops the queries that have already started
-                start(name)
-            READY.set(1)
-            log.info("pipeline ready", queries=list(names))
-            _watch(queries, start, None if available_now else watch, stopping)
-        return int(any(query.exception() for query in queries.values()))
-    except _REFUSALS as error:
-        log.error("refused to start", reason=str(error))  # noqa: TRY400  # a traceback would not help the user
-        return 2
-    except KafkaException as error:
-        log.error("Kafka refused a request", reason=error.args[0].str())  # noqa: TRY400
-        return 1
-    finally:
-        READY.set(0)
-        _stop_between_batches(list(queries.values()), settings.stop_timeout)
-        spark.stop()
+    # Begins to watch before the queries load the programme, so that no version is missed in between.
+    is_needed = any(QUERIES[name].reads_programme for name in names)
+    watch = stack.enter_context(closing(ProgrammeWatch(settings))) if is_needed else None
+    for name in names:  # a refusal then stops the queries that have already started
+        start(name)
+    READY.set(1)
+    log.info("pipeline ready", queries=list(names))
+    _watch(queries, start, None if available_now else watch, stopping)
+    return int(any(query.exception() for query in queries.values()))
 
 
 def _watch(

@@ -3,6 +3,7 @@
 import logging
 import sys
 
+import stamina.instrumentation
 import structlog
 
 from services.settings import Settings
@@ -27,6 +28,8 @@ def configure_logging(settings: Settings) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
+    # Stamina logs each retry. The code that retries logs when a state changes.
+    stamina.instrumentation.set_on_retry_hooks([])
     logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
     structlog.configure(
         processors=[

@@ -7,10 +7,10 @@ high entropy that is stored apart from the data. For an owner of the key the dat
 import base64
 import hashlib
 import hmac
-import os
 import secrets
-import tempfile
 from pathlib import Path
+
+from services.secret_files import create
 
 KEY_BYTES = 32
 _VERSION = "p1"
@@ -47,26 +47,10 @@ def pseudonyms(key_file: Path) -> Pseudonyms:
     try:
         key = key_file.read_bytes()
     except FileNotFoundError:
-        _create(key_file)
+        create(key_file, secrets.token_bytes(KEY_BYTES))
         key = key_file.read_bytes()
     if len(key) != KEY_BYTES:
         raise PseudonymKeyError(
             f"{key_file} is not a key: it has {len(key)} bytes, not {KEY_BYTES}. Restore it from a backup."
         )
     return Pseudonyms(key)
-
-
-def _create(key_file: Path) -> None:
-    key_file.parent.mkdir(parents=True, exist_ok=True)
-    # Only the owner can read a file of mkstemp. The link appears with its content, or fails if the file exists.
-    handle, name = tempfile.mkstemp(dir=key_file.parent, prefix=f".{key_file.name}-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(secrets.token_bytes(KEY_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(name, key_file)
-    except FileExistsError:
-        return
-    finally:
-        Path(name).unlink()

@@ -4,6 +4,7 @@ import difflib
 import os
 from datetime import timedelta
 from decimal import Decimal
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -144,6 +145,49 @@ class Settings(BaseSettings):
 
     api_host: str = Field("127.0.0.1", description="Host on which the API listens.")
     api_port: Port = Field(8080, description="Port on which the API listens.")
+    api_access: str = Field(
+        "loopback",
+        pattern="^(loopback|authenticated|anyone)$",
+        description="Who may send requests to the API. loopback: everybody on this machine, and the API listens on "
+        "loopback addresses only. authenticated: callers with an API key or a token. anyone: everybody who reaches the "
+        "port, for a network that something else protects.",
+    )
+    token_issuer: str | None = Field(
+        None, description="Issuer (claim iss) whose bearer tokens the API accepts. Unset: it accepts API keys only."
+    )
+    token_audience: str | None = Field(
+        None, description="Audience (claim aud) that tokens must have. It is needed with an issuer."
+    )
+    token_keys: str | None = Field(
+        None,
+        validate_default=True,
+        description="URL or file of the JWK set of the issuer. It is needed with an issuer.",
+    )
+    instance_secret_file: Path = Field(
+        Path("var/instance.secret"),
+        description="File with the secret by which instances sign the requests that they forward, the same for all "
+        "instances. One secret in each line: the first one signs, and all are accepted. A missing file is created.",
+    )
+    accept_unsigned_forwards: bool = Field(
+        default=False,
+        description="Whether an instance accepts forwarded requests with valid credentials but without a signature. "
+        "Only for the time of a rolling upgrade from release 0.1.",
+    )
+    rate_limit: str = Field(
+        "500/second",
+        pattern="^[1-9][0-9]{0,8}/(second|minute|hour|day)$",
+        description="How often one caller may use one route of one instance, if api_access is authenticated.",
+    )
+    most_requests_at_once: PositiveInt = Field(
+        200,
+        description="How many requests of one caller an instance has in work at once, long polls included, if "
+        "api_access is authenticated.",
+    )
+    cors_origins: str = Field(
+        "",
+        pattern=r"^(https?://[^,\s/]+(,https?://[^,\s/]+)*)?$",
+        description="Origins of web pages that may call the API, separated by commas. Unset: none.",
+    )
     state_dir: Path = Field(
         Path("var/state"), description="Folder of the local state stores of the API. Each process needs its own folder."
     )
@@ -204,6 +248,14 @@ class Settings(BaseSettings):
             raise ValueError("cannot be set together with LOYALTY_KAFKA_SASL_PASSWORD_FILE: remove one of them")
         return value
 
+    @field_validator("token_keys")
+    @classmethod
+    def _require_all_of_the_issuer(cls, keys: str | None, info: ValidationInfo) -> str | None:
+        given = [info.data.get("token_issuer"), info.data.get("token_audience"), keys]
+        if None in given and any(given):
+            raise ValueError("LOYALTY_TOKEN_ISSUER, LOYALTY_TOKEN_AUDIENCE and LOYALTY_TOKEN_KEYS need each other")
+        return keys
+
     @field_validator("kafka_sasl_password_file", "kafka_ssl_ca_location")
     @classmethod
     def _require_readable(cls, file: Path | None) -> Path | None:
@@ -232,9 +284,25 @@ class Settings(BaseSettings):
             raise ValueError(f"peers cannot reach {self.api_host}: set LOYALTY_APPLICATION_SERVER")
         return self
 
+    def require_safe_api(self) -> None:
+        """Raise SettingsError if the API would serve other machines without credentials."""
+        if self.api_access == "loopback" and not _is_loopback(self.api_host):
+            raise SettingsError(
+                f"LOYALTY_API_HOST: other machines can reach {self.api_host}, and without credentials the API serves "
+                "loopback addresses only. Set LOYALTY_API_ACCESS=authenticated and make a key with `loyalty keys "
+                "create`, or set LOYALTY_API_ACCESS=anyone if something else protects the port."
+            )
+
     def name_of(self, topic: Topic) -> str:
         """The name of the topic on the broker."""
         return self.topic_prefix + topic.name
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def password_in(file: Path) -> str:

@@ -57,9 +57,13 @@ def _only_unit_tests(config: pytest.Config) -> bool:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Run all tests with the Spark session in one process of pytest-xdist, so that a run starts one session."""
-    if "spark" in getattr(item, "fixturenames", ()):
-        item.add_marker(pytest.mark.xdist_group("spark"))
+    """Run all tests with the Spark session in one process of pytest-xdist, so that a run starts one session.
+
+    The same holds for the other tests of the secured broker.
+    """
+    shared = (fixture for fixture in ("spark", "secured") if fixture in getattr(item, "fixturenames", ()))
+    if group := next(shared, None):
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

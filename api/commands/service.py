@@ -8,9 +8,10 @@ visible   ──► the balance shows the decision; only then the client gets it
 """
 
 import asyncio
-import math
 import time
+from collections.abc import Coroutine
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -23,6 +24,7 @@ from api.http import problems
 from api.routing.lookup import Lookup
 from api.routing.owner_only import OwnerOnly
 from api.routing.peer_client import PeerResponse
+from api.security.permissions import caller_of
 from services.codecs.events import command_record
 from services.commands.log import DECISION_SEQUENCE, DONE, ERASE, ERASED, MARK_SEQUENCE, PENDING, CommandLog, mark_of
 from services.domain.events import Capture, Command, Void
@@ -41,10 +43,11 @@ SEND_AGAIN_SECONDS = 30
 MOST_IN_FLIGHT = 256
 """Commands that an instance executes at the same time."""
 
-# Time to write two records to Kafka, to read the mark back, and for the network, in addition to the client's time.
-_PATIENCE_SECONDS = 15.0
-_MARK_SECONDS = 5.0
-_SHORTEST_VISIBILITY_SECONDS = 1.0
+# A client that waits for t seconds gets a response after t + 1 seconds at most. In the last second two records are
+# written to Kafka, the mark is read back, or the balance follows the decision.
+_GRACE_SECONDS = 0.9
+# Time for the network between the client's instance and the owner, in addition to the client's time.
+_PATIENCE_SECONDS = 5.0
 
 Decision = dict[str, Any]
 """A decision as the store holds it (``catalogue.decision_body``). Its status is pending while only the mark exists."""
@@ -61,6 +64,20 @@ class Outcome(NamedTuple):
     is_visible: bool
 
 
+@dataclass(slots=True)
+class _Claim:
+    """A command that this instance executes now.
+
+    Attributes:
+        is_marked: whether the topic has its mark.
+        publication: writes the mark and the command.
+    """
+
+    request_hash: str
+    is_marked: bool
+    publication: asyncio.Task[None] | None = None
+
+
 class CommandService:
     """Submits commands and finds their decisions."""
 
@@ -70,8 +87,8 @@ class CommandService:
         self._lookup = lookup
         self._owner_only = owner_only
         self._log = command_log
-        self._in_flight: dict[str, str] = {}
-        self._releases: set[asyncio.Task[None]] = set()
+        self._in_flight: dict[str, _Claim] = {}
+        self._background: set[asyncio.Task[None]] = set()
 
     async def submit(
         self, request: Request, command: Command, card: str | None, seconds: float
@@ -90,20 +107,27 @@ class CommandService:
         decision = self._claim(command)
         if decision and decision["Status"] != PENDING:
             return await self.await_visibility(decision, deadline, card)
-        is_marked = decision is not None
+        claim = self._in_flight[command.command_id]
         try:
-            card = card or await self._card_of_redemption(command, seconds)
+            card = card or await self._card_of_redemption(request, command, seconds)
             # The partition may have moved while this instance waited for the redemption.
             self._owner_only.require_ownership(self._decisions, self._decisions.partition_of(key))
             mark = mark_of(command.command_id, command.kind, command.request_hash)
-            if not is_marked:
-                await self._mark(mark)
-                is_marked = True
-            await self._send(command_record(card, command, time.time_ns() // 1_000_000))
+            record = command_record(card, command, time.time_ns() // 1_000_000)
+            claim.publication = self._start(self._publish(claim, mark, record))
+            try:
+                async with asyncio.timeout(deadline + _GRACE_SECONDS - time.monotonic()):
+                    # The publication continues without this request, so that a mark never stays without its command.
+                    await asyncio.shield(claim.publication)
+            except TimeoutError as error:
+                raise problems.KafkaUnavailable from error
             decision = await self._await_decision(mark, deadline)
             return await self.await_visibility(decision, deadline, card)
         finally:
-            self._release(command.command_id, is_marked=is_marked)
+            if claim.publication and (claim.is_marked or not claim.publication.done()):
+                self._start(self._release(command.command_id, claim, claim.publication))
+            else:
+                del self._in_flight[command.command_id]
 
     async def find(self, command_id: str, seconds: float) -> Decision | None:
         """The decision of a command, from whichever instance has it; None for an unknown command. Raises Problem.
@@ -134,7 +158,7 @@ class CommandService:
         opened = decision["OpenedTime"]
         opened_time = to_milliseconds(datetime.fromisoformat(opened)) if opened else 0
         changed = ReadConsistency(decision["AccountSequence"] or 0, opened_time, erased)
-        seconds = max(deadline - time.monotonic(), _SHORTEST_VISIBILITY_SECONDS)
+        seconds = deadline + _GRACE_SECONDS - time.monotonic()
         try:
             balance = await self._lookup.value_of(catalogue.BALANCES, card, changed, seconds)
         except problems.Problem:
@@ -143,7 +167,7 @@ class CommandService:
 
     async def close(self) -> None:
         """Cancel what waits, and send what was submitted."""
-        for task in self._releases:
+        for task in self._background:
             task.cancel()
         await asyncio.to_thread(self._log.close)
 
@@ -155,7 +179,8 @@ class CommandService:
         command_id = command.command_id
         entry = self._read(command_id)
         known: Decision | None = orjson.loads(entry.body) if entry else None
-        known_hash = known["RequestHash"] if known else self._in_flight.get(command_id)
+        claim = self._in_flight.get(command_id)
+        known_hash = known["RequestHash"] if known else claim and claim.request_hash
         # The record of a forgotten command has no hash if release 0.1 decided the command.
         if known_hash not in (None, "", command.request_hash):
             raise problems.IdempotencyKeyReused
@@ -163,15 +188,15 @@ class CommandService:
             raise problems.CommandErased
         if known and known["Status"] != PENDING:
             return known
-        wait = math.ceil(SEND_AGAIN_SECONDS - _age(entry)) if entry else 1
-        if command_id in self._in_flight or (entry and wait > 0):
-            raise problems.CommandInFlight(retry_after=max(1, wait), headers={"Location": location_of(command_id)})
+        if claim or (entry and _age(entry) < SEND_AGAIN_SECONDS):
+            # A decision takes about a second, also if the command is sent again only later.
+            raise problems.CommandInFlight(retry_after=1, headers={"Location": location_of(command_id)})
         if len(self._in_flight) >= MOST_IN_FLIGHT:
             raise problems.TooManyCommands
-        self._in_flight[command_id] = command.request_hash
+        self._in_flight[command_id] = _Claim(command.request_hash, is_marked=known is not None)
         return known
 
-    async def _card_of_redemption(self, command: Command, seconds: float) -> str:
+    async def _card_of_redemption(self, request: Request, command: Command, seconds: float) -> str:
         # A client may end a redemption that is still pending.
         redemption = await self.find(command.redemption_id, seconds) if isinstance(command, Capture | Void) else None
         if redemption is None or redemption["Kind"] != "reserve":
@@ -179,27 +204,25 @@ class CommandService:
         if redemption["Status"] == PENDING:
             raise problems.RedemptionPending
         card: str = redemption["CustomerCardNo"]
+        caller_of(request).require_card(card)
         return card
 
-    async def _mark(self, mark: Record) -> None:
+    async def _publish(self, claim: _Claim, mark: Record, command: Record) -> None:
+        """Write the mark, unless the topic has it, and then the command. Raises KafkaUnavailable."""
         try:
-            await self._log.mark(mark)
-        except PublishError as error:
-            log.warning("a command was not taken", error=str(error))
-            raise problems.KafkaUnavailable from error
-
-    async def _send(self, command: Record) -> None:
-        try:
+            if not claim.is_marked:
+                await self._log.mark(mark)
+                claim.is_marked = True
             await self._log.send(command)
         except PublishError as error:
-            # The mark exists, and Kafka may have the command. A retry waits until the command may be sent again.
-            log.warning("a command may not have been sent", error=str(error))
-            raise problems.KafkaUnavailable(retry_after=SEND_AGAIN_SECONDS) from error
+            # With a mark, Kafka may have the command. A retry waits until the command may be sent again.
+            log.warning("a command may not have been sent", marked=claim.is_marked, error=str(error))
+            raise problems.KafkaUnavailable(retry_after=SEND_AGAIN_SECONDS if claim.is_marked else 1) from error
 
     async def _await_decision(self, mark: Record, deadline: float) -> Decision:
         entry = await self._wait(mark["CommandID"], DECISION_SEQUENCE, deadline)
         # A client that is told to ask again later must find the mark.
-        entry = entry or await self._wait(mark["CommandID"], MARK_SEQUENCE, time.monotonic() + _MARK_SECONDS)
+        entry = entry or await self._wait(mark["CommandID"], MARK_SEQUENCE, deadline + _GRACE_SECONDS)
         decision: Decision = orjson.loads(entry.body if entry else catalogue.decision_body(mark))
         if decision["Status"] == ERASED:
             raise problems.CommandErased
@@ -218,24 +241,25 @@ class CommandService:
             )
         return None
 
-    def _release(self, command_id: str, *, is_marked: bool) -> None:
-        """End the claim. If the command is marked, wait until the store shows the mark.
+    async def _release(self, command_id: str, claim: _Claim, publication: asyncio.Task[None]) -> None:
+        """End the claim when the store shows the mark.
 
         Otherwise the next request could write a second mark after the decision, and compaction would keep the mark.
         """
-        if not is_marked:
-            del self._in_flight[command_id]
-            return
-
-        async def release_when_seen() -> None:
-            try:
+        try:
+            if not publication.done():
+                await asyncio.wait([publication])
+            if claim.is_marked:
                 await self._wait(command_id, MARK_SEQUENCE, time.monotonic() + SEND_AGAIN_SECONDS)
-            finally:
-                del self._in_flight[command_id]
+        finally:
+            del self._in_flight[command_id]
 
-        release = asyncio.create_task(release_when_seen())
-        self._releases.add(release)
-        release.add_done_callback(self._releases.discard)
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine that does not end with the request."""
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
 
 
 def location_of(command_id: str) -> str:

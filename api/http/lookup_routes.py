@@ -16,35 +16,45 @@ from fastapi.params import Depends, Header, Param, Path, Query
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 from starlette.routing import BaseRoute
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.dependencies import Dependencies
 from api.http.problems import InternalError, Problem
+from api.security.gate import Gate
 
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class LookupApp(FastAPI):
-    """FastAPI behind the fast path. It counts the requests of both."""
+    """FastAPI behind the fast path. It counts the requests of both, and serves HEAD as GET without a body."""
 
     def serve_lookups(self, routes: Iterable[BaseRoute], dependencies: Dependencies) -> None:
         """Serve GET requests for these routes. It must be called before the first request.
 
-        The endpoints have only annotated parameters, their dependencies are ``Part``s, and they do not read a body.
+        The endpoints have only annotated parameters, their dependencies are ``Part``s and the
+        permissions of their routes, and they do not read a body.
         """
         self._lookups = [_LookupRoute(route, dependencies) for route in routes if isinstance(route, APIRoute)]
         self._requests = dependencies.metrics.requests
+        security = dependencies.security
+        self._entry: ASGIApp = Gate(self._serve, security, dependencies.metrics) if security else self._serve
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self
+        await self._entry(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = self._find(scope) if scope["type"] == "http" and scope["method"] == "GET" else None
         if found is None:
             await self._serve_other(scope, receive, send)
             return
         started, response = time.perf_counter(), None
         route, arguments = found
+        request = Request(scope, receive)
         try:
-            response = await route.endpoint(request=Request(scope, receive), **arguments)
+            for permit in route.permissions:
+                await permit(request)
+            response = await route.endpoint(request=request, **arguments)
         except Problem as problem:
             response = problem.response()
         except Exception:
@@ -60,13 +70,20 @@ class LookupApp(FastAPI):
             for route in self._lookups:
                 if (arguments := route.arguments(scope)) is not None:
                     return route, arguments
-        except ValidationError:
+        except (ValidationError, KeyError):
             pass  # FastAPI responds with the errors of the request.
         return None
 
     async def _serve_other(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
+            return
+
+        async def send_head(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        if scope["method"] == "HEAD":
+            await self._serve({**scope, "method": "GET"}, receive, send_head)
             return
         status = 500
 
@@ -97,6 +114,8 @@ class _LookupRoute:
 
     def __init__(self, route: APIRoute, dependencies: Dependencies) -> None:
         self.path = route.path
+        self.permissions = [each.dependency for each in route.dependencies if each.dependency]
+        self._route = route
         self._match = route.path_regex.match
         self.endpoint: Callable[..., Awaitable[Response]] = route.endpoint
         self._parts: dict[str, Any] = {}
@@ -124,21 +143,24 @@ class _LookupRoute:
     def arguments(self, scope: Scope) -> dict[str, Any] | None:
         """The arguments of the endpoint, without its defaults; None if the path belongs to another route.
 
-        Raises ValidationError.
+        Raises ValidationError, and KeyError for an unknown parameter.
         """
         match = self._match(scope["path"])
         if match is None:
             return None
+        texts = match.groupdict()
+        # Permissions read these two.
+        scope["path_params"], scope["route"] = texts, self._route
         arguments = dict(self._parts)
-        for alias, text in match.groupdict().items():
+        for alias, text in texts.items():
             name, parse = self._path_parameters[alias]
             arguments[name] = parse(text)
         if query := scope["query_string"]:
             # The last value of a repeated parameter counts, as in FastAPI.
-            texts = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
-            for alias in texts.keys() & self._query_parameters.keys():
+            given = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+            for alias, text in given.items():
                 name, parse = self._query_parameters[alias]
-                arguments[name] = parse(texts[alias])
+                arguments[name] = parse(text)
         for header, value in scope["headers"]:
             if header in self._headers:
                 name, parse = self._headers[header]

@@ -5,7 +5,17 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from api.http import problems
 from api.http.problems import ProblemBody
+from api.security.gate import PUBLIC_PATHS
+from api.security.problems import (
+    ForwardRefused,
+    KeysUnavailable,
+    NotYours,
+    ScopeMissing,
+    TooManyRequests,
+    Unauthenticated,
+)
 
 DESCRIPTION = """
 Reads of loyalty balances from a local store that follows the changelog `loyalty-balances`, and commands that change
@@ -21,8 +31,11 @@ A client can repeat a request after 503 with `Retry-After`.
 """
 
 
-def install(app: FastAPI) -> None:
-    """Add the schema of problems to ``app.openapi``. FastAPI does not know it, because no route returns a problem."""
+def install(app: FastAPI, *, needs_credentials: bool = False) -> None:
+    """Add the schema of problems, and what each request needs, to ``app.openapi``.
+
+    FastAPI does not know problems, because no route returns one, nor the gate in front of the routes.
+    """
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -36,10 +49,30 @@ def install(app: FastAPI) -> None:
             )
             document.setdefault("components", {}).setdefault("schemas", {})["Problem"] = ProblemBody.model_json_schema()
             _require_idempotency_keys(document)
+            if needs_credentials:
+                _describe_credentials(document)
             app.openapi_schema = document
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _describe_credentials(document: dict[str, Any]) -> None:
+    """Add the credentials, and the problems of a caller that is not known or may not do it, to what is not public."""
+    document["components"]["securitySchemes"] = {
+        "bearer": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "An API key (`loyalty keys create`), or a token of the issuer.",
+        }
+    }
+    refusals = problems.responses(Unauthenticated, ScopeMissing, NotYours, ForwardRefused, TooManyRequests)
+    unavailable = problems.responses(KeysUnavailable)[KeysUnavailable.status.value]
+    for path, item in document["paths"].items():
+        for operation in item.values() if path not in PUBLIC_PATHS else ():
+            operation["security"] = [{"bearer": []}]
+            operation["responses"].update({str(status): response for status, response in refusals.items()})
+            operation["responses"].setdefault(str(KeysUnavailable.status.value), unavailable)
 
 
 def _require_idempotency_keys(document: dict[str, Any]) -> None:

@@ -3,9 +3,12 @@
 import re
 from typing import Annotated, Any
 
-from fastapi import Header, Path, Query
+from fastapi import Header, Path, Query, Request
+from fastapi.dependencies.utils import get_flat_params
+from fastapi.params import Query as QueryParameter
 from pydantic import AwareDatetime, BeforeValidator
 
+from api.http.problems import InvalidParameters
 from api.schemas.fields import LONGEST_CARD
 from api.schemas.stores import LONGEST_KEY
 
@@ -37,6 +40,18 @@ def _require_boolean(value: object) -> object:
 # They stand after the limits of a type. Otherwise the OpenAPI document would lose the limits.
 IsInteger = BeforeValidator(_require_integer)
 IsBoolean = BeforeValidator(_require_boolean)
+
+
+async def refuse_unknown_parameters(request: Request) -> None:
+    """Raise InvalidParameters for a query parameter that the route does not have. A misspelled one would be ignored."""
+    if not request.query_params:
+        return
+    parameters = get_flat_params(request.scope["route"].dependant)
+    known = [each.alias for each in parameters if isinstance(each.field_info, QueryParameter)]
+    if unknown := [name for name in request.query_params if name not in known]:
+        reason = f"is unknown. This path has {', '.join(known) or 'no parameters'}"
+        raise InvalidParameters(errors=[{"in": ["query", name], "reason": reason} for name in unknown])
+
 
 MinSequence = Annotated[
     int,

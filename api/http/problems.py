@@ -158,8 +158,19 @@ class BadRequest(Problem, status=HTTPStatus.BAD_REQUEST):
     """The client must correct the request before it repeats it."""
 
 
-class UnreadableBody(BadRequest, code="unreadable-body", title="Bad Request"):
-    """There was an error parsing the body"""
+class UnreadableBody(
+    BadRequest,
+    code="unreadable-body",
+    title="The body cannot be read",
+    example={"reason": "Expecting value at character 10"},
+):
+    """The body is not JSON in UTF-8: {reason}. Correct the body."""
+
+
+class UnreadableRequest(BadRequest, code="unreadable-request", title="The request cannot be read"):
+    """The request does not follow HTTP/1.1, or its path and query have more than 65,535 characters. Correct the
+    request.
+    """
 
 
 class IdempotencyKeyMissing(BadRequest, code="idempotency-key-missing", title="Idempotency-Key is missing"):
@@ -182,6 +193,16 @@ class BodyTooLarge(
     example={"limit": 2**20},
 ):
     """This path accepts up to {limit} bytes. Send a smaller body."""
+
+
+class NotJson(
+    Problem, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE, code="not-json", title="The body is not declared as JSON"
+):
+    """A body needs the header Content-Type. Send the body as JSON, with Content-Type: application/json."""
+
+
+BODY_PROBLEMS = (UnreadableBody, NotJson, BodyTooLarge)
+"""The problems of a body before its members are checked."""
 
 
 class Unprocessable(Problem, status=HTTPStatus.UNPROCESSABLE_ENTITY):
@@ -453,11 +474,21 @@ def install(app: FastAPI) -> None:
         if isinstance(error.__cause__, Problem):
             return error.__cause__.response()
         status = HTTPStatus(error.status_code)
-        code = {400: "unreadable-body", 404: "unknown-route", 405: "method-not-allowed"}.get(status, "http-error")
-        return OtherProblem(status, code, status.phrase, str(error.detail), headers=error.headers).response()
+        if status == HTTPStatus.BAD_REQUEST:  # FastAPI raises it for a body, but not for a plain error of syntax.
+            return UnreadableBody(reason="it is not UTF-8, or is nested too deeply").response()
+        code = {404: "unknown-route", 405: "method-not-allowed"}.get(status, "http-error")
+        headers = dict(error.headers or {})
+        if headers.get("Allow") == "GET":
+            headers["Allow"] = "GET, HEAD"
+        return OtherProblem(status, code, status.phrase, str(error.detail), headers=headers).response()
 
     @app.exception_handler(RequestValidationError)
     async def answer_invalid_request(_: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            return UnreadableBody(reason=f"{first['ctx']['error']} at character {first['loc'][-1]}").response()
+        if isinstance(error.body, bytes):  # FastAPI parses only a body that is declared as JSON.
+            return NotJson().response()
         errors = [{"in": list(map(str, each["loc"])), "reason": each["msg"]} for each in error.errors()]
         return InvalidParameters(errors=errors).response()
 

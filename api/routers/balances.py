@@ -10,10 +10,12 @@ from api.http.parameters import Card, IfNoneMatch, MaxLag, MinSequence, OpenedTi
 from api.http.responses import ENTRY_RESPONSES
 from api.routing.lookup import KeyRead
 from api.schemas.balances import Balance
+from api.security.permissions import needs
+from services.api_keys.keys import Scope
 from services.state_stores.catalogue import BALANCES
 from services.state_stores.definition import ReadConsistency
 
-router = APIRouter(prefix="/v1/customers", tags=["customers"])
+router = APIRouter(prefix="/v1/customers", tags=["customers"], dependencies=[needs(Scope.BALANCE_READ)])
 
 _BODY = attrgetter("body")
 

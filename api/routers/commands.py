@@ -15,6 +15,9 @@ from api.http.problems import Problem
 from api.http.responses import SEQUENCE, json_response, text_headers
 from api.routing.peer_client import PeerResponse
 from api.schemas.commands import Adjustment, Command, NotBlank, Redemption, Transfer
+from api.security.caller import Caller
+from api.security.permissions import FOLLOWS_COMMANDS, caller_of, needs
+from services.api_keys.keys import Scope
 from services.commands.identity import MAX_KEY_LENGTH, command_id, request_hash
 from services.commands.log import DONE, PENDING
 from services.domain import events
@@ -52,19 +55,25 @@ class Submission(NamedTuple):
             fields: the normalized body of the request, if it has one.
             own: the fields of this kind of command.
         """
-        fields = fields or {}
+        fields, caller = fields or {}, caller_of(self.request)
+        if card is not None:
+            caller.require_card(card)
+        if caller.name:
+            # The credentials prove the actor. Another key of the same caller may repeat the command.
+            fields = {name: value for name, value in fields.items() if name != "actor"}
         command = kind(
             append_time=0,  # Kafka sets it.
             command_id=self.command_id,
             request_hash=request_hash(self.command_id, fields),
             reason=fields.get("reason", ""),
-            actor=fields.get("actor", ""),
+            actor=caller.name or fields.get("actor", ""),
             **own,
         )
         outcome = await self.commands.submit(self.request, command, card, self.seconds)
         if isinstance(outcome, PeerResponse):
             return outcome.response()
         decision = outcome.decision
+        _require_own(caller, decision)
         if decision["Status"] not in (PENDING, DONE):
             raise problems.CommandRefused.from_decision(_public(decision))
         if decision["Status"] == PENDING or not outcome.is_visible:
@@ -111,8 +120,7 @@ _OWNER_PROBLEMS = (
 )
 _COMMAND_PROBLEMS = (
     problems.IdempotencyKeyMissing,
-    problems.UnreadableBody,
-    problems.BodyTooLarge,
+    *problems.BODY_PROBLEMS,
     problems.CommandInFlight,
     problems.IdempotencyKeyReused,
     problems.CommandErased,
@@ -142,11 +150,14 @@ _Endpoint = Callable[..., Awaitable[Response]]
 _Decorator = Callable[[_Endpoint], _Endpoint]
 
 
-def _route(method: str, path: str, summary: str, done: HTTPStatus, *refusals: type[Problem]) -> _Decorator:
+def _route(
+    method: str, path: str, scope: Scope, summary: str, done: HTTPStatus, *refusals: type[Problem]
+) -> _Decorator:
     """Declare a route that executes a command and responds with the status ``done``."""
     return router.api_route(
         path,
         methods=[method],
+        dependencies=[needs(scope)],
         summary=summary,
         response_model=Command,
         status_code=done,
@@ -161,6 +172,7 @@ def _route(method: str, path: str, summary: str, done: HTTPStatus, *refusals: ty
 @_route(
     "POST",
     "/customers/{card}/redemptions",
+    Scope.POINTS_REDEEM,
     "Set points aside",
     HTTPStatus.CREATED,
     problems.InsufficientPoints,
@@ -177,13 +189,27 @@ async def reserve(card: NamedCard, body: Redemption, command: CommandOfRequest) 
 _END_PROBLEMS = (problems.UnknownRedemption, problems.RedemptionPending, problems.RedemptionNotOpen)
 
 
-@_route("POST", "/redemptions/{redemption}/capture", "Spend what was set aside", HTTPStatus.OK, *_END_PROBLEMS)
+@_route(
+    "POST",
+    "/redemptions/{redemption}/capture",
+    Scope.POINTS_REDEEM,
+    "Spend what was set aside",
+    HTTPStatus.OK,
+    *_END_PROBLEMS,
+)
 async def capture(redemption: CommandId, command: CommandOfRequest) -> Response:
     """End a redemption and take its points. A redemption that was captured, made void or has lapsed is not open."""
     return await command.response(events.Capture, None, redemption_id=redemption)
 
 
-@_route("POST", "/redemptions/{redemption}/void", "Give back what was set aside", HTTPStatus.OK, *_END_PROBLEMS)
+@_route(
+    "POST",
+    "/redemptions/{redemption}/void",
+    Scope.POINTS_REDEEM,
+    "Give back what was set aside",
+    HTTPStatus.OK,
+    *_END_PROBLEMS,
+)
 async def void(redemption: CommandId, command: CommandOfRequest) -> Response:
     """End a redemption and free its points. Points that have expired meanwhile expire now."""
     return await command.response(events.Void, None, redemption_id=redemption)
@@ -192,6 +218,7 @@ async def void(redemption: CommandId, command: CommandOfRequest) -> Response:
 @_route(
     "POST",
     "/customers/{card}/adjustments",
+    Scope.POINTS_ADJUST,
     "Correct the points by hand",
     HTTPStatus.CREATED,
     problems.InsufficientPoints,
@@ -207,6 +234,7 @@ async def adjust(card: NamedCard, body: Adjustment, command: CommandOfRequest) -
 @_route(
     "POST",
     "/transfers",
+    Scope.POINTS_REDEEM,
     "Give points to another customer",
     HTTPStatus.CREATED,
     problems.InsufficientPoints,
@@ -222,7 +250,7 @@ async def transfer(body: Transfer, command: CommandOfRequest) -> Response:
     return await command.response(events.Transfer, body.from_card, fields, **own)
 
 
-@_route("DELETE", "/customers/{card}", "Erase a customer", HTTPStatus.OK)
+@_route("DELETE", "/customers/{card}", Scope.CUSTOMER_ERASE, "Erase a customer", HTTPStatus.OK)
 async def erase(card: NamedCard, command: CommandOfRequest) -> Response:
     """Forget a customer: points, reservations, decisions. The erasure of an unknown card succeeds as well.
 
@@ -233,6 +261,7 @@ async def erase(card: NamedCard, command: CommandOfRequest) -> Response:
 
 @router.get(
     "/commands/{command}",
+    dependencies=[needs(*FOLLOWS_COMMANDS)],
     summary="What became of a command",
     response_model=Command,
     responses={
@@ -240,16 +269,25 @@ async def erase(card: NamedCard, command: CommandOfRequest) -> Response:
         **problems.responses(problems.UnknownCommand, problems.InvalidParameters, problems.TooStale, *_OWNER_PROBLEMS),
     },
 )
-async def command(command: CommandId, commands: CommandsDep, timeout_seconds: Timeout = 0) -> Response:
+async def command(
+    request: Request, command: CommandId, commands: CommandsDep, timeout_seconds: Timeout = 0
+) -> Response:
     """200 with the decision, done or refused. 202 while there is no decision or the balance does not show it."""
     deadline = time.monotonic() + timeout_seconds
     decision = await commands.find(command, timeout_seconds)
     if decision is None:
         raise problems.UnknownCommand
+    _require_own(caller_of(request), decision)
     outcome = await commands.await_visibility(decision, deadline)
     if decision["Status"] == PENDING or not outcome.is_visible:
         return _accepted(decision)
     return json_response(_public(decision))
+
+
+def _require_own(caller: Caller, decision: Decision) -> None:
+    """Raise NotYours for the decision about another card. A decision that names no card shows nothing of a customer."""
+    if decision["CustomerCardNo"]:
+        caller.require_card(decision["CustomerCardNo"])
 
 
 def _accepted(decision: Decision) -> Response:
@@ -260,4 +298,8 @@ def _accepted(decision: Decision) -> Response:
 
 def _public(decision: Decision) -> Decision:
     """The members of a decision that clients see."""
-    return {name: value for name, value in decision.items() if name != "RequestHash"}
+    members = {name: value for name, value in decision.items() if name != "RequestHash"}
+    # The record of a reservation holds the reserved points. The total of the customer stays as it is.
+    is_reservation = decision["Kind"] == "reserve" and decision["Status"] == DONE
+    reserved = {"Points": "0.00", "ReservedPoints": decision["Points"]} if is_reservation else {"ReservedPoints": None}
+    return members | reserved

@@ -9,6 +9,8 @@ from api.dependencies import MetricsDep, StoresDep
 from api.http import problems
 from api.http.responses import NO_STORE, json_response
 from api.schemas.health import Liveness, Readiness
+from api.security.permissions import needs
+from services.api_keys.keys import Scope
 from services.state_stores.contract import StoreError
 from services.state_stores.store import LocalStores
 from services.state_stores.task import StoreTask
@@ -49,6 +51,7 @@ async def readyz(stores: StoresDep) -> Response:
 
 @router.get(
     "/metrics",
+    dependencies=[needs(Scope.OPERATE)],
     summary="Prometheus metrics",
     response_class=Response,
     responses={200: {"content": {CONTENT_TYPE_LATEST.split(";")[0]: {"schema": {"type": "string"}}}}},

@@ -9,10 +9,12 @@ from api.http import problems
 from api.http.responses import NO_STORE, json_response
 from api.schemas.instances import InstanceList, KeyMetadata, StoreList, StoreMetadata
 from api.schemas.stores import LONGEST_KEY
+from api.security.permissions import needs
+from services.api_keys.keys import Scope
 from services.interactive_queries.reports import HeldPartition, InstanceReport
 from services.state_stores.assignment import Role
 
-router = APIRouter(prefix="/v1", tags=["discovery"])
+router = APIRouter(prefix="/v1", tags=["discovery"], dependencies=[needs(Scope.OPERATE)])
 
 
 @router.get("/instances", summary="All instances", response_model=InstanceList)

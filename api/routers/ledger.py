@@ -17,6 +17,8 @@ from api.http import problems
 from api.http.parameters import Card, Limit
 from api.http.responses import json_response
 from api.schemas.ledger import LedgerPage
+from api.security.permissions import needs
+from services.api_keys.keys import Scope
 from services.domain.entries import AccountVersion, Entry, Kind
 from services.domain.formats import clamped_time_text, points_text
 from services.ledger.queries import (
@@ -27,7 +29,7 @@ from services.ledger.queries import (
 )
 from services.ledger.statement import csv_lines
 
-router = APIRouter(prefix="/v1/customers", tags=["customers"])
+router = APIRouter(prefix="/v1/customers", tags=["customers"], dependencies=[needs(Scope.LEDGER_READ)])
 
 _CACHING = "private, no-store"
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -165,7 +167,7 @@ def _body(entry: Entry) -> dict[str, Any]:
         "AvailableLoyaltyPoints": points_text(entry.available),
         "PendingLoyaltyPoints": points_text(entry.pending),
         "ReservedLoyaltyPoints": points_text(entry.reserved),
-        "Tier": entry.tier,
+        "Tier": entry.tier or None,
         "ProgrammeVersion": entry.programme_version,
         "EventID": entry.event_id,
         "InvoiceNumber": entry.invoice_number,

@@ -1,12 +1,14 @@
 """Calculates what a basket would earn."""
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from api.dependencies import LookupDep, ProgrammeDep
 from api.http import problems
 from api.http.responses import json_response
 from api.routing.lookup import Lookup
 from api.schemas.simulation import Basket, Simulation
+from api.security.permissions import caller_of, needs
+from services.api_keys.keys import Scope
 from services.domain.accrual import accrual
 from services.domain.formats import points_text
 from services.domain.programme import Programme
@@ -17,11 +19,11 @@ router = APIRouter(prefix="/v1", tags=["programme"])
 
 @router.post(
     "/simulate",
+    dependencies=[needs(Scope.BALANCE_READ)],
     summary="What a basket would earn",
     response_model=Simulation,
     responses=problems.responses(
-        problems.UnreadableBody,
-        problems.BodyTooLarge,
+        *problems.BODY_PROBLEMS,
         problems.InvalidParameters,
         problems.Starting,
         problems.Restoring,
@@ -33,8 +35,13 @@ router = APIRouter(prefix="/v1", tags=["programme"])
         problems.OwnerTimeout,
     ),
 )
-async def simulate(basket: Basket, programme: ProgrammeDep, lookup: LookupDep) -> Response:
+async def simulate(request: Request, basket: Basket, programme: ProgrammeDep, lookup: LookupDep) -> Response:
     """The points that the programme in force now would give, and their parts. Nothing is stored."""
+    caller = caller_of(request)
+    if basket.CustomerCardNo is not None:
+        caller.require_card(basket.CustomerCardNo)
+    if basket.StoreID:
+        caller.require_store(basket.StoreID)
     rules, now = programme.in_force()
     purchase = basket.purchase(now)
     tier = await _tier_of(lookup, basket.CustomerCardNo, rules)

@@ -32,6 +32,7 @@ from api.http.responses import ENTRY_RESPONSES, json_response
 from api.routing.lookup import KeyRead
 from api.routing.scatter_gather import Members, StoreQuery
 from api.schemas.stores import Count, Entries, EntryPage, FoundKeys, Keys, StoreEntry
+from api.security.permissions import may_read_store, require_keys
 from services.interactive_queries.local_queries import (
     KeyRange,
     Row,
@@ -44,8 +45,8 @@ from services.interactive_queries.local_queries import (
 from services.state_stores.definition import ReadConsistency, VersionedValue
 from services.state_stores.store import StateStore
 
-router = APIRouter(prefix="/v1/stores/{store}", tags=["stores"])
-lookups = APIRouter(prefix="/v1/stores/{store}", tags=["stores"])
+router = APIRouter(prefix="/v1/stores/{store}", tags=["stores"], dependencies=[Depends(may_read_store)])
+lookups = APIRouter(prefix="/v1/stores/{store}", tags=["stores"], dependencies=[Depends(may_read_store)])
 """Routes for single keys. ``LookupApp`` serves them."""
 
 Erased = Annotated[
@@ -132,8 +133,9 @@ def _entry_body(read: KeyRead) -> Callable[[VersionedValue], bytes]:
 # functions in threads.
 
 
-async def several_keys(store: StoreOfPath, body: Annotated[Keys, Body()]) -> StoreQuery:
+async def several_keys(request: Request, store: StoreOfPath, body: Annotated[Keys, Body()]) -> StoreQuery:
     """The entries of those keys that exist."""
+    require_keys(request, store.definition.name, body.keys)
     keys = sorted({key.encode() for key in body.keys})
 
     def read(share: ServingPartitions) -> Members:
@@ -242,7 +244,7 @@ OPERATIONS = (
         "Several keys",
         several_keys,
         FoundKeys,
-        (problems.UnreadableBody, problems.BodyTooLarge),
+        problems.BODY_PROBLEMS,
     ),
     Operation("GET", "/range", "Keys from … to, or with a prefix", key_range, EntryPage),
     Operation("GET", "/all", "Every entry", everything, EntryPage),

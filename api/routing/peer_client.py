@@ -14,6 +14,9 @@ from pydantic import ValidationError
 
 from api.http import problems
 from api.routing.locator import Locator, Target
+from api.security.caller import Caller
+from api.security.hops import HOP, Hops
+from api.security.problems import ForwardRefused
 from services.interactive_queries.reports import InstanceReport, PeerReports
 
 log = structlog.get_logger(__name__)
@@ -105,12 +108,14 @@ class PeerRequest(NamedTuple):
 
     Attributes:
         path: the path and the query, percent-encoded.
+        caller: for whom the peer is asked; None: this instance asks for itself.
     """
 
     method: str
     path: bytes
     headers: Mapping[str, str] = {}
     content: bytes | None = None
+    caller: Caller | None = None
 
     @classmethod
     async def from_client(cls, request: Request, path: bytes | None = None) -> "PeerRequest":
@@ -123,7 +128,8 @@ class PeerRequest(NamedTuple):
             path, query = request.scope.get("raw_path") or request.url.path.encode(), request.scope["query_string"]
             path = path + b"?" + query if query else path
         copied = {name: value for name in _REQUEST_HEADERS if (value := request.headers.get(name)) is not None}
-        return cls(request.method, path, copied, await request.body() if request.method == "POST" else None)
+        content = await request.body() if request.method == "POST" else None
+        return cls(request.method, path, copied, content, request.scope.get("caller"))
 
 
 class PeerResponse(NamedTuple):
@@ -156,8 +162,14 @@ class PeerResponse(NamedTuple):
 class PeerClient:
     """Sends requests to peers. Each request goes to one peer, which never forwards it again."""
 
-    def __init__(self, reports: PeerReports) -> None:
+    def __init__(self, reports: PeerReports, hops: Hops | None = None) -> None:
+        """Prepare a client.
+
+        Args:
+            hops: signs the requests; None: they are not signed, because peers need no credentials.
+        """
         self._reports = reports
+        self._hops = hops
         # httpx logs every URL, and our URLs contain card numbers.
         logging.getLogger("httpx").setLevel(logging.WARNING)
         # A proxy or a redirect could send the request to a server outside of the group.
@@ -174,13 +186,21 @@ class PeerClient:
         Raises:
             PeerError: there is no response.
         """
+        url = httpx.URL(target.url).copy_with(raw_path=_escape_dots(request.path))
         own_headers = {FORWARDED_TO: target.role.value, DEADLINE: f"{seconds_left:.3f}"}
+        sent_headers = {"accept-encoding": "identity", **request.headers, **own_headers}
+        if self._hops:
+            # The peer trusts this instance, so the credentials of the caller stay here.
+            sent_headers.pop("authorization", None)
+            sent_headers[HOP] = self._hops.sign(
+                request.caller, target.url, request.method, url.raw_path, target.role.value
+            )
         try:
             async with asyncio.timeout(patience):
                 response = await self._client.request(
                     request.method,
-                    httpx.URL(target.url).copy_with(raw_path=_escape_dots(request.path)),
-                    headers={"accept-encoding": "identity", **request.headers, **own_headers},
+                    url,
+                    headers=sent_headers,
                     content=request.content,
                     timeout=httpx.Timeout(patience, connect=min(patience, _CONNECT_SECONDS)),
                 )
@@ -199,13 +219,19 @@ class PeerClient:
             for name, value in response.headers.items()
             if name in _RESPONSE_HEADERS or name.startswith("loyalty-")
         }
-        return PeerResponse(response.content, response.status_code, kept)
+        answer = PeerResponse(response.content, response.status_code, kept)
+        if answer.problem_code == ForwardRefused.code:
+            reason = f"{target.url} refused the signature of this instance"
+            log.error(reason, hint="compare LOYALTY_INSTANCE_SECRET_FILE, LOYALTY_APPLICATION_SERVER and the clocks")
+            raise PeerUnreachableError(reason)
+        return answer
 
     async def report(self, url: str, group: str) -> InstanceReport:
         """The report of the instance at a URL. Raises PeerError, also if another process listens at the URL."""
         try:
             async with asyncio.timeout(_REPORT_SECONDS):
-                response = await self._client.get(url + REPORT_PATH, timeout=_REPORT_SECONDS)
+                signed = {HOP: self._hops.sign(None, url, "GET", REPORT_PATH.encode(), "")} if self._hops else {}
+                response = await self._client.get(url + REPORT_PATH, headers=signed, timeout=_REPORT_SECONDS)
             report = InstanceReport.model_validate_json(response.content)
         except (httpx.HTTPError, TimeoutError, ValidationError) as error:
             raise PeerUnreachableError(f"{url}: {type(error).__name__}") from error

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, NamedTuple
-from urllib.parse import unquote_plus
 
 import orjson
 import structlog
@@ -188,16 +187,11 @@ class ScatterGather:
 
 
 def _local_path(request: Request, partitions: Collection[int]) -> bytes:
-    """The path and query of the same request to one instance, for these partitions instead of the client's."""
+    """The path and query of the same request to one instance, for these partitions."""
     path: bytes = request.scope.get("raw_path") or request.url.path.encode()
     start = len(b"/v1/stores/") + path[len(b"/v1/stores/") :].index(b"/")
-    parameters = [
-        each
-        for each in request.scope["query_string"].split(b"&")
-        if each and unquote_plus(each.partition(b"=")[0].decode("latin-1")) != "partition"
-    ]
-    parameters += [b"partition=%d" % number for number in partitions]
-    return path[:start] + b"/local" + path[start:] + b"?" + b"&".join(parameters)
+    parameters = [request.scope["query_string"], *(b"partition=%d" % number for number in partitions)]
+    return path[:start] + b"/local" + path[start:] + b"?" + b"&".join(filter(None, parameters))
 
 
 def _body(query: StoreQuery, members: Members, partitions: list[Members], wanted: Collection[int]) -> Members:

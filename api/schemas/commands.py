@@ -107,7 +107,10 @@ class Command(BaseModel):
     Kind: str = Field(description="reserve, capture, void, adjust, transfer or erase.", examples=["reserve"])
     CustomerCardNo: str | None = Field(description="null: pending, or an erasure.", examples=["9265846829"])
     Points: PointsText | None = Field(
-        description="The change of the total. For a reservation: the reserved points.", examples=["10.00"]
+        description="The change of the total, as EarnedLoyaltyPoints of the entry. null: pending.", examples=["0.00"]
+    )
+    ReservedPoints: PointsText | None = Field(
+        description="The points that a reservation reserved. null: another command.", examples=["10.00"]
     )
     RedemptionID: str | None = Field(
         description="For reserve, capture and void: the redemption. It is the CommandID of the reservation.",

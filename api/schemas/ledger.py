@@ -17,7 +17,7 @@ class LedgerEntry(BaseModel):
     AvailableLoyaltyPoints: PointsText
     PendingLoyaltyPoints: PointsText
     ReservedLoyaltyPoints: PointsText
-    Tier: str
+    Tier: str | None = Field(description="After the entry. null: no tier.", examples=["gold"])
     ProgrammeVersion: int
     EventID: str = Field(description="The event that caused the entry. Empty if a timer caused it.")
     InvoiceNumber: str = Field(description="Empty if the entry has no invoice.")

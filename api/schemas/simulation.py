@@ -30,6 +30,9 @@ class Basket(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     TotalAmount: Amount = Field(examples=[520.5])
+    TaxableAmount: Amount | None = Field(
+        None, description="The amount before tax, for programmes with the tax basis taxable.", examples=[495.71]
+    )
     CustomerType: ShortText = Field(PRIME, examples=[PRIME])
     StoreID: ShortText = Field("", examples=["STR7188"])
     CustomerCardNo: Annotated[str, Field(min_length=1, max_length=LONGEST_CARD)] | None = Field(
@@ -59,13 +62,18 @@ class Basket(BaseModel):
             customer_type=self.CustomerType,
             created_time=self.CreatedTime,
             lines=lines,
+            taxable_amount=None if self.TaxableAmount is None else _money(self.TaxableAmount),
         )
 
 
 class EarningPart(BaseModel):
-    """A part of the earned points."""
+    """A part of the earned points, negative for what a rule takes."""
 
-    Name: str = Field(description="`base`, or the name of a tier or a campaign.", examples=["base"])
+    Name: str = Field(
+        description="`base`, `tax`, `excluded-items`, `minimum-spend`, `cap-per-invoice`, `cap-per-day`, or the name "
+        "of a tier or a campaign.",
+        examples=["base"],
+    )
     LoyaltyPoints: PointsText
 
 

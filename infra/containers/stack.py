@@ -12,7 +12,7 @@ from infra.docker.healthy import is_healthy
 from infra.local.ports import HOST, free_port
 from infra.local.processes import ProcessFailedError
 from infra.local.stack import variables_of
-from infra.security.broker import BrokerSecurity
+from infra.security.folder import SecurityFolder
 from services.settings import Settings
 
 PARTS = ("kafka", "postgres", "pipeline", "ledger", "api")
@@ -41,7 +41,7 @@ class ContainerStack:
         files: Sequence[Path] = (COMPOSE_FILE,),
         profiles: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
-        security: BrokerSecurity | None = None,
+        security: SecurityFolder | None = None,
     ) -> None:
         self.directory = directory.resolve()
         self.settings = security.settings_of("auditor", settings) if security else settings
@@ -54,7 +54,7 @@ class ContainerStack:
         own = {**variables_of(settings), **ports, **(environment or {})}
         if security:
             files = [*files, SECURED_FILE]
-            own["SECURITY_DIR"] = str(security.folder.directory.resolve())
+            own["SECURITY_DIR"] = str(security.directory.resolve())
         self.project = ComposeProject(name, own, profiles, files)
 
     @property

@@ -21,8 +21,7 @@ from infra.demo.run import DemoFailedError, Result, progress_bars, run, timed
 from infra.local import jars
 from infra.local.interruption import InterruptedBySignalError, ignore_signals, interrupt_on_signals
 from infra.local.processes import ProcessFailedError
-from infra.local.stack import LocalStack, PortTakenError, private_settings
-from infra.security.broker import BrokerSecurity
+from infra.local.stack import LocalStack, private_settings
 from infra.security.folder import LOCAL_HOSTS, SecurityFolder
 from pipelines.checkpoints.lock import CheckpointInUseError, hold
 from services.messaging.administration import TopicMismatchError
@@ -31,15 +30,19 @@ from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import UnknownSchemaIdError, schema_ids
 from services.pos_simulator.simulation import Options
 from services.settings import Settings
+from services.start_up import StartUpError
 
 VAR = jars.ROOT / "var"
+
+_RETURNS, _EXCHANGES = 0.04, 0.02
+"""Shares of the simulated invoices, to have some of each also on a short day."""
 
 _MISMATCH, _INTERRUPTED = 1, 130
 _KNOWN_ERRORS = (
     DemoFailedError,
     ContainersError,
     ProcessFailedError,
-    PortTakenError,
+    StartUpError,
     TopicMismatchError,
     PublishError,
     UndecodableError,
@@ -98,11 +101,14 @@ def main(
     settings = demo_settings(directory)
     stack: LocalStack | ContainerStack = LocalStack(directory, settings)
     if containers:
-        stack = ContainerStack(directory, settings, security=_security(var / "security") if secured else None)
+        security = SecurityFolder(var / "security") if secured else None
+        if security:
+            security.complete(LOCAL_HOSTS)
+        stack = ContainerStack(directory, settings, security=security)
     try:
         # A second demo would delete the data of the first.
         with hold(str(directory)):
-            result = _demo(files or [], Options(count=invoices), rate, stack)
+            result = _demo(files or [], Options(count=invoices, returns=_RETURNS, exchanges=_EXCHANGES), rate, stack)
     except InterruptedBySignalError:
         console.print("demo: interrupted. All its processes are stopped.")
         raise typer.Exit(_INTERRUPTED) from None
@@ -114,12 +120,6 @@ def main(
     report.write(var / "reports" / f"{name}.json", report.figures(result))
     if result.mismatches:
         raise typer.Exit(_MISMATCH)
-
-
-def _security(directory: Path) -> BrokerSecurity:
-    folder = SecurityFolder(directory)
-    folder.complete(LOCAL_HOSTS)
-    return BrokerSecurity(folder)
 
 
 def _demo(files: list[Path], options: Options, rate: float, stack: LocalStack | ContainerStack) -> Result:

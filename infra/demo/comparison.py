@@ -11,6 +11,8 @@ from infra.demo import oracle
 from infra.demo.oracle import Expected, Record
 
 NOT_FOUND = 404
+_WAITS = "purchase-unknown"
+"""The reason of the first notification of a return that is read before its original."""
 
 
 class Nature(StrEnum):
@@ -80,15 +82,15 @@ def mismatches(expected: Expected, found: Outputs) -> list[Mismatch]:
         *_counts("hadoop", expected.hadoop, hadoop),
         *_counts("parquet", expected.hadoop, parquet),
         *_counts("dead letter", expected.dead_letters, dead_letters),
-        *(_without_reason(letter) for letter in found.dead_letters if not letter.reason),
+        *(
+            Mismatch(Nature.WRONG, f"dead letter: no reason with {letter.value!r}")
+            for letter in found.dead_letters
+            if not letter.reason
+        ),
         *_notifications(expected, found.notifications),
-        *_values("balance", _balances(expected), found.balances),
+        *_values("balance", _balances(expected, found.notifications), found.balances),
         *_values("unknown customer", dict.fromkeys(found.unknown, NOT_FOUND), found.unknown),
     ]
-
-
-def _without_reason(letter: DeadLetter) -> Mismatch:
-    return Mismatch(Nature.WRONG, f"dead letter: no reason with {letter.value!r}")
 
 
 def _counts(name: str, expected: Counter[Any], found: Counter[Any]) -> Iterator[Mismatch]:
@@ -120,9 +122,26 @@ def _notifications(expected: Expected, found: Sequence[Record]) -> Iterator[Mism
         by_customer[notification["CustomerCardNo"]].append(notification)
     for card in sorted({*expected.earned, *by_customer}):
         of_customer = sorted(by_customer[card], key=lambda notification: notification["Sequence"])
-        earned = Counter((n["InvoiceNumber"], n["EarnedLoyaltyPoints"]) for n in of_customer)
+        sold = [n for n in of_customer if n["Kind"] == "earned"]
+        earned = Counter((n["InvoiceNumber"], n["EarnedLoyaltyPoints"]) for n in sold)
         yield from _counts(f"notification of {card}", Counter(expected.earned.get(card, {}).items()), earned)
+        yield from _returns(card, expected, [n for n in of_customer if n["Kind"] != "earned"])
         yield from _running_totals(card, of_customer)
+
+
+def _returns(card: str, expected: Expected, found: Sequence[Record]) -> Iterator[Mismatch]:
+    """A return has one notification, or two if it waited for its original. Together they have the points."""
+    numbers = Counter((n["Kind"], n["InvoiceNumber"]) for n in found)
+    originals, sold = expected.returned.get(card, {}), expected.earned.get(card, {})
+    wanted = Counter({("returned", number): 1 for number in originals})
+    waiting = {n["InvoiceNumber"] for n in found if n["Reason"] == _WAITS}
+    waited = Counter({("returned", number): 1 for number in waiting if originals.get(number) in sold})
+    yield from _counts(f"return of {card}", wanted + waited, numbers)
+    yield from _values(
+        f"points taken back from {card}",
+        {"points": expected.taken.get(card, Decimal(0))},
+        {"points": -sum((n["EarnedLoyaltyPoints"] for n in found), Decimal(0))},
+    )
 
 
 def _running_totals(card: str, notifications: Iterable[Record]) -> Iterator[Mismatch]:
@@ -136,5 +155,7 @@ def _running_totals(card: str, notifications: Iterable[Record]) -> Iterator[Mism
         before = actual
 
 
-def _balances(expected: Expected) -> dict[str, Balance]:
-    return {card: Balance(sum(earned.values(), Decimal(0)), len(earned)) for card, earned in expected.earned.items()}
+def _balances(expected: Expected, notifications: Sequence[Record]) -> dict[str, Balance]:
+    """The sequence is the number of notifications, which ``_notifications`` compares."""
+    entries = Counter(notification["CustomerCardNo"] for notification in notifications)
+    return {card: Balance(expected.points_of(card), entries[card]) for card in expected.earned}

@@ -35,7 +35,9 @@ class Expected:
         dead_letters: the number of dead letters for each (key, value).
         shipment: the whole invoice by InvoiceNumber.
         hadoop: the number of each row. Each line item is a row.
-        earned: points by InvoiceNumber, by customer.
+        earned: points by InvoiceNumber, by customer: of sales, and of what exchanges sell.
+        returned: the invoices of each customer that return something, with their originals.
+        taken: the points that returns take back, by customer.
         readings: for the index of each message that earns points, the customer and the first sequence that includes it.
         strangers: customers with invoices and without points.
     """
@@ -46,55 +48,133 @@ class Expected:
     shipment: dict[str, Record] = field(default_factory=dict)
     hadoop: Counter[Row] = field(default_factory=Counter)
     earned: defaultdict[str, dict[str, Decimal]] = field(default_factory=lambda: defaultdict(dict))
+    returned: defaultdict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
+    taken: defaultdict[str, Decimal] = field(default_factory=lambda: defaultdict(Decimal))
     readings: dict[int, tuple[str, int]] = field(default_factory=dict)
     strangers: set[str] = field(default_factory=set)
 
     @property
     def notifications(self) -> int:
-        return sum(len(invoices) for invoices in self.earned.values())
+        """At least. A return that is read before its original has one more."""
+        return sum(map(len, self.earned.values())) + sum(map(len, self.returned.values()))
 
     @property
     def points(self) -> Decimal:
-        return sum((points for invoices in self.earned.values() for points in invoices.values()), Decimal(0))
+        return sum(map(self.points_of, self.earned), Decimal(0))
+
+    def points_of(self, card: str) -> Decimal:
+        return sum(self.earned[card].values(), Decimal(0)) - self.taken[card]
 
 
 def expect(sent: Iterable[Sent], loyalty_factor: Decimal) -> Expected:
     """The outputs of these messages in this order."""
-    expected, seen = Expected(), set()
+    expected, seen, sales = Expected(), set(), Sales(loyalty_factor)
     for number, message in enumerate(sent):
         expected.messages += 1
-        invoice = None if message.invoice is None else with_texts(message.invoice)
+        invoice = None if message.invoice is None else as_read(message.invoice)
         if invoice is None or not is_valid(invoice):
             expected.dead_letters[message.key, message.value] += 1
         elif invoice["InvoiceNumber"] in seen:
             expected.repeats += 1
         else:
             seen.add(invoice["InvoiceNumber"])
-            _count(expected, number, invoice, loyalty_factor)
+            _count(expected, number, invoice, sales)
+    for (card, invoice_number), sale in sales.sold.items():
+        expected.taken[card] += expected.earned[card][invoice_number] - sales.points(sale, rest=True)
     expected.strangers -= expected.earned.keys()
     return expected
 
 
-def _count(expected: Expected, number: int, invoice: Record, loyalty_factor: Decimal) -> None:
+@dataclass
+class Sale:
+    """What a customer bought with one invoice, and the returns of it: (amount, lines) pairs."""
+
+    amount: Decimal
+    lines: list[Record]
+    returns: list[tuple[Decimal, list[Record]]]
+
+
+class Sales:
+    """The sales of PRIME customers by card and InvoiceNumber, with their returns, in whatever order they come."""
+
+    def __init__(self, loyalty_factor: Decimal) -> None:
+        self._factor = loyalty_factor
+        self.sold: dict[tuple[str, str], Sale] = {}
+        self._returns: defaultdict[tuple[str, str], list[tuple[Decimal, list[Record]]]] = defaultdict(list)
+
+    def sell(self, card: str, number: str, amount: Decimal, lines: list[Record]) -> Decimal:
+        """Returns the points of the sale."""
+        self.sold[card, number] = sale = Sale(amount, lines, self._returns[card, number])
+        return self.points(sale)
+
+    def take_back(self, card: str, original: str, amount: Decimal, lines: list[Record]) -> None:
+        self._returns[card, original].append((amount, lines))
+
+    def points(self, sale: Sale, *, rest: bool = False) -> Decimal:
+        """The points of the sale, or of what its returns leave. Of each item at most what was bought goes back."""
+        amount, left = sale.amount, _values(sale.lines)
+        for total, lines in sale.returns if rest else []:
+            back = _values(lines)
+            excess = sum((max(Decimal(0), value - left[item]) for item, value in back.items() if item), Decimal(0))
+            if not excess or not sale.lines:
+                amount -= total
+            elif excess < sum(back.values()):
+                amount -= max(Decimal(0), total - excess)
+            for item, value in back.items():
+                left[item] = max(Decimal(0), left[item] - value)
+        return (max(amount, Decimal(0)) * self._factor).quantize(Decimal("0.01"), ROUND_HALF_UP)
+
+
+def _values(lines: Iterable[Record]) -> defaultdict[str, Decimal]:
+    values: defaultdict[str, Decimal] = defaultdict(Decimal)
+    for line in lines:
+        values[line.get("ItemCode") or ""] += abs(_exact(line.get("TotalValue") or 0))
+    return values
+
+
+def _exact(amount: float) -> Decimal:
+    return Decimal(repr(float(amount)))
+
+
+def _count(expected: Expected, number: int, invoice: Record, sales: Sales) -> None:
     invoice_number, card = invoice["InvoiceNumber"], invoice.get("CustomerCardNo")
     if _has_value(invoice, "DeliveryType", "HOME-DELIVERY"):
         expected.shipment[invoice_number] = whole(invoice)
     expected.hadoop.update(rows(invoice))
     if _has_value(invoice, "CustomerType", "PRIME"):
-        points = Decimal(repr(float(invoice["TotalAmount"]))) * loyalty_factor
-        expected.earned[str(card)][invoice_number] = points.quantize(Decimal("0.01"), ROUND_HALF_UP)
-        expected.readings[number] = str(card), len(expected.earned[str(card)])
+        _count_points(expected, number, invoice, sales)
     elif card and card.strip():
         expected.strangers.add(card)
 
 
-def with_texts(value: Any, name: str = "") -> Any:
-    """The value with integers as text in text fields. Simple tills write ``"InvoiceNumber": 7``."""
+def _count_points(expected: Expected, number: int, invoice: Record, sales: Sales) -> None:
+    invoice_number, card = invoice["InvoiceNumber"], str(invoice["CustomerCardNo"])
+    items, total = invoice.get("InvoiceLineItems") or [], _exact(invoice["TotalAmount"])
+    parts = {kind: [item for item in items if line_kind(invoice, item) == kind] for kind in ("sale", "return")}
+    amounts = {kind: sum((_exact(item.get("TotalValue") or 0) for item in parts[kind]), Decimal(0)) for kind in parts}
+    if not (parts["sale"] and parts["return"]):
+        amounts = {line_kind(invoice, {}): total}
+    earned = expected.earned[card]
+    if "sale" in amounts:
+        earned[invoice_number] = sales.sell(card, invoice_number, amounts["sale"], parts["sale"])
+        expected.readings[number] = card, len(earned)
+    if "return" in amounts:
+        original = expected.returned[card][invoice_number] = invoice.get("OriginalInvoiceNumber") or ""
+        sales.take_back(card, original, abs(amounts["return"]), parts["return"])
+
+
+def as_read(value: Any, name: str = "") -> Any:
+    """The value with integers as text in text fields, and with a CreatedTime in milliseconds instead of seconds.
+
+    Simple tills write ``"InvoiceNumber": 7`` and ``"CreatedTime": 1770000000``.
+    """
     if isinstance(value, dict):
-        return {key: with_texts(part, key) for key, part in value.items()}
+        return {key: as_read(part, key) for key, part in value.items()}
     if isinstance(value, list):
-        return [with_texts(part) for part in value]
+        return [as_read(part) for part in value]
     texts = {key for fields in (INVOICE, ADDRESS, ITEM) for key, fits in fields.items() if fits is _is_text}
+    if name == "CreatedTime" and type(value) is int and 10**9 <= value < 10**10:
+        return value * 1000
     return str(value) if type(value) is int and name in texts else value
 
 
@@ -201,7 +281,7 @@ def line_kind(invoice: Record, item: Record) -> str:
     """The expected LineKind of a line: in an exchange, that of its sign, and else that of its invoice."""
     if not (invoice.get("OriginalInvoiceNumber") or "").strip(whitespace):
         return "return" if (invoice.get("TotalAmount") or 0) < 0 else "sale"
-    values = [each.get("TotalValue") or 0 for each in invoice["InvoiceLineItems"]]
+    values = [each.get("TotalValue") or 0 for each in invoice.get("InvoiceLineItems") or [{}]]
     one_sign = min(values) >= 0 or max(values) <= 0
     return "return" if one_sign or (item.get("TotalValue") or 0) < 0 else "sale"
 

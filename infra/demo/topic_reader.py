@@ -32,7 +32,7 @@ class TopicReader:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._consumer = clients.bounded_consumer(settings, "loyalty-demo", log_level=0)
+        self._consumer = clients.bounded_consumer(settings, "loyalty-demo")
         self._topics = {settings.name_of(topic): topic for topic in OUTPUTS}
         self._found: dict[Topic, dict[str, KafkaMessage]] = {topic: {} for topic in OUTPUTS}
         self._read: Counter[tuple[Topic, int]] = Counter()

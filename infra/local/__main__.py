@@ -1,4 +1,4 @@
-"""``make up``, ``make down`` and ``make status``. The data of the local stack is in ./var."""
+"""``make up``, ``make kafka``, ``make down`` and ``make status``. The data of the local stack is in ./var."""
 
 import sys
 
@@ -10,9 +10,10 @@ from rich.table import Table
 from infra.local import jars
 from infra.local.interruption import InterruptedBySignalError, interrupt_on_signals
 from infra.local.processes import ProcessFailedError
-from infra.local.stack import LocalStack, PortTakenError
+from infra.local.stack import LocalStack
 from services.messaging.administration import TopicMismatchError
 from services.settings import Settings
+from services.start_up import StartUpError
 
 app = typer.Typer(
     add_completion=False,
@@ -29,6 +30,14 @@ def up() -> None:
     stack = _stack()
     console.print("Starting the stack. The first start takes about a minute.")
     stack.start(on_part=lambda name: console.print(f"  {name} …"))
+    _show(stack)
+
+
+@app.command()
+def kafka() -> None:
+    """Start Kafka alone, for example for `loyalty rebuild` after a lost checkpoint."""
+    stack = _stack()
+    stack.start(on_part=lambda name: console.print(f"  {name} …"), services=[])
     _show(stack)
 
 
@@ -66,7 +75,7 @@ def main() -> None:
         app()
     except InterruptedBySignalError:
         sys.exit(_INTERRUPTED)
-    except (PortTakenError, ProcessFailedError, TopicMismatchError, ValidationError, ValueError) as error:
+    except (StartUpError, ProcessFailedError, TopicMismatchError, ValidationError, ValueError) as error:
         sys.exit(f"local stack: {error}")
 
 

@@ -11,7 +11,7 @@ from infra.local import jars
 from infra.local.java import find_java_home
 from infra.local.ports import HOST, free_port
 from infra.local.processes import ManagedProcess, ProcessFailedError
-from infra.security.broker import BrokerSecurity
+from infra.security.folder import SecurityFolder
 from schemas.access import ADMIN
 from services.messaging.clients import connection
 from services.settings import Settings
@@ -35,7 +35,7 @@ class LocalBroker:
         directory: Path,
         port: int | None = None,
         process: ManagedProcess | None = None,
-        security: BrokerSecurity | None = None,
+        security: SecurityFolder | None = None,
     ) -> None:
         self.port = port or free_port()
         self.process = process or ManagedProcess("kafka", directory / "run", directory / "log")
@@ -88,7 +88,10 @@ class LocalBroker:
         if self._security:
             advertised = f"SASL_SSL://{self.bootstrap_servers},BROKER://{HOST}:{free_port()}"
             common += (_CONFIGURATION / "secured.properties").read_text(encoding="utf-8")
-            files = self._security.properties
+            files = {
+                "ssl.keystore.location": str(self._security.broker),
+                "ssl.truststore.location": str(self._security.authority),
+            }
         addresses = files | {
             "listeners": f"{advertised},CONTROLLER://{controller}",
             "advertised.listeners": advertised,
@@ -104,7 +107,9 @@ class LocalBroker:
         command = [*_java(), "-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", "format", "--ignore-formatted"]
         command += ["--cluster-id", uuid.uuid4().hex[:22], "--config", str(properties)]
         if self._security:
-            command += ["--add-scram", self._security.first_user]
+            # The super user creates the other users after the first start.
+            password = self._security.password(ADMIN).read_text(encoding="utf-8")
+            command += ["--add-scram", f"SCRAM-SHA-512=[name={ADMIN},password={password}]"]
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         if run.returncode != 0:
             raise ProcessFailedError(f"Kafka could not format {self._data}:\n{run.stdout}{run.stderr}".rstrip())

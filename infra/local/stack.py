@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -14,18 +14,15 @@ from infra.docker.healthy import is_healthy
 from infra.local import jars
 from infra.local.broker import LocalBroker
 from infra.local.java import find_java_home
-from infra.local.ports import HOST, free_port, is_taken
+from infra.local.ports import HOST, free_port
 from infra.local.processes import ManagedProcess, ProcessFailedError
 from services.messaging.administration import create_topics
 from services.settings import Settings
+from services.start_up import require_port
 
 _START_TIMEOUT = 600.0
 _STOP_MARGIN = 30.0
 """Additional seconds after ``stop_timeout`` in which Spark itself ends."""
-
-
-class PortTakenError(RuntimeError):
-    """Another program uses a port of the stack. The message names the setting to change."""
 
 
 def private_settings(directory: Path, **changes: object) -> Settings:
@@ -124,18 +121,23 @@ class LocalStack:
         """All parts, in the order of their start."""
         return [self.broker.process, *(service.process for service in self.services)]
 
-    def start(self, on_part: Callable[[str], None] = lambda name: None) -> None:
+    def start(
+        self, on_part: Callable[[str], None] = lambda name: None, services: Sequence[Service] | None = None
+    ) -> None:
         """Start the parts that do not run, each one after the parts that it needs. ``on_part`` gets the name of each.
 
         If a part fails, this call stops the parts that it has started.
 
+        Args:
+            services: the parts to start beside Kafka; None for all.
+
         Raises:
-            PortTakenError: before any part starts.
+            StartUpError: another program uses a port. No part has started.
             ProcessFailedError: with the last lines of the log of the failed part.
         """
         self._check_ports()
         started: list[ManagedProcess] = []
-        parts: list[LocalBroker | Service] = [self.broker, *self.services]
+        parts: list[LocalBroker | Service] = [self.broker, *(self.services if services is None else services)]
         try:
             for part in parts:
                 if part.process.pid is None:
@@ -232,10 +234,8 @@ class LocalStack:
             *((each.process, each.port, f"LOYALTY_{each.process.name.upper()}_METRICS_PORT") for each in self.readers),
         ]
         for process, port, setting in needed:
-            if process.pid is None and is_taken(port):
-                raise PortTakenError(
-                    f"another program uses port {port} of {process.name}: set {setting} to another port"
-                )
+            if process.pid is None:
+                require_port(HOST, port, setting)
 
 
 def _local_port(settings: Settings) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from infra.security.certificates import Authority
 from schemas.access import USERS
+from services.settings import Settings
 
 LOCAL_HOSTS = ("kafka", "localhost", "127.0.0.1")
 """The names of the broker of the compose files."""
@@ -49,6 +50,16 @@ class SecurityFolder:
 
     def password(self, user: str) -> Path:
         return self.passwords / user
+
+    def settings_of(self, user: str, settings: Settings) -> Settings:
+        """The settings with the credentials of a user."""
+        secured = {
+            "kafka_security_protocol": "SASL_SSL",
+            "kafka_ssl_ca_location": self.authority,
+            "kafka_sasl_password_file": self.password(user),
+            "kafka_sasl_username": user,
+        }
+        return settings.model_copy(update=secured)
 
     def complete(self, hosts: Sequence[str]) -> list[Path]:
         """Create missing files, and replace a broker certificate that lacks a host or ends soon. Returns new files."""

@@ -24,7 +24,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def settings() -> str:
-    # Neither environment variables nor secrets of the machine that builds the site.
+    # The page shows the defaults of the code. It leaves out variables and secrets of the machine that builds it.
     defaults = Settings.model_construct().model_dump(mode="json")
     return table(
         ("variable", "default", "purpose"),

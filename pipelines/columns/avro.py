@@ -50,49 +50,67 @@ def spark_type(schema: Any) -> T.DataType:
             return _PRIMITIVES[primitive]
 
 
-def decode(value: Column, topic: Topic, ids: SchemaIds) -> tuple[Column, Column]:
+NOT_FRAMED = "not in the Confluent framing: no magic byte 0 and schema id"
+
+
+def decode(value: Column, topic: Topic, ids: SchemaIds, not_framed: str = NOT_FRAMED) -> tuple[Column, Column]:
     """Read Avro values of a topic into its newest schema. Any known schema may have written them.
 
-    Returns two columns: the record as a struct with one more field, MARKER, which is null if the value could not be
-    read; and the reason for that, which is null if the framing and the schema id are known.
+    Returns two columns: the record as a struct with one more field, MARKER (see ``is_whole``); and the reason why the
+    value cannot be read, which is null if the framing and the schema id are known. ``not_framed`` is the reason for
+    other bytes.
     """
     framed = (F.length(value) >= _HEADER_LENGTH) & (F.substring(value, 1, 1) == F.lit(bytes([MAGIC_BYTE])))
     schema_id = F.conv(F.hex(F.substring(value, 2, _HEADER_LENGTH - 1)), 16, 10).cast("long")
-    body = F.substring(value, F.lit(_HEADER_LENGTH + 1), F.length(value))
+    body = F.concat(F.substring(value, F.lit(_HEADER_LENGTH + 1), F.length(value)), F.lit(_END))
     known = ids.known(topic)
-    record = F.lit(None).cast(marked_type(topic))
+    record = F.lit(None).cast(marked_type(topic, T.BinaryType()))
+    newest = _marked_schema(schemas.schema_text(f"{topic.value}.avsc"))
     for known_id, writer in known.items():
-        read = from_avro(body, writer, {"mode": "PERMISSIVE", "avroSchema": _marked_schema(topic)})
+        read = from_avro(body, _marked_schema(writer), {"mode": "PERMISSIVE", "avroSchema": newest})
         record = F.when(framed & (schema_id == known_id), read).otherwise(record)
-    reason = F.when(~framed, F.lit("not in the Confluent framing: no magic byte 0 and schema id")).when(
+    reason = F.when(~framed, F.lit(not_framed)).when(
         ~schema_id.isin(list(known)), F.concat(F.lit("unknown schema id "), schema_id.cast("string"))
     )
     return record, reason
 
 
 MARKER = "_marker"
+_END = b"end of a record."
+_END_TYPE = {"type": "fixed", "name": "End", "namespace": "retail.loyalty.marker", "size": len(_END)}
 
 
-def _marked_schema(topic: Topic) -> str:
-    # from_avro gives nulls for corrupt bytes and for a record of nulls. Only a field with a default separates them.
-    schema = schemas.current(str(topic.value))
-    schema["fields"] = [*schema["fields"], {"name": MARKER, "type": "string", "default": ""}]
-    return json.dumps(schema)
+def _marked_schema(schema_text: str) -> str:
+    """The schema of a record with these bytes behind it.
+
+    from_avro gives nulls for corrupt bytes and for a record of nulls, and ignores bytes behind a record. The field
+    MARKER has the right bytes only if the record ends where the value ends.
+    """
+    schema = json.loads(schema_text)
+    return json.dumps({**schema, "fields": [*schema["fields"], {"name": MARKER, "type": _END_TYPE}]})
 
 
-def marked_type(topic: Topic) -> T.StructType:
+def marked_type(topic: Topic, marker: T.DataType) -> T.StructType:
     """The type of a topic's records with the additional field MARKER."""
-    return T.StructType([*record_type(topic).fields, T.StructField(MARKER, T.StringType())])
+    return T.StructType([*record_type(topic).fields, T.StructField(MARKER, marker)])
 
 
-def is_readable(record: Column, topic: Topic) -> Column:
-    """Whether ``decode`` could read the record and all its texts are UTF-8.
+def is_whole(record: Column) -> Column:
+    """Whether ``decode`` could read the record, and no bytes follow it."""
+    return F.coalesce(record.getField(MARKER) == F.lit(_END), F.lit(False))
+
+
+def unreadable(record: Column, topic: Topic) -> Column:
+    """Why a record of a known schema id is not readable; null if it is.
 
     Avro accepts any bytes as a text, but Python accepts only UTF-8.
     """
     # The separator keeps two invalid halves from joining to a valid character.
     texts = F.concat_ws(",", *_texts(record, record_type(topic)))
-    return record.getField(MARKER).isNotNull() & F.is_valid_utf8(texts)
+    followed = F.coalesce(record.getField(MARKER) != F.lit(_END), F.lit(False))
+    return F.when(followed, F.lit(f"bytes follow the Avro {topic.value}")).when(
+        ~is_whole(record) | ~F.is_valid_utf8(texts), F.lit(f"not an Avro {topic.value} of its schema id")
+    )
 
 
 def _texts(value: Column, of: T.DataType) -> list[Column]:
@@ -115,7 +133,7 @@ _OBJECT_AND_END = T.ArrayType(T.StructType([T.StructField("end", T.StringType())
 
 
 def is_one_json_object(value: Column) -> Column:
-    """Whether a value that starts with a brace is exactly one JSON object in UTF-8.
+    """Whether a value that starts as a JSON object is exactly one JSON object in UTF-8.
 
     Spark's parser stops after the first object and ignores the rest. So this puts the value into an array, before an
     element that marks the end. The value is one object if the mark is the second element.
@@ -130,15 +148,15 @@ def is_one_json_object(value: Column) -> Column:
 def decode_json(value: Column, topic: Topic) -> Column:
     """Read JSON objects into the newest schema of a topic, as a struct with one more field, MARKER.
 
-    MARKER is null if the object could be read. A field of the wrong type makes the whole object unreadable. A text
-    field accepts any JSON value as it is written, because simple tills send their InvoiceNumber as a number.
+    MARKER is null if the object could be read. A value that does not fit its field makes the whole object unreadable. A
+    text field takes any JSON value as it is written (see ``json_types``).
     """
-    return F.from_json(value.cast("string"), marked_type(topic), {"columnNameOfCorruptRecord": MARKER})
+    return F.from_json(value.cast("string"), marked_type(topic, T.StringType()), {"columnNameOfCorruptRecord": MARKER})
 
 
 def is_json(value: Column) -> Column:
-    """Whether a value starts as a JSON object. No Avro value in the Confluent framing starts with a brace."""
-    return F.substring(value, 1, 1) == F.lit(b"{")
+    """Whether a value starts as a JSON object, perhaps with blanks before. No framed Avro value starts like this."""
+    return value.cast("string").rlike(r"^[ \t\r\n]*\{")
 
 
 def encode(record: Column, topic: Topic, ids: SchemaIds) -> Column:

@@ -1,5 +1,8 @@
 """The rules of services.domain.validation as Spark columns."""
 
+import math
+from collections.abc import Callable
+
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
@@ -8,6 +11,7 @@ from services.domain.validation import (
     LARGEST_AMOUNT,
     LONGEST_TEXT,
     MOST_LINE_ITEMS,
+    NEEDED,
     RULES,
     Requirement,
     Rule,
@@ -38,16 +42,17 @@ def _all_pass(requirement: Requirement, record: Column, field: str) -> Column:
     return _all_pass(requirement, value, rest) if rest else _passes(requirement, value)
 
 
+_CHECKS: dict[Requirement, Callable[[Column], Column]] = {
+    Requirement.PRESENT: lambda text: F.btrim(text, F.lit(BLANKS)) != "",
+    Requirement.GIVEN: lambda value: value.isNotNull(),
+    Requirement.SHORT: lambda text: F.length(text) <= LONGEST_TEXT,
+    Requirement.NO_BLANKS_AROUND: lambda text: F.btrim(text, F.lit(BLANKS)) == text,
+    Requirement.FEW: lambda elements: F.size(elements) <= MOST_LINE_ITEMS,
+    # Spark orders NaN above every number, so NaN fails this check as infinity does.
+    Requirement.FINITE: lambda amount: F.abs(amount) < math.inf,
+    Requirement.BOUNDED: lambda amount: F.abs(amount) < LARGEST_AMOUNT,
+}
+
+
 def _passes(requirement: Requirement, value: Column) -> Column:
-    match requirement:
-        case Requirement.PRESENT:
-            return F.coalesce(F.btrim(value, F.lit(BLANKS)) != "", F.lit(False))
-        case Requirement.SHORT:
-            return value.isNull() | (F.length(value) <= LONGEST_TEXT)
-        case Requirement.FEW:
-            return value.isNull() | (F.size(value) <= MOST_LINE_ITEMS)
-        case Requirement.AMOUNT:
-            # Spark orders NaN above every number, so NaN fails this check as infinity does.
-            return F.coalesce(F.abs(value) < LARGEST_AMOUNT, F.lit(False))
-        case Requirement.AMOUNT_IF_PRESENT:
-            return value.isNull() | _passes(Requirement.AMOUNT, value)
+    return F.coalesce(_CHECKS[requirement](value), F.lit(requirement not in NEEDED))

@@ -70,7 +70,7 @@ def _check_changelog(checkpoint: str, settings: Settings, is_new: bool) -> None:
         raise CheckpointMismatchError(
             f"{checkpoint} is new, but {settings.name_of(LOYALTY_BALANCES)} continues another checkpoint: its readers "
             "would ignore every balance of the new one. Restore that checkpoint, make a new one with `loyalty rebuild` "
-            "or delete the topic too"
+            "(docs/how-to/rebuild.md), or delete the topic too"
         )
 
 

@@ -20,6 +20,7 @@ from services.programmes.file import ProgrammeError
 from services.programmes.topic import load_programmes
 from services.pseudonyms import PseudonymKeyError, Pseudonyms, pseudonyms
 from services.settings import Settings, SettingsError, read_settings
+from services.start_up import StartUpError
 
 
 class ArchiveError(RuntimeError):
@@ -55,7 +56,7 @@ def open_context(app_name: str) -> Iterator[Context]:
             yield Context(spark, settings, schema_ids(settings), rules, names)
         finally:
             spark.stop()
-    except (ArchiveError, NoTopicError, PublishError, ProgrammeError, PseudonymKeyError) as error:
+    except (ArchiveError, NoTopicError, PublishError, ProgrammeError, PseudonymKeyError, StartUpError) as error:
         stop(str(error), MISUSED)
     except (PySparkException, Py4JJavaError) as error:
         stop(f"Spark: {first_line(error)}", MISUSED)

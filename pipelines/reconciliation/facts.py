@@ -80,7 +80,7 @@ def with_event_ids(entries: DataFrame, context: Context) -> DataFrame:
     record, _ = avro.decode(F.col("value"), LOYALTY, context.ids)
     entry = F.col("entry")
     kind, event, invoice = (entry.getField(name) for name in ("Kind", "EventID", "InvoiceNumber"))
-    is_readable = entry.getField(avro.MARKER).isNotNull() & kind.isin([str(each) for each in Kind])
+    is_readable = avro.is_whole(entry) & kind.isin([str(each) for each in Kind])
     event_id = F.when(kind != Kind.LAPSED, F.coalesce(F.nullif(event, F.lit("")), F.nullif(invoice, F.lit(""))))
     columns = {"event_id": event_id, "is_readable": is_readable & (F.col("card") == entry.getField("CustomerCardNo"))}
     return entries.withColumn("entry", record).withColumns(columns).drop("entry")

@@ -44,6 +44,7 @@ from services.domain.recomputation import Recomputed, is_from_timer
 from services.messaging.administration import TimestampTypeError
 from services.messaging.schema_ids import schema_ids
 from services.settings import Settings
+from services.start_up import require_writable
 
 _ATTEMPTS = 5
 
@@ -91,8 +92,11 @@ def rebuild(context: Context, *, archive: bool) -> Rebuilt:
         RebuildError: the pipeline runs, or events are missing.
         NoTopicError, PublishError: a topic cannot be read.
         CheckpointMismatchError: the settings do not fit the loyalty query.
+        StartUpError: the checkpoint's folder is read-only.
     """
     checkpoint = LOYALTY.checkpoint(context.settings)
+    if folder := lock.local_folder(checkpoint):
+        require_writable(folder, "LOYALTY_CHECKPOINT_DIR")
     try:
         with lock.hold(checkpoint):
             return _rebuild(context, checkpoint, archive=archive)

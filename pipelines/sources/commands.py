@@ -27,11 +27,10 @@ def check_commands(records: DataFrame, ids: SchemaIds) -> DataFrame:
     Takes records as ``sources.kafka`` gives them.
     """
     parsed, unknown = avro.decode(F.col("value"), LOYALTY_COMMANDS, ids)
-    is_readable = avro.is_readable(F.col("parsed"), LOYALTY_COMMANDS)
     undecodable = (
         F.when(F.col("value").isNull(), F.lit("no value"))
         .when(F.col("unknown").isNotNull(), F.col("unknown"))
-        .when(~is_readable, F.lit("not an Avro LoyaltyCommand of its schema id"))
+        .otherwise(avro.unreadable(F.col("parsed"), LOYALTY_COMMANDS))
     )
     return (
         # Parsing is a step of its own for the reason given in invoices.check_invoices.

@@ -4,9 +4,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipelines.columns import avro
+from pipelines.columns.json_types import first_misfit
 from pipelines.columns.validation import first_violation
 from schemas.topics import POS_INVOICES
+from services.domain.validation import SECONDS
 from services.messaging.schema_ids import SchemaIds
+
+_NO_INVOICE = "neither a JSON object nor Avro in the Confluent framing (a byte 0 and a schema id)"
 
 
 def check_invoices(records: DataFrame, ids: SchemaIds) -> DataFrame:
@@ -15,14 +19,13 @@ def check_invoices(records: DataFrame, ids: SchemaIds) -> DataFrame:
     Takes records as ``sources.kafka`` gives them.
     """
     value, is_json = F.col("value"), F.col("is_json")
-    from_avro, unknown = avro.decode(value, POS_INVOICES, ids)
+    from_avro, unknown = avro.decode(value, POS_INVOICES, ids, not_framed=_NO_INVOICE)
     from_json = F.when(is_json, avro.decode_json(value, POS_INVOICES))
-    is_avro_invoice = avro.is_readable(F.col("avro"), POS_INVOICES)
     undecodable = (
         F.when(value.isNull(), F.lit("no value"))
-        .when(is_json & ~_is_json_invoice(F.col("json")), F.lit("not a JSON PosInvoice"))
-        .when(~is_json & F.col("unknown").isNotNull(), F.col("unknown"))
-        .when(~is_json & ~is_avro_invoice, F.lit("not an Avro PosInvoice of its schema id"))
+        .when(is_json, _json_problem(F.col("json")))
+        .when(F.col("unknown").isNotNull(), F.col("unknown"))
+        .otherwise(avro.unreadable(F.col("avro"), POS_INVOICES))
     )
     parsed = F.when(is_json, F.col("json")).otherwise(F.col("avro"))
     return (
@@ -33,14 +36,24 @@ def check_invoices(records: DataFrame, ids: SchemaIds) -> DataFrame:
         .withColumns({"avro": from_avro, "unknown": unknown})
         .withColumn("json", from_json)
         .withColumn("undecodable", undecodable)
-        .withColumn("invoice", F.when(F.col("undecodable").isNull(), parsed.dropFields(avro.MARKER)))
+        .withColumn("invoice", F.when(F.col("undecodable").isNull(), _in_milliseconds(parsed.dropFields(avro.MARKER))))
         .withColumn("reason", F.coalesce("undecodable", first_violation(F.col("invoice"))))
         .drop("is_json", "avro", "json", "unknown", "undecodable")
     )
 
 
-def _is_json_invoice(parsed: Column) -> Column:
-    # JSON allows null among the line items, but the schema does not.
-    has_null_item = F.exists(parsed.getField("InvoiceLineItems"), lambda item: item.isNull())
-    is_readable = parsed.getField(avro.MARKER).isNull() & ~F.coalesce(has_null_item, F.lit(False))
-    return is_readable & avro.is_one_json_object(F.col("value"))
+def _json_problem(parsed: Column) -> Column:
+    """Why a JSON object is no PosInvoice; null if it is one."""
+    value = F.col("value")
+    variant = F.try_parse_json(value.cast("string"))
+    is_object = avro.is_one_json_object(value) & variant.isNotNull()
+    does_not_fit = F.when(parsed.getField(avro.MARKER).isNotNull(), F.lit("a number is too large for its field"))
+    return F.when(~is_object, F.lit("not one JSON object in UTF-8 that has each field once")).otherwise(
+        F.coalesce(first_misfit(variant, avro.record_type(POS_INVOICES)), does_not_fit)
+    )
+
+
+def _in_milliseconds(invoice: Column) -> Column:
+    """Convert a CreatedTime in seconds, as some tills send it. As milliseconds it would be a day of early 1970."""
+    time = invoice.getField("CreatedTime")
+    return invoice.withField("CreatedTime", F.when(time.between(*SECONDS), time * 1000).otherwise(time))

@@ -27,7 +27,7 @@ def read_keys(settings: Settings) -> dict[str, ApiKey]:
     Raises PublishError if no broker answers or the topic does not exist, and UndecodableError for a damaged record.
     """
     topic = settings.name_of(topics.API_KEYS)
-    consumer = clients.bounded_consumer(settings, CLIENT_ID, log_level=0)
+    consumer = clients.bounded_consumer(settings, CLIENT_ID)
     try:
         decode = decoder(topics.API_KEYS, schema_ids(settings))
         values = (message.value() for message in read_topic(consumer, topic))

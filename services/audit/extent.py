@@ -66,7 +66,7 @@ def first_append_time(consumer: Consumer, topic: str, partition: int, low: int, 
 
 @contextmanager
 def _consumer(settings: Settings, topic: str) -> Iterator[Consumer]:
-    consumer = clients.bounded_consumer(settings, "loyalty-audit", log_level=0)
+    consumer = clients.bounded_consumer(settings, "loyalty-audit")
     try:
         yield consumer
     except KafkaException as error:

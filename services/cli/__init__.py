@@ -13,6 +13,7 @@ from services.cli import (
     programme,
     publish,
     schemas,
+    status,
     stores,
 )
 
@@ -37,6 +38,7 @@ app.command("pipeline", context_settings=processes.FORWARD_OPTIONS, add_help_opt
 app.command("api", context_settings=processes.FORWARD_OPTIONS, add_help_option=False)(processes.api)
 app.command("export", context_settings=processes.FORWARD_OPTIONS)(processes.export)
 app.command("archive", context_settings=processes.FORWARD_OPTIONS)(processes.archive)
+app.command("status")(status.status)
 app.command("audit")(audit.audit)
 app.command("rebuild")(audit.rebuild)
 app.command("webhooks")(processes.webhooks)

@@ -40,6 +40,8 @@ def simulate(  # noqa: PLR0913 - each option is a parameter
     ] = DEFAULT.home_delivery,
     repeats: Annotated[float, typer.Option(min=0, max=1, help="Share of duplicates.")] = DEFAULT.repeats,
     broken: Annotated[float, typer.Option(min=0, max=1, help="Share of broken messages.")] = DEFAULT.broken,
+    returns: Annotated[float, typer.Option(min=0, max=1, help="Share of returns.")] = DEFAULT.returns,
+    exchanges: Annotated[float, typer.Option(min=0, max=1, help="Share of exchanges.")] = DEFAULT.exchanges,
     customers: Annotated[int, typer.Option(help="Number of customers.")] = DEFAULT.customers,
     stores: Annotated[int, typer.Option(help="Number of stores.")] = DEFAULT.stores,
     day: Annotated[datetime, typer.Option(formats=["%Y-%m-%d"], help="The simulated day.")] = f"{DEFAULT.day}",  # type: ignore[assignment]
@@ -49,7 +51,17 @@ def simulate(  # noqa: PLR0913 - each option is a parameter
     seed = secrets.randbelow(LARGEST_RANDOM_SEED) if seed is None else seed
     try:
         options = Options(
-            count, seed, prime, home_delivery, repeats, broken, customers=customers, stores=stores, day=day.date()
+            count,
+            seed,
+            prime,
+            home_delivery,
+            repeats,
+            broken,
+            customers=customers,
+            stores=stores,
+            day=day.date(),
+            returns=returns,
+            exchanges=exchanges,
         )
     except ValueError as error:
         stop(str(error), MISUSED)

@@ -98,6 +98,7 @@ def _purchase(append_time: int, record: Record) -> Purchase:
             for line in record["InvoiceLineItems"]
             if line["TotalValue"]
         ),
+        None if record["TaxableAmount"] is None else _money(record["TaxableAmount"]),
     )
 
 

@@ -1,8 +1,12 @@
 """Computes what a purchase earns: base points, the share of the tier, campaigns. It rounds once.
 
-    base       total amount x loyalty factor
-    tier       base x (multiplier - 1)
-    campaigns  (multiplier - 1) x (base + tier) of the invoice or of the lines, and the bonus
+    base            total amount x loyalty factor
+    tax             with the basis taxable: (taxable amount - total amount) x loyalty factor
+    excluded-items  minus the lines of excluded items x loyalty factor
+    minimum-spend   minus all of it if less is left than the minimum spend; tier and campaigns then add nothing
+    tier            what is left x (multiplier - 1)
+    campaigns       (multiplier - 1) x (what is left + tier) of the invoice or of the lines, and the bonus
+    cap-per-...     minus what is above the cap
 
 ``Combining`` says how several campaigns combine. Best: a line of an item campaign earns with the highest multiplier of
 its campaigns, the rest of the invoice with the highest multiplier of the other campaigns, and the invoice gets the
@@ -10,16 +14,23 @@ largest bonus. All: all shares add up.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 
 from services.domain.events import Line, Purchase
 from services.domain.formats import to_hundredths
 from services.domain.local_time import local_time
-from services.domain.programme import Campaign, Combining, Programme
+from services.domain.programme import Campaign, Combining, Programme, TaxBasis
 
 BASE = "base"
+TAX = "tax"
+EXCLUDED_ITEMS = "excluded-items"
+MINIMUM_SPEND = "minimum-spend"
+CAP_PER_INVOICE = "cap-per-invoice"
+CAP_PER_DAY = "cap-per-day"
+"""The names of the parts that are no tier and no campaign."""
+
 MOST_EARNED = 10**13
 """The largest number of hundredths that one invoice earns under any programme. Totals must fit into the records."""
 
@@ -28,7 +39,9 @@ _ONE = Decimal(1)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A share of the points, in hundredths. The name is ``base``, the name of a tier or the name of a campaign."""
+    """A share of the points, in hundredths; negative for what a rule takes. The name is that of a rule, a tier or a
+    campaign.
+    """
 
     name: str
     points: int
@@ -42,9 +55,23 @@ class Accrual:
     parts: tuple[Part, ...] = ()
 
 
-def accrual(purchase: Purchase, programme: Programme, tier: str = "") -> Accrual:
-    """Computes what a purchase (not a return) earns for a customer of that tier."""
-    return earnings(purchase, programme, tier) if programme.is_eligible(purchase.customer_type) else Accrual(0)
+def accrual(purchase: Purchase, programme: Programme, tier: str = "", earned_today: int = 0) -> Accrual:
+    """Computes what a purchase (not a return) earns for a customer of that tier.
+
+    Args:
+        earned_today: hundredths that other purchases of the same day have earned.
+    """
+    if not programme.is_eligible(purchase.customer_type):
+        return Accrual(0)
+    earned = earnings(purchase, programme, tier)
+    if programme.cap_per_day is None:
+        return earned
+    return _capped(earned, CAP_PER_DAY, max(0, programme.cap_per_day - earned_today))
+
+
+def spend(total_amount: Decimal, taxable_amount: Decimal | None, programme: Programme) -> Decimal:
+    """Returns the amount of an invoice on the tax basis of the programme, with excluded lines."""
+    return total_amount if programme.tax_basis is TaxBasis.TOTAL or taxable_amount is None else taxable_amount
 
 
 def base_points(amount: Decimal, programme: Programme) -> int:
@@ -53,20 +80,37 @@ def base_points(amount: Decimal, programme: Programme) -> int:
 
 
 def earnings(purchase: Purchase, programme: Programme, tier: str) -> Accrual:
-    """Computes the same for an eligible customer. An invoice of 0 earns nothing, not even a bonus."""
+    """Computes the same for an eligible customer, without the cap per day.
+
+    An invoice that is worth nothing earns nothing, not even a bonus.
+    """
     if purchase.total_amount <= 0:
         return Accrual(0)
-    if not programme.campaigns and not programme.tiers:
-        points = min(MOST_EARNED, base_points(purchase.total_amount, programme))
-        return Accrual(points, (Part(BASE, points),))
-    base = purchase.total_amount * programme.loyalty_factor
-    multiplier = programme.tier_multiplier(tier)
-    shares = [(BASE, base)]
-    if multiplier != 1:
-        shares.append((tier, base * (multiplier - 1)))
-    if programme.campaigns:
-        shares += _campaign_shares(purchase, programme, programme.loyalty_factor * multiplier)
-    return _rounded(shares, programme)
+    factor, total = programme.loyalty_factor, purchase.total_amount
+    basis = spend(total, purchase.taxable_amount, programme)
+    excluded = sum((line.value for line in purchase.lines if line.item_code in programme.excluded_items), Decimal(0))
+    amount = basis - excluded
+    shares = [(BASE, total * factor)]
+    if amount != total:
+        shares += [(TAX, (basis - total) * factor), (EXCLUDED_ITEMS, -excluded * factor)]
+    if amount < programme.minimum_spend:
+        shares.append((MINIMUM_SPEND, -amount * factor))
+    elif amount > 0:
+        multiplier = programme.tier_multiplier(tier)
+        if multiplier != 1:
+            shares.append((tier, amount * factor * (multiplier - 1)))
+        if programme.campaigns:
+            lines = tuple(line for line in purchase.lines if line.item_code not in programme.excluded_items)
+            rest = replace(purchase, total_amount=amount, lines=lines)
+            shares += _campaign_shares(rest, programme, factor * multiplier)
+    earned = _rounded(shares, programme)
+    return earned if programme.cap_per_invoice is None else _capped(earned, CAP_PER_INVOICE, programme.cap_per_invoice)
+
+
+def _capped(earned: Accrual, name: str, cap: int) -> Accrual:
+    if earned.points <= cap:
+        return earned
+    return Accrual(cap, (*earned.parts, Part(name, cap - earned.points)))
 
 
 def _rounded(shares: Iterable[tuple[str, Decimal]], programme: Programme) -> Accrual:

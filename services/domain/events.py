@@ -28,6 +28,7 @@ class Purchase:
         append_time: the time at which the broker appended the record.
         created_time: the clock of the till; None if the till did not send it.
         total_amount: in units of money. It is the decimal with the shortest notation of the double on the wire.
+        taxable_amount: the amount before tax; None if the till did not send it, and in a half of an exchange.
     """
 
     append_time: int
@@ -38,6 +39,7 @@ class Purchase:
     created_time: int | None = None
     original_invoice_number: str | None = None
     lines: Sequence[Line] = ()
+    taxable_amount: Decimal | None = None
 
     @property
     def event_id(self) -> str:
@@ -59,8 +61,8 @@ def halves(purchase: Purchase) -> tuple[Purchase | None, Purchase | None]:
     sold = tuple(line for line in purchase.lines if line.value > 0)
     returned = tuple(line for line in purchase.lines if line.value < 0)
     return (
-        replace(purchase, total_amount=_total(sold), original_invoice_number=None, lines=sold),
-        replace(purchase, total_amount=_total(returned), lines=returned),
+        replace(purchase, total_amount=_total(sold), original_invoice_number=None, lines=sold, taxable_amount=None),
+        replace(purchase, total_amount=_total(returned), lines=returned, taxable_amount=None),
     )
 
 

@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_TIME = -62_135_596_800_000
+FIRST_TIME = -62_135_596_800_000
+"""The first millisecond of the year 1. The calendar has no earlier time."""
 LAST_TIME = 253_402_300_799_999
 """The last millisecond of the year 9999. The calendar has no later time."""
 _HUNDREDTH = Decimal("0.01")
@@ -43,4 +44,4 @@ def time_text(milliseconds: int) -> str:
 
 def clamped_time_text(milliseconds: int) -> str:
     """Returns the same as ``time_text``, but the nearest time that has a text instead of an error."""
-    return time_text(min(max(milliseconds, _FIRST_TIME), LAST_TIME))
+    return time_text(min(max(milliseconds, FIRST_TIME), LAST_TIME))

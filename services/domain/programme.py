@@ -46,6 +46,13 @@ class Period(StrEnum):
     YEAR = "year"
 
 
+class TaxBasis(StrEnum):
+    """Whether the total of an invoice earns, or its taxable amount (as ``tax_mode`` of Square's accrual rules)."""
+
+    TOTAL = "total"
+    TAXABLE = "taxable"
+
+
 @dataclass(frozen=True, slots=True)
 class Tier:
     """A customer reaches a tier with that many points in a period, and keeps it until the end of the next period."""
@@ -65,7 +72,7 @@ class Campaign:
         hours: from the first hour (0 to 23) until before the second hour (1 to 24).
         stores: StoreIDs.
         items: ItemCodes. The campaign applies to lines with these items only. Without items it applies to the invoice.
-        multiplier: multiplies the points of the invoice or of the lines.
+        multiplier: multiplies the points of the invoice or of the lines. With 0 they earn nothing.
         bonus: hundredths, once for each invoice.
     """
 
@@ -94,6 +101,11 @@ class Programme:
         reserve_for: from a reserve until it lapses.
         return_window: from an invoice until its items can no longer be returned.
         tiers: in ascending order of points.
+        tax_basis: invoices without a taxable amount earn by their total.
+        excluded_items: ItemCodes whose lines earn nothing.
+        minimum_spend: an invoice that is worth less earns nothing, after tax and without excluded lines.
+        cap_per_invoice: hundredths that an invoice earns at most; None: no cap.
+        cap_per_day: hundredths that the invoices of a customer earn at most in a day of ``time_zone``; None: no cap.
     """
 
     version: int = 0
@@ -112,6 +124,11 @@ class Programme:
     tiers: tuple[Tier, ...] = ()
     combining: Combining = Combining.BEST
     campaigns: tuple[Campaign, ...] = ()
+    tax_basis: TaxBasis = TaxBasis.TOTAL
+    excluded_items: frozenset[str] = frozenset()
+    minimum_spend: Decimal = Decimal(0)
+    cap_per_invoice: int | None = None
+    cap_per_day: int | None = None
 
     def is_eligible(self, customer_type: str) -> bool:
         """Whether customers of this type earn points. Upper and lower case are equal, as in the Java originals."""

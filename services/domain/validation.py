@@ -1,6 +1,7 @@
 """The rules of a valid invoice as data. This module applies them to a record; the pipeline compiles them to columns."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -18,6 +19,9 @@ A hundred thousand such invoices fit into the 18 digits of a customer's points.
 LONGEST_TEXT = 128
 """Characters of a text that is a key, or that is copied into the record of each line item."""
 
+SECONDS = (10**9, 10**10 - 1)
+"""A CreatedTime from the first to the second is in seconds (September 2001 to 2286). The pipeline converts it."""
+
 LONGEST_REASON = 500
 """Characters of the reason of a command."""
 
@@ -29,18 +33,25 @@ class Requirement(Enum):
     """The requirement of a rule on a field."""
 
     PRESENT = auto()
+    GIVEN = auto()
     SHORT = auto()
+    NO_BLANKS_AROUND = auto()
     FEW = auto()
-    AMOUNT = auto()
-    AMOUNT_IF_PRESENT = auto()
+    FINITE = auto()
+    BOUNDED = auto()
 
+
+NEEDED = {Requirement.PRESENT, Requirement.GIVEN}
+"""A missing value breaks these requirements, and meets all others."""
 
 _BROKEN = {
     Requirement.PRESENT: "is missing",
+    Requirement.GIVEN: "is missing",
     Requirement.SHORT: f"is longer than {LONGEST_TEXT} characters",
+    Requirement.NO_BLANKS_AROUND: "has blanks at its start or end",
     Requirement.FEW: f"has more than {MOST_LINE_ITEMS} elements",
-    Requirement.AMOUNT: "is not a finite amount",
-    Requirement.AMOUNT_IF_PRESENT: "is not a finite amount",
+    Requirement.FINITE: "is not a number: it is NaN or infinite",
+    Requirement.BOUNDED: f"is too large: it must be less than {LARGEST_AMOUNT:,.0f}",
 }
 
 
@@ -69,13 +80,18 @@ _COPIED_TEXTS = (
     *("DeliveryAddress.City", "DeliveryAddress.State", "DeliveryAddress.PinCode"),
 )
 
+_AMOUNTS = (
+    *("TotalAmount", "TaxableAmount", "CGST", "SGST", "CESS"),
+    *("InvoiceLineItems[].ItemPrice", "InvoiceLineItems[].TotalValue"),
+)
+
 RULES = (
     Rule("InvoiceNumber", Requirement.PRESENT),
     Rule("StoreID", Requirement.PRESENT),
-    Rule("TotalAmount", Requirement.AMOUNT),
-    *(Rule(field, Requirement.AMOUNT_IF_PRESENT) for field in ("TaxableAmount", "CGST", "SGST", "CESS")),
-    *(Rule(f"InvoiceLineItems[].{field}", Requirement.AMOUNT_IF_PRESENT) for field in ("ItemPrice", "TotalValue")),
+    Rule("TotalAmount", Requirement.GIVEN),
+    *(Rule(field, requirement) for field in _AMOUNTS for requirement in (Requirement.FINITE, Requirement.BOUNDED)),
     Rule("CustomerCardNo", Requirement.PRESENT, when=("CustomerType", PRIME)),
+    Rule("CustomerCardNo", Requirement.NO_BLANKS_AROUND, when=("CustomerType", PRIME)),
     Rule("DeliveryAddress.AddressLine", Requirement.PRESENT, when=("DeliveryType", HOME_DELIVERY)),
     Rule("DeliveryAddress.ContactNumber", Requirement.PRESENT, when=("DeliveryType", HOME_DELIVERY)),
     *(Rule(field, Requirement.SHORT) for field in _COPIED_TEXTS),
@@ -102,15 +118,16 @@ def _values(record: Any, field: str) -> list[Any]:
     return _values(value or {}, rest) if rest else [value]
 
 
+_CHECKS: dict[Requirement, Callable[[Any], bool]] = {
+    Requirement.PRESENT: lambda text: text.strip(BLANKS) != "",
+    Requirement.GIVEN: lambda _: True,
+    Requirement.SHORT: lambda text: len(text) <= LONGEST_TEXT,
+    Requirement.NO_BLANKS_AROUND: lambda text: text.strip(BLANKS) == text,
+    Requirement.FEW: lambda elements: len(elements) <= MOST_LINE_ITEMS,
+    Requirement.FINITE: math.isfinite,
+    Requirement.BOUNDED: lambda amount: abs(amount) < LARGEST_AMOUNT,
+}
+
+
 def _passes(requirement: Requirement, value: Any) -> bool:
-    match requirement:
-        case Requirement.PRESENT:
-            return value is not None and value.strip(BLANKS) != ""
-        case Requirement.SHORT:
-            return value is None or len(value) <= LONGEST_TEXT
-        case Requirement.FEW:
-            return value is None or len(value) <= MOST_LINE_ITEMS
-        case Requirement.AMOUNT:
-            return value is not None and math.isfinite(value) and abs(value) < LARGEST_AMOUNT
-        case Requirement.AMOUNT_IF_PRESENT:
-            return value is None or _passes(Requirement.AMOUNT, value)
+    return requirement not in NEEDED if value is None else _CHECKS[requirement](value)

@@ -46,6 +46,7 @@ class GroupMembership:
         self.lease_seconds = settings.session_timeout.total_seconds() / 2
         self._owned: frozenset[ChangelogPartition] = frozenset()
         self._confirmed_at = float("-inf")
+        self._described = True
         self._next_refresh = 0.0
         self._on_change: Callable[[], None] = lambda: None
         self._topics: Mapping[str, int] = {}
@@ -141,8 +142,15 @@ class GroupMembership:
         try:
             view = view_of(future.result(), asked_at, self.view)
         except KafkaException as error:
-            log.warning("the coordinator did not describe the group", error=str(error))
+            if self._described:
+                log.warning(
+                    "the coordinator does not describe the group, and is asked again", error=error.args[0].str()
+                )
+            self._described = False
             return False
+        if not self._described:
+            log.info("the coordinator describes the group again")
+        self._described = True
         if view.has(member_id):
             self._confirmed_at = asked_at
         self.member_id = member_id

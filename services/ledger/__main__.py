@@ -19,6 +19,7 @@ from services.messaging.avro import decoder
 from services.messaging.schema_ids import schema_ids
 from services.pseudonyms import PseudonymKeyError, pseudonyms
 from services.settings import Settings, SettingsError, read_settings
+from services.start_up import StartUpError, require_port
 
 log = structlog.get_logger("services.ledger")
 
@@ -31,12 +32,13 @@ class _StopError(Exception):
 
 
 def run(settings: Settings) -> None:
-    """Run the ledger until SIGTERM or SIGINT. Raises LedgerError, PseudonymKeyError, OSError."""
+    """Run the ledger until SIGTERM or SIGINT. Raises StartUpError, LedgerError, PseudonymKeyError, OSError."""
 
     def stop_at_once(_: int, __: FrameType | None) -> None:
         raise _StopError
 
     _on_signals(stop_at_once)
+    require_port(settings.metrics_host, settings.ledger_metrics_port, "LOYALTY_LEDGER_METRICS_PORT")
     metrics = Metrics()
     engine = writing_engine(settings.ledger_url)
     appender = Appender(engine, pseudonyms(settings.pseudonym_key_file), settings.name_of(LOYALTY))
@@ -68,7 +70,7 @@ def main() -> int:
         run(settings)
     except _StopError:
         return 0
-    except (SettingsError, LedgerError, PseudonymKeyError, OSError) as error:
+    except (SettingsError, StartUpError, LedgerError, PseudonymKeyError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return _EXIT_DO_NOT_RESTART
     log.info("stopped")

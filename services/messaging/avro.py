@@ -111,6 +111,8 @@ def record_decoder(
         # These errors also occur if the writer's schema is the valid schema of another record.
         except _AVRO_ERRORS as error:
             raise UndecodableError(f"not an Avro {name} of schema id {schema_id}: {error}") from error
+        if rest := len(value) - body.tell():
+            raise UndecodableError(f"{rest} bytes follow the Avro {name} of schema id {schema_id}")
         for field in decimal_fields:
             if (unscaled := record[field]) is not None:
                 record[field] = _points_text(unscaled)

@@ -1,5 +1,6 @@
 """Creates Kafka clients. Each kind is configured here only."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -57,8 +58,26 @@ class ConnectionDiagnosis:
         return f"the Kafka broker at {settings.kafka_bootstrap_servers} cannot be used: {self._reason}"
 
 
+class _WithoutConnections(logging.Filter):
+    """Drops the lines about connections: twenty a second while no broker answers.
+
+    The user of a client reports that once, and once more when a broker answers again (see ``LogReader``).
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        facility = record.args[0] if isinstance(record.args, tuple) and record.args else None
+        return facility not in ("FAIL", "ERROR", "CONNECT", "REQTMOUT")
+
+
+_LIBRARY_LOG = logging.getLogger("librdkafka")
+_LIBRARY_LOG.addFilter(_WithoutConnections())
+
+_SILENT = {"log_level": 0}
+"""For clients that nobody polls. librdkafka would keep lines for the logger until the next poll. Their calls raise."""
+
+
 def _common(settings: Settings, client_id: str) -> dict[str, Any]:
-    return {**connection(settings), "client.id": client_id}
+    return {**connection(settings), "client.id": client_id, "logger": _LIBRARY_LOG}
 
 
 def producer(settings: Settings, client_id: str, **overrides: Option) -> Producer:
@@ -105,8 +124,7 @@ def admin(settings: Settings, client_id: str = "loyalty-admin") -> AdminClient:
     return AdminClient(
         {
             **_common(settings, client_id),
-            # Messages of level 6 and above would appear in the output of commands.
-            "log_level": 5,
+            **_SILENT,
             # A request waits for the leader that the client knows. By default it waits five minutes for a dead one.
             "topic.metadata.refresh.interval.ms": 2000,
             # While a request waits, librdkafka 2.16 reconnects ten thousand times a second: each failed attempt sends

@@ -133,7 +133,7 @@ def read(settings: Settings, letter_filter: DeadLetterFilter = DeadLetterFilter(
     """
     topic = settings.name_of(topics.DEAD_LETTERS)
     diagnosis = clients.ConnectionDiagnosis()
-    consumer = clients.bounded_consumer(settings, CLIENT_ID, log_level=0, error_cb=diagnosis.on_error)
+    consumer = clients.bounded_consumer(settings, CLIENT_ID, error_cb=diagnosis.on_error)
     try:
         ends = _end_offsets(consumer, topic, settings, diagnosis)
         records = read_range(consumer, topic, dict.fromkeys(ends, OFFSET_BEGINNING), ends)

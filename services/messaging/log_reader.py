@@ -7,10 +7,13 @@ from collections.abc import Callable
 from typing import NamedTuple, Self, cast
 
 import stamina
+import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from services.messaging import clients
 from services.settings import Settings
+
+log = structlog.get_logger(__name__)
 
 _PROBE_SECONDS = 1.0
 # stop() takes at most this long while Kafka does not answer.
@@ -68,7 +71,7 @@ class LogReader:
         self._options = {"auto.offset.reset": "error", "error_cb": self._note_client_error, **options}
         self._stopping = threading.Event()
         self.connected = False
-        self.error: str | None = None
+        self._error: str | None = None
         self.last_step_time = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -78,6 +81,19 @@ class LogReader:
     def __exit__(self, *_: object) -> None:
         self.connected = False
         self.consumer.close()
+
+    @property
+    def error(self) -> str | None:
+        return self._error
+
+    @error.setter
+    def error(self, error: str | None) -> None:
+        if error and not self._error:
+            brokers = self._settings.kafka_bootstrap_servers
+            log.warning("cannot read now, and tries again", client=self._client_id, brokers=brokers, reason=error)
+        elif self._error and not error:
+            log.info("reads again", client=self._client_id)
+        self._error = error
 
     def run(self, connect: Callable[[], None], poll_once: Callable[[], None]) -> None:
         """Call ``connect``, then ``poll_once`` repeatedly, until ``stop``.

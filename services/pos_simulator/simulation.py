@@ -15,6 +15,7 @@ from services.pos_simulator.broken import BREAKAGES, Breakage, break_invoice
 from services.pos_simulator.chain import LARGEST_CHAIN, Chain
 from services.pos_simulator.encoding import encoder
 from services.pos_simulator.invoicing import Invoicing
+from services.pos_simulator.returning import Returning
 
 REPEATABLE = 10_000
 """The number of earlier messages that a late duplicate is chosen from. It limits the memory of a long run."""
@@ -34,6 +35,7 @@ class Options:
         prime, home_delivery: shares of the invoices, 0 to 1.
         repeats: share of duplicates.
         broken: share of messages that no reader can accept.
+        returns, exchanges: shares of the invoices that return something of an earlier one.
         customers: the number of customers, with and without PRIME.
         day: in the time zone of the stores (``invoicing.TIME_ZONE``).
     """
@@ -47,15 +49,19 @@ class Options:
     customers: int = 5_000
     stores: int = 20
     day: date = date(2026, 3, 2)
+    returns: float = 0
+    exchanges: float = 0
 
     def __post_init__(self) -> None:
         if self.count < 0 or self.seed < 0:
             raise ValueError("count and seed must not be negative")
-        for name in ("prime", "home_delivery", "repeats", "broken"):
+        for name in ("prime", "home_delivery", "repeats", "broken", "returns", "exchanges"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be from 0 to 1, and is {getattr(self, name)}")
         if self.repeats + self.broken > 1:
             raise ValueError("repeats and broken together must not be more than 1")
+        if self.returns + self.exchanges > 1:
+            raise ValueError("returns and exchanges together must not be more than 1")
         if self.customers < FEWEST_CUSTOMERS:
             raise ValueError(f"customers must be at least {FEWEST_CUSTOMERS}: one with and one without PRIME")
         if not 1 <= self.stores <= LARGEST_CHAIN:
@@ -96,7 +102,7 @@ class Simulation:
         self._options = options
         self._chain = Chain(options.stores, options.customers)
         self._encode = encoder(ids)
-        # A broken invoice has its own parts. The encoder of shared parts would keep them for ever.
+        # A broken invoice and a return have their own parts. The encoder of shared parts would keep them for ever.
         self._encode_one = avro.encoder(topics.POS_INVOICES, ids)
 
     def messages(self) -> Iterator[Message]:
@@ -105,6 +111,9 @@ class Simulation:
         invoicing = Invoicing(
             options.seed, self._chain, options.customers, options.prime, options.home_delivery, options.day
         )
+        next_invoice = invoicing.next_invoice
+        if options.returns or options.exchanges:
+            next_invoice = Returning(invoicing, options.seed, options.returns, options.exchanges).next_invoice
         # A second generator, so that the shares of duplicates and broken messages do not change the invoices.
         trouble = random.Random(f"{options.seed}/trouble")
         earlier: list[Message] = []
@@ -117,11 +126,12 @@ class Simulation:
                 again = latest if trouble.random() < _IMMEDIATE else trouble.choice(earlier)
                 yield again._replace(kind=Kind.REPEAT)
                 continue
-            invoice = invoicing.next_invoice((slot + 0.5) / options.count)
+            invoice = next_invoice((slot + 0.5) / options.count)
             if fate >= 1 - options.broken:
                 yield self._broken(invoice, trouble)
                 continue
-            latest = Message(str(invoice["StoreID"]).encode(), self._encode(invoice), Kind.INVOICE, invoice)
+            encode = self._encode_one if invoice["OriginalInvoiceNumber"] else self._encode
+            latest = Message(str(invoice["StoreID"]).encode(), encode(invoice), Kind.INVOICE, invoice)
             written += 1
             if options.repeats:
                 _remember(latest, earlier, written, trouble)

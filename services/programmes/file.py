@@ -22,7 +22,7 @@ from typing import Annotated, cast
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from services.domain import programme as domain
-from services.domain.programme import Combining, Period, Programme, SpentReturns
+from services.domain.programme import Combining, Period, Programme, SpentReturns, TaxBasis
 from services.yaml_files.model import FileModel, Notes, validated
 from services.yaml_files.scalars import choice, day, duration, in_iso, number, points, scalar, text
 from services.yaml_files.tree import InvalidFileError, Problem
@@ -105,14 +105,15 @@ def _duration_or_never(value: str) -> int | None:
 
 _Text = Annotated[str, scalar(text)]
 _Texts = Annotated[list[_Text], AfterValidator(_not_empty)]
-_Multiplier = Annotated[Decimal, scalar(number("1", LARGEST_MULTIPLIER, places=3))]
+_TierMultiplier = Annotated[Decimal, scalar(number("1", LARGEST_MULTIPLIER, places=3))]
+_CampaignMultiplier = Annotated[Decimal, scalar(number("0", LARGEST_MULTIPLIER, places=3))]
 _Weekdays = Annotated[list[Annotated[int, scalar(choice(WEEKDAYS))]], AfterValidator(_not_empty)]
 
 
 class _Tier(FileModel):
     name: _Text
     points: Annotated[int, scalar(points("0.01", "1000000000"))]
-    multiplier: _Multiplier = Decimal(1)
+    multiplier: _TierMultiplier = Decimal(1)
 
 
 class _Campaign(FileModel):
@@ -124,7 +125,7 @@ class _Campaign(FileModel):
     stores: _Texts = Field(default_factory=list)
     items: _Texts = Field(default_factory=list)
     categories: _Texts = Field(default_factory=list)
-    multiplier: _Multiplier = Decimal(1)
+    multiplier: _CampaignMultiplier = Decimal(1)
     bonus: Annotated[int, scalar(points("0.01", LARGEST_POINTS))] = 0
 
     @field_validator("last_day")
@@ -136,9 +137,9 @@ class _Campaign(FileModel):
         return last_day
 
     @model_validator(mode="after")
-    def _gives_points(self) -> "_Campaign":
+    def _changes_points(self) -> "_Campaign":
         if self.multiplier == 1 and not self.bonus:
-            raise ValueError("gives no points. Add a multiplier above 1 or a bonus.")
+            raise ValueError("changes no points. Add a bonus, or a multiplier other than 1.")
         return self
 
 
@@ -161,6 +162,12 @@ class _ProgrammeFile(FileModel):
     tier_period: Annotated[Period | None, scalar(choice({word.value: word for word in Period}))] = _DEFAULT.tier_period
     tiers: list[_Tier] = Field(default_factory=list, validate_default=True)
     categories: dict[_Text, _Texts] = Field(default_factory=dict)
+    tax_basis: Annotated[TaxBasis, scalar(choice({word.value: word for word in TaxBasis}))] = _DEFAULT.tax_basis
+    excluded_items: _Texts = Field(default_factory=list)
+    excluded_categories: _Texts = Field(default_factory=list)
+    minimum_spend: Annotated[Decimal, scalar(number("0", "1000000000", places=3))] = _DEFAULT.minimum_spend
+    cap_per_invoice: Annotated[int, scalar(points("0.01", "1000000000"))] | None = None
+    cap_per_day: Annotated[int, scalar(points("0.01", "1000000000"))] | None = None
     combining: Annotated[Combining, scalar(choice({word.value: word for word in Combining}))] = _DEFAULT.combining
     campaigns: list[_Campaign] = Field(default_factory=list)
 
@@ -201,19 +208,15 @@ class _ProgrammeFile(FileModel):
     def _categories_exist(cls, campaigns: list[_Campaign], info: ValidationInfo) -> list[_Campaign]:
         notes = cast(Notes, info.context)
         notes += _duplicate_names("campaigns", [campaign.name for campaign in campaigns])
-        known = info.data.get("categories")
-        if known is not None:
-            allowed = ", ".join(known) or "none"
-            notes += [
-                (
-                    ("campaigns", index, "categories", place),
-                    f"{category!r} is not defined. Defined categories: {allowed}",
-                )
-                for index, campaign in enumerate(campaigns)
-                for place, category in enumerate(campaign.categories)
-                if category not in known
-            ]
+        for index, campaign in enumerate(campaigns):
+            notes += _unknown_categories(("campaigns", index, "categories"), campaign.categories, info)
         return campaigns
+
+    @field_validator("excluded_categories")
+    @classmethod
+    def _excluded_categories_exist(cls, names: list[str], info: ValidationInfo) -> list[str]:
+        cast(Notes, info.context).extend(_unknown_categories(("excluded-categories",), names, info))
+        return names
 
     def rules(self) -> Programme:
         return Programme(
@@ -231,10 +234,17 @@ class _ProgrammeFile(FileModel):
             tiers=tuple(domain.Tier(tier.name, tier.points, tier.multiplier) for tier in self.tiers),
             combining=self.combining,
             campaigns=tuple(map(self._campaign, self.campaigns)),
+            tax_basis=self.tax_basis,
+            excluded_items=self._items(self.excluded_items, self.excluded_categories),
+            minimum_spend=self.minimum_spend,
+            cap_per_invoice=self.cap_per_invoice,
+            cap_per_day=self.cap_per_day,
         )
 
+    def _items(self, items: Iterable[str], categories: Iterable[str]) -> frozenset[str]:
+        return frozenset([*items, *(code for category in categories for code in self.categories[category])])
+
     def _campaign(self, campaign: _Campaign) -> domain.Campaign:
-        category_items = (code for category in campaign.categories for code in self.categories[category])
         return domain.Campaign(
             name=campaign.name,
             first_day=campaign.first_day,
@@ -242,10 +252,18 @@ class _ProgrammeFile(FileModel):
             weekdays=frozenset(campaign.weekdays),
             hours=campaign.hours,
             stores=frozenset(campaign.stores),
-            items=frozenset([*campaign.items, *category_items]),
+            items=self._items(campaign.items, campaign.categories),
             multiplier=campaign.multiplier,
             bonus=campaign.bonus,
         )
+
+
+def _unknown_categories(key: tuple[str | int, ...], names: Iterable[str], info: ValidationInfo) -> Notes:
+    known = info.data.get("categories")
+    if known is None:
+        return []
+    message = f"is not defined. Defined categories: {', '.join(known) or 'none'}"
+    return [((*key, place), f"{name!r} {message}") for place, name in enumerate(names) if name not in known]
 
 
 def _duplicate_names(key: str, names: list[str]) -> Notes:

@@ -67,7 +67,7 @@ def load_programmes(settings: Settings) -> Programmes:
 def published_versions(settings: Settings) -> list[Version]:
     """Returns the published versions in the order of their numbers. Raises the errors of ``load_programmes``."""
     ids = schema_ids(settings)
-    consumer = clients.bounded_consumer(settings, CLIENT_ID, log_level=0)
+    consumer = clients.bounded_consumer(settings, CLIENT_ID)
     try:
         topic = _topic_name(consumer, settings)
         found = {version.number: version for version in _read(consumer, topic, ids)}
@@ -117,9 +117,8 @@ def publish_programme(file: str, settings: Settings, effective_time: int | None 
     """
     rules = parse_programme(file)
     identity = f"{settings.name_of(topics.LOYALTY_PROGRAMMES)}-publisher"
-    producer = clients.producer(
-        settings, CLIENT_ID, **{"transactional.id": identity, "linger.ms": "0", "log_level": "0"}
-    )
+    options: dict[str, clients.Option] = {"transactional.id": identity, "linger.ms": 0, "log_level": 0}
+    producer = clients.producer(settings, CLIENT_ID, **options)
     topic = _topic_name(producer, settings)
     try:
         # This call fences other publishers, so the versions that are read next stay the latest.
@@ -231,7 +230,7 @@ def _utc(milliseconds: int) -> str:
 
 def _has_no_events(settings: Settings) -> bool:
     """Whether the topics have never had an invoice or a command. Then no process has decided by other rules."""
-    consumer = clients.bounded_consumer(settings, CLIENT_ID, log_level=0)
+    consumer = clients.bounded_consumer(settings, CLIENT_ID)
     try:
         sources = (topics.POS_INVOICES, topics.LOYALTY_COMMANDS)
         return not any(end for each in sources for _, end in watermarks_of(consumer, settings.name_of(each)).values())

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Annotated
 
-import stamina.instrumentation
 import structlog
 import typer
 from confluent_kafka import KafkaException
@@ -20,6 +19,7 @@ from services.messaging.dead_letters import DeadLetterWriter
 from services.messaging.publishing import PublishError, connected_producer
 from services.messaging.schema_ids import SchemaRegistryUnavailableError, schema_ids
 from services.settings import Settings, SettingsError, read_settings
+from services.start_up import StartUpError, require_port
 from services.webhooks.delivery import Delivery, http_client
 from services.webhooks.dispatcher import EndpointDispatcher
 from services.webhooks.endpoints import Endpoint, EndpointsError, load
@@ -74,7 +74,7 @@ def main(
         configure_logging(settings)
         # The lines of httpx show URLs, which can contain tokens.
         logging.getLogger("httpx").setLevel(logging.WARNING)
-        stamina.instrumentation.set_on_retry_hooks([])
+        require_port(settings.metrics_host, settings.webhooks_metrics_port, "LOYALTY_WEBHOOKS_METRICS_PORT")
         start_http_server(settings.webhooks_metrics_port, settings.metrics_host)
         log.info("delivering", endpoints=[endpoint.name for endpoint in endpoints])
         serve(endpoints, settings, Metrics(REGISTRY))
@@ -82,14 +82,16 @@ def main(
         _stop(f"Kafka: {error.args[0].str()}")
     except OSError as error:
         _stop(f"{error.filename or 'I/O'}: {error.strerror or error}")
-    except (SettingsError, EndpointsError, PublishError, SchemaRegistryUnavailableError) as error:
+    except (EndpointsError, PublishError, SchemaRegistryUnavailableError) as error:
         _stop(str(error))
+    except (SettingsError, StartUpError) as error:
+        _stop(str(error), 2)
 
 
-def _stop(message: str) -> None:
+def _stop(message: str, status: int = 1) -> None:
     for line in message.splitlines():
         typer.echo(f"error: {line}", err=True)
-    raise typer.Exit(1)
+    raise typer.Exit(status)
 
 
 if __name__ == "__main__":

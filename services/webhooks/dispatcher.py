@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
 from schemas import topics
@@ -119,13 +119,8 @@ class EndpointDispatcher:
             "auto.offset.reset": "earliest",
             "session.timeout.ms": int(settings.session_timeout.total_seconds() * _MILLISECONDS),
             "enable.partition.eof": False,
-            "error_cb": self._log_client_error,
         }
         return LogReader(settings, "loyalty-webhooks", retry_on=(), **options)
-
-    def _log_client_error(self, error: KafkaError) -> None:
-        # The client reconnects automatically.
-        log.warning("the Kafka client reports an error", endpoint=self._endpoint.name, error=error.str())
 
     async def run(self, stopping: threading.Event) -> None:
         """Deliver until ``stopping`` is set. Records that are not committed come again at the next start.

@@ -30,7 +30,7 @@ def inside(image: str, *command: str) -> str:
 
 
 @EVERY_IMAGE
-def test_nobody_is_root(image: str) -> None:
+def test_no_container_runs_as_root(image: str) -> None:
     """Processes run as user 10001, which owns no program."""
     assert "10001" == inside(image, "id", "-u").strip()
     own = ["find", "/app", "/usr", "-xdev", "-user", "10001"]
@@ -38,7 +38,7 @@ def test_nobody_is_root(image: str) -> None:
 
 
 @EVERY_IMAGE
-def test_nothing_secret_is_inside(image: str) -> None:
+def test_images_contain_no_secrets(image: str) -> None:
     """No variable is a password, and no image contains the certificates of the build."""
     environment = json.loads(engine("inspect", "--format", "{{json .Config.Env}}", image))
     assert [] == [variable for variable in environment if "PASSWORD" in variable or "SECRET" in variable]
@@ -48,7 +48,7 @@ def test_nothing_secret_is_inside(image: str) -> None:
 
 
 @EVERY_IMAGE
-def test_compilers_and_installers_stay_behind(image: str) -> None:
+def test_images_contain_no_compilers_and_installers(image: str) -> None:
     """The images contain no pip, compiler or download tool that an intruder could use."""
     found = inside(
         image, "sh", "-c", "command -v pip pip3 gcc cc make git curl wget; ls /app/.venv/bin/pip 2>/dev/null; true"
@@ -108,7 +108,7 @@ def test_a_database_without_a_password_does_not_start() -> None:
         engine("run", "--rm", POSTGRES)
 
 
-def test_a_new_container_goes_on_with_the_data_of_a_volume() -> None:
+def test_a_new_container_continues_with_the_data_of_a_volume() -> None:
     """A new container keeps user, password and rows of the volume."""
     volume = f"loyalty-test-{uuid.uuid4().hex[:8]}"
     engine("volume", "create", volume)

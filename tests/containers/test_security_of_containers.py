@@ -7,7 +7,6 @@ import pytest
 from infra.containers.project import ContainersError
 from infra.containers.stack import ContainerStack
 from infra.local.stack import private_settings
-from infra.security.broker import BrokerSecurity
 from infra.security.folder import LOCAL_HOSTS, SecurityFolder
 
 
@@ -18,7 +17,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerStack
     folder = SecurityFolder(directory / "security")
     folder.complete(LOCAL_HOSTS)
     settings = private_settings(directory / "stack")
-    stack = ContainerStack(directory / "stack", settings, profiles=["simulate"], security=BrokerSecurity(folder))
+    stack = ContainerStack(directory / "stack", settings, profiles=["simulate"], security=folder)
     try:
         stack.project.up("topics")
         yield stack

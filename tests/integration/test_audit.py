@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +24,7 @@ from services.messaging.avro import encoder
 from tests.support.builders import IDS, invoice
 from tests.support.kafka import publish, publish_commands, publish_invoices, records_of
 from tests.support.processes import (
+    POLL_SECONDS,
     ApiProcess,
     reconciliation_context,
     run_to_the_end,
@@ -125,6 +127,7 @@ def falsify(settings):
         is_in = select(func.count()).select_from(ENTRY).where(ENTRY.c.event_id == forged.event_id)
         while not connection.scalar(is_in):
             connection.rollback()
+            time.sleep(POLL_SECONDS)
     engine.dispose()
 
 

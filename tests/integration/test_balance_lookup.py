@@ -12,7 +12,7 @@ from services.messaging.administration import create_topics
 from services.messaging.clients import admin
 from services.settings import Settings
 from tests.support.kafka import BalanceWriter
-from tests.support.processes import ApiProcess, balance_partitions
+from tests.support.processes import POLL_SECONDS, ApiProcess, balance_partitions
 
 if TYPE_CHECKING:
     from infra.local.broker import LocalBroker
@@ -81,7 +81,7 @@ def test_serves_the_highest_sequence_numbers_only(changelog: BalanceWriter, api:
     api.wait_until_ready()
     deadline = time.monotonic() + 30
     while api.balance("later").status_code == 200 and time.monotonic() < deadline:
-        pass
+        time.sleep(POLL_SECONDS)
     assert api.balance("later").status_code == 404
 
 
@@ -162,7 +162,7 @@ def recreate_topics(settings: Settings) -> None:
         future.result()
     deadline = time.monotonic() + 60
     while set(names) & set(client.list_topics(timeout=30).topics) and time.monotonic() < deadline:
-        pass
+        time.sleep(POLL_SECONDS)
     create_topics(settings)
 
 

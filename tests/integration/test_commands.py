@@ -24,7 +24,7 @@ from services.settings import Settings
 from tests.support.builders import problem_type
 from tests.support.kafka import headers_of, read_all, records_of
 from tests.support.loyalty_query import Accounts, KafkaLoyaltyQuery
-from tests.support.processes import DEADLINE_SECONDS, ApiProcess
+from tests.support.processes import DEADLINE_SECONDS, POLL_SECONDS, ApiProcess
 
 CARD = "9265846829"
 PATH = f"/v1/customers/{CARD}/redemptions"
@@ -80,6 +80,7 @@ def until(answer: Callable[[], httpx.Response], *statuses: int) -> httpx.Respons
             return found
         assert time.monotonic() < deadline, found.text
         assert found.status_code in {202, 404, 409, 502, 503, 504}, found.text
+        time.sleep(POLL_SECONDS)
 
 
 def wait_until_shared(instances: list[ApiProcess]) -> None:
@@ -92,6 +93,7 @@ def wait_until_shared(instances: list[ApiProcess]) -> None:
         if is_shared and all(each.owned("decisions") == sorted(shares[0][each.url]) for each in instances):
             return
         assert time.monotonic() < deadline
+        time.sleep(POLL_SECONDS)
 
 
 def test_every_instance_runs_a_command_exactly_once(

@@ -44,7 +44,10 @@ def _of(var: Path) -> list[int]:
 
 
 def test_every_result_of_recorded_invoices_agrees(tmp_path: Path) -> None:
-    """Five lines give one duplicate, one dead letter, one shipment and 3.01 points. No process remains."""
+    """Eight lines give one duplicate, one dead letter, one shipment and 5.00 points. No process remains.
+
+    50.00 of invoice 1 remain (1.00 points), and the exchange sells for 150.00 (3.00). All of invoice 4 goes back.
+    """
     common = {
         "StoreID": "STR1",
         "CustomerCardNo": "4629185211",
@@ -53,11 +56,17 @@ def test_every_result_of_recorded_invoices_agrees(tmp_path: Path) -> None:
     }
     delivery = {"DeliveryType": "HOME-DELIVERY", "DeliveryAddress": {"AddressLine": "1 Rd.", "ContactNumber": "266"}}
     items = {"InvoiceLineItems": [{"ItemCode": "1", "ItemPrice": 100.25, "ItemQty": 1, "TotalValue": 100.25}] * 2}
+    sofa = {"ItemCode": "2", "TotalValue": 100.25}
+    of_1, of_4 = ({"OriginalInvoiceNumber": number} for number in ("1", "4"))
+    swapped = [{"ItemCode": "1", "TotalValue": -50.25}, {"ItemCode": "3", "TotalValue": 150}]
     lines = [
         {**common, **items, "InvoiceNumber": "1", "CustomerType": "PRIME"},
         {**common, **delivery, "InvoiceNumber": "2", "CustomerType": "PRIME", "TotalAmount": 50},
         {**common, **items, "InvoiceNumber": "1", "CustomerType": "PRIME"},
         {**common, **items, "InvoiceNumber": "3", "CustomerType": "NONPRIME", "CustomerCardNo": "7051101351"},
+        {**common, "CustomerType": "PRIME", "InvoiceNumber": "4", "InvoiceLineItems": [sofa]},
+        {**common, "CustomerType": "PRIME", "InvoiceNumber": "5", "InvoiceLineItems": [sofa], **of_4},
+        {**common, "CustomerType": "PRIME", "InvoiceNumber": "6", "InvoiceLineItems": swapped, **of_1},
     ]
     file = tmp_path / "day.jsonl"
     file.write_text("\n".join([*map(json.dumps, lines), "no JSON"]), encoding="utf-8")
@@ -66,14 +75,14 @@ def test_every_result_of_recorded_invoices_agrees(tmp_path: Path) -> None:
     assert demo.returncode == 0, output
     report = json.loads((tmp_path / "var/reports/demo.json").read_text(encoding="utf-8"))
     expected = {
-        "invoices": 5,
+        "invoices": 8,
         "repeats": 1,
         "shipment": 1,
-        "hadoop": 4,
-        "parquet_rows": 4,
-        "notifications": 2,
+        "hadoop": 8,
+        "parquet_rows": 8,
+        "notifications": 6,
         "dead_letters": 1,
-        "points": 3.01,
+        "points": 5.00,
         "mismatches": 0,
     }
     assert expected == {name: report[name] for name in expected}

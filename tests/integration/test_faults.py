@@ -37,7 +37,7 @@ COMMANDS = (
     ("A", Reserve(append_time=0, command_id="too-much", points=90_00)),
     ("A", Reserve(append_time=0, command_id="reserve", points=20_00)),
 )
-"""A command that succeeds, one that is refused, and a duplicate."""
+"""Commands that succeed, commands that are refused, and a duplicate."""
 
 
 @pytest.mark.usefixtures("topics_created")
@@ -58,7 +58,7 @@ def test_the_auditor_accepts_malformed_input_and_finds_planted_errors(
         verdict = audit(settings, api.url)
         assert "all agrees" == str(verdict)
         assert verdict.invoices > 750
-        assert len(COMMANDS) == verdict.commands, "one comes again, and the transfer makes one more"
+        assert len(COMMANDS) == verdict.commands, "the duplicate does not count, and the transfer adds one"
 
         shipped = records_of(settings, topics.SHIPMENT)[0]
         publish(settings, topics.SHIPMENT, [(b"STR1", encoder(topics.SHIPMENT, IDS)(shipped))])

@@ -16,7 +16,7 @@ from schemas.topics import LOYALTY_BALANCES
 from services.messaging.clients import admin
 from services.settings import Settings
 from tests.support.kafka import BalanceWriter, read_all
-from tests.support.processes import DEADLINE_SECONDS, ApiProcess, balance_partitions
+from tests.support.processes import DEADLINE_SECONDS, POLL_SECONDS, ApiProcess, balance_partitions
 from tests.support.read_load import Load, Writer, points_at
 
 CARDS = [f"CARD{number}" for number in range(45)]
@@ -44,6 +44,7 @@ def wait_for(what: str, is_so: Callable[[], Any]) -> None:
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not is_so():
         assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(POLL_SECONDS)
 
 
 def metadata(instance: ApiProcess, card: str) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from infra.local.broker import LocalBroker
 from infra.local.processes import ProcessFailedError
+from infra.local.stack import LocalStack, private_settings
 from schemas.topics import LOYALTY_BALANCES, POS_INVOICES
 from services.messaging import clients
-from services.messaging.administration import create_topics
 from services.settings import Settings
 
 
@@ -30,12 +30,15 @@ def values(settings: Settings, count: int) -> list[bytes | None]:
 
 
 def test_records_survive_a_stop_and_a_kill(tmp_path: Path) -> None:
-    """Acknowledged records survive an orderly stop and a kill, on the same port."""
-    broker = LocalBroker(tmp_path)
-    settings = Settings(kafka_bootstrap_servers=broker.bootstrap_servers)
+    """Acknowledged records survive an orderly stop and a kill, on the same port.
+
+    Issue 15, number 16: `make kafka` starts the broker with its topics, and no other part.
+    """
+    stack = LocalStack(tmp_path, private_settings(tmp_path))
+    broker, settings = stack.broker, stack.settings
     try:
-        broker.start()
-        create_topics(settings)
+        stack.start(services=[])
+        assert ["kafka"] == [process.name for process in stack.processes if process.pid]
         send(settings, b"first")
         broker.stop()
         broker.start()

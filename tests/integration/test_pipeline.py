@@ -3,12 +3,14 @@
 import contextlib
 import json
 import os
+import re
 import signal
 from collections import defaultdict
 from datetime import timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
+import pandas as pd
 import pyarrow.dataset
 import pytest
 from confluent_kafka import TopicPartition
@@ -23,6 +25,7 @@ from pipelines.queries.sales import SALES
 from pipelines.runtime.query import RepeatHorizonError
 from pipelines.runtime.query_metrics import report
 from schemas import topics
+from services.domain.formats import LAST_TIME
 from services.messaging.administration import TimestampTypeError, wait_for_leaders
 from services.messaging.avro import encoder
 from services.messaging.clients import admin, producer
@@ -101,6 +104,8 @@ def _rows(settings):
 def test_every_invoice_reaches_its_outputs_exactly_once(spark, settings):
     """All outputs are exact after late duplicates, dead letters and a repeated newest batch of every query."""
     first, second = invoices(1, 60), invoices(61, 40)
+    # Tills without a clock, with a wrong clock, and with a clock in seconds.
+    first[0]["CreatedTime"], first[1]["CreatedTime"], first[2]["CreatedTime"] = None, LAST_TIME + 1, 1_595_688_900
     publish_invoices(settings, *(first + first[:3]))
     publish(settings, topics.POS_INVOICES, [(b"STR1", b"nonsense"), (None, None)])
     run_to_the_end(spark, settings, FAN_OUT, LOYALTY)
@@ -124,6 +129,12 @@ def test_every_invoice_reaches_its_outputs_exactly_once(spark, settings):
     found = rows(settings)
     assert sorted(lines) == sorted(f"{row['InvoiceNumber']}#{int(row['ItemCode']) + 1}" for row in found)
     assert {"date", "batch", "InvoiceNumber"} <= set(found[0])
+    history = pd.read_parquet(settings.export_dir)
+    dates = {(row.InvoiceNumber, row.DateSource, str(row.date)) for row in history.itertuples()}
+    today = max(map(str, history["date"]))
+    assert {("I1", "broker", today), ("I2", "broker", today), ("I3", "till", "2020-07-25")} <= dates
+    assert 98 == sum(source == "till" for _, source, _ in dates)
+    assert {1_595_688_900_000} == set(history.loc[history["InvoiceNumber"] == "I3", "CreatedTime"])
     assert {b"nonsense", None} == {message.value() for message in read_all(settings, topics.DEAD_LETTERS)}
 
 
@@ -344,6 +355,7 @@ def test_totals_are_right_after_kill_9_of_the_pipeline(settings, tmp_path):
         counted = len(unique_records_of(settings, topics.LOYALTY))
         assert counted < 450, "it was killed too late to prove anything"
 
+        of_doomed = len(Path(log.name).read_text(encoding="utf-8"))
         survivor = start_pipeline(settings, log, LOYALTY_MAX_OFFSETS_PER_TRIGGER="90")
         try:
             wait_until(lambda: len(unique_records_of(settings, topics.LOYALTY)) >= 450, survivor, log)
@@ -352,7 +364,10 @@ def test_totals_are_right_after_kill_9_of_the_pipeline(settings, tmp_path):
         finally:
             survivor.send_signal(signal.SIGTERM)
             assert 0 == survivor.wait(120)
+        printed = Path(log.name).read_text(encoding="utf-8")[of_doomed:]
 
+    # Issue 15, number 12: nothing was wrong, so the log has no warning and no traceback.
+    assert [] == [line for line in printed.splitlines() if re.search(r" WARN |\[warning|Traceback|Error", line)]
     assert points(batch) == served(settings)
     assert 450 == sum(map(len, assert_running_totals(settings).values()))
     shipped = unique_records_of(settings, topics.SHIPMENT)

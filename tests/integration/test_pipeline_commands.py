@@ -26,6 +26,7 @@ from services.pseudonyms import pseudonyms
 from tests.support.builders import IDS, invoice
 from tests.support.kafka import headers_of, publish, publish_invoices, read_all
 from tests.support.processes import (
+    POLL_SECONDS,
     delete_all_batches_but_the_first,
     delete_newest_commit,
     delete_newest_commit_with_records,
@@ -220,6 +221,7 @@ def test_timers_run_without_new_events(spark, settings):
         while ("released", Decimal(0)) not in entries(settings, A):
             assert query.isActive, query.exception()
             assert time.monotonic() < deadline, entries(settings, A)
+            time.sleep(POLL_SECONDS)
     finally:
         query.stop()
 

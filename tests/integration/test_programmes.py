@@ -123,7 +123,7 @@ def test_a_bad_file_is_not_published(own: Settings) -> None:
 
 
 def test_concurrent_publishers_never_share_a_version(in_use: Settings) -> None:
-    """Of four concurrent publishers each gets its own version, or the error that another one was faster."""
+    """Each of four concurrent publishers gets its own version, or the error that another publisher was faster."""
     together = Barrier(4)
 
     def one(number: int) -> str:

@@ -117,7 +117,7 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
 @pytest.mark.usefixtures("topics_created")
 @pytest.mark.timeout(900)
 def test_an_archive_with_a_gap_or_another_key_is_refused(spark, settings, tmp_path):
-    """Defect 2: after an accepted loss the archive lacks events, and a rebuild must not make accounts of the others."""
+    """After an accepted loss the archive lacks events. A rebuild refuses to make accounts of the events that it has."""
     settings = settings.model_copy(update={"pseudonym_key_file": tmp_path / "monday.key"})
     publish_invoices(settings, invoice("I1", A, 1000.0))
     run_to_the_end(spark, settings, LOYALTY, ARCHIVE)

@@ -25,7 +25,6 @@ from infra.demo.topic_reader import TopicReader
 from infra.local import jars
 from infra.local.broker import LocalBroker
 from infra.local.stack import environment_of
-from infra.security.broker import BrokerSecurity
 from infra.security.certificates import Authority
 from infra.security.folder import SecurityFolder
 from schemas import topics
@@ -53,7 +52,7 @@ class Secured:
     """A secured broker, and the settings of each user."""
 
     broker: LocalBroker
-    security: BrokerSecurity
+    security: SecurityFolder
 
     def settings_of(self, user: str, **changes: object) -> Settings:
         plain = Settings(kafka_bootstrap_servers=self.broker.bootstrap_servers)
@@ -71,7 +70,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     folder.complete(["127.0.0.1"])
     folder.authority.write_bytes(folder.authority.read_bytes() + Authority.new().certificate_pem())
     folder.password("pipeline").write_text(AWKWARD, encoding="utf-8")
-    secured = Secured(LocalBroker(directory, security=BrokerSecurity(folder)), BrokerSecurity(folder))
+    secured = Secured(LocalBroker(directory, security=folder), folder)
     secured.broker.start()
     try:
         settings = secured.settings_of(ADMIN)
@@ -269,7 +268,7 @@ def refusal(settings: Settings) -> str:
 def test_a_client_without_valid_credentials_is_refused(secured, tmp_path):
     """A client with wrong credentials, an unknown authority or another host's certificate sees no topic."""
     till = secured.settings_of("till")
-    passwords = secured.security.folder.password
+    passwords = secured.security.password
     stranger = SecurityFolder(tmp_path / "stranger")
     stranger.complete(["127.0.0.1"])
     elsewhere = secured.broker.bootstrap_servers.replace("127.0.0.1", "127.0.0.2")
@@ -287,7 +286,7 @@ def test_a_client_without_valid_credentials_is_refused(secured, tmp_path):
 
 def test_a_refused_command_prints_one_line(secured):
     """The error says that authentication failed, not that no broker answers."""
-    wrong = secured.settings_of("till", kafka_sasl_password_file=secured.security.folder.password("api"))
+    wrong = secured.settings_of("till", kafka_sasl_password_file=secured.security.password("api"))
     shown = loyalty(wrong, "simulate", "--count", "1", status=1)
     assert re.fullmatch(r"error: the Kafka broker at \S+ cannot be used: SASL authentication error: .*\n", shown)
 
@@ -297,8 +296,8 @@ def test_the_broker_listener_accepts_only_the_certificate_of_the_broker(secured)
     properties = (secured.broker._directory / "server.properties").read_text(encoding="utf-8")
     own = re.search(r"^listeners=.*BROKER://([^,]*),", properties, re.MULTILINE)
     assert own
-    common = {"bootstrap.servers": own[1], "log_level": 0, "ssl.ca.location": str(secured.security.folder.authority)}
-    certificate = str(secured.security.folder.broker)
+    common = {"bootstrap.servers": own[1], "log_level": 0, "ssl.ca.location": str(secured.security.authority)}
+    certificate = str(secured.security.broker)
     proof = {"ssl.certificate.location": certificate, "ssl.key.location": certificate}
     with pytest.raises(KafkaException):
         AdminClient({**common, "security.protocol": "SSL"}).list_topics(timeout=4)
@@ -332,7 +331,7 @@ def test_a_rotated_password_replaces_the_old_one(secured, tmp_path):
     """After a rotation the old password is refused."""
     new = tmp_path / "till"
     new.write_text(secrets.token_urlsafe(), encoding="utf-8")
-    old = secured.security.folder.password("till").read_text(encoding="utf-8")
+    old = secured.security.password("till").read_text(encoding="utf-8")
     admin, till = secured.settings_of(ADMIN), secured.settings_of("till")
     set_passwords(admin, {"till": new.read_text(encoding="utf-8")})
     try:

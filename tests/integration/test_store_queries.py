@@ -97,7 +97,7 @@ def test_a_derived_store_filters_its_source_store(changelog: BalanceWriter, sett
 @pytest.mark.parametrize("kind", ["rocksdb", "memory"])
 @pytest.mark.usefixtures("changelog")
 def test_windows_have_the_newest_figures_of_each_minute(settings: Settings, tmp_path: Path, kind: str) -> None:
-    """Of duplicates and late records the highest count wins. One response has a day of minutes."""
+    """Duplicates and late records do not replace a higher count. One response can have all minutes of a day."""
     minutes = range(NOON, NOON + 240 * MINUTE, MINUTE)
     records = [
         sales(shop, start, *amounts)
@@ -139,6 +139,41 @@ def test_every_instance_has_the_published_stores(settings: Settings, tmp_path: P
             shown = api.http.get("/v1/stores/stores/local/keys/STR1000")
             assert "Flagship" == shown.json()["value"]["Name"]
             assert api.http.get("/v1/stores/stores/keys/STR8919").status_code == 404
+
+
+def test_instances_know_every_key_and_trust_each_other_only(
+    changelog: BalanceWriter, settings: Settings, tmp_path: Path
+) -> None:
+    """A key works on each instance, also for forwarded cards, until it is revoked. No log has a key, secret or card."""
+    for card in CARDS:
+        changelog.balance(card, "1.00", 1)
+    changelog.flush()
+    made = loyalty(settings, "keys", "create", "till 7", "--scope", "balance:read", "--json")
+    operator = loyalty(settings, "keys", "create", "operator", "--scope", "operate", "--json")["key"]
+    secured = {"api_access": "authenticated", "instance_secret_file": tmp_path / "instance.secret"}
+    with start(settings, tmp_path, "one", **secured) as one, start(settings, tmp_path, "two", **secured) as two:
+        for api in (one, two):
+            api.wait_until_ready()
+            assert 401 == api.http.get("/v1/instances/local").status_code
+            api.http.headers["Authorization"] = f"Bearer {operator}"
+        one.wait_until(lambda _: all(len(api.owned("customer-balances")) < 3 for api in (one, two)))
+        for api in (one, two):
+            wait_for(api, "/v1/instances", lambda answer: all(each["reachable"] for each in answer["instances"]))
+            assert 403 == api.balance(CARDS[0]).status_code
+            api.http.headers["Authorization"] = f"Bearer {made['key']}"
+            answers = [api.balance(card) for card in CARDS]
+            assert {200} == {each.status_code for each in answers}
+            assert 2 == len({each.headers["loyalty-served-by"] for each in answers})
+            forged = {"Loyalty-Forwarded-To": "active"}
+            assert 403 == api.http.get(f"/v1/customers/{CARDS[0]}/balance", headers=forged).status_code
+        loyalty(settings, "keys", "revoke", made["id"], "--json")
+        one.wait_until(lambda _: all(api.balance(CARDS[0]).status_code == 401 for api in (one, two)))
+        states = {each["id"]: each["state"] for each in loyalty(settings, "keys", "list", "--json")["keys"]}
+        assert "revoked" == states[made["id"]]
+    logs = "".join((tmp_path / f"{name}.log").read_text() for name in ("one", "two"))
+    secrets = [made["key"], operator, (tmp_path / "instance.secret").read_text().strip(), *CARDS]
+    assert logs
+    assert [] == [each for each in secrets if each in logs]
 
 
 def test_three_instances_answer_like_one(changelog: BalanceWriter, settings: Settings, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_dead_letters_keep_key_and_value(checked):
         "dead_letter_topic": b"pos-invoices",
         "dead_letter_partition": b"0",
         "dead_letter_offset": b"2",
-        "dead_letter_reason": b"not in the Confluent framing: no magic byte 0 and schema id",
+        "dead_letter_reason": b"neither a JSON object nor Avro in the Confluent framing (a byte 0 and a schema id)",
     } == {header.key: bytes(header.value) for header in record.headers}
 
 

@@ -23,6 +23,10 @@ INVOICE = {
 }
 
 
+NO_INVOICE = "neither a JSON object nor Avro in the Confluent framing (a byte 0 and a schema id)"
+NO_OBJECT = "not one JSON object in UTF-8 that has each field once"
+
+
 def in_schema(schema_id, record):
     body = io.BytesIO()
     writer = json.loads(schemas.schema_text(schemas.ids()[schema_id]))
@@ -56,31 +60,45 @@ def test_unreadable_values_have_a_reason(spark):
     good = encoder(topics.POS_INVOICES, IDS)(INVOICE)
     values = {
         good: None,
-        b"": "not in the Confluent framing: no magic byte 0 and schema id",
-        b"\x00\x00\x00": "not in the Confluent framing: no magic byte 0 and schema id",
-        b"hello": "not in the Confluent framing: no magic byte 0 and schema id",
+        b"": NO_INVOICE,
+        b"\x00\x00\x00": NO_INVOICE,
+        b"hello": NO_INVOICE,
         header(4_000_000_000) + good[5:]: "unknown schema id 4000000000",
         good[:-3]: "not an Avro PosInvoice of its schema id",
         header(2): "not an Avro PosInvoice of its schema id",
-        b'{"InvoiceNumber": "1", "StoreID"': "not a JSON PosInvoice",
-        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": "much"}': "not a JSON PosInvoice",
+        b'{"InvoiceNumber": "1", "StoreID"': NO_OBJECT,
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": "100"}': "TotalAmount is a text, and must be a number",
         b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1, "New": 1}': None,
-        b'{"InvoiceNumber": "1", "StoreID": "S", "InvoiceLineItems": [{}, null]}': "not a JSON PosInvoice",
+        b'{"InvoiceNumber": "1", "StoreID": "S", "InvoiceLineItems": [{}, null]}': (
+            "InvoiceLineItems[] is null, and must be an object"
+        ),
         b'{"InvoiceNumber": 1, "StoreID": "S", "TotalAmount": 1}': None,
         b"{}": "InvoiceNumber is missing",
         # Claimed lengths without data: two gigabytes of text, two thousand million line items.
         header(2) + b"\x02" + zigzag(2**31 - 1) + b"abc": "not an Avro PosInvoice of its schema id",
         header(2) + b"\x00" * 16 + b"\x02" + zigzag(2**31 - 1): "not an Avro PosInvoice of its schema id",
         good.replace(b"STR1", b"\xff\xfe\xfd\xfc"): "not an Avro PosInvoice of its schema id",
-        b'{"InvoiceNumber": "1", "StoreID": "\xe9", "TotalAmount": 1}': "not a JSON PosInvoice",
-        b'{"InvoiceNumber": "\\ud800", "StoreID": "S", "TotalAmount": 1}': "not a JSON PosInvoice",
-        b'{"InvoiceNumber": "\\udc00", "StoreID": "S", "TotalAmount": 1}': "not a JSON PosInvoice",
+        b'{"InvoiceNumber": "1", "StoreID": "\xe9", "TotalAmount": 1}': NO_OBJECT,
+        b'{"InvoiceNumber": "\\ud800", "StoreID": "S", "TotalAmount": 1}': NO_OBJECT,
+        b'{"InvoiceNumber": "\\udc00", "StoreID": "S", "TotalAmount": 1}': NO_OBJECT,
         b'{"InvoiceNumber": "\\ud83d\\ude00", "StoreID": "S", "TotalAmount": 1}': None,
         # Spark's parser would read the first object only.
-        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1}\n{"InvoiceNumber": "2"}': "not a JSON PosInvoice",
-        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1},{"InvoiceNumber": "2"}': "not a JSON PosInvoice",
-        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1}]': "not a JSON PosInvoice",
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1}\n{"InvoiceNumber": "2"}': NO_OBJECT,
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1},{"InvoiceNumber": "2"}': NO_OBJECT,
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1}]': NO_OBJECT,
         b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1} \n': None,
+        b' \n\t{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1}': None,
+        b"  hello": NO_INVOICE,
+        b'{"InvoiceNumber": "1", "InvoiceNumber": "2", "StoreID": "S", "TotalAmount": 1}': NO_OBJECT,
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": NaN}': NO_OBJECT,
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1e300}': (
+            "TotalAmount is too large: it must be less than 100,000,000,000"
+        ),
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1, "NumberOfItems": 3000000000}': (
+            "a number is too large for its field"
+        ),
+        good + b"\x00": "bytes follow the Avro PosInvoice",
+        good + good: "bytes follow the Avro PosInvoice",
         None: "no value",
     }
 
@@ -93,4 +111,62 @@ def test_topic_without_brace_reads_as_avro_only(spark):
     """A JSON value that is no object is not an invoice."""
     (row,) = check_invoices(as_records(spark, [b'["InvoiceNumber"]']), IDS).collect()
 
-    assert "not in the Confluent framing: no magic byte 0 and schema id" == row.reason
+    assert NO_INVOICE == row.reason
+
+
+MISFITS = {
+    "CustomerCardNo": {
+        '["5003"]': "a list",
+        '{"no": "5003"}': "an object",
+        "false": "true or false",
+        "1.5": "a number that is not whole",
+    },
+    "InvoiceNumber": {
+        "true": "true or false",
+        "1.5": "a number that is not whole",
+        "1e3": "a number that is not whole",
+    },
+    "StoreID": {'["STR1"]': "a list"},
+}
+
+
+def test_a_json_value_of_another_type_is_no_text(spark):
+    """Only a text and a whole number become a text. The reason names the field, what it is and what it must be."""
+    whole = {"InvoiceNumber": "1", "StoreID": '"STR1"', "CustomerCardNo": "12345678901234567890", "TotalAmount": "2.5"}
+    values = {as_json(whole): None, as_json({**whole, "CustomerCardNo": "null"}): None}
+    for field, wrong in MISFITS.items():
+        for value, found in wrong.items():
+            reason = f"{field} is {found}, and must be a text or a whole number"
+            values[as_json({**whole, field: value})] = reason
+    item = '[{"ItemCode": 7, "ItemPrice": 1, "ItemQty": 2}, {"ItemCode": ["7"]}]'
+    values[as_json({**whole, "InvoiceLineItems": item})] = (
+        "InvoiceLineItems[].ItemCode is a list, and must be a text or a whole number"
+    )
+    values[as_json({**whole, "InvoiceLineItems": "{}"})] = "InvoiceLineItems is an object, and must be a list"
+    values[as_json({**whole, "DeliveryAddress": '{"City": false}'})] = (
+        "DeliveryAddress.City is true or false, and must be a text or a whole number"
+    )
+
+    rows = check_invoices(as_records(spark, values), IDS).orderBy("offset").collect()
+
+    assert list(values.values()) == [row.reason for row in rows]
+    assert "12345678901234567890" == rows[0].invoice.CustomerCardNo
+
+
+def as_json(fields):
+    """A JSON object of these fields. Their values are JSON already."""
+    return ("{" + ", ".join(f'"{name}": {value}' for name, value in fields.items()) + "}").encode()
+
+
+def test_a_time_in_seconds_is_converted(spark):
+    """Issue 15, number 1: as milliseconds it would be a day of 1970. Every other time stays as the till sent it."""
+    times = [1_595_688_900, 10**9, 10**10 - 1, 10**9 - 1, 10**10, 1_595_688_900_000, 0, -1, None, 2**63 - 1]
+    encode = encoder(topics.POS_INVOICES, IDS)
+    values = [encode(INVOICE | {"CreatedTime": time}) for time in times]
+    values += [json.dumps(INVOICE | {"CreatedTime": time}).encode() for time in times]
+
+    found = [
+        row.invoice.CreatedTime for row in check_invoices(as_records(spark, values), IDS).orderBy("offset").collect()
+    ]
+
+    assert [1_595_688_900_000, 10**12, 10**13 - 1000, *times[3:]] * 2 == found

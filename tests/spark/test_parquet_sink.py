@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pandas as pd
+import pytest
+from pyarrow import ArrowInvalid
 from pyspark.sql import SparkSession
 
+from pipelines.queries.export import rename_undated
 from pipelines.sinks.parquet import overwrite_folders, remove_staging_folders
 
 
@@ -23,3 +27,24 @@ def test_folders_of_a_killed_process_are_removed(spark: SparkSession, tmp_path: 
     left = {path.name for path in directory.iterdir() if path.suffix != ".crc"}
     assert {"_checkpoint", "date=2026-11-22"} == left - {"_SUCCESS"}
     assert 1 == spark.read.parquet(str(directory)).count()
+
+
+def test_undated_rows_of_release_0_1_get_a_date(spark: SparkSession, tmp_path: Path) -> None:
+    """Issue 15, number 1: pandas cannot read the old folder. An unfinished micro-batch writes its rows again."""
+    rows = spark.sql("SELECT id AS value, CAST(NULL AS DATE) AS date, id AS batch FROM range(3)")
+    rows = rows.union(spark.sql("SELECT 9, DATE '2026-11-22', 1"))
+    overwrite_folders(rows, str(tmp_path), "value")
+    with pytest.raises(ArrowInvalid, match="dictionaries with nulls"):
+        pd.read_parquet(tmp_path)
+    for log, batches in {"offsets": 3, "commits": 2}.items():
+        (tmp_path / "_checkpoint" / log).mkdir(parents=True)
+        for batch in range(batches):
+            (tmp_path / "_checkpoint" / log / str(batch)).write_text("v1\n{}")
+
+    for _ in range(2):
+        rename_undated(spark, str(tmp_path))
+
+    history = pd.read_parquet(tmp_path)
+    assert {(0, "0001-01-01"), (1, "0001-01-01"), (9, "2026-11-22")} == {
+        (row.value, str(row.date)) for row in history.itertuples()
+    }

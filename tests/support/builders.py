@@ -7,7 +7,11 @@ from typing import Any
 import httpx
 
 from schemas.topics import LOYALTY_BALANCES, STORE_SALES, STORES, Topic
+from services.codecs.events import decode_event
 from services.domain.entries import Entry, Kind
+from services.domain.events import Purchase
+from services.domain.invoice import PosInvoice
+from services.messaging.avro import record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
 
 IDS = FolderSchemaIds()
@@ -49,6 +53,14 @@ def invoice(number: str = "1", card: str = CARD, amount: float = 100.0, **change
         "InvoiceLineItems": [{"ItemCode": "458", "ItemPrice": amount, "ItemQty": 1, "TotalValue": amount}],
         **changes,
     }
+
+
+def purchase(time: int, invoice: PosInvoice) -> Purchase:
+    """The event of an invoice, as the pipeline makes it. The time is its append time."""
+    record = {**invoice, "InvoiceLineItems": invoice["InvoiceLineItems"] or []}
+    event = decode_event(time, record_encoder("Purchase", IDS.id_of("Purchase"))(record))
+    assert isinstance(event, Purchase)
+    return event
 
 
 def entry(sequence: int, points: int = 100, **changes: Any) -> Entry:

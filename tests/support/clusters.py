@@ -12,6 +12,7 @@ from confluent_kafka.admin._group import ConsumerGroupDescription, MemberAssignm
 from api.app import create_app
 from api.dependencies import Dependencies
 from api.http.metrics import Metrics
+from api.security.gate import Security
 from schemas.topics import Topic
 from services.boot_clock import boot_seconds
 from services.interactive_queries.group import GroupView, Member, view_of
@@ -113,7 +114,7 @@ class FakeCommandLog:
 class Instance:
     """One instance. ``hold`` and ``write`` do the work of the materialiser."""
 
-    def __init__(self, url: str = "http://one:8080") -> None:
+    def __init__(self, url: str = "http://one:8080", security: Security | None = None) -> None:
         self.url = url
         self.stores = state_stores(catalogue.stores(IDS))
         self.feed = FakeFeed()
@@ -123,7 +124,7 @@ class Instance:
         self.command_log = FakeCommandLog()
         stores = LocalStores(self.stores, self.feed, self.waiters)
         self.local = LocalInstance(stores, self.membership, Settings())
-        self.app = create_app(Dependencies(self.local, self.reports, Metrics(), self.command_log))
+        self.app = create_app(Dependencies(self.local, self.reports, Metrics(), self.command_log, security=security))
 
     def own_everything(self, target: int = 0) -> None:
         """Own all partitions as the only member. Each is restored when it has this number of records."""
@@ -188,8 +189,9 @@ class Group:
     sent: list[httpx.Request] = field(default_factory=list)
 
     @classmethod
-    def of(cls, size: int) -> "Group":
-        return cls([Instance(f"http://instance-{number}:8080") for number in range(size)])
+    def of(cls, size: int, security: Callable[[str], Security | None] = lambda _: None) -> "Group":
+        urls = [f"http://instance-{number}:8080" for number in range(size)]
+        return cls([Instance(url, security(url)) for url in urls])
 
     @property
     def live(self) -> list[Instance]:

@@ -30,6 +30,8 @@ def earned_points(total_amount: float, loyalty_factor: Decimal = LOYALTY_FACTOR)
 def flatten(invoice: PosInvoice) -> list[dict[str, Any]]:
     """Returns one HadoopRecord for each line item, in the order of the invoice."""
     invoice_values = {field: invoice.get(field) for field in HADOOP_OF_INVOICE}
+    if (time := invoice.get("CreatedTime")) is not None and len(str(time)) == len("1770000000"):
+        invoice_values["CreatedTime"] = time * 1000  # it was in seconds
     address = invoice.get("DeliveryAddress") or {}
     address_values = {field: address.get(field) for field in COPIED_OF_ADDRESS}
     return [

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -54,7 +55,21 @@ class ApiProcess:
                 stderr=subprocess.STDOUT,
             )
         self.url = f"http://{HOST}:{port}"
-        self.http = httpx.Client(base_url=self.url, timeout=40, trust_env=False)
+        self._of_thread = threading.local()
+        self._clients: list[httpx.Client] = []
+
+    @property
+    def http(self) -> httpx.Client:
+        """The client of the calling thread.
+
+        Threads do not share a client: a pool with more than 20 connections closes idle ones, and a connection that the
+        pool has just given to another thread still counts as idle.
+        """
+        if not hasattr(self._of_thread, "http"):
+            self._of_thread.http = httpx.Client(base_url=self.url, timeout=40, trust_env=False)
+            self._clients.append(self._of_thread.http)
+        client: httpx.Client = self._of_thread.http
+        return client
 
     @property
     def pid(self) -> int:
@@ -104,7 +119,6 @@ class ApiProcess:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait(DEADLINE_SECONDS)
-        self.http.close()
 
     def wait(self) -> int:
         """Wait until the process ends. Returns the exit status."""
@@ -113,9 +127,7 @@ class ApiProcess:
     def terminate(self) -> int:
         """Send SIGTERM and wait until the process ends. Returns the exit status."""
         self._process.send_signal(signal.SIGTERM)
-        status = self._process.wait(DEADLINE_SECONDS)
-        self.http.close()
-        return status
+        return self._process.wait(DEADLINE_SECONDS)
 
     def __enter__(self) -> Self:
         return self
@@ -123,7 +135,8 @@ class ApiProcess:
     def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
             self.kill()
-        self.http.close()
+        for client in self._clients:
+            client.close()
 
 
 def balance_partitions(report: dict[str, Any]) -> list[dict[str, Any]]:

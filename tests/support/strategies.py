@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from services.domain.events import Adjust, Capture, Erase, Line, Purchase, Receive, Reserve, SentLot, Transfer, Void
-from services.domain.programme import Campaign, Combining, Period, Programme, Programmes, SpentReturns, Tier
+from services.domain.programme import Campaign, Combining, Period, Programme, Programmes, SpentReturns, TaxBasis, Tier
 
 # Avro strings are UTF-8, so lone surrogates cannot reach the system.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -79,9 +79,12 @@ FLAWS = [
         for name in ("TotalAmount", "TaxableAmount", "CGST", "SGST", "CESS")
         for amount in (float("nan"), float("inf"), -1e11)
     ),
+    {"TotalAmount": None},
+    *({"CustomerCardNo": card} for card in (" 4629185211", "4629185211\t")),
     *(
-        {"InvoiceLineItems": [{"ItemPrice": 1.0, "TotalValue": 1.0}, {name: float("nan")}]}
+        {"InvoiceLineItems": [{"ItemPrice": 1.0, "TotalValue": 1.0}, {name: amount}]}
         for name in ("ItemPrice", "TotalValue")
+        for amount in (float("nan"), 1e300)
     ),
     {"DeliveryAddress": None},
     {"DeliveryAddress": {"AddressLine": "1 High Street", "ContactNumber": " "}},
@@ -121,6 +124,7 @@ PURCHASES = st.builds(
     st.none() | TIMES,
     st.none(),
     _LINES,
+    st.none() | _MONEY,
 )
 RETURNS = st.builds(
     lambda purchase, original, sign: replace(
@@ -177,6 +181,11 @@ ACCOUNT_PROGRAMMES = st.builds(
     tiers=st.sampled_from([(), (Tier("silver", 5_00, Decimal("1.5")), Tier("gold", 15_00, Decimal(2)))]),
     combining=st.sampled_from(Combining),
     campaigns=st.lists(_CAMPAIGNS, max_size=2).map(tuple),
+    tax_basis=st.sampled_from(TaxBasis),
+    excluded_items=st.sampled_from([frozenset(), frozenset(), frozenset({"gift-card"})]),
+    minimum_spend=st.sampled_from([Decimal(0), Decimal(0), Decimal(20)]),
+    cap_per_invoice=st.sampled_from([None, None, 2_00]),
+    cap_per_day=st.sampled_from([None, None, 5_00]),
 )
 PROGRAMMES = st.builds(
     lambda first, second: Programmes.of([first, replace(second, version=1, effective_time=20 * _DAY)]),

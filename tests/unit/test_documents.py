@@ -189,6 +189,17 @@ def test_problems_are_documented() -> None:
     assert codes == {code for cell in first_cells for code in re.findall(r"`([a-z-]+)`", cell)}
 
 
+def test_requests_are_described() -> None:
+    """The hand-written part of the HTTP reference names every path of the API."""
+    text = (ROOT / "docs/reference/http.md").read_text(encoding="utf-8").partition("## Requests")[0]
+    paths = create_app(MagicMock()).openapi()["paths"]
+    literals = [[part for part in path.split("/") if part[:1] not in {"", "{"}] for path in paths]
+    names = {parts[-1] for parts in literals}
+    assert {"entries", "statement", "balance"} <= names
+    assert [] == sorted(name for name in names if not re.search(rf"\b{re.escape(name)}\b", text))
+    assert "ledger-unavailable" in text
+
+
 def subclasses(class_: type) -> Iterator[type]:
     for each in class_.__subclasses__():
         yield each

@@ -14,7 +14,6 @@ from cryptography import x509
 from typer.testing import CliRunner
 
 from infra.local.stack import LocalStack, environment_of
-from infra.security.broker import BrokerSecurity
 from infra.security.certificates import BROKER, Authority
 from infra.security.folder import SecurityFolder
 from infra.site.hooks import on_page_markdown
@@ -43,7 +42,7 @@ def folder(tmp_path: Path) -> SecurityFolder:
 @pytest.fixture
 def till(folder: SecurityFolder) -> Settings:
     folder.password("till").write_text(f"{PASSWORD}\n", encoding="utf-8")
-    return BrokerSecurity(folder).settings_of("till", Settings())
+    return folder.settings_of("till", Settings())
 
 
 def test_without_security_clients_need_only_an_address():

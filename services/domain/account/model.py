@@ -35,7 +35,7 @@ class PastPurchase(NamedTuple):
     """The part of a purchase that can still be returned. A tuple, because each micro-batch decodes all of them.
 
     Attributes:
-        amount: the money that is not returned yet.
+        amount: the money that is not returned yet, on the tax basis of that version.
         earned: the points that are not taken back yet.
         programme_version: the version that decided the purchase. It also decides its returns.
         tier: the tier of the customer at the time of the purchase.
@@ -64,6 +64,7 @@ class PastReturn(NamedTuple):
         original: the invoice for which the return waits; empty if the return is decided.
         amount: the total amount as the till sent it; 0 if the return is decided.
         items: for each item code the returned value, without signs; None if the till sent no lines.
+        taxable_amount: as the till sent it; None if it did not, or if the return is decided.
     """
 
     append_time: int
@@ -71,6 +72,7 @@ class PastReturn(NamedTuple):
     original: str = ""
     amount: Decimal = Decimal(0)
     items: dict[str, Decimal] | None = None
+    taxable_amount: Decimal | None = None
 
 
 class PastCommand(NamedTuple):

@@ -6,10 +6,10 @@ from decimal import Decimal
 from services.domain.account.lots import earned_terms
 from services.domain.account.model import EVENT_MEMORY, LARGEST_TOTAL, Account, PastPurchase, PastReturn
 from services.domain.account.posting import Posting
-from services.domain.accrual import accrual, base_points, earnings
+from services.domain.accrual import accrual, base_points, earnings, spend
 from services.domain.entries import Kind, ReturnReason
 from services.domain.events import Line, Purchase, halves
-from services.domain.local_time import period_of
+from services.domain.local_time import end_of_day, period_of
 from services.domain.programme import Programme, Programmes, SpentReturns
 from services.domain.returns import InvoiceKind
 
@@ -77,13 +77,25 @@ def _is_returnable(bought: PastPurchase, now: int, programmes: Programmes) -> bo
 
 def _earn(posting: Posting, event: Purchase) -> None:
     account, programme = posting.account, posting.programme
-    points = min(accrual(event, programme, account.tier).points, max(0, LARGEST_TOTAL - account.total))
+    today = _earned_on_day(account, event.append_time, programme) if programme.cap_per_day is not None else 0
+    points = min(accrual(event, programme, account.tier, today).points, max(0, LARGEST_TOTAL - account.total))
     account.purchases[event.invoice_number] = _past_purchase(event, programme, account.tier, points)
     terms = earned_terms(event.append_time, programme)
     posting.add({terms: points})
     posting.enter(Kind.EARNED, points, expires_time=terms.expires_time)
     if programme.tier_period:
         _count_towards_tier(posting, points)
+
+
+def _earned_on_day(account: Account, time: int, programme: Programme) -> int:
+    """Returns the hundredths that purchases of the day have earned and not lost by returns."""
+    end = end_of_day(time, programme.time_zone)
+    same_day = (
+        bought.earned
+        for bought in account.purchases.values()
+        if end_of_day(bought.append_time, programme.time_zone) == end
+    )
+    return sum(same_day)
 
 
 def _past_purchase(purchase: Purchase, programme: Programme, tier: str, earned: int) -> PastPurchase:
@@ -93,7 +105,7 @@ def _past_purchase(purchase: Purchase, programme: Programme, tier: str, earned: 
         store_id = purchase.store_id
     return PastPurchase(
         purchase.append_time,
-        purchase.total_amount,
+        spend(purchase.total_amount, purchase.taxable_amount, programme),
         earned,
         programme.version,
         tier,
@@ -118,7 +130,9 @@ def _return(posting: Posting, event: Purchase) -> None:
     account, original = posting.account, event.original_invoice_number
     if original is not None:
         items = _values_by_item(Line(line.item_code, abs(line.value)) for line in event.lines) if event.lines else None
-        returned = PastReturn(event.append_time, posting.programme.version, original, event.total_amount, items)
+        returned = PastReturn(
+            event.append_time, posting.programme.version, original, event.total_amount, items, event.taxable_amount
+        )
         _return_of(posting, event.invoice_number, returned)
         return
     taken = _return_without_reference(posting, event)
@@ -159,7 +173,7 @@ def _settle(posting: Posting, original: str) -> None:
 
 def _return_without_reference(posting: Posting, event: Purchase) -> int:
     """Returns the newest purchases first. Tills name the original invoice if the purchase is long ago."""
-    rest = abs(event.total_amount)
+    rest = abs(spend(event.total_amount, event.taxable_amount, posting.programme))
     taken = 0
     for number, bought in reversed(posting.account.purchases.items()):
         if not rest:
@@ -195,7 +209,7 @@ def _after_return(bought: PastPurchase, returned: PastReturn, programme: Program
     An item is returned at most as often as it was bought: other lines of the return take nothing.
     """
     left = {line.item_code: line.value for line in bought.lines} if bought.items is None else bought.items
-    amount = bought.amount - _accepted_amount(bought, returned)
+    amount = bought.amount - _accepted_amount(bought, returned, programme)
     if returned.items:
         rest = ((item, value - returned.items.get(item, _ZERO)) for item, value in left.items())
         left = {item: value for item, value in rest if value > 0}
@@ -211,9 +225,9 @@ def _after_return(bought: PastPurchase, returned: PastReturn, programme: Program
     return bought._replace(amount=amount, earned=min(bought.earned, earned))
 
 
-def _accepted_amount(bought: PastPurchase, returned: PastReturn) -> Decimal:
+def _accepted_amount(bought: PastPurchase, returned: PastReturn, programme: Programme) -> Decimal:
     """Returns the money of the return without items that are not in the purchase any more, if both know their items."""
-    amount = abs(returned.amount)
+    amount = abs(spend(returned.amount, returned.taxable_amount, programme))
     if bought.items is None or not returned.items:
         return amount
     excess = sum(

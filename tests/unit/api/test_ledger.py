@@ -52,7 +52,7 @@ def app(ledger: Ledger) -> Iterator[FastAPI]:
     problems.install(app)
     openapi.install(app)
     app.include_router(router.router)
-    app.state.dependencies = SimpleNamespace(ledger=LedgerQueries(ledger.url))
+    app.state.dependencies = SimpleNamespace(ledger=LedgerQueries(ledger.url), security=None)
     yield app
     app.state.dependencies.ledger.close()
 
@@ -97,7 +97,7 @@ def test_an_entry_is_shown_as_it_is(client: TestClient, ledger: Ledger) -> None:
                 "AvailableLoyaltyPoints": "-0.05",
                 "PendingLoyaltyPoints": "0.00",
                 "ReservedLoyaltyPoints": "0.00",
-                "Tier": "",
+                "Tier": None,
                 "ProgrammeVersion": 0,
                 "EventID": "INV1",
                 "InvoiceNumber": "INV1",
@@ -198,7 +198,7 @@ def test_a_database_without_a_ledger_is_a_problem(database_url: str) -> None:
     app = FastAPI()
     problems.install(app)
     app.include_router(router.router)
-    app.state.dependencies = SimpleNamespace(ledger=LedgerQueries(database_url))
+    app.state.dependencies = SimpleNamespace(ledger=LedgerQueries(database_url), security=None)
     with TestClient(app, raise_server_exceptions=False) as client:
         assert (503, "ledger-unavailable") == problem(client, f"/v1/customers/{CARD}/statement")
     app.state.dependencies.ledger.close()

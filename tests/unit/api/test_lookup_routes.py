@@ -8,6 +8,8 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
+from tests.support.builders import problem_type
+
 Write = Callable[[str, str, int], None]
 
 BALANCE = "/v1/customers/A%20b/balance"
@@ -39,7 +41,9 @@ def by_fastapi(client: TestClient) -> TestClient:
         f"{BALANCE}?minSequence=9&minSequence=%33",
         f"{BALANCE}?minSequence=",
         f"{BALANCE}?minSequence=1.5",
+        f"{BALANCE}?maxLag=0&timeout=0.0",
         f"{BALANCE}?maxLag=0&timeout=0.0&unknown=1",
+        f"{KEY}?minsequence=99",
         f"{BALANCE}?openedTime=-1",
         f"{KEY}?erased=true",
         f"{KEY}?erased=perhaps",
@@ -58,12 +62,38 @@ def test_answers_as_fastapi_does(
     assert sorted(expected.headers.items()) == sorted(answer.headers.items())
 
 
-@pytest.mark.parametrize("method", ["HEAD", "POST", "DELETE"])
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
 def test_other_methods_are_refused(client: TestClient, method: str) -> None:
     """405 with the allowed methods."""
     answer = client.request(method, BALANCE)
 
-    assert (405, "GET") == (answer.status_code, answer.headers["allow"])
+    assert (405, "GET, HEAD") == (answer.status_code, answer.headers["allow"])
+
+
+@pytest.mark.parametrize("path", [BALANCE, KEY, "/v1/customers/nobody/balance", f"{BALANCE}?minSequence=x", "/livez"])
+@pytest.mark.parametrize("headers", [{}, {"If-None-Match": '"3"'}])
+def test_head_answers_as_get_without_a_body(
+    client: TestClient, write: Write, path: str, headers: dict[str, str]
+) -> None:
+    """Status and headers are equal, the length of the body included."""
+    write("A b", "1.00", 3)
+
+    expected, answer = client.get(path, headers=headers), client.head(path, headers=headers)
+
+    assert (expected.status_code, expected.headers, b"") == (answer.status_code, answer.headers, answer.content)
+
+
+def test_an_unknown_parameter_is_refused_with_the_known_ones(client: TestClient, write: Write) -> None:
+    """A misspelled parameter is not ignored: 422 names it and the parameters of the path."""
+    write("A b", "1.00", 3)
+
+    for path in (BALANCE, "/v1/customers/A/entries", "/v1/stores", "/v1/stores/customer-balances/all"):
+        answer = client.get(f"{path}?minsequence=99")
+        (error,) = answer.json()["errors"]
+        assert "invalid-parameters" == problem_type(answer, 422)
+        assert ["query", "minsequence"] == error["in"]
+        assert ("minSequence" in error["reason"]) == (path == BALANCE)
+    assert 200 == client.get("/livez?probe=1").status_code
 
 
 def test_an_unexpected_error_is_a_problem_and_is_counted(

@@ -93,7 +93,7 @@ def test_errors_of_the_framework_are_problems(client: TestClient) -> None:
 
     assert [404, 405, 500] == [each.status_code for each in (unknown, wrong_method, failed)]
     assert {PROBLEM} == {each.headers["content-type"] for each in (unknown, wrong_method, failed)}
-    assert wrong_method.headers["allow"] == "GET"
+    assert wrong_method.headers["allow"] == "GET, HEAD"
     assert failed.json()["type"] == "urn:problem-type:loyalty:internal-error"
     assert "secret" not in failed.text
 

@@ -304,14 +304,17 @@ def test_a_deleted_key_is_gone_everywhere() -> None:
 
 
 @pytest.mark.parametrize("query", ["partition=0", "partition=0&partition=1&partition=2", "p%61rtition=1", "partition"])
-def test_the_partitions_of_the_client_are_not_forwarded(query: str) -> None:
-    """The query of all instances has no such parameter. No partition counts twice, although the peers have copies."""
+def test_the_partitions_of_the_client_are_refused(query: str) -> None:
+    """The query of all instances has no such parameter, so no partition counts twice. /local has it."""
 
     async def steps(callers: Callers) -> None:
         for number in range(3):
-            answer = (await callers.get(number, f"{BASE}/count?{query}")).json()
-            assert (40, False) == (answer["count"], answer["partial"])
-            assert [0, 1, 2] == [each["partition"] for each in answer["partitions"]]
+            answer = await callers.get(number, f"{BASE}/count?{query}")
+            assert "invalid-parameters" == problem_type(answer, 422)
+            assert ["query", "partition"] == answer.json()["errors"][0]["in"]
+            whole = (await callers.get(number, f"{BASE}/count?maxLag=9")).json()
+            assert (40, False) == (whole["count"], whole["partial"])
+            assert [0, 1, 2] == [each["partition"] for each in whole["partitions"]]
 
     run(three(standbys=True), steps)
 

@@ -51,6 +51,20 @@ def parts(answer: dict[str, Any]) -> dict[str, str]:
     return {part["Name"]: part["LoyaltyPoints"] for part in answer["Parts"]}
 
 
+def test_the_parts_say_what_rules_take(client: TestClient, instance: Instance) -> None:
+    """Tax, excluded items and the cap are negative parts."""
+    rules = "loyalty-factor: 0.02\ntax-basis: taxable\nexcluded-items: ['458']\ncap-per-invoice: 1.00\n"
+    publish(instance, 1, NOW - 1_000, rules)
+    lines = [{"ItemCode": "458", "TotalValue": 20.0}, {"TotalValue": 98.0}]
+
+    earned = simulate(client, TotalAmount=118.0, TaxableAmount=100.0, InvoiceLineItems=lines)
+
+    assert {"base": "2.36", "tax": "-0.36", "excluded-items": "-0.40", "cap-per-invoice": "-0.60"} == parts(earned)
+    assert "1.00" == earned["EarnedLoyaltyPoints"]
+    little = simulate(client, TotalAmount=118.0, TaxableAmount=0.0)
+    assert {"base": "2.36", "tax": "-2.36"} == parts(little)
+
+
 def test_before_any_programme_the_factor_decides(client: TestClient) -> None:
     """0.02 points for PRIME, rounded half up, and none for others. Other members of the invoice are ignored."""
     earned = simulate(client, TotalAmount=100.25, InvoiceNumber="1", CashierID="x", PaymentMethod="CARD")

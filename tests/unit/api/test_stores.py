@@ -130,7 +130,7 @@ def test_several_keys(client: TestClient) -> None:
 @pytest.mark.usefixtures("full")
 @pytest.mark.parametrize(
     "body",
-    ["", "{", "[]", "{}", '{"keys":"C01"}', '{"keys":[1]}', '{"keys":["\\ud800"]}', '{"keys":["' + "x" * 513 + '"]}'],
+    ["", "[]", "{}", '{"keys":"C01"}', '{"keys":[1]}', '{"keys":["\\ud800"]}', '{"keys":["' + "x" * 513 + '"]}'],
 )
 def test_bad_lists_of_keys(client: TestClient, body: str) -> None:
     """422 for a body that is not a list of at most 1,000 texts."""
@@ -139,7 +139,7 @@ def test_bad_lists_of_keys(client: TestClient, body: str) -> None:
 
     assert problem_type(client.post(post, content=body, headers=headers), 422) == "invalid-parameters"
     assert problem_type(client.post(post, json={"keys": ["x"] * 1001}), 422) == "invalid-parameters"
-    assert problem_type(client.post(post, content=b"\xff", headers=headers), 400) == "unreadable-body"
+    assert problem_type(client.post(post, content=b"{", headers=headers), 400) == "unreadable-body"
 
 
 @pytest.mark.usefixtures("full")

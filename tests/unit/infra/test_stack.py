@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from infra.local.ports import HOST
-from infra.local.stack import LocalStack, PortTakenError, environment_of, private_settings
+from infra.local.stack import LocalStack, environment_of, private_settings
 from services.settings import Settings
+from services.start_up import StartUpError
 
 
 def test_a_child_reads_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +27,7 @@ def test_a_taken_port_is_named_with_its_setting(tmp_path: Path) -> None:
     with socket.create_server((HOST, 0)) as server:
         port = server.getsockname()[1]
         stack = LocalStack(tmp_path, private_settings(tmp_path, api_port=port))
-        with pytest.raises(PortTakenError, match=f"port {port} of api-1: .*LOYALTY_API_PORT"):
+        with pytest.raises(StartUpError, match=f"{HOST}:{port} .*LOYALTY_API_PORT"):
             stack.start()
     assert ["kafka", "pipeline", "api-1", "ledger"] == [process.name for process in stack.processes]
     assert {None} == {process.pid for process in stack.processes}
@@ -51,7 +52,7 @@ def test_a_taken_port_of_a_reader_is_named(tmp_path: Path) -> None:
     with socket.create_server((HOST, 0)) as server:
         port = server.getsockname()[1]
         stack = LocalStack(tmp_path, private_settings(tmp_path, ledger_metrics_port=port))
-        with pytest.raises(PortTakenError, match=f"port {port} of ledger: .*LOYALTY_LEDGER_METRICS_PORT"):
+        with pytest.raises(StartUpError, match=f"{HOST}:{port} .*LOYALTY_LEDGER_METRICS_PORT"):
             stack.start()
 
 

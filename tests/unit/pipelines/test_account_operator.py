@@ -127,7 +127,7 @@ def test_cards_of_a_bucket_are_processed_independently(tmp_path):
 
 
 def test_the_state_has_nothing_of_an_erased_customer(tmp_path):
-    """Neither the card nor its timers stay, only a marker under a pseudonym. After ten days that is gone, too."""
+    """The card and its timers disappear. A marker under a pseudonym stays for ten days."""
     with open_bucket(tmp_path, Programmes((Programme(valid_for=365 * DAY),))) as (operator, server):
         for card in ("4711", "4712"):
             process_batch(operator, purchase(card, card, T))

@@ -1,9 +1,15 @@
 """How Spark starts Python."""
 
+import contextlib
 import os
+import signal
+import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
+
+import psutil
 
 import pipelines
 from pipelines.runtime.session import worker_python
@@ -23,6 +29,53 @@ def test_zip_files_are_not_on_the_path() -> None:
     run = subprocess.run([WORKER, "-c", program, "x y"], env=environment, capture_output=True, text=True, check=True)
 
     assert "/b c:/e ['x y']" == run.stdout.strip()
+
+
+def test_a_worker_whose_task_has_ended_prints_nothing(tmp_path: Path) -> None:
+    """Issue 15, number 12: Spark closes the connection of an idle worker. Other errors keep their tracebacks."""
+    (tmp_path / "ending.py").write_text(
+        "import os, struct\n"
+        "def main(infile, outfile):\n"
+        "    outfile.write(b'the task has ended')\n"
+        "    if struct.unpack('!i', infile.read(4)) == (2,):\n"
+        "        raise ValueError('a real error')\n"
+    )
+    (tmp_path / "pyspark_ending.py").write_text("from ending import main\n")
+    printed = [_output_of_a_worker(tmp_path, number) for number in (1, 2)]
+
+    assert "" == printed[0]
+    assert "ValueError: a real error" in printed[1]
+    assert "BrokenPipeError" not in printed[0]
+
+
+def _output_of_a_worker(folder: Path, number: int) -> str:
+    """What daemon and worker print if Spark sends a number and closes the connection before the worker answers."""
+    environment = {
+        **os.environ,
+        "PYSPARK_WORKER_PYTHON": sys.executable,
+        "PYTHONPATH": f"{folder}:{Path(pipelines.__file__).parents[1]}",
+        "PYTHON_UNIX_DOMAIN_ENABLED": "true",
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(folder),
+        "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
+        "SPARK_REUSE_WORKER": "1",
+    }
+    command = [WORKER, "-m", "pyspark.daemon", "pyspark_ending"]
+    daemon = subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert daemon.stdin
+    assert daemon.stdout
+    (length,) = struct.unpack("!i", daemon.stdout.read(4))
+    with socket.socket(socket.AF_UNIX) as spark:
+        spark.connect(daemon.stdout.read(length))
+        (worker,) = struct.unpack("!i", spark.recv(4))
+        os.kill(worker, signal.SIGSTOP)
+        spark.sendall(struct.pack("!i", number))
+    os.kill(worker, signal.SIGCONT)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(worker).wait(30)
+    _, printed = daemon.communicate(timeout=30)
+    return printed.decode()
 
 
 def test_workers_of_a_cluster_start_python_itself() -> None:

@@ -52,6 +52,7 @@ def purchase_record(purchase):
         "CustomerType": purchase.customer_type,
         "OriginalInvoiceNumber": purchase.original_invoice_number,
         "InvoiceLineItems": [{"ItemCode": line.item_code, "TotalValue": float(line.value)} for line in purchase.lines],
+        "TaxableAmount": None if purchase.taxable_amount is None else float(purchase.taxable_amount),
     }
 
 
@@ -149,13 +150,13 @@ WITH_RETURNS = Account(
     purchases={"bought": PastPurchase(11, Decimal(12), 13, 14, items={"item": Decimal("16.50")})},
     returns={
         "decided": PastReturn(17, 18),
-        "waits": PastReturn(19, 20, "unknown", Decimal(-21), {"item": Decimal(22)}),
+        "waits": PastReturn(19, 20, "unknown", Decimal(-21), {"item": Decimal(22)}, Decimal(-20)),
     },
 )
 
 WITH_RETURNS_BYTES = (
     "019d01000000808081a6626f75676874990ba231320d0ea000a09081a46974656da531362e353080a000000082a764656369"
-    "646564951112a0a130c0a57761697473951314a7756e6b6e6f776ea32d323181a46974656da23232"
+    "646564961112a0a130c0c0a57761697473961314a7756e6b6e6f776ea32d323181a46974656da23232a32d3230"
 )
 
 

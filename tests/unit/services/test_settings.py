@@ -61,3 +61,38 @@ def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("LOYALTY_API_PROT", "")
 
     assert 8080 == read_settings().api_port
+
+
+@pytest.mark.parametrize(
+    ("host", "access", "is_safe"),
+    [
+        ("127.0.0.1", "loopback", True),
+        ("127.8.9.10", "loopback", True),
+        ("::1", "loopback", True),
+        ("localhost", "loopback", True),
+        ("10.0.0.7", "loopback", False),
+        ("0.0.0.0", "loopback", False),  # noqa: S104  # it must be refused
+        ("::", "loopback", False),
+        ("api.example", "loopback", False),
+        ("0.0.0.0", "authenticated", True),  # noqa: S104  # callers need credentials
+        ("10.0.0.7", "anyone", True),
+    ],
+)
+def test_the_api_is_safe_by_default(host, access, is_safe):
+    """Without credentials it serves loopback addresses only. The error says what to do."""
+    settings = read_settings(api_host=host, api_access=access, application_server="http://api:8080")
+
+    if is_safe:
+        settings.require_safe_api()
+    else:
+        with pytest.raises(SettingsError, match=r"^LOYALTY_API_HOST: .*LOYALTY_API_ACCESS=authenticated.*keys create"):
+            settings.require_safe_api()
+
+
+@pytest.mark.parametrize("missing", ["token_issuer", "token_audience", "token_keys"])
+def test_an_issuer_needs_all_of_its_settings(missing):
+    """An issuer without an audience would accept the tokens of other services."""
+    given = {"token_issuer": "https://i.example", "token_audience": "a", "token_keys": "keys.json", missing: None}
+
+    with pytest.raises(SettingsError, match="need each other"):
+        read_settings(**given)

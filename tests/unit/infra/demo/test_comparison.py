@@ -1,6 +1,8 @@
 """The comparison of the demo accepts right outputs and finds each kind of error."""
 
-from collections.abc import Callable
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -9,13 +11,30 @@ import pytest
 
 from infra.demo.comparison import Balance, DeadLetter, Outputs, mismatches
 from infra.demo.oracle import Expected, Sent, expect
+from services.codecs.records import notification_record
+from services.domain.account.model import AccountState
+from services.domain.account.processor import process
+from services.domain.events import Purchase
+from services.domain.invoice import PosInvoice
+from services.domain.programme import Programmes
 from services.messaging.schema_ids import FolderSchemaIds
-from services.pos_simulator.simulation import Options, Simulation
+from services.pos_simulator.simulation import Kind, Options, Simulation
+from tests.support.builders import purchase
+from tests.support.oracles import is_prime
+
+DAY = Options(count=400, repeats=0.05, broken=0.05, customers=60, returns=0.1, exchanges=0.05)
+
+
+def invoices() -> Iterator[PosInvoice]:
+    """The valid invoices of the day."""
+    for message in Simulation(DAY, FolderSchemaIds()).messages():
+        if message.kind is Kind.INVOICE and message.invoice:
+            yield message.invoice
 
 
 @pytest.fixture(scope="module")
 def expected() -> Expected:
-    messages = Simulation(Options(count=400, repeats=0.05, broken=0.05, customers=60), FolderSchemaIds()).messages()
+    messages = Simulation(DAY, FolderSchemaIds()).messages()
     return expect([Sent(m.key, m.value, m.invoice) for m in messages], Decimal("0.02"))
 
 
@@ -25,19 +44,29 @@ def right(expected: Expected) -> Outputs:
     notifications: list[dict[str, Any]] = []
     balances: dict[str, Balance | None] = {}
     for card, earned in expected.earned.items():
+        # Every return waits. The first one with a known original takes everything back, the others take nothing.
+        entries = [("earned", number, points, "") for number, points in earned.items()]
+        rest = -expected.taken[card]
+        for number, original in expected.returned[card].items():
+            entries.append(("returned", number, Decimal(0), "purchase-unknown"))
+            if original in earned:
+                entries.append(("returned", number, rest, ""))
+                rest = Decimal(0)
         total = Decimal(0)
-        for sequence, (number, points) in enumerate(earned.items(), start=1):
+        for sequence, (kind, number, points, reason) in enumerate(entries, start=1):
             total += points
             notifications.append(
                 {
                     "CustomerCardNo": card,
+                    "Kind": kind,
+                    "Reason": reason,
                     "InvoiceNumber": number,
                     "EarnedLoyaltyPoints": points,
                     "TotalLoyaltyPoints": total,
                     "Sequence": sequence,
                 }
             )
-        balances[card] = Balance(total, len(earned))
+        balances[card] = Balance(total, len(entries))
     rows = [dict(row) for row in expected.hadoop.elements()]
     return Outputs(
         shipment=list(expected.shipment.values()),
@@ -63,6 +92,30 @@ def test_right_outputs_have_no_mismatch(expected: Expected, right: Outputs) -> N
         parquet=right.parquet[::-1],
     )
     assert mismatches(expected, turned) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_accounts_of_the_domain_agree_in_any_order(seed: int, expected: Expected, right: Outputs) -> None:
+    """The invoices of the day in a drawn order and in batches give the points and the returns that are expected."""
+    dice = random.Random(seed)
+    by_card: dict[str, list[Purchase]] = defaultdict(list)
+    for number, each in enumerate(invoices()):
+        if is_prime(each):
+            by_card[str(each["CustomerCardNo"])].append(purchase(number, each))
+    notifications: list[dict[str, Any]] = []
+    for card, purchases in by_card.items():
+        account: AccountState | None = None
+        order = dice.sample(purchases, len(purchases))
+        while order:
+            size = dice.randint(1, 5)
+            outcome = process(account, order[:size], Programmes(), card)
+            account, order = outcome.state, order[size:]
+            notifications += [notification_record(card, entry) for entry in outcome.entries]
+    last = {each["CustomerCardNo"]: each for each in notifications}
+    balances = {card: Balance(each["TotalLoyaltyPoints"], each["Sequence"]) for card, each in last.items()}
+
+    assert mismatches(expected, replace(right, notifications=notifications, balances=balances)) == []
+    assert "purchase-unknown" in {each["Reason"] for each in notifications}
 
 
 LISTS = ("shipment", "hadoop", "notifications", "dead_letters", "parquet")
@@ -98,6 +151,12 @@ def delivered(found: Outputs, **changes: Any) -> Outputs:
 DOCTORED: dict[str, Callable[[Outputs], Outputs]] = {
     "a wrong running total": lambda o: replace(o, notifications=first(o.notifications, TotalLoyaltyPoints=Decimal(1))),
     "wrong points": lambda o: replace(o, notifications=first(o.notifications, EarnedLoyaltyPoints=Decimal(1))),
+    "a return that took other points": lambda o: replace(
+        o, notifications=[*o.notifications[:-1], {**o.notifications[-1], "EarnedLoyaltyPoints": Decimal(1)}]
+    ),
+    "a return that is counted as a sale": lambda o: replace(
+        o, notifications=[{**n, "Kind": "earned"} for n in o.notifications]
+    ),
     "a gap in the sequence": lambda o: replace(o, notifications=first(o.notifications, Sequence=99)),
     "another customer": lambda o: replace(o, notifications=first(o.notifications, CustomerCardNo="other")),
     "a balance off by a hundredth": lambda o: balance(o, lambda b: b._replace(points=b.points + Decimal("0.01"))),

@@ -1,4 +1,4 @@
-from collections import Counter
+from collections import Counter, defaultdict
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +11,7 @@ from services.domain.programme import Programmes
 from services.domain.validation import first_violation
 from services.messaging.schema_ids import FolderSchemaIds
 from services.pos_simulator.simulation import Kind, Options, Simulation
-from tests.support.builders import CARD, HOME_DELIVERY, invoice
+from tests.support.builders import CARD, HOME_DELIVERY, invoice, purchase
 from tests.support.oracles import flatten, is_home_delivery, is_prime
 
 FACTOR = Decimal("0.02")
@@ -43,6 +43,14 @@ class TestOneInvoice:
         fields = {name for found in rows for name, _ in found}
         assert not fields & {"CustomerCardNo", "CashierID", "AddressLine", "ContactNumber"}
         assert {"City", "State", "PinCode", "ItemDescription"} <= fields
+
+    def test_a_time_in_seconds_becomes_milliseconds(self) -> None:
+        """Shipment and rows have the time in milliseconds. Times of other sizes stay."""
+        times = {1_770_000_000: 1_770_000_000_000, 999_999_999: 999_999_999, 10**10: 10**10}
+        for time, expected in times.items():
+            found = expect([sent(delivered(CreatedTime=time))], FACTOR)
+            assert expected == found.shipment["1"]["CreatedTime"]
+            assert {expected} == {dict(each)["CreatedTime"] for each in found.hadoop}
 
     def test_shipment_is_whole(self) -> None:
         """The shipment contains the whole address."""
@@ -104,8 +112,9 @@ def test_broken_message_is_a_dead_letter_and_nothing_else(broken: dict[str, Any]
 
 
 def test_agrees_with_the_domain_on_a_simulated_day() -> None:
-    """The oracle and the domain agree on a day with duplicates and broken messages of every kind."""
-    messages = list(Simulation(Options(count=3_000, repeats=0.05, broken=0.05), FolderSchemaIds()).messages())
+    """The oracle and the domain agree on a day with returns, duplicates and broken messages of every kind."""
+    options = Options(count=3_000, repeats=0.05, broken=0.05, customers=300, returns=0.15, exchanges=0.1)
+    messages = list(Simulation(options, FolderSchemaIds()).messages())
     expected = expect([Sent(m.key, m.value, m.invoice) for m in messages], FACTOR)
     kinds = [message.kind for message in messages]
     invoices = [m.invoice for m in messages if m.kind is Kind.INVOICE and m.invoice]
@@ -114,11 +123,18 @@ def test_agrees_with_the_domain_on_a_simulated_day() -> None:
     assert expected.dead_letters.total() == kinds.count(Kind.BROKEN) > 0
     assert expected.shipment.keys() == {one.get("InvoiceNumber") for one in invoices if is_home_delivery(one)}
     assert expected.hadoop == Counter(row(line) for one in invoices for line in flatten(one))
-    purchases = [
-        Purchase(0, str(i.get("InvoiceNumber")), Decimal(repr(float(i["TotalAmount"] or 0))))
-        for i in invoices
-        if is_prime(i)
-    ]
-    entries = process(None, purchases, Programmes(), "card").entries
-    assert expected.points == Decimal(entries[-1].total).scaleb(-2)
-    assert expected.notifications == len(entries)
+    by_card: dict[str | None, list[Purchase]] = defaultdict(list)
+    for number, one in enumerate(invoices):
+        if is_prime(one):
+            by_card[one["CustomerCardNo"]].append(purchase(number, one))
+    accounts = {card: process(None, purchases, Programmes(), str(card)) for card, purchases in by_card.items()}
+    assert {card: Decimal(outcome.entries[-1].total).scaleb(-2) for card, outcome in accounts.items()} == {
+        card: expected.points_of(card) for card in expected.earned
+    }
+    entries = [entry for outcome in accounts.values() for entry in outcome.entries]
+    accounts_left = [outcome.account for outcome in accounts.values() if outcome.account]
+    still_wait = sum(past.original != "" for account in accounts_left for past in account.returns.values())
+    waited = sum(entry.reason == "purchase-unknown" for entry in entries) - still_wait
+    assert expected.notifications == len(entries) - waited
+    assert {"earned", "returned"} == {entry.kind.value for entry in entries}
+    assert {"", "purchase-unknown"} == {entry.reason for entry in entries}

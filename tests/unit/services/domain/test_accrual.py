@@ -1,5 +1,6 @@
 """The points that purchases earn, and the explanation of these points."""
 
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 
 from services.domain.accrual import accrual
 from services.domain.events import Line, Purchase
-from services.domain.programme import Campaign, Combining, Period, Programme, Tier
+from services.domain.programme import Campaign, Combining, Period, Programme, TaxBasis, Tier
 from tests.support.oracles import earned_points
 from tests.support.strategies import ACCOUNT_PROGRAMMES, AMOUNTS, PURCHASES
 
@@ -160,3 +161,59 @@ def test_nothing_earned_is_the_least():
     campaigns = [Campaign(name, items=frozenset({"milk"}), multiplier=Decimal(0)) for name in "abcd"]
 
     assert 0 == accrual(BASKET, programme(*campaigns, combining=Combining.ALL)).points
+
+
+def test_excluded_items_do_not_earn():
+    """Neither the base, the tier nor a campaign counts their lines. The explanation says what was excluded."""
+    rules = programme(
+        Campaign("triple", items=frozenset({"milk"}), multiplier=Decimal(3)),
+        Campaign("welcome", items=frozenset({"milk"}), bonus=1_00),
+        excluded_items=frozenset({"milk"}),
+        tiers=(Tier("gold", 1, Decimal(2)),),
+    )
+
+    assert {"base": 2_00, "excluded-items": -80, "gold": 1_20} == earned(rules, tier="gold")
+    everything = programme(excluded_items=frozenset({"milk", "bread"}), tiers=(Tier("gold", 1, Decimal(2)),))
+    assert {"base": 2_00, "excluded-items": -2_00} == earned(everything, tier="gold")
+
+
+def test_the_taxable_amount_earns_if_the_programme_says_so():
+    """An invoice without it earns by its total."""
+    rules = programme(tax_basis=TaxBasis.TAXABLE, tiers=(Tier("gold", 1, Decimal(2)),))
+    taxed = replace(BASKET, taxable_amount=Decimal(80))
+
+    assert {"base": 2_00, "tax": -40, "gold": 1_60} == earned(rules, taxed, "gold")
+    assert {"base": 2_00, "gold": 2_00} == earned(rules, BASKET, "gold")
+    assert {"base": 2_00} == earned(programme(), taxed)
+
+
+@pytest.mark.parametrize(("minimum", "points"), [(60, 2_20), ("60.01", 0)])
+def test_a_minimum_spend_counts_what_can_earn(minimum, points):
+    """100.00 less 40.00 of excluded milk are 60.00. Below the minimum, tier and bonus do not count either."""
+    rules = programme(
+        Campaign("welcome", bonus=1_00),
+        excluded_items=frozenset({"milk"}),
+        minimum_spend=Decimal(minimum),
+    )
+
+    assert points == sum(earned(rules).values())
+    assert points or {"base": 2_00, "excluded-items": -80, "minimum-spend": -1_20} == earned(rules)
+
+
+def test_caps_of_an_invoice_and_of_a_day():
+    """The smaller cap decides. What other purchases of the day have earned counts against the cap per day."""
+    rules = programme(Campaign("double", multiplier=Decimal(2)), cap_per_invoice=3_00, cap_per_day=5_00)
+
+    assert {"base": 2_00, "double": 2_00, "cap-per-invoice": -1_00} == earned(rules)
+    for earned_today, points in (0, 3_00), (3_00, 2_00), (5_00, 0), (9_00, 0):
+        result = accrual(BASKET, rules, "", earned_today)
+        assert points == result.points == sum(part.points for part in result.parts)
+
+
+def test_a_multiplier_of_0_earns_nothing():
+    """Neither for the lines of an item campaign nor for the whole invoice."""
+    for combining in Combining:
+        no_milk = programme(Campaign("none", items=frozenset({"milk"}), multiplier=Decimal(0)), combining=combining)
+        assert {"base": 2_00, "none": -80} == earned(no_milk)
+        nothing = programme(Campaign("none", multiplier=Decimal(0)), combining=combining)
+        assert {"base": 2_00, "none": -2_00} == earned(nothing)

@@ -96,7 +96,7 @@ def test_more_than_is_available_is_refused(command):
 
 
 def test_ten_of_fifty_redemptions_fit():
-    """Of 50 reservations of 1.00 in one batch, 10.00 points are enough for exactly 10."""
+    """A balance of 10.00 points covers exactly 10 of 50 reservations of 1.00 in one batch."""
     outcome = after(*(reserve(1_00, str(number)) for number in range(50)))
 
     assert 10 == sum(made.refusal is None for made in outcome.decisions)

@@ -1,4 +1,4 @@
-"""What is a sale, a return and an exchange."""
+"""Which invoices are sales, returns and exchanges."""
 
 import pytest
 

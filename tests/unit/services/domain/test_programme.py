@@ -9,7 +9,7 @@ FIRST, SECOND, CORRECTED = Programme(), Programme(1, effective_time=100), Progra
 
 @pytest.mark.parametrize(("time", "version"), [(-1, 0), (0, 0), (99, 0), (100, 2), (10**15, 2)])
 def test_latest_version_in_force_decides(time, version):
-    """A version decides from its start. Of two with one start the later one decides; before all starts, the first."""
+    """A version applies from its start, and the first one also before it. The later of two equal starts applies."""
     assert version == Programmes.of([CORRECTED, FIRST, SECOND]).at(time).version
 
 

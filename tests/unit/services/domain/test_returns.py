@@ -12,7 +12,7 @@ from services.domain.account.processor import process
 from services.domain.accrual import base_points
 from services.domain.entries import Kind
 from services.domain.events import Adjust, Line, Purchase, Reserve
-from services.domain.programme import DAY, Campaign, Period, Programme, Programmes, SpentReturns, Tier
+from services.domain.programme import DAY, Campaign, Period, Programme, Programmes, SpentReturns, TaxBasis, Tier
 
 SQUARE = Programme(loyalty_factor=Decimal("0.001"), rounding=ROUND_FLOOR)
 """One hundredth for 10 whole units of money, as Square's example has one point for 10 dollars."""
@@ -274,3 +274,55 @@ def test_return_never_earns():
 
     assert [0] == taken(outcome)
     assert 3_60 == outcome.account.total == outcome.account.purchases["bought"].earned
+
+
+def test_return_of_excluded_items_takes_nothing():
+    """The gift card of 60.00 earned nothing, and the milk for 40.00 earned 0.80."""
+    programme = Programme(excluded_items=frozenset({"gift-card"}))
+    basket = (Line("milk", Decimal(40)), Line("gift-card", Decimal(60)))
+    bought = buy("100", lines=basket)
+
+    for line, points in (basket[0], 80), (basket[1], 0):
+        assert [points] == taken(after(bought, back(line.value, lines=(line,)), programme=programme))
+
+
+def test_return_on_the_taxable_basis():
+    """118.00 with 18.00 of tax earned 2.00. Half of it takes back 1.00, also if the return is read first."""
+    programme = Programme(tax_basis=TaxBasis.TAXABLE)
+    bought = replace(buy("118"), taxable_amount=Decimal(100))
+    half = replace(back("59"), taxable_amount=Decimal(-50))
+
+    assert [1_00] == taken(after(bought, half, programme=programme))
+    waited = after(replace(half, append_time=1), replace(bought, append_time=2), programme=programme)
+    assert 1_00 == waited.account.total
+
+
+def test_return_below_the_minimum_spend_takes_everything():
+    """50.00 remain after the first return, and 49.00 after the second one."""
+    programme = Programme(minimum_spend=Decimal(50))
+
+    assert [1_00, 1_00] == taken(after(buy("100"), back("50"), back("1", number="b", time=3), programme=programme))
+
+
+def test_return_above_the_cap_takes_nothing():
+    """The invoice earned 1.00 of 2.00. It is worth as much until less than 50.00 remain."""
+    programme = Programme(cap_per_invoice=1_00)
+
+    assert [0, 20] == taken(after(buy("100"), back("50"), back("10", number="b", time=3), programme=programme))
+
+
+def test_the_cap_of_a_day_counts_what_was_not_returned():
+    """The day ends at midnight in Berlin. A return frees its points for another purchase of the day."""
+    programme = Programme(cap_per_day=3_00, time_zone="Europe/Berlin")
+    midnight = DAY - 3_600_000
+    events = [
+        buy("100", "a", 1),
+        buy("100", "b", 2),
+        back("100", "a", time=3),
+        buy("200", "c", 4),
+        buy("200", "d", midnight - 1),
+        buy("200", "e", midnight),
+    ]
+    outcome = after(*events, programme=programme)
+
+    assert [2_00, 1_00, -2_00, 2_00, 0, 3_00] == [entry.points for entry in outcome.entries]

@@ -38,12 +38,23 @@ def test_any_record_gets_a_known_answer(invoice):
         ({"InvoiceNumber": None}, "InvoiceNumber is missing"),
         ({"InvoiceNumber": " \t"}, "InvoiceNumber is missing"),
         ({"StoreID": ""}, "StoreID is missing"),
-        ({"TotalAmount": None}, "TotalAmount is not a finite amount"),
-        ({"TotalAmount": math.nan}, "TotalAmount is not a finite amount"),
-        ({"TotalAmount": -math.inf}, "TotalAmount is not a finite amount"),
-        ({"TotalAmount": LARGEST_AMOUNT}, "TotalAmount is not a finite amount"),
-        ({"SGST": math.inf}, "SGST is not a finite amount"),
-        ({"InvoiceLineItems": [{}, {"ItemPrice": math.nan}]}, "InvoiceLineItems[].ItemPrice is not a finite amount"),
+        ({"TotalAmount": None}, "TotalAmount is missing"),
+        ({"TotalAmount": math.nan}, "TotalAmount is not a number: it is NaN or infinite"),
+        ({"TotalAmount": -math.inf}, "TotalAmount is not a number: it is NaN or infinite"),
+        ({"TotalAmount": LARGEST_AMOUNT}, "TotalAmount is too large: it must be less than 100,000,000,000"),
+        ({"TotalAmount": 1e300}, "TotalAmount is too large: it must be less than 100,000,000,000"),
+        ({"SGST": math.inf}, "SGST is not a number: it is NaN or infinite"),
+        (
+            {"InvoiceLineItems": [{}, {"ItemPrice": math.nan}]},
+            "InvoiceLineItems[].ItemPrice is not a number: it is NaN or infinite",
+        ),
+        *(
+            (
+                {"CustomerCardNo": card},
+                "CustomerCardNo has blanks at its start or end though CustomerType is PRIME",
+            )
+            for card in (" 4629185211", "4629185211\t")
+        ),
         ({"CustomerCardNo": None}, "CustomerCardNo is missing though CustomerType is PRIME"),
         ({"CustomerCardNo": "", "CustomerType": "prime"}, "CustomerCardNo is missing though CustomerType is PRIME"),
         ({"DeliveryAddress": None}, "DeliveryAddress.AddressLine is missing though DeliveryType is HOME-DELIVERY"),

@@ -69,7 +69,7 @@ def test_the_lease_starts_when_the_coordinator_is_asked(membership: GroupMembers
     ],
 )
 def test_other_answers_do_not_renew_the_lease(membership: GroupMembership, clock: Clock, result: Any) -> None:
-    """Only a description that lists this member id does."""
+    """The lease is renewed only by a description that lists this member id."""
     membership._update_view(clock.now, answer(result), f"{URL}-1")
 
     assert not membership.lease_holds

@@ -13,7 +13,7 @@ CARD = "9265846829"
 
 
 def test_no_byte_of_a_card_stays(tmp_path: Path) -> None:
-    """Neither free pages nor the write-ahead log contain the card. A reader delays the truncation of the log."""
+    """Free pages and the write-ahead log do not contain the card. An open reader delays the truncation of the log."""
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
     entries = [(CARD, entry(number, reason="words " * 50)) for number in range(1, 200)]
     ledger.append(*entries, *(("B", entry(number, counterparty=CARD)) for number in range(1, 200)))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import schemas
 from schemas import topics
 from services.domain.validation import RULES, first_violation
-from services.messaging.avro import UndecodableError, decoder, encoder, header, record_decoder
+from services.messaging.avro import UndecodableError, decoder, encoder, header, record_decoder, record_encoder
 from services.messaging.schema_ids import FolderSchemaIds, SchemaRegistryUnavailableError, UnknownSchemaIdError
 from tests.support.strategies import VALID_INVOICES
 
@@ -96,6 +96,7 @@ BEFORE_THE_ACCOUNT = {
     "Balance-1": {name: _BALANCE[name] for name in list(_BALANCE)[4:]},
     "PosInvoice-2": {"OriginalInvoiceNumber": None},
     "HadoopRecord-1": {"LineKind": None},
+    "Purchase-1": {"TaxableAmount": None},
 }
 
 
@@ -241,3 +242,12 @@ def test_a_registry_that_does_not_answer_is_asked_again():
 
     assert [_BALANCE, _BALANCE] == [decode(value), decode(value)]
     assert 3 == len(requested)
+
+
+@pytest.mark.parametrize("rest", [b"\0", b"again", b"\0\0\0\0\2"])
+def test_bytes_behind_a_record_are_an_error(rest):
+    """The bytes may be a second record or a damaged one. Nobody may count the first record only."""
+    value = record_encoder("Store", IDS.id_of("Store"))({"StoreID": "S", "Name": "N", "City": "C", "State": "M"})
+
+    with pytest.raises(UndecodableError, match=f"^{len(rest)} bytes follow the Avro Store of schema id"):
+        record_decoder("Store", IDS.writer_schema)(value + rest)

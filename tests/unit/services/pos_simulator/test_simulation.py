@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from schemas import topics
 from services.domain.invoice import PosInvoice
+from services.domain.returns import InvoiceKind, kind_of
 from services.domain.validation import first_violation
 from services.messaging import avro
 from services.messaging.schema_ids import FolderSchemaIds, UnknownSchemaIdError
@@ -132,6 +133,36 @@ def test_amounts_add_up_exactly(day: list[Message]) -> None:
         assert half_gst == exact(invoice["CGST"]) == exact(invoice["SGST"])
         assert (total * Decimal("0.00125")).quantize(Decimal("0.01"), "ROUND_HALF_UP") == exact(invoice["CESS"])
         assert len(items) == invoice["NumberOfItems"] == len({item["ItemCode"] for item in items})
+
+
+def test_returns_and_exchanges_are_valid_and_name_their_originals() -> None:
+    """Their shares are near what was asked. Most have another store than the original, and some come before it."""
+    messages = tell(count=3_000, repeats=0, broken=0, returns=0.1, exchanges=0.05)
+    valid = invoices(messages)
+    position = {invoice["InvoiceNumber"]: number for number, invoice in enumerate(valid)}
+    kinds: dict[InvoiceKind, list[PosInvoice]] = {kind: [] for kind in InvoiceKind}
+    for message, invoice in zip(messages, valid, strict=True):
+        assert first_violation(invoice) is None
+        assert invoice == DECODE(message.value)
+        values = [item["TotalValue"] or 0 for item in invoice["InvoiceLineItems"] or []]
+        assert Decimal(repr(invoice["TotalAmount"])) == sum(map(Decimal, map(repr, values)))
+        kinds[kind_of(invoice["TotalAmount"] or 0, invoice["OriginalInvoiceNumber"], values)].append(invoice)
+
+    assert 250 < len(kinds[InvoiceKind.RETURN]) < 350
+    assert 120 < len(kinds[InvoiceKind.EXCHANGE]) < 180
+    returned = [*kinds[InvoiceKind.RETURN], *kinds[InvoiceKind.EXCHANGE]]
+    pairs = [
+        (each, valid[position[each["OriginalInvoiceNumber"]]])
+        for each in returned
+        if each["OriginalInvoiceNumber"] in position
+    ]
+    assert len(returned) - 1 <= len(pairs)
+    assert {True} == {each["CustomerCardNo"] == original["CustomerCardNo"] for each, original in pairs}
+    assert len(pairs) / 2 < sum(each["StoreID"] != original["StoreID"] for each, original in pairs)
+    assert {True, False} == {
+        position[each["InvoiceNumber"]] < position[original["InvoiceNumber"]] for each, original in pairs
+    }
+    assert {True, False} == {(each["TotalAmount"] or 0) < 0 for each in kinds[InvoiceKind.RETURN]}
 
 
 def test_invoices_are_written_in_shop_hours_and_in_order() -> None:

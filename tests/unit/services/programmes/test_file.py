@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.domain.programme import DAY, MINUTE, Campaign, Combining, Period, Programme, SpentReturns, Tier
+from services.domain.programme import DAY, MINUTE, Campaign, Combining, Period, Programme, SpentReturns, TaxBasis, Tier
 from services.programmes.file import ROUNDING, WEEKDAYS, ProgrammeError, parse_programme
 from services.yaml_files.tree import Problem
 
@@ -66,6 +66,10 @@ def test_every_key_becomes_its_rule() -> None:
             ),
             Campaign("new oven", items=frozenset({"2002"}), bonus=500),
         ),
+        excluded_items=frozenset({"9001", "7001", "7002"}),
+        minimum_spend=Decimal("50.00"),
+        cap_per_invoice=200_00,
+        cap_per_day=500_00,
     )
     assert expected == parse_programme(EXAMPLE.read_text(encoding="utf-8"))
 
@@ -75,6 +79,7 @@ def test_what_the_example_leaves_usual_can_be_said_too() -> None:
     text = (
         "loyalty-factor: 1.000001\nrounding: down\ncustomer-types: [prime, Gold]\nvalid-for: never\n"
         "spent-returns: negative-allowed\ncombining: all\nreserve-for: P1D\nreturn-window: PT0S\npending: P1W\n"
+        "tax-basis: taxable\ncampaigns: [{name: none, multiplier: 0}]\n"
     )
     expected = Programme(
         loyalty_factor=Decimal("1.000001"),
@@ -85,6 +90,8 @@ def test_what_the_example_leaves_usual_can_be_said_too() -> None:
         reserve_for=DAY,
         return_window=0,
         pending=7 * DAY,
+        tax_basis=TaxBasis.TAXABLE,
+        campaigns=(Campaign("none", multiplier=Decimal(0)),),
     )
     assert expected == parse_programme(text)
 
@@ -94,7 +101,7 @@ def test_every_rule_of_the_domain_has_its_key() -> None:
     unknown = problems(LEAST + "nothing: 1\n")[0]
     known = set(unknown.partition("Allowed keys: ")[2].split(", "))
     rules = {field.name.replace("_", "-") for field in fields(Programme)} - {"version", "effective-time"}
-    assert rules | {"categories"} == known
+    assert rules | {"categories", "excluded-categories"} == known
 
 
 @given(st.decimals("0", "100", places=6, allow_nan=False))
@@ -201,7 +208,11 @@ campaigns:
             LEAST + TIER + "  - {name: a, points: 1, benefits: x}",
             "tiers[0].benefits: unknown key. Allowed keys: name, po",
         ),
-        (LEAST + "campaigns: [{name: a}]", "campaigns[0]: gives no points"),
+        (LEAST + "excluded-categories: [dairy]", "'dairy' is not defined. Defined categories: none"),
+        (LEAST + "cap-per-day: 0", "0 is not between 0.01"),
+        (LEAST + "minimum-spend: -1", "-1 is not between 0"),
+        (LEAST + "tax-basis: net", "tax-basis"),
+        (LEAST + "campaigns: [{name: a}]", "campaigns[0]: changes no points"),
         (LEAST + "campaigns: [{name: a, bonus: 1}, {name: a, bonus: 1}]", "campaigns[1].name: 'a' is used twice"),
         (LEAST + CAMPAIGN + "    first_day: 2026-01-01", "expected"),
         (LEAST + "campaigns: [{name: a, bonus: 1, first-day: 2026-02-30}]", "'2026-02-30' is not a day"),

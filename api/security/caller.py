@@ -1,0 +1,52 @@
+"""Who sends a request, and what it may do. Nothing here does input or output."""
+
+from dataclasses import dataclass
+
+from api.security.problems import NotYours, ScopeMissing
+from services.api_keys.keys import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The sender of a request.
+
+    Attributes:
+        name: the actor of its commands; empty if nothing proves who it is. The actor of the body then counts.
+        store_ids: the shops that it is limited to; None: no limit.
+        card: the card that it is limited to; None: no limit.
+        is_forwarded: whether another instance has sent the request for it, and has counted it already.
+    """
+
+    name: str
+    scopes: frozenset[Scope]
+    store_ids: frozenset[str] | None = None
+    card: str | None = None
+    is_forwarded: bool = False
+
+    def require(self, *scopes: Scope) -> None:
+        """Raise ScopeMissing unless the caller has one of the scopes."""
+        if self.scopes.isdisjoint(scopes):
+            raise ScopeMissing(scopes=[scope.value for scope in scopes])
+
+    def require_card(self, card: str) -> None:
+        """Raise NotYours if the caller is limited to another card."""
+        if self.card not in (None, card):
+            raise NotYours
+
+    def require_store(self, store_id: str) -> None:
+        """Raise NotYours if the caller is limited to other shops."""
+        if self.store_ids is not None and store_id not in self.store_ids:
+            raise NotYours
+
+
+EVERYBODY = Caller("", frozenset(Scope))
+"""The caller of each request if the API needs no credentials."""
+
+
+UNSIGNED_INSTANCE = Caller("instance:unsigned", frozenset({Scope.OPERATE}), is_forwarded=True)
+"""An instance of release 0.1, which reads the reports of its peers without credentials."""
+
+
+def instance(url: str) -> Caller:
+    """An instance that asks a peer for itself."""
+    return Caller(f"instance:{url}", frozenset(Scope))

@@ -1,0 +1,118 @@
+"""The gate in front of all routes: it knows the caller of each request, or refuses the request.
+
+request of a peer, with Loyalty-Hop      ──► the peer's signature names the caller
+request with Authorization: Bearer       ──► an API key, or a token of the issuer
+request without                          ──► 401, except for the public paths
+"""
+
+import time
+from dataclasses import dataclass
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.http.metrics import Metrics
+from api.http.problems import Problem
+from api.routing.peer_client import FORWARDED_TO, REPORT_PATH
+from api.security.caller import UNSIGNED_INSTANCE, Caller
+from api.security.hops import HOP, Hops
+from api.security.known_keys import KnownKeys
+from api.security.limits import CallerLimits
+from api.security.problems import ForwardRefused, Unauthenticated
+from api.security.tokens import TokenVerifier
+
+PUBLIC_PATHS = frozenset({"/livez", "/readyz", "/docs", "/openapi.json"})
+"""Paths of GET and HEAD requests without credentials: probes, and the description of the API."""
+
+_BEARER = "bearer "
+_AUTHORIZATION, _HOP, _FORWARDED_TO = b"authorization", HOP.lower().encode(), FORWARDED_TO.lower().encode()
+_RESPONSE_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How an instance knows its callers.
+
+    Attributes:
+        tokens: None if no issuer is set.
+        accepts_unsigned_forwards: whether a request with Loyalty-Forwarded-To and the caller's own credentials counts
+            as forwarded, although no instance has signed it. Release 0.1 forwards so. Such an instance may also read
+            the report of this one.
+    """
+
+    keys: KnownKeys
+    tokens: TokenVerifier | None
+    hops: Hops
+    limits: CallerLimits
+    accepts_unsigned_forwards: bool = False
+
+    async def caller_of(self, scope: Scope) -> Caller:
+        """The caller of an HTTP request. Raises Problem."""
+        authorization = hop = role = None
+        for name, value in scope["headers"]:
+            if name == _AUTHORIZATION:
+                authorization = value.decode("latin-1")
+            elif name == _HOP:
+                hop = value.decode("latin-1")
+            elif name == _FORWARDED_TO:
+                role = value.decode("latin-1")
+        if hop is not None:
+            query = scope["query_string"]
+            path = scope["raw_path"] + b"?" + query if query else scope["raw_path"]
+            return self.hops.verify(hop, scope["method"], path, role or "")
+        if role is not None and not self.accepts_unsigned_forwards:
+            raise ForwardRefused
+        if authorization is None and self.accepts_unsigned_forwards and scope["path"] == REPORT_PATH:
+            return UNSIGNED_INSTANCE
+        return await self._caller_with(authorization)
+
+    async def _caller_with(self, authorization: str | None) -> Caller:
+        if authorization is None:
+            raise Unauthenticated("The request has no credentials")
+        if authorization[: len(_BEARER)].lower() != _BEARER:
+            raise Unauthenticated("The header Authorization does not begin with Bearer")
+        text = authorization[len(_BEARER) :].strip()
+        if caller := self.keys.caller_of(text):
+            return caller
+        if self.tokens is None:
+            raise Unauthenticated("The text after Bearer is not an API key, and this API accepts no tokens")
+        return self.tokens.known(text) or await self.tokens.verify(text)
+
+
+class Gate:
+    """Lets the requests of known callers pass, with the caller in ``scope["caller"]``."""
+
+    def __init__(self, app: ASGIApp, security: Security, metrics: Metrics) -> None:
+        self._app = app
+        self._security = security
+        self._requests = metrics.requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *_RESPONSE_HEADERS]
+            await send(message)
+
+        if scope["path"] in PUBLIC_PATHS and scope["method"] in {"GET", "HEAD"}:
+            await self._app(scope, receive, send_safely)
+            return
+        started = time.perf_counter()
+        try:
+            caller = scope["caller"] = await self._security.caller_of(scope)
+            self._security.limits.take_place(caller)
+        except Problem as problem:
+            await problem.response()(scope, receive, send_safely)
+            self._requests.observe("other", "refused", problem.status.value, time.perf_counter() - started)
+            return
+        try:
+            await self._app(scope, receive, send_safely)
+        finally:
+            self._security.limits.leave_place(caller)

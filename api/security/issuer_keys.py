@@ -1,0 +1,87 @@
+"""The public keys of the token issuer: a JWK set (RFC 7517) from a file or a URL, kept in memory."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import structlog
+from joserfc.errors import JoseError
+from joserfc.jwk import KeySet
+
+from api.security.problems import KeysUnavailable
+
+log = structlog.get_logger(__name__)
+
+REFRESH_SECONDS = 300.0
+"""After this time the keys are read again. A key that the issuer has removed is then refused."""
+
+RETRY_SECONDS = 10.0
+"""The shortest time between two reads, however many tokens name unknown keys."""
+
+_TIMEOUT_SECONDS = 5.0
+_LARGEST_SET = 2**20
+
+
+class IssuerKeys:
+    """Reads the keys when they are needed, and keeps the last ones while the issuer does not answer.
+
+    Attributes:
+        current: the keys; None before the first read. It is another object only if the issuer has changed them.
+    """
+
+    def __init__(self, location: str) -> None:
+        """Prepare to read.
+
+        Args:
+            location: the URL of the JWK set (http:// or https://), or the path of a file.
+        """
+        self._location = location
+        self._content = b""
+        self._attempt_time = -RETRY_SECONDS
+        self._reading = asyncio.Lock()
+        self._refresh: asyncio.Task[None] | None = None
+        self.current: KeySet | None = None
+
+    async def get(self) -> KeySet:
+        """The keys. Old ones are refreshed in the background. Raises KeysUnavailable if there are none yet."""
+        if self.current is None:
+            await self.read_again()
+        elif time.monotonic() - self._attempt_time > REFRESH_SECONDS and (
+            self._refresh is None or self._refresh.done()
+        ):
+            self._refresh = asyncio.create_task(self.read_again())
+        if self.current is None:
+            raise KeysUnavailable
+        return self.current
+
+    async def read_again(self) -> None:
+        """Read the keys now, unless another request has tried a moment ago. An error leaves them as they are."""
+        async with self._reading:
+            if time.monotonic() - self._attempt_time < RETRY_SECONDS:
+                return
+            self._attempt_time = time.monotonic()
+            try:
+                content = await self._read()
+                if content != self._content:
+                    self.current, self._content = _key_set(content), content
+            except (OSError, httpx.HTTPError, JoseError, ValueError, TypeError, KeyError) as error:
+                log.warning("the keys of the token issuer cannot be read", keys=self._location, error=str(error))
+
+    async def _read(self) -> bytes:
+        if not self._location.startswith(("http://", "https://")):
+            return await asyncio.to_thread(Path(self._location).read_bytes)
+        async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS, follow_redirects=False) as client:
+            response = (await client.get(self._location)).raise_for_status()
+        if len(response.content) > _LARGEST_SET:
+            raise ValueError(f"the answer is larger than {_LARGEST_SET} bytes")
+        return response.content
+
+
+def _key_set(content: bytes) -> KeySet:
+    """The public keys of a set that verify signatures. A symmetric key would let its readers sign tokens."""
+    described: dict[str, Any] = orjson.loads(content)
+    usable = [key for key in described["keys"] if key.get("kty") != "oct" and key.get("use", "sig") == "sig"]
+    return KeySet.import_key_set({"keys": usable})

@@ -1,0 +1,46 @@
+"""Finds the caller of an API key in the local copy of the topic api-keys."""
+
+import time
+
+import orjson
+
+from api.security.caller import Caller
+from api.security.problems import KeysUnavailable, Unauthenticated
+from services.api_keys.keys import ApiKey, key_id_of
+from services.state_stores.contract import StoreError
+from services.state_stores.store import NotServingError, StateStore
+
+_PREFIX = "key:"
+
+
+class KnownKeys:
+    """Reads the store at each request, so that a revocation counts at once."""
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+        self._parsed: dict[bytes, tuple[ApiKey, Caller]] = {}
+
+    def caller_of(self, text: str) -> Caller | None:
+        """The caller of a key; None if the text is no API key.
+
+        Raises Unauthenticated for a key that is not valid, and KeysUnavailable before the store is restored.
+        """
+        key_id = key_id_of(text)
+        if key_id is None:
+            return None
+        try:
+            stored = self._store.get(key_id.encode())
+        except (NotServingError, StoreError) as error:
+            raise KeysUnavailable from error
+        if stored is not None:
+            key, caller = self._parsed.get(stored.body) or self._parse(stored.body)
+            if key.matches(text) and key.is_valid_at(time.time_ns() // 1_000_000):
+                return caller
+        # The reason does not tell whether the key exists.
+        raise Unauthenticated("The API key is unknown, expired or revoked")
+
+    def _parse(self, body: bytes) -> tuple[ApiKey, Caller]:
+        key = ApiKey.from_record(orjson.loads(body))
+        parsed = key, Caller(_PREFIX + key.key_id, key.scopes, key.store_ids or None)
+        self._parsed[body] = parsed
+        return parsed

@@ -1,0 +1,104 @@
+"""What a route needs. Routes declare it as dependencies, so both FastAPI and the fast path check it."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from fastapi import Depends, Request
+
+from api.security.caller import EVERYBODY, Caller
+from api.security.problems import NotYours, Unauthenticated
+from services.api_keys.keys import Scope
+from services.state_stores import catalogue
+
+READS_BALANCES = (Scope.BALANCE_READ,)
+FOLLOWS_COMMANDS = (Scope.BALANCE_READ, Scope.POINTS_REDEEM, Scope.POINTS_ADJUST, Scope.CUSTOMER_ERASE)
+
+
+def caller_of(request: Request) -> Caller:
+    """The caller of a request. Raises Unauthenticated if the API needs credentials and nothing has checked them."""
+    caller: Caller | None = request.scope.get("caller")
+    if caller is not None:
+        return caller
+    if request.app.state.dependencies.security is not None:
+        raise Unauthenticated("The request has no credentials")
+    return EVERYBODY
+
+
+def needs(*scopes: Scope) -> Any:
+    """A dependency that raises Problem unless the caller has one of the scopes, and may see the card of the path."""
+
+    async def permit(request: Request) -> None:
+        caller = _counted(request)
+        caller.require(*scopes)
+        if (card := request.path_params.get("card")) is not None:
+            caller.require_card(card)
+
+    return Depends(permit)
+
+
+class _Rule(NamedTuple):
+    """Who may read a store.
+
+    Attributes:
+        limit: the limit of a caller that applies to the keys of the store; None: none applies.
+        check: raises NotYours for a key outside of this limit.
+    """
+
+    scope: Scope
+    limit: Callable[[Caller], object] = lambda _: None
+    check: Callable[[Caller, str], None] = lambda *_: None
+
+
+def _refuse(_: Caller, __: str) -> None:
+    # A key does not tell the card. GET /v1/commands/{command} reads the decision first.
+    raise NotYours
+
+
+def _card(caller: Caller) -> str | None:
+    return caller.card
+
+
+_OF_CARD = _Rule(Scope.BALANCE_READ, _card, Caller.require_card)
+_RULES: Mapping[str, _Rule] = {
+    catalogue.BALANCES: _OF_CARD,
+    catalogue.TOP_CUSTOMERS: _OF_CARD,
+    catalogue.DECISIONS: _Rule(Scope.BALANCE_READ, _card, _refuse),
+    catalogue.STORE_SALES: _Rule(
+        Scope.OPERATE,
+        lambda caller: caller.store_ids,
+        lambda caller, key: caller.require_store(key.partition("@")[0]),
+    ),
+    catalogue.STORES: _Rule(Scope.BALANCE_READ, lambda caller: caller.store_ids, Caller.require_store),
+    catalogue.PROGRAMMES: _Rule(Scope.BALANCE_READ),
+}
+# A store without a rule is new or unknown.
+_OTHER = _Rule(Scope.OPERATE)
+
+
+async def may_read_store(request: Request) -> None:
+    """Raise Problem unless the caller may read the key, or the whole store, of the path."""
+    caller, rule = _counted(request), _RULES.get(request.path_params["store"], _OTHER)
+    caller.require(rule.scope)
+    if rule.limit(caller) is None:
+        return
+    if (key := request.path_params.get("key")) is not None:
+        rule.check(caller, key)
+    elif request.method != "POST":
+        # A range, a page or a count shows objects of others. The keys of a POST are in its body: see require_keys.
+        raise NotYours
+
+
+def require_keys(request: Request, store: str, keys: Iterable[str]) -> None:
+    """Raise NotYours unless the caller may read all of these keys."""
+    caller, rule = caller_of(request), _RULES.get(store, _OTHER)
+    if rule.limit(caller) is not None:
+        for key in keys:
+            rule.check(caller, key)
+
+
+def _counted(request: Request) -> Caller:
+    """The caller, after its request is counted. Raises Unauthenticated and TooManyRequests."""
+    caller = caller_of(request)
+    if security := request.app.state.dependencies.security:
+        security.limits.count(caller, request.scope["route"].path)
+    return caller

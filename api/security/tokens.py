@@ -1,0 +1,123 @@
+"""Bearer tokens of an OpenID Connect provider: signed JWTs (RFC 7519) with the claims of RFC 9068.
+
+claim   meaning
+iss     must be the issuer of the settings
+aud     must contain the audience of the settings
+exp     must be in the future
+sub     who: the actor of commands, after the prefix token:
+scope   the scopes, separated by blanks, or a list of them
+store   optional: one StoreID or a list. The token is limited to these shops
+card    optional: one CustomerCardNo. The token is limited to this card
+"""
+
+import time
+import warnings
+from typing import Any, NamedTuple
+
+from joserfc import jwt
+from joserfc.errors import InvalidKeyIdError, JoseError, SecurityWarning
+from joserfc.jwk import KeySet
+from joserfc.jwt import JWTClaimsRegistry
+
+from api.schemas.commands import LONGEST_ACTOR
+from api.security.caller import Caller
+from api.security.issuer_keys import IssuerKeys
+from api.security.problems import Unauthenticated
+from services.api_keys.keys import scopes_of
+
+ALGORITHMS = ("RS256", "ES256", "EdDSA", "Ed25519")
+"""Ed25519 is the newer name of EdDSA with that curve (RFC 9864)."""
+
+_PREFIX = "token:"
+_LARGEST_TOKEN = 8 * 1024
+_MOST_KNOWN = 10_000
+_LEEWAY_SECONDS = 5
+
+
+class _Known(NamedTuple):
+    """A token that was verified, and the keys by which it was."""
+
+    caller: Caller
+    expires: float
+    keys: KeySet
+
+
+class TokenVerifier:
+    """Verifies tokens, and remembers those that are valid until they expire or the issuer changes its keys."""
+
+    def __init__(self, issuer: str, audience: str, keys: IssuerKeys) -> None:
+        self._keys = keys
+        self._known: dict[str, _Known] = {}
+        self._claims = JWTClaimsRegistry(
+            leeway=_LEEWAY_SECONDS,
+            iss={"essential": True, "value": issuer},
+            aud={"essential": True, "value": audience},
+            exp={"essential": True},
+            sub={"essential": True},
+        )
+
+    def known(self, text: str) -> Caller | None:
+        """The caller of a token that was verified before; None if it must be verified."""
+        found = self._known.get(text)
+        if found is None or found.expires <= time.time() or found.keys is not self._keys.current:
+            return None
+        return found.caller
+
+    async def verify(self, text: str) -> Caller:
+        """The caller of a token. Raises Unauthenticated, and KeysUnavailable while there are no keys to verify it."""
+        if len(text) > _LARGEST_TOKEN:
+            raise Unauthenticated("The token is too long")
+        keys = await self._keys.get()
+        try:
+            claims = _claims_of(text, keys)
+        except InvalidKeyIdError:
+            # The issuer may have a new key.
+            await self._keys.read_again()
+            keys = await self._keys.get()
+            try:
+                claims = _claims_of(text, keys)
+            except InvalidKeyIdError as error:
+                raise Unauthenticated("The issuer does not have the key of the token") from error
+        try:
+            self._claims.validate(claims)
+        except JoseError as error:
+            # The description names the claim, and contains no value of the token.
+            raise Unauthenticated(f"The token is not valid: {error.description}") from error
+        caller = _caller_of(claims)
+        while len(self._known) >= _MOST_KNOWN:
+            self._known.pop(next(iter(self._known)))
+        self._known[text] = _Known(caller, float(claims["exp"]), keys)
+        return caller
+
+
+def _claims_of(text: str, keys: KeySet) -> dict[str, Any]:
+    """The claims of a token with a valid signature. Raises InvalidKeyIdError and Unauthenticated."""
+    try:
+        with warnings.catch_warnings():
+            # Providers still use the older name EdDSA.
+            warnings.simplefilter("ignore", SecurityWarning)
+            return jwt.decode(text, keys, algorithms=ALGORITHMS).claims
+    except InvalidKeyIdError:
+        raise
+    except (JoseError, ValueError, TypeError) as error:
+        raise Unauthenticated("The token has no valid signature") from error
+
+
+def _caller_of(claims: dict[str, Any]) -> Caller:
+    name = _PREFIX + claims["sub"]
+    scope, stores, card = claims.get("scope", ""), claims.get("store"), claims.get("card")
+    scopes = scope.split() if isinstance(scope, str) else scope
+    stores = [stores] if isinstance(stores, str) else stores
+    if (
+        len(name) > LONGEST_ACTOR
+        or not _are_texts(scopes)
+        or not (stores is None or _are_texts(stores))
+        or not (card is None or isinstance(card, str))
+    ):
+        # A limit that cannot be read must not count as no limit.
+        raise Unauthenticated("The claim sub, scope, store or card of the token has an unknown form")
+    return Caller(name, scopes_of(scopes), None if stores is None else frozenset(stores), card)
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)

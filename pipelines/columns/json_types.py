@@ -1,0 +1,60 @@
+"""The types of JSON values as Spark columns.
+
+Spark's JSON parser turns any JSON value into a text where the schema has a text: a list, an object, ``true``, 1.5. Here
+only a whole number becomes a text, because simple tills send their InvoiceNumber as a number.
+"""
+
+from collections.abc import Iterator
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+_WHOLE = r"BIGINT|DECIMAL\(\d+,0\)"
+_FITS: dict[type[T.DataType], tuple[str, str]] = {
+    T.StringType: (f"STRING|{_WHOLE}", "a text or a whole number"),
+    T.LongType: (_WHOLE, "a whole number"),
+    T.IntegerType: (_WHOLE, "a whole number"),
+    T.DoubleType: (r"BIGINT|DECIMAL.*|FLOAT|DOUBLE", "a number"),
+    T.ArrayType: ("ARRAY.*", "a list"),
+    T.StructType: ("OBJECT.*", "an object"),
+}
+"""The kinds of JSON values (as ``schema_of_variant`` writes them) that a type accepts, and these kinds in words."""
+
+
+def first_misfit(record: Column, of: T.StructType) -> Column:
+    """The first field of a JSON object (a variant) with a value of the wrong type, in words; null if all fit."""
+    return F.coalesce(*_misfits(record, of, ""))
+
+
+def _misfits(record: Column, of: T.StructType, above: str) -> Iterator[Column]:
+    for field in of.fields:
+        value = F.try_variant_get(record, f"$.{field.name}", "variant")
+        yield _misfit(value, field.dataType, above + field.name, or_null="|VOID")
+        match field.dataType:
+            case T.StructType() as inner:
+                yield from _misfits(value, inner, f"{above}{field.name}.")
+            case T.ArrayType(elementType=T.StructType() as inner):
+                yield _first_of_elements(F.try_variant_get(value, "$", "array<variant>"), inner, above + field.name)
+
+
+def _first_of_elements(elements: Column, of: T.StructType, name: str) -> Column:
+    def check(element: Column) -> Column:
+        return F.coalesce(_misfit(element, of, f"{name}[]"), *_misfits(element, of, f"{name}[]."))
+
+    return F.get(F.filter(F.transform(elements, check), lambda misfit: misfit.isNotNull()), F.lit(0))
+
+
+def _misfit(value: Column, of: T.DataType, name: str, or_null: str = "") -> Column:
+    kind = F.coalesce(F.schema_of_variant(value), F.lit("VOID"))
+    fits, in_words = _FITS[type(of)]
+    found = (
+        F.when(kind == "STRING", F.lit("a text"))
+        .when(kind == "BOOLEAN", F.lit("true or false"))
+        .when(kind == "VOID", F.lit("null"))
+        .when(kind.startswith("ARRAY"), F.lit("a list"))
+        .when(kind.startswith("OBJECT"), F.lit("an object"))
+        .otherwise(F.lit("a number that is not whole"))
+    )
+    reason = F.concat(F.lit(f"{name} is "), found, F.lit(f", and must be {in_words}"))
+    return F.when(~kind.rlike(f"^({fits}{or_null})$"), reason)

@@ -1,0 +1,80 @@
+"""`loyalty status`: what runs, and how far each part has read."""
+
+from collections import defaultdict
+from typing import Annotated, Any
+
+import typer
+
+from services.cli.output import FAILED, AsJson, read_settings, report, table
+from services.state_stores.catalogue import BALANCES
+from services.status import Status, default_urls, status_of
+
+
+def status(
+    *,
+    api: Annotated[str | None, typer.Option(help="URL of an API instance. Default: the URL of the settings.")] = None,
+    pipeline: Annotated[str | None, typer.Option(help="URL of the pipeline's metrics, without /metrics.")] = None,
+    ledger: Annotated[str | None, typer.Option(help="URL of the ledger's metrics, without /metrics.")] = None,
+    webhooks: Annotated[str | None, typer.Option(help="URL of the webhooks' metrics, without /metrics.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what runs, the records and the lag of the topics, the API instances, the dead letters and the freshness.
+
+    The exit status is 1 if a part does not run or is not ready.
+    """
+    settings = read_settings()
+    given = {"api": api, "pipeline": pipeline, "ledger": ledger, "webhooks": webhooks}
+    urls = default_urls(settings) | {name: url.rstrip("/") for name, url in given.items() if url}
+    found = status_of(settings, urls)
+    lines = [f"dead letters: {'not known' if found.dead_letters is None else f'{found.dead_letters:,}'}"]
+    lines += [f"freshness: {share:.0%} of the balances within {_up_to(found, share)}" for share in found.freshness]
+    report(_json(found), _parts(found), _topics(found), _instances(found), *lines, as_json=as_json)
+    if any(part.problem for part in found.parts):
+        raise typer.Exit(FAILED)
+
+
+def _parts(found: Status) -> Any:
+    return table("part", "address", "state", rows=((name, at, why or "works") for name, at, why in found.parts))
+
+
+def _topics(found: Status) -> Any:
+    lags = defaultdict(list)
+    for lag in found.lags:
+        lags[lag.topic].append(f"{lag.reader}: {lag.records:,}")
+    rows = ((topic, f"{number:,}", ", ".join(lags[topic])) for topic, number in found.records.items())
+    return table("topic", "records", "not read yet", rows=rows)
+
+
+def _instances(found: Status) -> Any:
+    rows = []
+    for instance in found.instances:
+        copies = [each for each in instance["partitions"] if each["store"] == BALANCES]
+        of_role = {
+            role: " ".join(str(each["partition"]) for each in copies if each["role"] == role)
+            for role in ("active", "standby")
+        }
+        lag = sum(each["lag"] for each in instance["partitions"])
+        state = "answers" if instance["reachable"] else "does not answer"
+        rows.append((instance["url"], state, of_role["active"], of_role["standby"], lag))
+    return table("instance", "state", "active partitions", "standbys", "lag of its stores", rows=rows)
+
+
+def _up_to(found: Status, share: float) -> str:
+    return f"{found.freshness[share]:g} s"
+
+
+def _json(found: Status) -> dict[str, Any]:
+    return {
+        "parts": [part._asdict() for part in found.parts],
+        "topics": [
+            {
+                "name": topic,
+                "records": number,
+                "lag": {lag.reader: lag.records for lag in found.lags if lag.topic == topic},
+            }
+            for topic, number in found.records.items()
+        ],
+        "instances": found.instances,
+        "dead_letters": found.dead_letters,
+        "freshness_seconds": {f"{share:g}": seconds for share, seconds in found.freshness.items()},
+    }

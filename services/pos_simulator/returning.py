@@ -1,0 +1,91 @@
+"""Returns and exchanges among the invoices of a simulated day."""
+
+import random
+from collections.abc import Sequence
+from decimal import Decimal
+
+from services.domain.invoice import LineItem, PosInvoice
+from services.pos_simulator.invoicing import TAKEAWAY, Invoicing, tax
+
+RETURNABLE = 10_000
+"""The number of the latest invoices from which a return is chosen. It limits the memory of a long run."""
+
+# The behaviour of tills. The numbers are estimates.
+_POSITIVE = 0.3
+_EARLY = 0.2
+
+
+class Returning:
+    """Gives the invoices of a day, with returns and exchanges in the place of some of them.
+
+    A return is made where the other customer would have shopped, mostly in another store. Some tills send returns with
+    positive amounts. Some send the original only after its return.
+
+    Args:
+        returns, exchanges: their shares of the invoices, 0 to 1, together at most 1.
+    """
+
+    def __init__(self, invoicing: Invoicing, seed: int, returns: float, exchanges: float) -> None:
+        self._next_invoice = invoicing.next_invoice
+        self._seed = seed
+        self._returns, self._exchanges = returns, exchanges
+        self._dice = random.Random(f"{seed}/returns")
+        self._sold: list[PosInvoice] = []
+        self._held: PosInvoice | None = None
+        self._written = 0
+
+    def next_invoice(self, part_of_trade: float) -> PosInvoice:
+        """As ``Invoicing.next_invoice``."""
+        if held := self._held:
+            self._held = None
+            return held
+        visit, dice = self._next_invoice(part_of_trade), self._dice
+        choice = dice.random()
+        if choice >= self._returns + self._exchanges:
+            if len(self._sold) < RETURNABLE:
+                self._sold.append(visit)
+            else:
+                self._sold[dice.randrange(RETURNABLE)] = visit
+            return visit
+        if not self._sold or dice.random() < _EARLY:
+            original = self._held = visit
+        else:
+            original = dice.choice(self._sold)
+        sold = (visit["InvoiceLineItems"] or []) if choice < self._exchanges else []
+        sign = 1 if not sold and dice.random() < _POSITIVE else -1
+        lines = [*_some_of(original["InvoiceLineItems"] or [], sign, dice), *sold]
+        self._written += 1
+        return _invoice(f"{self._seed}-R{self._written:07d}", original, visit, lines)
+
+
+def _some_of(items: Sequence[LineItem], sign: int, dice: random.Random) -> list[LineItem]:
+    """At least one of the lines, each with a part of its quantity."""
+    lines: list[LineItem] = []
+    for item in dice.sample(items, dice.randint(1, len(items))):
+        quantity = dice.randint(1, item["ItemQty"] or 1)
+        value = float(sign * quantity * Decimal(repr(item["ItemPrice"])))
+        lines.append({**item, "ItemQty": sign * quantity, "TotalValue": value})
+    return lines
+
+
+def _invoice(number: str, original: PosInvoice, visit: PosInvoice, lines: list[LineItem]) -> PosInvoice:
+    """The invoice of the visit, with the customer of the original and with these lines."""
+    total = sum((Decimal(repr(line["TotalValue"])) for line in lines), Decimal(0))
+    cents = int(total * 100)
+    half_gst = tax(cents, 2_500) / 100
+    return {
+        **visit,
+        "InvoiceNumber": number,
+        "OriginalInvoiceNumber": original["InvoiceNumber"],
+        "CustomerCardNo": original["CustomerCardNo"],
+        "CustomerType": original["CustomerType"],
+        "DeliveryType": TAKEAWAY,
+        "DeliveryAddress": None,
+        "InvoiceLineItems": lines,
+        "NumberOfItems": len(lines),
+        "TotalAmount": float(total),
+        "TaxableAmount": float(total),
+        "CGST": half_gst,
+        "SGST": half_gst,
+        "CESS": tax(cents, 125) / 100,
+    }

@@ -1,0 +1,36 @@
+"""Checks of a process before it starts: the ports and folders that its settings name."""
+
+import os
+import socket
+from pathlib import Path
+
+
+class StartUpError(RuntimeError):
+    """A port or folder cannot be used. The message names it, the cause, and what to do."""
+
+
+def require_port(host: str, port: int, variable: str) -> None:
+    """Raise StartUpError if this process cannot listen on the port. ``variable`` sets the port."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StartUpError(
+            f"cannot listen on {host}:{port} ({reason}): stop the other program, or set {variable} to another port"
+        ) from error
+
+
+def require_writable(folder: Path, variable: str) -> None:
+    """Raise StartUpError if this process cannot create or change the folder. It creates nothing.
+
+    ``variable`` sets the folder.
+    """
+    present = next(each for each in (folder, *folder.parents) if each.exists())
+    if present.is_dir() and os.access(present, os.W_OK | os.X_OK):
+        return
+    reason = "is read-only" if present.is_dir() else "is not a folder"
+    raise StartUpError(
+        f"cannot write to {folder} ({present} {reason}): give this process the right to write, or set {variable} to "
+        "another folder"
+    )

@@ -1,0 +1,162 @@
+"""What runs now, and how far each part has read. Every figure comes from the process itself or from Kafka."""
+
+import json
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaException
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from schemas import topics
+from services.messaging import clients
+from services.messaging.publishing import PublishError
+from services.messaging.topic_reader import watermarks_of
+from services.settings import Settings
+
+_SECONDS = 3.0
+"""The time for the answer of one process."""
+_LAGS = {
+    "loyalty_query_lag_records": "query {query}",
+    "loyalty_ledger_lag_records": "ledger",
+    "loyalty_webhook_lag": "webhook {endpoint}",
+}
+"""The metrics with the lag of readers, and the names of the readers."""
+_FRESHNESS = "loyalty_balance_freshness_seconds_bucket"
+_SHARES = (0.5, 0.99)
+
+
+class Part(NamedTuple):
+    """A process of the system. ``problem`` says why it does not work; None if it works."""
+
+    name: str
+    address: str
+    problem: str | None
+
+
+class Lag(NamedTuple):
+    """The records of a topic that a reader has not read yet."""
+
+    reader: str
+    topic: str
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The state of the system at one moment.
+
+    Attributes:
+        parts: the processes.
+        records: the number of records that each topic has, by topic. Empty if Kafka does not answer.
+        lags: of all readers that answered.
+        instances: the instances of the API as ``GET /v1/instances`` shows them.
+        freshness: by share of the balances (0.5, 0.99): the seconds after the append of the invoice within which that
+            share was in the store, since the start of the instance that answered. Empty without balances.
+    """
+
+    parts: list[Part]
+    records: dict[str, int]
+    lags: list[Lag]
+    instances: list[dict[str, Any]]
+    freshness: dict[float, float]
+
+    @property
+    def dead_letters(self) -> int | None:
+        """The number of records in dead-letters; None if it is not known."""
+        return self.records.get(topics.DEAD_LETTERS.name)
+
+
+def status_of(settings: Settings, urls: Mapping[str, str]) -> Status:
+    """Ask Kafka and the parts at these URLs: api, pipeline, ledger, webhooks. Each has a few seconds for its answer."""
+    records, kafka_problem = _records(settings)
+    parts = [Part("kafka", settings.kafka_bootstrap_servers, kafka_problem)]
+    samples: list[Sample] = []
+    for name, url in urls.items():
+        try:
+            found = list(_samples(url))
+            samples += found
+            problem = _problem(name, url, found)
+        except (OSError, ValueError, KeyError) as error:
+            problem = f"no answer: {error}"
+        parts.append(Part(name, url, problem))
+    try:
+        instances = _get(f"{urls['api']}/v1/instances")["instances"]
+    except (OSError, ValueError, KeyError):
+        instances = []
+    return Status(parts, records, _lags(samples, settings.topic_prefix), instances, _freshness(samples))
+
+
+def default_urls(settings: Settings) -> dict[str, str]:
+    """The URLs of the parts by the settings. The webhooks are a part if their file exists."""
+    host = "127.0.0.1" if settings.metrics_host in ("0.0.0.0", "::") else settings.metrics_host  # noqa: S104  # compared
+    ports = {"pipeline": settings.metrics_port, "ledger": settings.ledger_metrics_port}
+    if settings.webhooks_file.exists():
+        ports["webhooks"] = settings.webhooks_metrics_port
+    return {"api": settings.advertised_url} | {name: f"http://{host}:{port}" for name, port in ports.items()}
+
+
+def _records(settings: Settings) -> tuple[dict[str, int], str | None]:
+    """The records in each topic, and why they are not known."""
+    diagnosis = clients.ConnectionDiagnosis()
+    consumer = clients.bounded_consumer(settings, "loyalty-dead-letters", error_cb=diagnosis.on_error)
+    try:
+        consumer.list_topics(timeout=_SECONDS)
+        spans = {topic.name: watermarks_of(consumer, settings.name_of(topic)) for topic in topics.ALL}
+    except KafkaException:
+        consumer.poll(0)
+        return {}, diagnosis.explain(settings)
+    except PublishError as error:
+        return {}, str(error)
+    finally:
+        consumer.close()
+    return {name: sum(high - low for low, high in span.values()) for name, span in spans.items()}, None
+
+
+def _get(url: str) -> Any:
+    return json.loads(_read(url))
+
+
+def _read(url: str) -> str:
+    # The parts are in the same network, so the proxy of the environment is not used.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=_SECONDS) as response:
+        content: bytes = response.read()
+    return content.decode()
+
+
+def _samples(url: str) -> Iterator[Sample]:
+    for family in text_string_to_metric_families(_read(f"{url}/metrics")):
+        yield from family.samples
+
+
+def _problem(name: str, url: str, samples: Iterable[Sample]) -> str | None:
+    """Why a part that answers does not work."""
+    if name in ("api", "ledger"):
+        try:
+            report = _get(f"{url}/readyz")
+        except urllib.error.HTTPError as error:
+            report = json.load(error)
+        return report.get("kafkaError") or report.get("trouble") or (None if report["ready"] else "restores its stores")
+    if any(sample.name == "loyalty_pipeline_ready" and not sample.value for sample in samples):
+        return "starts or stops; see its log"
+    return None
+
+
+def _lags(samples: Iterable[Sample], prefix: str) -> list[Lag]:
+    found: Counter[tuple[str, str]] = Counter()
+    for sample in samples:
+        if reader := _LAGS.get(sample.name):
+            topic = sample.labels.get("topic", topics.LOYALTY.name).removeprefix(prefix)
+            found[reader.format(**sample.labels), topic] += int(sample.value)
+    return [Lag(reader, topic, records) for (reader, topic), records in sorted(found.items())]
+
+
+def _freshness(samples: Iterable[Sample]) -> dict[float, float]:
+    buckets = sorted((float(each.labels["le"]), each.value) for each in samples if each.name == _FRESHNESS)
+    total = buckets[-1][1] if buckets else 0
+    return {share: next(le for le, count in buckets if count >= share * total) for share in _SHARES if total}

@@ -1,0 +1,66 @@
+"""What instances need to know their callers: keys, an issuer of tokens, and the secret of the group."""
+
+import time
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+from api.security.gate import Security
+from api.security.hops import Hops, InstanceSecrets
+from api.security.issuer_keys import IssuerKeys
+from api.security.known_keys import KnownKeys
+from api.security.limits import CallerLimits
+from api.security.tokens import TokenVerifier
+from schemas.topics import API_KEYS
+from services.api_keys.keys import ApiKey, NewKey, Scope, new_key
+from services.messaging.avro import encoder
+from services.state_stores import catalogue
+from services.state_stores.memory import MemoryStorePartition
+from services.state_stores.store import StateStore
+from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
+from tests.support.builders import IDS
+from tests.support.tokens import AUDIENCE, ISSUER, Issuer
+
+EVERYTHING = " ".join(Scope)
+
+
+class SecuredGroup:
+    """The security of all instances of a group. The test plays the topic api-keys and the issuer of tokens."""
+
+    def __init__(self, folder: Path) -> None:
+        self.issuer = Issuer(folder / "issuer.json")
+        self.secret_file = folder / "instance.secret"
+        self.keys = StateStore(catalogue.api_keys(IDS))
+        self._task = StoreTask(self.keys.definition, 0, MemoryStorePartition(), "test", TaskProgress(None, 0, 0, 0, 0))
+        self.keys.add(self._task)
+
+    def security(
+        self, url: str, *, rate: str = "100000/second", at_once: int = 100, unsigned: bool = False
+    ) -> Security:
+        """The security of the instance at a URL."""
+        return Security(
+            KnownKeys(self.keys),
+            TokenVerifier(ISSUER, AUDIENCE, IssuerKeys(str(self.issuer.file))),
+            Hops(url, InstanceSecrets(self.secret_file)),
+            CallerLimits(rate, at_once),
+            unsigned,
+        )
+
+    def publish(self, key: ApiKey) -> None:
+        value = encoder(API_KEYS, IDS)(key.to_record())
+        self._task.apply([ChangelogRecord(self._task.progress.position, 1, key.key_id.encode(), value)])
+
+    def key(self, *scopes: Scope, stores: Collection[str] = ()) -> NewKey:
+        """A new key that all instances know. It is valid for an hour."""
+        made = new_key("test", scopes, stores, int(time.time() * 1000), 3_600_000)
+        self.publish(made.key)
+        return made
+
+    def expired_key(self) -> str:
+        made = self.key(*Scope)
+        self.publish(replace(made.key, expires_time=1))
+        return made.text
+
+
+def bearer(text: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {text}"}

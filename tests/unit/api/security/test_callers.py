@@ -1,0 +1,434 @@
+"""Callers over HTTP: real apps and memory stores. The test plays Kafka and the issuer of tokens."""
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import httpx
+import pytest
+import schemathesis
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
+
+from api.app import create_app
+from api.security.gate import PUBLIC_PATHS
+from api.security.hops import HOP, Hops, InstanceSecrets
+from schemas.topics import LOYALTY_BALANCES, LOYALTY_DECISIONS, STORES, Topic
+from services.api_keys.keys import Scope
+from services.commands.log import mark_of
+from services.state_stores.assignment import Role
+from tests.support.builders import problem_type
+from tests.support.clusters import Callers, Group, Instance
+from tests.support.secured import EVERYTHING, SecuredGroup, bearer
+
+OPERATIONS = [
+    (method.upper(), path)
+    for path, item in create_app(MagicMock()).openapi()["paths"].items()
+    for method in item
+    if path not in PUBLIC_PATHS
+]
+EVERY_OPERATION = pytest.mark.parametrize(
+    ("method", "path"), OPERATIONS, ids=[f"{method} {path}" for method, path in OPERATIONS]
+)
+SAMPLES = {"store": "customer-balances", "card": "A", "key": "A", "redemption": "r", "command": "c"}
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> SecuredGroup:
+    return SecuredGroup(tmp_path)
+
+
+@pytest.fixture
+def instance(secured: SecuredGroup) -> Instance:
+    instance = Instance("http://one:8080", secured.security("http://one:8080"))
+    instance.own_everything()
+    return instance
+
+
+def of(path: str) -> str:
+    return re.sub(r"\{(\w+)(?::path)?\}", lambda name: SAMPLES[name[1]], path)
+
+
+def balance(card: str) -> tuple[Topic, str, dict[str, Any]]:
+    record = {
+        "CustomerCardNo": card,
+        "TotalLoyaltyPoints": Decimal("1.00"),
+        "Sequence": 1,
+        "UpdatedTime": 1_700_000_000_000,
+    }
+    return LOYALTY_BALANCES, card, record
+
+
+def decision(command_id: str, card: str, kind: str = "reserve") -> tuple[Topic, str, dict[str, Any]]:
+    record = {**mark_of(command_id, kind, "hash"), "Sequence": 2, "Status": "done", "CustomerCardNo": card}
+    return LOYALTY_DECISIONS, command_id, {**record, "RedemptionID": command_id}
+
+
+def test_the_list_of_public_paths_is_short() -> None:
+    """Only probes and the description of the API need no credentials. All other operations are tested below."""
+    assert {"/livez", "/readyz", "/docs", "/openapi.json"} == PUBLIC_PATHS
+    assert len(OPERATIONS) > 20
+
+
+@EVERY_OPERATION
+def test_an_operation_needs_credentials_and_scopes(
+    instance: Instance, secured: SecuredGroup, method: str, path: str
+) -> None:
+    """Missing, wrong, expired and revoked credentials get 401, and a missing scope gets 403. A good caller gets in."""
+    revoked = secured.key(*Scope)
+    secured.publish(revoked.key.revoked(1))
+    strangers = [
+        {},
+        {"Authorization": "Basic YTpi"},
+        bearer("nonsense"),
+        bearer(secured.key(*Scope).text[:-3] + "xyz"),
+        bearer(secured.expired_key()),
+        bearer(revoked.text),
+        bearer(secured.issuer.token(EVERYTHING, exp=time.time() - 60)),
+        bearer(secured.issuer.token(EVERYTHING, aud="other")),
+    ]
+    unscoped = [bearer(secured.key().text), bearer(secured.issuer.token("openid"))]
+    with TestClient(instance.app, raise_server_exceptions=False) as client:
+        for headers in strangers:
+            answer = client.request(method, of(path), headers=headers)
+            assert "unauthenticated" == problem_type(answer, 401)
+            assert "Bearer" == answer.headers["www-authenticate"]
+        for headers in unscoped:
+            assert "scope-missing" == problem_type(client.request(method, of(path), headers=headers), 403)
+        for text in (secured.key(*Scope).text, secured.issuer.token(EVERYTHING)):
+            assert client.request(method, of(path), headers=bearer(text)).status_code not in {401, 403, 500}
+
+
+@EVERY_OPERATION
+def test_any_request_without_scopes_is_refused(
+    instance: Instance, secured: SecuredGroup, method: str, path: str
+) -> None:
+    """Schemathesis finds no request that gets more than 401 or 403, as documented, or 404 for a path of no route."""
+    operation = schemathesis.openapi.from_asgi("/openapi.json", instance.app)[path][method]
+    headers = [{}, bearer(secured.key().text), bearer(secured.issuer.token("openid"))]
+
+    @settings(max_examples=5, deadline=None, database=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @given(case=operation.as_strategy(generation_mode=GenerationMode.POSITIVE))
+    def check(case: Any) -> None:
+        for each in headers:
+            case.headers.pop("Authorization", None)
+            response = case.call(headers=each)
+            if response.status_code == 404:
+                assert b"unknown-route" in response.content
+            else:
+                assert response.status_code in {401, 403}
+                assert str(int(response.status_code)) in operation.definition.raw["responses"]
+
+    check()
+
+
+def test_probes_are_public_and_responses_have_security_headers(instance: Instance) -> None:
+    """Probes answer anybody. No response can be framed, or read as another type."""
+    with TestClient(instance.app, raise_server_exceptions=False) as client:
+        answers = [client.get(path) for path in ("/livez", "/openapi.json", "/v1/customers/A/balance", "/nowhere")]
+
+    assert [200, 200, 401, 401] == [each.status_code for each in answers]
+    assert all("nosniff" == each.headers["x-content-type-options"] for each in answers)
+    assert all("access-control-allow-origin" not in each.headers for each in answers)
+
+
+def test_a_revocation_counts_at_once(instance: Instance, secured: SecuredGroup) -> None:
+    """A key works until its record says that it is revoked. A key of the old record stays refused."""
+    text, key = secured.key(Scope.BALANCE_READ)
+    instance.write(*balance("A"))
+    with TestClient(instance.app) as client:
+        assert 200 == client.get("/v1/customers/A/balance", headers=bearer(text)).status_code
+        secured.publish(key.revoked(1))
+        assert 401 == client.get("/v1/customers/A/balance", headers=bearer(text)).status_code
+
+
+OWN = [
+    "/v1/customers/A/balance",
+    "/v1/stores/customer-balances/keys/A",
+    "/v1/stores/customer-balances/local/keys/A",
+    "/v1/commands/of-A",
+]
+NOT_OWN = [
+    "/v1/customers/B/balance",
+    "/v1/customers/B/balance?minSequence=wrong",
+    "/v1/customers/B/entries",
+    "/v1/customers/B/statement",
+    "/v1/stores/customer-balances/keys/B",
+    "/v1/stores/customer-balances/local/keys/B",
+    "/v1/stores/top-customers/keys/B",
+    "/v1/stores/customer-balances/all",
+    "/v1/stores/customer-balances/count",
+    "/v1/stores/customer-balances/range?from=A&to=A",
+    "/v1/stores/customer-balances/local/range",
+    "/v1/stores/decisions/keys/of-A",
+    "/v1/commands/of-B",
+]
+
+
+def test_one_card_is_one_card_also_behind_a_forward(secured: SecuredGroup) -> None:
+    """Whichever instance is asked, and whoever owns the card: the own card is 200, and every other one is 403."""
+
+    async def ask(callers: Callers) -> None:
+        headers = bearer(secured.issuer.token("balance:read ledger:read", card="A"))
+        forwarded = 0
+        for number, each in enumerate(callers.group.instances):
+            for path in OWN:
+                answer = await callers.http.get(each.url + path, headers=headers)
+                assert answer.status_code in {200, 421 if "/local/" in path else 200}, path
+                forwarded += answer.headers.get("loyalty-served-by") == callers.group.instances[1 - number].url
+            for path in NOT_OWN:
+                answer = await callers.http.get(each.url + path, headers=headers)
+                assert "not-yours" == problem_type(answer, 403), path
+            for keys, status in ((["A"], 200), (["A", "B"], 403)):
+                url = f"{each.url}/v1/stores/customer-balances/keys"
+                answer = await callers.http.post(url, json={"keys": keys}, headers=headers)
+                assert status == answer.status_code
+            for card, status in (("A", 200), ("B", 403)):
+                body = {"TotalAmount": 1.0, "CustomerCardNo": card}
+                answer = await callers.http.post(f"{each.url}/v1/simulate", json=body, headers=headers)
+                assert status == answer.status_code
+        assert forwarded
+        hops = [each.headers[HOP] for each in callers.group.sent if HOP in each.headers]
+        assert hops
+        assert all("authorization" not in each.headers for each in callers.group.sent if HOP in each.headers)
+
+    run_pair(secured, ask)
+
+
+def run_pair(secured: SecuredGroup, steps: Callable[[Callers], Awaitable[None]], **changes: Any) -> None:
+    """Run the steps with two instances. Both hold all partitions of balances, and each owns a half."""
+
+    async def go() -> None:
+        group = Group.of(2, lambda url: secured.security(url, **changes))
+        group.share(lambda place: place[1] % 2)
+        group.write([balance("A"), balance("B"), balance("C"), decision("of-A", "A"), decision("of-B", "B")])
+        async with group.running() as callers:
+            await steps(callers)
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("scope", ["points:redeem", "balance:read points:redeem points:adjust customer:erase"])
+def test_commands_belong_to_the_own_card(secured: SecuredGroup, instance: Instance, scope: str) -> None:
+    """A caller with one card ends no redemption of another card, and sends no command for it. Nothing is sent."""
+    instance.write(*decision("of-B", "B"))
+    words = {"reason": "r", "actor": "a"}
+    requests = [
+        ("POST", "/v1/customers/B/redemptions", {"points": "1"}),
+        ("POST", "/v1/redemptions/of-B/capture", None),
+        ("POST", "/v1/redemptions/of-B/void", None),
+        ("POST", "/v1/transfers", {"from": "B", "to": "A", "points": "1"}),
+        ("POST", "/v1/customers/B/adjustments", {"points": "1", **words}),
+        ("DELETE", "/v1/customers/B", None),
+        ("GET", "/v1/commands/of-B", None),
+    ]
+    headers = {**bearer(secured.issuer.token(scope, card="A")), "Idempotency-Key": "k"}
+    with TestClient(instance.app) as client:
+        for method, path, body in requests:
+            assert 403 == client.request(method, path, json=body, headers=headers).status_code, path
+
+    assert ([], []) == (instance.command_log.marks, instance.command_log.commands)
+
+
+def test_the_actor_is_the_caller(secured: SecuredGroup, instance: Instance) -> None:
+    """The body cannot name another actor. The same command with another actor in its body is a repetition."""
+    path, headers = "/v1/customers/A/adjustments?timeout=0", {"Idempotency-Key": "k"}
+    key = secured.key(Scope.POINTS_ADJUST)
+    with TestClient(instance.app) as client:
+        for text, name in ((secured.issuer.token("points:adjust"), "token:anna"), (key.text, f"key:{key.key.key_id}")):
+            body = {"points": "5", "reason": "goodwill", "actor": "the director"}
+            client.post(path, json=body, headers={**bearer(text), **headers, "Idempotency-Key": name})
+            assert name == instance.command_log.commands[-1]["Actor"]
+    hashes = {each["RequestHash"] for each in instance.command_log.marks}
+    assert 2 == len(hashes)
+
+
+def test_a_till_is_limited_to_its_shops(secured: SecuredGroup, instance: Instance) -> None:
+    """Shops, their sales, and baskets of another shop are refused. Customers shop everywhere, so cards are not."""
+    instance.write(*balance("A"))
+    shop = {"StoreID": "STR1", "Name": "n", "City": "c", "State": "s"}
+    for store_id in ("STR1", "STR2"):
+        instance.write(STORES, store_id, {**shop, "StoreID": store_id})
+    headers = bearer(secured.key(Scope.BALANCE_READ, Scope.OPERATE, stores=["STR1"]).text)
+    times = "?from=1700000000000&to=1700000060000"
+    expected = {
+        "/v1/customers/A/balance": 200,
+        "/v1/stores/stores/keys/STR1": 200,
+        "/v1/stores/stores/keys/STR2": 403,
+        "/v1/stores/stores/all": 403,
+        "/v1/stores/store-sales/keys/STR1@1700000000000": 404,
+        "/v1/stores/store-sales/keys/STR2@1700000000000": 403,
+        f"/v1/stores/store-sales/windows/STR1{times}": 200,
+        f"/v1/stores/store-sales/windows/STR2{times}": 403,
+        f"/v1/stores/store-sales/local/windows/STR2{times}": 403,
+        "/v1/stores/store-sales/count": 403,
+    }
+    with TestClient(instance.app) as client:
+        assert expected == {path: client.get(path, headers=headers).status_code for path in expected}
+        for store_id, status in (("STR1", 200), ("STR2", 403), (None, 200)):
+            body = {"TotalAmount": 1.0, **({"StoreID": store_id} if store_id else {})}
+            assert status == client.post("/v1/simulate", json=body, headers=headers).status_code
+
+
+def test_forged_and_replayed_hops_are_refused(secured: SecuredGroup, tmp_path: Path) -> None:
+    """Only a fresh signature of the group lets a request in as a forwarded one, and only once."""
+
+    async def ask(callers: Callers) -> None:
+        one = callers.group.instances[0]
+        url, path = one.url + "/v1/customers/A/balance", b"/v1/customers/A/balance"
+        stranger = Hops("http://evil:8080", InstanceSecrets(tmp_path / "other.secret"))
+        peer = Hops(callers.group.instances[1].url, InstanceSecrets(secured.secret_file))
+        good = peer.sign(None, one.url, "GET", path, Role.STANDBY.value)
+        key = bearer(secured.key(*Scope).text)
+
+        async def status(headers: dict[str, str]) -> int:
+            answer = await callers.http.get(url, headers=headers)
+            if answer.status_code == 403:
+                assert "forward-refused" == problem_type(answer, 403)
+            return answer.status_code
+
+        role = {"Loyalty-Forwarded-To": Role.STANDBY.value}
+        assert 403 == await status({**key, **role})
+        assert 403 == await status(role)
+        assert 403 == await status({**key, **role, HOP: "nonsense"})
+        assert 403 == await status({**role, HOP: stranger.sign(None, one.url, "GET", path, Role.STANDBY.value)})
+        assert 403 == await status({HOP: good})
+        assert 403 == await status({"Loyalty-Forwarded-To": Role.ACTIVE.value, HOP: good})
+        assert await status({**role, HOP: good}) in {200, 503}
+        assert 403 == await status({**role, HOP: good})
+
+    run_pair(secured, ask)
+
+
+def test_release_0_1_can_forward_during_an_upgrade(secured: SecuredGroup) -> None:
+    """With the temporary setting a request without signature counts as forwarded, by the caller's own credentials."""
+
+    async def ask(callers: Callers) -> None:
+        one = callers.group.instances[0]
+        url, role = one.url + "/v1/customers/A/balance", {"Loyalty-Forwarded-To": Role.STANDBY.value}
+        statuses = [
+            (await callers.http.get(url, headers={**role, **headers})).status_code
+            for headers in ({}, bearer(secured.key().text), bearer(secured.key(Scope.BALANCE_READ).text))
+        ]
+        assert [401, 403] == statuses[:2]
+        assert statuses[2] in {200, 421, 503}
+        assert 200 == (await callers.get(0, "/v1/instances/local")).status_code
+        assert 401 == (await callers.get(0, "/v1/instances")).status_code
+
+    run_pair(secured, ask, unsigned=True)
+
+
+def test_instances_read_each_others_reports(secured: SecuredGroup) -> None:
+    """Without a signature the report of an instance is not readable, and with one it is."""
+
+    async def ask(callers: Callers) -> None:
+        one, two = callers.group.instances
+        assert 401 == (await callers.get(0, "/v1/instances/local")).status_code
+        report = await one.app.state.dependencies.peers.report(two.url, "test")
+        assert two.url == report.url
+
+    run_pair(secured, ask)
+
+
+def test_a_peer_with_another_secret_counts_as_unreachable(secured: SecuredGroup, tmp_path: Path) -> None:
+    """The client gets 502, as for a peer that is down, and never the refusal between two instances."""
+
+    async def ask(callers: Callers) -> None:
+        headers = bearer(secured.key(Scope.BALANCE_READ).text)
+        answers = [
+            await callers.http.get(f"{each.url}/v1/customers/{card}/balance", headers=headers)
+            for each in callers.group.instances
+            for card in "ABC"
+        ]
+        statuses = [each.status_code for each in answers]
+        assert {200, 502} == set(statuses)
+
+    async def go() -> None:
+        other = SecuredGroup(tmp_path)
+        other.keys, other.issuer = secured.keys, secured.issuer
+        other.secret_file = tmp_path / "other.secret"
+        group = Group.of(2, lambda url: (secured if "0" in url.partition("-")[2][:1] else other).security(url))
+        group.share(lambda place: place[1] % 2)
+        group.write([balance("A"), balance("B"), balance("C")])
+        async with group.running() as callers:
+            await ask(callers)
+
+    asyncio.run(go())
+
+
+def test_the_flood_of_one_caller_leaves_another_alone(secured: SecuredGroup) -> None:
+    """The flood gets 429 with Retry-After, and forwarded requests are counted once. The other caller gets only 200."""
+
+    async def ask(callers: Callers) -> None:
+        flood, other = (bearer(secured.issuer.token(sub=name)) for name in ("flood", "other"))
+        url = callers.group.instances[0].url
+
+        async def read(card: str, headers: dict[str, str]) -> httpx.Response:
+            return await callers.http.get(f"{url}/v1/customers/{card}/balance", headers=headers)
+
+        answers = await asyncio.gather(*(read("ABC"[number % 3], flood) for number in range(60)))
+        calm = [await read(card, other) for card in "ABCABC"]
+
+        statuses = [each.status_code for each in answers]
+        assert {200, 429} == set(statuses)
+        assert 12 == statuses.count(200)
+        assert all(1 <= int(each.headers["retry-after"]) <= 61 for each in answers if each.status_code == 429)
+        assert {200} == {each.status_code for each in calm}
+
+    run_pair(secured, ask, rate="12/minute")
+
+
+def test_long_polls_of_one_caller_are_bounded(secured: SecuredGroup) -> None:
+    """Two polls wait, the third is refused at once, and another caller can still read. Later there is place again."""
+
+    async def ask(callers: Callers) -> None:
+        waits, other = (bearer(secured.issuer.token(sub=name)) for name in ("waits", "other"))
+        answer = await callers.http.get(f"{callers.group.instances[0].url}/v1/customers/A/balance", headers=other)
+        owner = answer.headers["loyalty-served-by"]
+        url = f"{owner}/v1/customers/A/balance"
+        polls = [
+            asyncio.create_task(callers.http.get(f"{url}?minSequence=9&timeout=1", headers=waits)) for _ in range(2)
+        ]
+        await asyncio.sleep(0.1)
+
+        refused = await callers.http.get(url, headers=waits)
+        assert ("1", "too-many-requests") == (refused.headers["retry-after"], problem_type(refused, 429))
+        assert 200 == (await callers.http.get(url, headers=other)).status_code
+        assert [503, 503] == [each.status_code for each in await asyncio.gather(*polls)]
+        assert 200 == (await callers.http.get(url, headers=waits)).status_code
+
+    run_pair(secured, ask, at_once=2)
+
+
+def test_keys_and_secrets_rotate_under_load_without_a_refusal(
+    secured: SecuredGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While tokens, their issuer's key and the secret of the group change, each read of each instance is 200."""
+    monkeypatch.setattr("api.security.hops._LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("api.security.issuer_keys.RETRY_SECONDS", 0.0)
+    old = secured.security("http://x:1") and secured.secret_file.read_text().strip()
+    new = "n" * 43
+
+    async def ask(callers: Callers) -> None:
+        statuses = []
+
+        async def read(number: int) -> None:
+            url = callers.group.instances[number % 2].url
+            headers = bearer(secured.issuer.token(sub=f"caller {number}"))
+            answer = await callers.http.get(f"{url}/v1/customers/{'ABC'[number % 3]}/balance", headers=headers)
+            statuses.append(answer.status_code)
+
+        for secrets in (f"{old}\n{new}\n", f"{new}\n{old}\n", f"{new}\n"):
+            reads = [asyncio.create_task(read(number)) for number in range(30)]
+            secured.secret_file.write_text(secrets)
+            secured.issuer.rotate()
+            await asyncio.gather(*reads, *(read(number) for number in range(30)))
+        assert 180 == statuses.count(200) == len(statuses)
+
+    run_pair(secured, ask)

@@ -1,0 +1,142 @@
+"""The identity of instances: what is accepted, and what is refused."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from joserfc import jwt
+from joserfc.jwk import OctKey
+
+from api.security import hops
+from api.security.caller import Caller
+from api.security.hops import Hops, InstanceSecretError, InstanceSecrets
+from api.security.problems import ForwardRefused
+from services.api_keys.keys import Scope
+
+ONE, TWO = "http://one:8080", "http://two:8080"
+ANNA = Caller("token:anna", frozenset({Scope.BALANCE_READ}), frozenset({"STR1"}), "A")
+PATH = b"/v1/customers/A/balance?timeout=1"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "instance.secret"
+
+
+def signed(file: Path, caller: Caller = ANNA, target: str = TWO) -> str:
+    return Hops(ONE, InstanceSecrets(file)).sign(caller, target, "GET", PATH, "active")
+
+
+def test_the_receiver_knows_the_caller(file: Path) -> None:
+    """Name, scopes and limits arrive. The request counts as forwarded. The file is made once, for its owner only."""
+    two = Hops(TWO, InstanceSecrets(file))
+
+    caller = two.verify(signed(file), "GET", PATH, "active")
+
+    assert Caller(ANNA.name, ANNA.scopes, ANNA.store_ids, ANNA.card, is_forwarded=True) == caller
+    assert 0o600 == file.stat().st_mode & 0o777
+
+
+def test_an_identity_counts_once(file: Path) -> None:
+    """A replayed request is refused, also by a receiver that has started since."""
+    two = Hops(TWO, InstanceSecrets(file))
+    identity = signed(file)
+    two.verify(identity, "GET", PATH, "active")
+
+    with pytest.raises(ForwardRefused):
+        two.verify(identity, "GET", PATH, "active")
+    with pytest.raises(ForwardRefused):
+        Hops(TWO, InstanceSecrets(file)).verify(identity, "GET", PATH, "active")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "role"),
+    [
+        ("DELETE", PATH, "active"),
+        ("GET", b"/v1/customers/B/balance?timeout=1", "active"),
+        ("GET", PATH + b"&maxLag=0", "active"),
+        ("GET", PATH, "standby"),
+        ("GET", PATH, ""),
+    ],
+)
+def test_an_identity_belongs_to_one_request(file: Path, method: str, path: bytes, role: str) -> None:
+    """Another method, path, query or role is refused. The refusal does not use the identity up."""
+    two = Hops(TWO, InstanceSecrets(file))
+    identity = signed(file)
+
+    with pytest.raises(ForwardRefused):
+        two.verify(identity, method, path, role)
+    assert "token:anna" == two.verify(identity, "GET", PATH, "active").name
+
+
+def test_an_identity_belongs_to_one_receiver(file: Path) -> None:
+    """An instance cannot pass it on to a third one."""
+    two = Hops(TWO, InstanceSecrets(file))
+    with pytest.raises(ForwardRefused):
+        two.verify(signed(file, target="http://three:8080"), "GET", PATH, "active")
+
+
+def test_an_old_identity_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends after its lifetime and the tolerated difference of clocks."""
+    two = Hops(TWO, InstanceSecrets(file))
+    identity = signed(file)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 2 * hops.LIFETIME_SECONDS + 1)
+
+    with pytest.raises(ForwardRefused):
+        two.verify(identity, "GET", PATH, "active")
+
+
+def test_a_forged_identity_is_refused(file: Path, tmp_path: Path) -> None:
+    """Another secret, no signature and other texts are refused, each in the same way."""
+    two = Hops(TWO, InstanceSecrets(file))
+    own = OctKey.import_key("x" * 32)
+    key_id = InstanceSecrets(file).signing()[0]
+    claims = {"aud": TWO, "exp": time.time() + 5, "iat": time.time(), "jti": "1", "to": "active", "sub": "eve"}
+    forged = [
+        signed(tmp_path / "other.secret"),
+        jwt.encode({"alg": "HS256", "kid": key_id}, {**claims, "req": f"GET {PATH.decode()}", "scope": []}, own),
+        signed(file).rpartition(".")[0] + ".",
+        "",
+        "a.b.c",
+    ]
+    for identity in forged:
+        with pytest.raises(ForwardRefused):
+            two.verify(identity, "GET", PATH, "active")
+
+
+def test_secrets_rotate_without_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Append, move to the front, remove: each instance in its own time, and each request is accepted at each step."""
+    monkeypatch.setattr(hops, "_LOOK_AGAIN_SECONDS", 0.0)
+    old, new = "o" * 40, "n" * 40
+    files = [tmp_path / "one", tmp_path / "two"]
+    for file in files:
+        file.write_text(f"{old}\n")
+    one, two = (Hops(url, InstanceSecrets(file)) for url, file in zip((ONE, TWO), files, strict=True))
+    steps = 0
+    for step, content in enumerate((f"{old}\n{new}\n", f"{new}\n{old}\n", f"{new}\n")):
+        for number, file in enumerate(files):
+            file.write_text(content)
+            os.utime(file, ns=(step, 10 * step + number + 1))
+            two.verify(one.sign(ANNA, TWO, "GET", PATH, "active"), "GET", PATH, "active")
+            one.verify(two.sign(ANNA, ONE, "GET", PATH, "active"), "GET", PATH, "active")
+            steps += 1
+    assert 6 == steps
+    files[0].write_text("z" * 40)
+    os.utime(files[0], ns=(9, 99))
+    with pytest.raises(ForwardRefused):
+        two.verify(one.sign(ANNA, TWO, "GET", PATH, "active"), "GET", PATH, "active")
+
+
+def test_a_damaged_file_does_not_stop_a_running_instance(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last secrets stay in use. A process that starts says what is wrong."""
+    monkeypatch.setattr(hops, "_LOOK_AGAIN_SECONDS", 0.0)
+    two = Hops(TWO, InstanceSecrets(file))
+    identity = signed(file)
+    file.write_text("short\n")
+    os.utime(file, ns=(1, 1))
+
+    assert "token:anna" == two.verify(identity, "GET", PATH, "active").name
+    with pytest.raises(InstanceSecretError, match="at least 32"):
+        InstanceSecrets(file)

@@ -1,0 +1,205 @@
+"""Bearer tokens: what is accepted, what is refused, and how keys change."""
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from joserfc import jwt
+from joserfc.jwk import OctKey
+
+from api.security import issuer_keys
+from api.security.caller import Caller
+from api.security.issuer_keys import IssuerKeys
+from api.security.problems import KeysUnavailable, Unauthenticated
+from api.security.tokens import TokenVerifier
+from services.api_keys.keys import Scope
+from tests.support.tokens import AUDIENCE, ISSUER, Issuer
+
+
+@pytest.fixture
+def issuer(tmp_path: Path) -> Issuer:
+    return Issuer(tmp_path / "keys.json")
+
+
+@pytest.fixture
+def verifier(issuer: Issuer) -> TokenVerifier:
+    return TokenVerifier(ISSUER, AUDIENCE, IssuerKeys(str(issuer.file)))
+
+
+@pytest.mark.parametrize("algorithm", ["RS256", "ES256", "EdDSA", "Ed25519"])
+def test_a_good_token_names_its_caller(tmp_path: Path, algorithm: str) -> None:
+    """Each algorithm is accepted. The claims become the scopes and the limits of the caller."""
+    issuer = Issuer(tmp_path / "keys.json", algorithm)
+    verifier = TokenVerifier(ISSUER, AUDIENCE, IssuerKeys(str(issuer.file)))
+    token = issuer.token("balance:read openid operate", store=["STR1", "STR2"], card="A")
+
+    caller = asyncio.run(verifier.verify(token))
+
+    expected = frozenset({Scope.BALANCE_READ, Scope.OPERATE})
+    assert Caller("token:anna", expected, frozenset({"STR1", "STR2"}), "A") == caller
+    assert caller == verifier.known(token)
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"iss": "https://other.example"},
+        {"iss": None},
+        {"aud": "other"},
+        {"aud": None},
+        {"exp": 1},
+        {"exp": None},
+        {"exp": "tomorrow"},
+        {"nbf": time.time() + 3600},
+        {"sub": None},
+        {"sub": 7},
+        {"sub": "x" * 200},
+        {"scope": 7},
+        {"scope": ["operate", 7]},
+        {"store": 7},
+        {"store": [7]},
+        {"card": 7},
+    ],
+)
+def test_a_token_with_wrong_claims_is_refused(issuer: Issuer, verifier: TokenVerifier, claims: dict[str, Any]) -> None:
+    """Each claim is required and checked. A limit of an unknown form never counts as no limit."""
+    token = issuer.token(**claims)
+
+    with pytest.raises(Unauthenticated):
+        asyncio.run(verifier.verify(token))
+    assert verifier.known(token) is None
+
+
+def _changed(token: str) -> str:
+    head, claims, signature = token.split(".")
+    payload = json.loads(base64.urlsafe_b64decode(claims + "=="))
+    more = base64.urlsafe_b64encode(json.dumps({**payload, "scope": "operate"}).encode()).decode().rstrip("=")
+    return f"{head}.{more}.{signature}"
+
+
+def _unsigned(token: str) -> str:
+    head = base64.urlsafe_b64encode(b'{"alg":"none"}').decode().rstrip("=")
+    return f"{head}.{token.split('.')[1]}."
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        _changed,
+        _unsigned,
+        lambda token: token[:-4],
+        lambda token: token + "." + token,
+        lambda _: "",
+        lambda _: "a.b.c",
+        lambda _: "x" * 9000,
+        lambda _: "é.é.é",
+    ],
+    ids=["changed", "unsigned", "cut", "twice", "empty", "no token", "too long", "not ASCII"],
+)
+def test_a_forged_token_is_refused(issuer: Issuer, verifier: TokenVerifier, forge: Callable[[str], str]) -> None:
+    """A change, a missing signature and anything that is no token: always the same problem, and never another error."""
+    with pytest.raises(Unauthenticated):
+        asyncio.run(verifier.verify(forge(issuer.token())))
+
+
+def test_the_public_key_cannot_sign(issuer: Issuer, verifier: TokenVerifier) -> None:
+    """A token that is signed with the text of the public key as a shared secret is refused."""
+    secret = OctKey.import_key(issuer.file.read_bytes())
+    claims = {"iss": ISSUER, "aud": AUDIENCE, "exp": time.time() + 60, "sub": "eve", "scope": "operate"}
+    forged = jwt.encode({"alg": "HS256", "kid": "key-1"}, claims, secret)
+
+    with pytest.raises(Unauthenticated):
+        asyncio.run(verifier.verify(forged))
+
+
+def test_another_issuer_with_the_same_key_id_is_refused(tmp_path: Path, verifier: TokenVerifier) -> None:
+    """The id of a key proves nothing."""
+    with pytest.raises(Unauthenticated):
+        asyncio.run(verifier.verify(Issuer(tmp_path / "others.json").token()))
+
+
+def test_a_known_token_ends_with_its_time(issuer: Issuer, verifier: TokenVerifier) -> None:
+    """The memory of verified tokens does not extend them."""
+    token = issuer.token(exp=time.time() + 0.2)
+    asyncio.run(verifier.verify(token))
+    assert verifier.known(token)
+    time.sleep(0.25)
+
+    assert verifier.known(token) is None
+
+
+def test_new_keys_are_found_and_removed_keys_are_refused(
+    issuer: Issuer, verifier: TokenVerifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new key works without a restart while old tokens stay valid. Tokens of a removed key end at the next read."""
+    monkeypatch.setattr(issuer_keys, "RETRY_SECONDS", 0.0)
+
+    async def rotate() -> None:
+        old = issuer.token()
+        await verifier.verify(old)
+        issuer.rotate("RS256")
+        new = issuer.token(sub="berta")
+        assert "token:berta" == (await verifier.verify(new)).name
+        assert "token:anna" == (await verifier.verify(old)).name
+        issuer.keys.pop()
+        issuer.publish()
+        monkeypatch.setattr(issuer_keys, "REFRESH_SECONDS", 0.0)
+        await verifier.verify(new)  # it starts the refresh
+        while verifier.known(old):  # noqa: ASYNC110 - the deadline of the test ends it
+            await asyncio.sleep(0.01)
+        with pytest.raises(Unauthenticated):
+            await verifier.verify(old)
+
+    asyncio.run(rotate())
+
+
+class _Provider(BaseHTTPRequestHandler):
+    """Serves the JWK set, unless it is down."""
+
+    content = b""
+    is_down = False
+    asked = 0
+
+    def do_GET(self) -> None:
+        type(self).asked += 1
+        self.send_response(503 if self.is_down else 200)
+        self.end_headers()
+        self.wfile.write(b"" if self.is_down else self.content)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_an_outage_of_the_provider_is_survived(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last keys stay in use. Unknown keys do not make each request ask the provider. Without keys it is 503."""
+    with HTTPServer(("127.0.0.1", 0), _Provider) as provider:
+        Thread(target=provider.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{provider.server_port}/keys"
+        _Provider.content, _Provider.is_down, _Provider.asked = issuer.file.read_bytes(), True, 0
+
+        async def go() -> None:
+            verifier = TokenVerifier(ISSUER, AUDIENCE, IssuerKeys(url))
+            with pytest.raises(KeysUnavailable):
+                await verifier.verify(issuer.token())
+            verifier = TokenVerifier(ISSUER, AUDIENCE, IssuerKeys(url))
+            _Provider.is_down = False
+            await verifier.verify(issuer.token())
+            _Provider.is_down = True
+            monkeypatch.setattr(issuer_keys, "REFRESH_SECONDS", 0.0)
+            asked = _Provider.asked
+            for number in range(20):
+                assert await verifier.verify(issuer.token(sub=f"caller {number}"))
+            issuer.rotate()
+            for _ in range(20):
+                with pytest.raises(Unauthenticated):
+                    await verifier.verify(issuer.token())
+            assert _Provider.asked <= asked + 1
+
+        asyncio.run(go())
+        provider.shutdown()

@@ -1,0 +1,143 @@
+"""`loyalty status`: services.cli.status and services.status."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from services.cli import app
+from services.messaging.publishing import PublishError
+
+INSTANCE = {
+    "url": "http://127.0.0.1:8080",
+    "self": True,
+    "reachable": True,
+    "partitions": [
+        {"store": "customer-balances", "partition": 0, "role": "active", "lag": 3},
+        {"store": "customer-balances", "partition": 2, "role": "standby", "lag": 4},
+        {"store": "stores", "partition": 0, "role": "active", "lag": 0},
+    ],
+}
+METRICS = """
+loyalty_pipeline_ready 1.0
+loyalty_query_lag_records{partition="0",query="fan-out",topic="t-pos-invoices"} 5.0
+loyalty_query_lag_records{partition="1",query="fan-out",topic="t-pos-invoices"} 6.0
+loyalty_query_lag_records{partition="0",query="loyalty",topic="t-pos-invoices"} 0.0
+loyalty_ledger_lag_records{partition="0"} 7.0
+# TYPE loyalty_balance_freshness_seconds histogram
+loyalty_balance_freshness_seconds_bucket{le="0.5"} 10.0
+loyalty_balance_freshness_seconds_bucket{le="1.0"} 98.0
+loyalty_balance_freshness_seconds_bucket{le="2.5"} 100.0
+loyalty_balance_freshness_seconds_bucket{le="+Inf"} 100.0
+"""
+
+
+@pytest.fixture
+def answers() -> Iterator[dict[str, tuple[int, str]]]:
+    """A process that answers these paths. A test can change the answers."""
+    found = {
+        "/metrics": (200, METRICS),
+        "/readyz": (200, json.dumps({"ready": True, "kafkaError": None})),
+        "/v1/instances": (200, json.dumps({"instances": [INSTANCE]})),
+    }
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = found[self.path]
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_: object) -> None:
+            """A test prints no requests."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        found["url"] = (server.server_port, "")
+        yield found
+        server.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker whose topics have ten records in each of two partitions."""
+
+    class Consumer:
+        def list_topics(self, timeout: float) -> None:
+            """The broker answers."""
+
+        def close(self) -> None:
+            """The test ends."""
+
+    monkeypatch.setattr("services.messaging.clients.consumer", lambda *_, **__: Consumer())
+    monkeypatch.setattr("services.status.watermarks_of", lambda *_: {0: (5, 15), 1: (0, 10)})
+
+
+def status(answers: dict[str, tuple[int, str]], *options: str) -> Result:
+    url = f"http://127.0.0.1:{answers['url'][0]}"
+    urls = ["--api", url, "--pipeline", f"{url}/", "--ledger", url]
+    variables = {"LOYALTY_TOPIC_PREFIX": "t-", "LOYALTY_WEBHOOKS_FILE": "none"}
+    return CliRunner().invoke(app, ["status", *urls, *options], env=variables)
+
+
+def test_the_status_has_parts_topics_instances_dead_letters_and_freshness(answers: dict[str, tuple[int, str]]) -> None:
+    """The lag of a reader is the sum of its partitions. The figures come from the processes and from Kafka."""
+    result = status(answers, "--json")
+
+    assert 0 == result.exit_code
+    found = json.loads(result.stdout)
+    assert ["kafka", "api", "pipeline", "ledger"] == [part["name"] for part in found["parts"]]
+    assert {None} == {part["problem"] for part in found["parts"]}
+    topics = {topic["name"]: topic for topic in found["topics"]}
+    assert {"query fan-out": 33, "query loyalty": 0} == topics["pos-invoices"]["lag"]
+    assert {"ledger": 21} == topics["loyalty"]["lag"]
+    assert 20 == found["dead_letters"] == topics["dead-letters"]["records"]
+    assert [INSTANCE] == found["instances"]
+    assert {"0.5": 1.0, "0.99": 2.5} == found["freshness_seconds"]
+
+
+def test_the_table_is_for_people(answers: dict[str, tuple[int, str]]) -> None:
+    """Without --json the command prints tables, with the partitions of the balances of each instance."""
+    shown = status(answers).stdout
+
+    assert "query fan-out: 33, query loyalty: 0" in shown
+    assert all(text in shown for text in ("dead letters: 20", "50% of the balances within 1 s", "answers"))
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "part", "problem"),
+    [
+        ("/readyz", (503, '{"ready": false}'), "api", "restores its stores"),
+        ("/readyz", (200, '{"ready": true, "kafkaError": "Kafka: away"}'), "api", "Kafka: away"),
+        ("/readyz", (503, '{"ready": false, "trouble": "the database is away"}'), "ledger", "the database is away"),
+        ("/metrics", (200, "loyalty_pipeline_ready 0.0\n"), "pipeline", "starts or stops; see its log"),
+        ("/metrics", (500, "an error"), "pipeline", "no answer: HTTP Error 500: Internal Server Error"),
+    ],
+)
+def test_a_part_that_does_not_work_says_why_and_the_exit_status_is_1(
+    answers: dict[str, tuple[int, str]], path: str, answer: tuple[int, str], part: str, problem: str
+) -> None:
+    """Other parts are still shown."""
+    answers[path] = answer
+
+    result = status(answers, "--json")
+
+    assert 1 == result.exit_code
+    assert problem in {each["problem"] for each in json.loads(result.stdout)["parts"] if each["name"] == part}
+
+
+def test_without_kafka_the_rest_is_shown(answers: dict[str, tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing topic or an absent broker is a problem of Kafka. The number of dead letters is then not known."""
+
+    def fail(*_: object) -> None:
+        raise PublishError("topic t-pos-invoices: no such topic")
+
+    monkeypatch.setattr("services.status.watermarks_of", fail)
+    result = status(answers)
+
+    assert 1 == result.exit_code
+    assert "topic t-pos-invoices: no such topic" in result.stdout
+    assert "dead letters: not known" in result.stdout

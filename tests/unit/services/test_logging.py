@@ -1,0 +1,45 @@
+"""The log lines of processes: services.logging and services.messaging.clients."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from infra.local.ports import free_port
+
+_LONGEST_SECONDS = 60
+_QUIET_SECONDS = 3.0
+AWAY = "cannot read now, and tries again"
+
+
+@pytest.mark.parametrize("module", ["services.ledger", "api"])
+def test_while_kafka_is_away_a_process_logs_one_line_and_only_json(module: str, tmp_path: Path) -> None:
+    """Librdkafka tries to connect twenty times a second. Its lines are not JSON, and they would fill the log."""
+    port = str(free_port())
+    variables = {
+        "LOYALTY_LOG_FORMAT": "json",
+        "LOYALTY_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1",
+        "LOYALTY_LEDGER_URL": f"sqlite:///{tmp_path}/ledger.sqlite",
+        "LOYALTY_PSEUDONYM_KEY_FILE": str(tmp_path / "key"),
+        "LOYALTY_STATE_DIR": str(tmp_path / "state"),
+        "LOYALTY_API_PORT": port,
+        "LOYALTY_LEDGER_METRICS_PORT": port,
+    }
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        command = [sys.executable, "-m", module]
+        process = subprocess.Popen(command, env=os.environ | variables, stdout=output, stderr=subprocess.STDOUT)
+        deadline = time.monotonic() + _LONGEST_SECONDS
+        while AWAY not in log.read_text(encoding="utf-8") and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(_QUIET_SECONDS)
+        process.terminate()
+        process.wait(_LONGEST_SECONDS)
+
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    (away,) = [line for line in lines if line["level"] not in ("info", "debug")]
+    assert (AWAY, "127.0.0.1:1", "warning") == (away["event"], away["brokers"], away["level"])

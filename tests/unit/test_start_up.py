@@ -1,0 +1,112 @@
+"""Issue 15, number 14: a port or folder that cannot be used ends a process with one line, and leaves nothing behind."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.local.ports import HOST
+from infra.local.stack import environment_of, private_settings
+from services.settings import Settings
+from services.start_up import StartUpError, require_port, require_writable
+
+ROOT = Path(__file__).parents[2]
+METRICS_PORTS = {
+    "pipelines": "metrics_port",
+    "api": "api_port",
+    "services.ledger": "ledger_metrics_port",
+    "services.webhooks": "webhooks_metrics_port",
+}
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.create_server((HOST, 0)) as server:
+        yield server.getsockname()[1]
+
+
+def refusal(module: str, settings: Settings, *options: str) -> str:
+    """The line that a process prints when it refuses to start with status 2."""
+    command = [sys.executable, "-m", module, *options]
+    run = subprocess.run(
+        command, env=environment_of(settings), cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (2, "") == (run.returncode, run.stdout), run.stderr
+    (line,) = run.stderr.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("module", METRICS_PORTS)
+def test_a_taken_port_is_named(module: str, taken_port: int, tmp_path: Path) -> None:
+    """The line names the port and the variable. No folder and no file appears."""
+    setting = METRICS_PORTS[module]
+    settings = private_settings(tmp_path, **{setting: taken_port})
+    endpoint = "{name: shop, url: 'https://shop.example/hook', secret-file: secret}"
+    settings.webhooks_file.write_text(f"endpoints: [{endpoint}]\n")
+    (tmp_path / "secret").write_text("whsec_" + "A" * 44)
+    before = sorted(tmp_path.iterdir())
+
+    line = refusal(module, settings)
+
+    assert f"cannot listen on {HOST}:{taken_port}" in line
+    assert f"set LOYALTY_{setting.upper()} to another port" in line
+    assert before == sorted(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("module", "setting", "options"),
+    [
+        ("pipelines", "checkpoint_dir", ()),
+        ("pipelines", "export_dir", ()),
+        ("pipelines", "archive_dir", ("--query", "archive")),
+        ("api", "state_dir", ()),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_named(
+    module: str, setting: str, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The line names the folder and the variable. No folder and no file appears, also in the other folders."""
+    (tmp_path / "file").touch()
+    settings = private_settings(tmp_path, **{setting: str(tmp_path / "file" / "below")})
+
+    line = refusal(module, settings, *options)
+
+    assert f"cannot write to {tmp_path / 'file' / 'below'}" in line
+    assert f"set LOYALTY_{setting.upper()} to another folder" in line
+    assert [tmp_path / "file"] == list(tmp_path.iterdir())
+
+
+def test_a_read_only_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nearest folder that exists decides. An administrator may write everywhere, so the test asks for another."""
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    (tmp_path / "writable").mkdir()
+
+    require_writable(tmp_path / "writable" / "new" / "folder", "LOYALTY_STATE_DIR")
+    with pytest.raises(StartUpError, match=rf"cannot write to .*/new \({tmp_path} is read-only\): .*LOYALTY_STATE_DIR"):
+        require_writable(tmp_path / "new", "LOYALTY_STATE_DIR")
+
+
+def test_a_free_port_stays_free(tmp_path: Path) -> None:
+    """The check does not keep the port. An address of another machine is refused too."""
+    settings = private_settings(tmp_path)
+    require_port(HOST, settings.api_port, "LOYALTY_API_PORT")
+    socket.create_server((HOST, settings.api_port)).close()
+    with pytest.raises(StartUpError, match=r"192\.0\.2\.1:9 .*LOYALTY_API_PORT"):
+        require_port("192.0.2.1", 9, "LOYALTY_API_PORT")
+
+
+def test_an_address_of_ip_version_6_is_checked_too() -> None:
+    """A process may listen on ::1. Where the machine has no such address, the process could not listen either."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
+            port = server.getsockname()[1]
+            with pytest.raises(StartUpError, match=f"::1:{port} .*in use"):
+                require_port("::1", port, "LOYALTY_API_PORT")
+        require_port("::1", port, "LOYALTY_API_PORT")
+    except OSError:
+        with pytest.raises(StartUpError, match="::1:9 "):
+            require_port("::1", 9, "LOYALTY_API_PORT")
