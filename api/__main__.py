@@ -16,6 +16,7 @@ from api.app import create_app
 from api.dependencies import Dependencies
 from api.http.metrics import Metrics
 from api.http.problems import UnreadableRequest
+from api.security.audit import AuditLog
 from api.security.gate import Security
 from api.security.hops import Hops, InstanceSecretError, InstanceSecrets
 from api.security.issuer_keys import IssuerKeys
@@ -32,6 +33,7 @@ from services.ledger.queries import LedgerQueries
 from services.logging import configure_logging
 from services.messaging.schema_ids import schema_ids
 from services.programmes.topic import default_programme
+from services.pseudonyms import PseudonymKeyError, pseudonyms
 from services.settings import Settings, SettingsError, read_settings
 from services.start_up import StartUpError, require_port, require_writable
 from services.state_stores import catalogue
@@ -90,7 +92,9 @@ def _security(settings: Settings, keys: StateStore, url: str) -> Security:
         tokens,
         Hops(url, InstanceSecrets(settings.instance_secret_file)),
         CallerLimits(settings.rate_limit, settings.most_requests_at_once),
+        AuditLog(pseudonyms(settings.pseudonym_key_file)),
         settings.accept_unsigned_forwards,
+        tuple(filter(None, settings.cors_origins.split(","))),
     )
 
 
@@ -161,9 +165,16 @@ def main(
         settings.require_safe_api()
         configure_logging(settings)
         serve(settings)
-    except (SettingsError, StartUpError, StateDirectoryInUseError, LedgerError, InstanceSecretError) as error:
+    except (
+        SettingsError,
+        StartUpError,
+        StateDirectoryInUseError,
+        LedgerError,
+        InstanceSecretError,
+        PseudonymKeyError,
+    ) as error:
         typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
+        raise typer.Exit(1 if isinstance(error, StateDirectoryInUseError | LedgerError) else 2) from error
 
 
 if __name__ == "__main__":

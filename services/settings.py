@@ -18,6 +18,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from schemas.topics import Topic
@@ -117,7 +118,9 @@ class Settings(BaseSettings):
         description="Whether a query starts although retention has deleted records that it has not read.",
     )
     trigger_interval: timedelta = Field(
-        timedelta(milliseconds=100), description="Shortest time between the starts of two micro-batches (ISO 8601)."
+        timedelta(milliseconds=100),
+        ge=timedelta(0),
+        description="Shortest time between the starts of two micro-batches (ISO 8601).",
     )
     timer_interval: timedelta = Field(
         timedelta(seconds=10),
@@ -138,6 +141,7 @@ class Settings(BaseSettings):
     )
     stop_timeout: timedelta = Field(
         timedelta(seconds=60),
+        ge=timedelta(0),
         description="Longest time that the pipeline waits after SIGTERM for running micro-batches (ISO 8601).",
     )
     metrics_host: str = Field("127.0.0.1", description="Host on which the pipeline serves its Prometheus metrics.")
@@ -151,6 +155,11 @@ class Settings(BaseSettings):
         description="Who may send requests to the API. loopback: everybody on this machine, and the API listens on "
         "loopback addresses only. authenticated: callers with an API key or a token. anyone: everybody who reaches the "
         "port, for a network that something else protects.",
+    )
+    api_key_file: Path | None = Field(
+        None,
+        description="File with the API key that `loyalty audit` sends to the API. It needs the scope balance:read and "
+        "no limits.",
     )
     token_issuer: str | None = Field(
         None, description="Issuer (claim iss) whose bearer tokens the API accepts. Unset: it accepts API keys only."
@@ -186,7 +195,8 @@ class Settings(BaseSettings):
     cors_origins: str = Field(
         "",
         pattern=r"^(https?://[^,\s/]+(,https?://[^,\s/]+)*)?$",
-        description="Origins of web pages that may call the API, separated by commas. Unset: none.",
+        description="Origins of web pages that may call the API, separated by commas, if api_access is authenticated. "
+        "Unset: none.",
     )
     state_dir: Path = Field(
         Path("var/state"), description="Folder of the local state stores of the API. Each process needs its own folder."
@@ -201,6 +211,7 @@ class Settings(BaseSettings):
     session_timeout: timedelta = Field(
         timedelta(seconds=8),
         ge=timedelta(seconds=1),
+        le=timedelta(hours=1),  # the limit of librdkafka
         description="Time without a heartbeat after which the partitions of an instance move to others "
         "(ISO 8601). It must "
         "not be below group.min.session.timeout.ms of the broker.",
@@ -256,7 +267,7 @@ class Settings(BaseSettings):
             raise ValueError("LOYALTY_TOKEN_ISSUER, LOYALTY_TOKEN_AUDIENCE and LOYALTY_TOKEN_KEYS need each other")
         return keys
 
-    @field_validator("kafka_sasl_password_file", "kafka_ssl_ca_location")
+    @field_validator("kafka_sasl_password_file", "kafka_ssl_ca_location", "api_key_file")
     @classmethod
     def _require_readable(cls, file: Path | None) -> Path | None:
         if file is not None:
@@ -311,8 +322,14 @@ def password_in(file: Path) -> str:
 
 
 def _hint(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name.upper(), known, n=1)
-    return f" Did you mean {near[0]}?" if near else " `loyalty settings` lists all settings."
+    # All names have the prefix in common, so each two of them are a little alike.
+    near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.75)
+    return f" Did you mean {near[0]}?" if near else " docs/reference/settings.md lists all settings."
+
+
+def _reason(error: ErrorDetails) -> str:
+    """The message of an error. Pydantic does not say how a duration is written."""
+    return error["msg"] + (". Write it as PT5S or P1DT12H" if error["type"] == "time_delta_parsing" else "")
 
 
 class SettingsError(ValueError):
@@ -334,6 +351,6 @@ def read_settings(**overrides: object) -> Settings:
         return Settings(**{name: value for name, value in overrides.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
         wrong = (
-            f"{prefix}{str(next(iter(item['loc']), 'API_HOST')).upper()}: {item['msg']}" for item in error.errors()
+            f"{prefix}{str(next(iter(item['loc']), 'API_HOST')).upper()}: {_reason(item)}" for item in error.errors()
         )
         raise SettingsError("; ".join(wrong)) from error

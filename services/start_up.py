@@ -3,6 +3,7 @@
 import os
 import socket
 from pathlib import Path
+from tempfile import TemporaryFile
 
 
 class StartUpError(RuntimeError):
@@ -22,14 +23,23 @@ def require_port(host: str, port: int, variable: str) -> None:
 
 
 def require_writable(folder: Path, variable: str) -> None:
-    """Raise StartUpError if this process cannot create or change the folder. It creates nothing.
+    """Raise StartUpError if this process cannot create or change the folder. It leaves nothing behind.
 
     ``variable`` sets the folder.
     """
     present = next(each for each in (folder, *folder.parents) if each.exists())
-    if present.is_dir() and os.access(present, os.W_OK | os.X_OK):
-        return
-    reason = "is read-only" if present.is_dir() else "is not a folder"
+    if not present.is_dir():
+        reason = "is not a folder"
+    elif not os.access(present, os.W_OK | os.X_OK):
+        reason = "is read-only"
+    else:
+        try:
+            # The rights alone do not tell: an administrator has them in /proc too, and a disk may be full.
+            TemporaryFile(dir=present).close()
+        except OSError as error:
+            reason = f"takes no new files: {error.strerror}"
+        else:
+            return
     raise StartUpError(
         f"cannot write to {folder} ({present} {reason}): give this process the right to write, or set {variable} to "
         "another folder"

@@ -2,17 +2,18 @@
 
 import json
 import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from urllib.request import OpenerDirector
 
 from confluent_kafka import KafkaException
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from schemas import topics
+from services.api_keys.client import opener
 from services.messaging import clients
 from services.messaging.publishing import PublishError
 from services.messaging.topic_reader import watermarks_of
@@ -26,6 +27,10 @@ _LAGS = {
     "loyalty_webhook_lag": "webhook {endpoint}",
 }
 """The metrics with the lag of readers, and the names of the readers."""
+_REFUSALS = {
+    401: "refuses the request: set LOYALTY_API_KEY_FILE to the file of a valid API key with the scope operate",
+    403: "refuses the request: the API key in LOYALTY_API_KEY_FILE needs the scope operate",
+}
 _FRESHNESS = "loyalty_balance_freshness_seconds_bucket"
 _SHARES = (0.5, 0.99)
 
@@ -76,16 +81,21 @@ def status_of(settings: Settings, urls: Mapping[str, str]) -> Status:
     records, kafka_problem = _records(settings)
     parts = [Part("kafka", settings.kafka_bootstrap_servers, kafka_problem)]
     samples: list[Sample] = []
+    # Only the API receives the key.
+    openers = dict.fromkeys(urls, opener(None)) | {"api": opener(settings.api_key_file)}
     for name, url in urls.items():
         try:
-            found = list(_samples(url))
+            found = list(_samples(openers[name], url))
             samples += found
-            problem = _problem(name, url, found)
+            problem = _problem(openers[name], name, url, found)
+        except urllib.error.HTTPError as error:
+            problem = _REFUSALS.get(error.code, f"answers with status {error.code}")
+            error.close()
         except (OSError, ValueError, KeyError) as error:
             problem = f"no answer: {error}"
         parts.append(Part(name, url, problem))
     try:
-        instances = _get(f"{urls['api']}/v1/instances")["instances"]
+        instances = _get(openers["api"], f"{urls['api']}/v1/instances")["instances"]
     except (OSError, ValueError, KeyError):
         instances = []
     return Status(parts, records, _lags(samples, settings.topic_prefix), instances, _freshness(samples))
@@ -117,28 +127,26 @@ def _records(settings: Settings) -> tuple[dict[str, int], str | None]:
     return {name: sum(high - low for low, high in span.values()) for name, span in spans.items()}, None
 
 
-def _get(url: str) -> Any:
-    return json.loads(_read(url))
+def _get(part: OpenerDirector, url: str) -> Any:
+    return json.loads(_read(part, url))
 
 
-def _read(url: str) -> str:
-    # The parts are in the same network, so the proxy of the environment is not used.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=_SECONDS) as response:
+def _read(part: OpenerDirector, url: str) -> str:
+    with part.open(url, timeout=_SECONDS) as response:
         content: bytes = response.read()
     return content.decode()
 
 
-def _samples(url: str) -> Iterator[Sample]:
-    for family in text_string_to_metric_families(_read(f"{url}/metrics")):
+def _samples(part: OpenerDirector, url: str) -> Iterator[Sample]:
+    for family in text_string_to_metric_families(_read(part, f"{url}/metrics")):
         yield from family.samples
 
 
-def _problem(name: str, url: str, samples: Iterable[Sample]) -> str | None:
+def _problem(part: OpenerDirector, name: str, url: str, samples: Iterable[Sample]) -> str | None:
     """Why a part that answers does not work."""
     if name in ("api", "ledger"):
         try:
-            report = _get(f"{url}/readyz")
+            report = _get(part, f"{url}/readyz")
         except urllib.error.HTTPError as error:
             report = json.load(error)
         return report.get("kafkaError") or report.get("trouble") or (None if report["ready"] else "restores its stores")

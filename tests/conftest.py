@@ -214,6 +214,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     from infra.local import jars
     from infra.local.java import find_java_home
     from pipelines.runtime.session import spark_session
+    from tests.support.processes import SMALL_JVM
 
     os.environ["JAVA_HOME"] = str(find_java_home())
     warehouse = tmp_path_factory.mktemp("spark")
@@ -222,7 +223,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
             spark_master="local[2]",
             shuffle_partitions=SHUFFLE_PARTITIONS,
             spark_jars_dir=jars.folder("spark"),
-            spark_java_options=f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dderby.system.home={warehouse}",
+            spark_java_options=f"{SMALL_JVM} -Dderby.system.home={warehouse}",
             checkpoint_dir=str(warehouse / "checkpoints"),
         ),
         "tests",

@@ -27,7 +27,7 @@ from api.routing.peer_client import PeerResponse
 from api.security.permissions import caller_of
 from services.codecs.events import command_record
 from services.commands.log import DECISION_SEQUENCE, DONE, ERASE, ERASED, MARK_SEQUENCE, PENDING, CommandLog, mark_of
-from services.domain.events import Capture, Command, Void
+from services.domain.events import Capture, Command, Reserve, Transfer, Void
 from services.domain.formats import to_milliseconds
 from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
@@ -110,7 +110,9 @@ class CommandService:
         claim = self._in_flight[command.command_id]
         try:
             card = card or await self._card_of_redemption(request, command, seconds)
-            # The partition may have moved while this instance waited for the redemption.
+            if decision is None and isinstance(command, Reserve | Transfer):
+                await self._require_customer(card, deadline)
+            # The partition may have moved while this instance waited for another one.
             self._owner_only.require_ownership(self._decisions, self._decisions.partition_of(key))
             mark = mark_of(command.command_id, command.kind, command.request_hash)
             record = command_record(card, command, time.time_ns() // 1_000_000)
@@ -195,6 +197,19 @@ class CommandService:
             raise problems.TooManyCommands
         self._in_flight[command_id] = _Claim(command.request_hash, is_marked=known is not None)
         return known
+
+    async def _require_customer(self, card: str, deadline: float) -> None:
+        """Raise UnknownCustomer if nobody has the card, before the loyalty query opens an account for it.
+
+        Without an answer about the balance the command is sent: the loyalty query refuses what the customer cannot pay.
+        """
+        try:
+            async with asyncio.timeout(deadline + _GRACE_SECONDS - time.monotonic()):
+                balance = await self._lookup.value_of(catalogue.BALANCES, card)
+        except (problems.Problem, TimeoutError):
+            return
+        if balance is None:
+            raise problems.UnknownCustomer
 
     async def _card_of_redemption(self, request: Request, command: Command, seconds: float) -> str:
         # A client may end a redemption that is still pending.

@@ -18,9 +18,9 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.dependencies import Dependencies
+from api.dependencies import Dependencies, Part
 from api.http.problems import InternalError, Problem
-from api.security.gate import Gate
+from api.security.gate import guarded
 
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -37,7 +37,7 @@ class LookupApp(FastAPI):
         self._lookups = [_LookupRoute(route, dependencies) for route in routes if isinstance(route, APIRoute)]
         self._requests = dependencies.metrics.requests
         security = dependencies.security
-        self._entry: ASGIApp = Gate(self._serve, security, dependencies.metrics) if security else self._serve
+        self._entry: ASGIApp = guarded(self._serve, security, dependencies.metrics) if security else self._serve
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self
@@ -108,13 +108,19 @@ class _Parameter(NamedTuple):
     name: str
     parse: Callable[[str], Any]
 
+    @classmethod
+    def of(cls, name: str, annotation: Any) -> "_Parameter":
+        return cls(name, TypeAdapter(annotation).validator.validate_python)
+
 
 class _LookupRoute:
     """An endpoint whose parameters are the request, parts of the app, and texts of its path, query and headers."""
 
     def __init__(self, route: APIRoute, dependencies: Dependencies) -> None:
         self.path = route.path
-        self.permissions = [each.dependency for each in route.dependencies if each.dependency]
+        # Without credentials every caller has every permission, and the check would only take time.
+        required = route.dependencies if dependencies.security else ()
+        self.permissions = [each.dependency for each in required if each.dependency]
         self._route = route
         self._match = route.path_regex.match
         self.endpoint: Callable[..., Awaitable[Response]] = route.endpoint
@@ -122,23 +128,18 @@ class _LookupRoute:
         self._path_parameters: dict[str, _Parameter] = {}
         self._query_parameters: dict[str, _Parameter] = {}
         self._headers: dict[bytes, _Parameter] = {}
-        for name, parameter in inspect.signature(route.endpoint).parameters.items():
-            if parameter.annotation is not Request:
-                self._add(name, parameter.annotation, dependencies)
-
-    def _add(self, name: str, annotation: Any, dependencies: Dependencies) -> None:
-        source = next(each for each in get_args(annotation) if isinstance(each, Param | Depends))
-        if isinstance(source, Depends):
-            self._parts[name] = getattr(dependencies, source.dependency.name)  # type: ignore[union-attr]
-            return
-        parameter = _Parameter(name, TypeAdapter(annotation).validator.validate_python)
-        match source:
-            case Path():
-                self._path_parameters[source.alias or name] = parameter
-            case Query():
-                self._query_parameters[source.alias or name] = parameter
-            case Header():
-                self._headers[(source.alias or name.replace("_", "-")).encode()] = parameter
+        for name, each in inspect.signature(route.endpoint).parameters.items():
+            annotation = each.annotation
+            match next((each for each in get_args(annotation) if isinstance(each, Param | Depends)), None):
+                case Depends(dependency=Part() as part):
+                    self._parts[name] = getattr(dependencies, part.name)
+                case Path() as source:
+                    self._path_parameters[source.alias or name] = _Parameter.of(name, annotation)
+                case Query() as source:
+                    self._query_parameters[source.alias or name] = _Parameter.of(name, annotation)
+                case Header() as source:
+                    header = source.alias or name.replace("_", "-")
+                    self._headers[header.encode()] = _Parameter.of(name, annotation)
 
     def arguments(self, scope: Scope) -> dict[str, Any] | None:
         """The arguments of the endpoint, without its defaults; None if the path belongs to another route.

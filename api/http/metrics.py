@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import accumulate
 
@@ -19,6 +19,9 @@ from services.state_stores.task import StoreTask
 REQUEST_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 # A micro-batch takes from tenths of a second to minutes.
 _FRESHNESS_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 30, 60, 300, 3600)
+
+
+_Family = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
 
 class Metrics:
@@ -100,6 +103,50 @@ class RequestMetrics(Collector):
         yield durations
 
 
+_STORE_METRICS: tuple[tuple[_Family, str, str, Callable[[StoreTask], float]], ...] = (
+    (GaugeMetricFamily, "loyalty_store_restored", "1 after the restore.", lambda task: task.serving),
+    (
+        GaugeMetricFamily,
+        "loyalty_store_damaged",
+        "1 after a read has found damage, until the rebuild.",
+        lambda task: task.store.damage is not None,
+    ),
+    (
+        GaugeMetricFamily,
+        "loyalty_store_restored_ratio",
+        "Completed share of the restore.",
+        lambda task: task.progress.restored_share,
+    ),
+    (
+        GaugeMetricFamily,
+        "loyalty_store_lag_records",
+        "Changelog records that are not applied yet.",
+        lambda task: task.progress.lag,
+    ),
+    (
+        GaugeMetricFamily,
+        "loyalty_store_position_offset",
+        "The next offset to apply.",
+        lambda task: task.progress.position,
+    ),
+    (GaugeMetricFamily, "loyalty_store_entries", "Keys in the store.", lambda task: task.store.count()),
+    (CounterMetricFamily, "loyalty_store_applied_records", "Records applied.", lambda task: task.progress.applied),
+    (
+        CounterMetricFamily,
+        "loyalty_store_undecodable_records",
+        "Records that cannot be read.",
+        lambda task: task.progress.undecodable,
+    ),
+    (
+        CounterMetricFamily,
+        "loyalty_store_ignored_records",
+        "Records with an old sequence.",
+        lambda task: task.progress.ignored,
+    ),
+)
+"""The type, name, help and value of the metrics of a store partition."""
+
+
 class _StoresCollector(Collector):
     """Reads the progress of the stores at each scrape."""
 
@@ -108,58 +155,22 @@ class _StoresCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         labels = ["store", "partition"]
-        gauges = {
-            "restored": GaugeMetricFamily("loyalty_store_restored", "1 after the restore.", labels=labels),
-            "damaged": GaugeMetricFamily(
-                "loyalty_store_damaged", "1 after a read has found damage, until the rebuild.", labels=labels
-            ),
-            "share": GaugeMetricFamily(
-                "loyalty_store_restored_ratio", "Completed share of the restore.", labels=labels
-            ),
-            "lag": GaugeMetricFamily(
-                "loyalty_store_lag_records", "Changelog records that are not applied yet.", labels=labels
-            ),
-            "position": GaugeMetricFamily("loyalty_store_position_offset", "The next offset to apply.", labels=labels),
-            "entries": GaugeMetricFamily("loyalty_store_entries", "Keys in the store.", labels=labels),
-        }
-        counters = {
-            "applied": CounterMetricFamily("loyalty_store_applied_records", "Records applied.", labels=labels),
-            "undecodable": CounterMetricFamily(
-                "loyalty_store_undecodable_records", "Records that cannot be read.", labels=labels
-            ),
-            "ignored": CounterMetricFamily(
-                "loyalty_store_ignored_records", "Records with an old sequence.", labels=labels
-            ),
-        }
-        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {**gauges, **counters}
+        for family_of, name, text, value_of in _STORE_METRICS:
+            family = family_of(name, text, labels=labels)
+            for store_name, store in self._stores.by_name.items():
+                for partition, task in store.tasks.items():
+                    with suppress(StoreError):  # The number of entries is then unknown.
+                        family.add_metric([store_name, str(partition)], float(value_of(task)))
+            yield family
         rebuilds = CounterMetricFamily(
             "loyalty_store_rebuilds", "Local copies that were deleted and read again.", labels=labels
         )
-        for name, store in self._stores.by_name.items():
+        for store_name, store in self._stores.by_name.items():
             for partition, number in store.rebuilds.items():
-                rebuilds.add_metric([name, str(partition)], number)
-            for partition, task in store.tasks.items():
-                for key, value in _sample(task).items():
-                    families[key].add_metric([name, str(partition)], value)
-        yield from families.values()
+                rebuilds.add_metric([store_name, str(partition)], number)
         yield rebuilds
-        alive = GaugeMetricFamily("loyalty_materialiser_alive", "1 while the materialiser thread works.")
-        alive.add_metric([], float(self._stores.materialiser.alive))
-        yield alive
-
-
-def _sample(task: StoreTask) -> dict[str, float]:
-    progress = task.progress
-    sample = {
-        "restored": float(task.serving),
-        "damaged": float(task.store.damage is not None),
-        "share": progress.restored_share,
-        "lag": progress.lag,
-        "position": progress.position,
-        "applied": progress.applied,
-        "undecodable": progress.undecodable,
-        "ignored": progress.ignored,
-    }
-    with suppress(StoreError):  # The number of entries is then unknown.
-        sample["entries"] = task.store.count()
-    return sample
+        yield GaugeMetricFamily(
+            "loyalty_materialiser_alive",
+            "1 while the materialiser thread works.",
+            float(self._stores.materialiser.alive),
+        )

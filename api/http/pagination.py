@@ -51,7 +51,7 @@ def resume(cursor: str | None, store: str, keys: KeyRange) -> KeyRange:
     except ValueError as error:
         raise problems.InvalidParameters.in_query("cursor", "is not a cursor: use next of a response") from error
     if token[:_SCOPE_BYTES] != _scope(store, keys):
-        reason = "belongs to another query: store, from, to and prefix must stay as they were"
+        reason = "is not from a response to this query: store, from, to and prefix must stay as they were"
         raise problems.InvalidParameters.in_query("cursor", reason)
     return keys.after(token[_SCOPE_BYTES:])
 

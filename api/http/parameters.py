@@ -53,13 +53,22 @@ async def refuse_unknown_parameters(request: Request) -> None:
         raise InvalidParameters(errors=[{"in": ["query", name], "reason": reason} for name in unknown])
 
 
+async def refuse_body(request: Request) -> None:
+    """Raise InvalidParameters for a body. Without this check its members would be ignored.
+
+    Some clients send ``{}`` with every POST, so it counts as no body.
+    """
+    if b"".join((await request.body()).split()) not in (b"", b"{}"):
+        raise InvalidParameters(errors=[{"in": ["body"], "reason": "must be empty, because this path takes no body"}])
+
+
 MinSequence = Annotated[
     int,
     Query(
         alias="minSequence",
         ge=0,
         le=LARGEST_SEQUENCE,
-        description="Respond only with this sequence or a later one. A client can so read its own writes.",
+        description="Respond only with this sequence or a later one. So a client can read its own writes.",
     ),
     IsInteger,
 ]

@@ -198,7 +198,7 @@ class BodyTooLarge(
 class NotJson(
     Problem, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE, code="not-json", title="The body is not declared as JSON"
 ):
-    """A body needs the header Content-Type. Send the body as JSON, with Content-Type: application/json."""
+    """The body is not declared as JSON. Send the body as JSON, with the header Content-Type: application/json."""
 
 
 BODY_PROBLEMS = (UnreadableBody, NotJson, BodyTooLarge)
@@ -328,9 +328,9 @@ class Stopping(Unavailable, code="stopping", title="The store is closed"):
     """This instance stops, or the partition has moved to another one. Repeat the request."""
 
 
-class Rebalancing(Unavailable, code="rebalancing", title="The partition moves", example={"partition": 2}):
-    """The group assigns partition {partition} to an instance, and no instance has a copy of it yet. Repeat the request
-    later.
+class Rebalancing(Unavailable, code="rebalancing", title="The partition has no owner now", example={"partition": 2}):
+    """No instance can confirm now that it owns partition {partition}: the partition moves to another instance, or Kafka
+    does not respond. Repeat the request later.
     """
 
 
@@ -413,11 +413,11 @@ class OwnerUnreachable(
     retry_after=1,
     example={"partition": 2, "tried": ["http://10.0.0.7:8080"]},
 ):
-    """{tried} hold partition {partition}. The connection failed. Repeat the request later."""
+    """No instance with partition {partition} accepted the request: {tried}. Repeat the request later."""
 
 
 class OwnerTimeout(OwnerUnreachable, status=HTTPStatus.GATEWAY_TIMEOUT, code="owner-timeout"):
-    """{tried} hold partition {partition}. There was no response in time. Repeat the request later."""
+    """The instances with partition {partition} did not respond in time: {tried}. Repeat the request later."""
 
 
 class InternalError(

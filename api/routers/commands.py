@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Header, Path, Request, Response
 from api.commands.service import CommandService, Decision, location_of
 from api.dependencies import CommandsDep
 from api.http import problems
-from api.http.parameters import Card, timeout_query
+from api.http.parameters import Card, refuse_body, timeout_query
 from api.http.problems import Problem
 from api.http.responses import SEQUENCE, json_response, text_headers
 from api.routing.peer_client import PeerResponse
@@ -151,13 +151,19 @@ _Decorator = Callable[[_Endpoint], _Endpoint]
 
 
 def _route(
-    method: str, path: str, scope: Scope, summary: str, done: HTTPStatus, *refusals: type[Problem]
+    method: str,
+    path: str,
+    scope: Scope,
+    summary: str,
+    done: HTTPStatus,
+    *refusals: type[Problem],
+    takes_body: bool = True,
 ) -> _Decorator:
     """Declare a route that executes a command and responds with the status ``done``."""
     return router.api_route(
         path,
         methods=[method],
-        dependencies=[needs(scope)],
+        dependencies=[needs(scope), *([] if takes_body else [Depends(refuse_body)])],
         summary=summary,
         response_model=Command,
         status_code=done,
@@ -175,41 +181,39 @@ def _route(
     Scope.POINTS_REDEEM,
     "Set points aside",
     HTTPStatus.CREATED,
+    problems.UnknownCustomer,
     problems.InsufficientPoints,
 )
 async def reserve(card: NamedCard, body: Redemption, command: CommandOfRequest) -> Response:
     """Begin a redemption: reserve points until it is captured or void, or until it lapses at ExpiresTime.
 
-    Capture and void take the RedemptionID of the response.
+    Capture and void take the RedemptionID of the response. A card without a balance is unknown, and gets no account.
     """
     fields = body.normalized()
     return await command.response(events.Reserve, card, fields, points=fields["points"])
 
 
-_END_PROBLEMS = (problems.UnknownRedemption, problems.RedemptionPending, problems.RedemptionNotOpen)
+def _ends_redemption(name: str, summary: str) -> _Decorator:
+    return _route(
+        "POST",
+        f"/redemptions/{{redemption}}/{name}",
+        Scope.POINTS_REDEEM,
+        summary,
+        HTTPStatus.OK,
+        problems.UnknownRedemption,
+        problems.RedemptionPending,
+        problems.RedemptionNotOpen,
+        takes_body=False,
+    )
 
 
-@_route(
-    "POST",
-    "/redemptions/{redemption}/capture",
-    Scope.POINTS_REDEEM,
-    "Spend what was set aside",
-    HTTPStatus.OK,
-    *_END_PROBLEMS,
-)
+@_ends_redemption("capture", "Spend what was set aside")
 async def capture(redemption: CommandId, command: CommandOfRequest) -> Response:
     """End a redemption and take its points. A redemption that was captured, made void or has lapsed is not open."""
     return await command.response(events.Capture, None, redemption_id=redemption)
 
 
-@_route(
-    "POST",
-    "/redemptions/{redemption}/void",
-    Scope.POINTS_REDEEM,
-    "Give back what was set aside",
-    HTTPStatus.OK,
-    *_END_PROBLEMS,
-)
+@_ends_redemption("void", "Give back what was set aside")
 async def void(redemption: CommandId, command: CommandOfRequest) -> Response:
     """End a redemption and free its points. Points that have expired meanwhile expire now."""
     return await command.response(events.Void, None, redemption_id=redemption)
@@ -237,20 +241,22 @@ async def adjust(card: NamedCard, body: Adjustment, command: CommandOfRequest) -
     Scope.POINTS_REDEEM,
     "Give points to another customer",
     HTTPStatus.CREATED,
+    problems.UnknownCustomer,
     problems.InsufficientPoints,
     problems.SameCustomer,
 )
 async def transfer(body: Transfer, command: CommandOfRequest) -> Response:
     """Move available points from one card to another. They keep the time at which they expire.
 
-    When the transfer is done, the points have left the sender. The receiver gets them a moment later, for certain.
+    When the transfer is done, the points have left the sender. The receiver gets them a moment later, for certain. A
+    sender without a balance is unknown, and gets no account.
     """
     fields = body.normalized()
     own = {"points": fields["points"], "counterparty": body.to_card}
     return await command.response(events.Transfer, body.from_card, fields, **own)
 
 
-@_route("DELETE", "/customers/{card}", Scope.CUSTOMER_ERASE, "Erase a customer", HTTPStatus.OK)
+@_route("DELETE", "/customers/{card}", Scope.CUSTOMER_ERASE, "Erase a customer", HTTPStatus.OK, takes_body=False)
 async def erase(card: NamedCard, command: CommandOfRequest) -> Response:
     """Forget a customer: points, reservations, decisions. The erasure of an unknown card succeeds as well.
 

@@ -84,7 +84,10 @@ async def key_metadata(
         str, Path(max_length=LONGEST_KEY, description="The key does not have to exist.", examples=["9265846829"])
     ],
 ) -> Response:
-    """The owner of the key's partition, and the standbys for reads without it. The smallest lag comes first."""
+    """The owner of the key's partition, and the standbys for reads without it.
+
+    The standby with the highest position comes first.
+    """
     found = locator.of_key(store, key.encode())
     return json_response(
         {"store": found.store, "partition": found.partition, "active": found.active, "standbys": list(found.standbys)},

@@ -1,7 +1,7 @@
 """Queries on every store: each from all instances and, under /local, from this instance alone."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import orjson
 from fastapi import APIRouter, Body, Depends, Query, Request, Response
@@ -226,36 +226,16 @@ def _merged(parts: Sequence[Members]) -> list[Members]:
     return sorted((entry for part in parts for entry in part["entries"]), key=lambda entry: entry["key"].encode())
 
 
-class Operation(NamedTuple):
-    """A query over several keys, and the shape of its result."""
-
-    method: str
-    path: str
-    summary: str
-    query: Callable[..., Awaitable[StoreQuery]]
-    model: type[BaseModel]
-    problems: tuple[type[Problem], ...] = ()
-
-
-OPERATIONS = (
-    Operation(
-        "POST",
-        "/keys",
-        "Several keys",
-        several_keys,
-        FoundKeys,
-        problems.BODY_PROBLEMS,
-    ),
-    Operation("GET", "/range", "Keys from … to, or with a prefix", key_range, EntryPage),
-    Operation("GET", "/all", "Every entry", everything, EntryPage),
-    Operation("GET", "/count", "How many keys", count_keys, Count),
-    Operation("GET", "/windows/{key:path}", "The windows of a key", windows, Entries, (problems.NotWindowed,)),
-)
-
-
-def _add_routes(operation: Operation) -> None:
+def _add_routes(
+    method: str,
+    path: str,
+    summary: str,
+    query: Callable[..., Awaitable[StoreQuery]],
+    model: type[BaseModel],
+    *own_problems: type[Problem],
+) -> None:
     """Add the route that reads all instances and the route that reads this instance."""
-    QueryOfRequest = Annotated[StoreQuery, Depends(operation.query)]  # noqa: N806 - a type
+    QueryOfRequest = Annotated[StoreQuery, Depends(query)]  # noqa: N806 - a type
 
     async def everywhere(
         request: Request, scatter_gather: ScatterGatherDep, query: QueryOfRequest, max_lag: MaxLag = None
@@ -268,23 +248,26 @@ def _add_routes(operation: Operation) -> None:
         numbers = pagination.checked_partitions(partition, query.store)
         return json_response(await scatter_gather.read_local(query, numbers, max_lag))
 
-    name, text = operation.query.__name__, operation.query.__doc__ or ""
+    text = query.__doc__ or ""
     local_text = f"{text}\n\nReads only the copies of this instance."
-    for path, endpoint, summary, description, errors in (
-        (operation.path, everywhere, operation.summary, text, (*_PROBLEMS, *_FORWARDING_PROBLEMS)),
-        (f"/local{operation.path}", here, f"{operation.summary}, here", local_text, _PROBLEMS),
+    for full_path, endpoint, title, description, errors in (
+        (path, everywhere, summary, text, (*_PROBLEMS, *_FORWARDING_PROBLEMS)),
+        (f"/local{path}", here, f"{summary}, here", local_text, _PROBLEMS),
     ):
         router.add_api_route(
-            path,
+            full_path,
             endpoint,
-            methods=[operation.method],
-            name=f"{name}_{endpoint.__name__}",
-            summary=summary,
+            methods=[method],
+            name=f"{query.__name__}_{endpoint.__name__}",
+            summary=title,
             description=description,
-            response_model=operation.model,
-            responses=problems.responses(*operation.problems, *errors),
+            response_model=model,
+            responses=problems.responses(*own_problems, *errors),
         )
 
 
-for each in OPERATIONS:
-    _add_routes(each)
+_add_routes("POST", "/keys", "Several keys", several_keys, FoundKeys, *problems.BODY_PROBLEMS)
+_add_routes("GET", "/range", "Keys from … to, or with a prefix", key_range, EntryPage)
+_add_routes("GET", "/all", "Every entry", everything, EntryPage)
+_add_routes("GET", "/count", "How many keys", count_keys, Count)
+_add_routes("GET", "/windows/{key:path}", "The windows of a key", windows, Entries, problems.NotWindowed)

@@ -222,7 +222,10 @@ class PeerClient:
         answer = PeerResponse(response.content, response.status_code, kept)
         if answer.problem_code == ForwardRefused.code:
             reason = f"{target.url} refused the signature of this instance"
-            log.error(reason, hint="compare LOYALTY_INSTANCE_SECRET_FILE, LOYALTY_APPLICATION_SERVER and the clocks")
+            log.error(
+                reason,
+                hint="compare LOYALTY_API_ACCESS, LOYALTY_INSTANCE_SECRET_FILE, the URLs and the clocks of both",
+            )
             raise PeerUnreachableError(reason)
         return answer
 

@@ -1,9 +1,10 @@
 """Requests for commands, and their responses."""
 
+import re
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from api.schemas.fields import EXACT, LONGEST_CARD, PointsText, Time
@@ -28,6 +29,20 @@ def _not_blank(text: str) -> str:
     return text
 
 
+def _spelled_as(pattern: str, example: str) -> BeforeValidator:
+    """A check whose message is for people. The pattern of the field stays for the OpenAPI document."""
+
+    def check(points: object) -> object:
+        if not isinstance(points, str) or not re.fullmatch(pattern, points):
+            raise ValueError(
+                f'should be a number in quotes with at most two decimals, such as "{example}", '
+                f"and at most {LARGEST_POINTS}"
+            )
+        return points
+
+    return BeforeValidator(check)
+
+
 _NotZero = AfterValidator(_not_zero)
 NotBlank = AfterValidator(_not_blank)
 
@@ -39,6 +54,7 @@ PositivePoints = Annotated[
         examples=["10.00"],
     ),
     _NotZero,
+    _spelled_as(_DIGITS, "12.50"),
 ]
 SignedPoints = Annotated[
     str,
@@ -48,6 +64,7 @@ SignedPoints = Annotated[
         examples=["-25.50"],
     ),
     _NotZero,
+    _spelled_as(f"-?{_DIGITS}", "-12.50"),
 ]
 CardNo = Annotated[
     str,

@@ -48,4 +48,4 @@ class KeyMetadata(BaseModel):
     store: str
     partition: int
     active: str = Field(description="URL of the owner.")
-    standbys: list[str] = Field(description="URLs. The standby with the smallest lag comes first.")
+    standbys: list[str] = Field(description="URLs. The standby with the highest position comes first.")

@@ -7,12 +7,15 @@ request without                          ──► 401, except for the public pa
 
 import time
 from dataclasses import dataclass
+from http import HTTPStatus
 
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.http.metrics import Metrics
 from api.http.problems import Problem
 from api.routing.peer_client import FORWARDED_TO, REPORT_PATH
+from api.security.audit import AuditLog
 from api.security.caller import UNSIGNED_INSTANCE, Caller
 from api.security.hops import HOP, Hops
 from api.security.known_keys import KnownKeys
@@ -42,13 +45,16 @@ class Security:
         accepts_unsigned_forwards: whether a request with Loyalty-Forwarded-To and the caller's own credentials counts
             as forwarded, although no instance has signed it. Release 0.1 forwards so. Such an instance may also read
             the report of this one.
+        cors_origins: the origins of web pages that may call the API.
     """
 
     keys: KnownKeys
     tokens: TokenVerifier | None
     hops: Hops
     limits: CallerLimits
+    audit: AuditLog
     accepts_unsigned_forwards: bool = False
+    cors_origins: tuple[str, ...] = ()
 
     async def caller_of(self, scope: Scope) -> Caller:
         """The caller of an HTTP request. Raises Problem."""
@@ -83,6 +89,20 @@ class Security:
         return self.tokens.known(text) or await self.tokens.verify(text)
 
 
+def guarded(app: ASGIApp, security: Security, metrics: Metrics) -> ASGIApp:
+    """The app behind the gate. Browsers ask which origins are allowed before they send credentials."""
+    gate = Gate(app, security, metrics)
+    if not security.cors_origins:
+        return gate
+    return CORSMiddleware(
+        gate,
+        allow_origins=security.cors_origins,
+        allow_methods=["GET", "POST", "DELETE"],
+        allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-None-Match"],
+        expose_headers=["ETag", "Location", "Retry-After"],
+    )
+
+
 class Gate:
     """Lets the requests of known callers pass, with the caller in ``scope["caller"]``."""
 
@@ -96,9 +116,13 @@ class Gate:
             await self._app(scope, receive, send)
             return
 
+        status = HTTPStatus.INTERNAL_SERVER_ERROR.value
+
         async def send_safely(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *_RESPONSE_HEADERS]
+                status = message["status"]
+                message["headers"] = message["headers"] + _RESPONSE_HEADERS
             await send(message)
 
         if scope["path"] in PUBLIC_PATHS and scope["method"] in {"GET", "HEAD"}:
@@ -116,3 +140,4 @@ class Gate:
             await self._app(scope, receive, send_safely)
         finally:
             self._security.limits.leave_place(caller)
+            self._security.audit.note(caller, scope, status)

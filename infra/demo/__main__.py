@@ -62,7 +62,7 @@ def demo_settings(directory: Path) -> Settings:
         directory,
         spark_master="local[2]",
         # The run is too short for the second compiler.
-        spark_java_options="-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        spark_java_options="-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m",
         sales_interval=timedelta(seconds=2),
         export_interval=timedelta(seconds=2),
         # Its data is deleted, so its batches do not have to end.

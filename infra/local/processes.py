@@ -38,6 +38,7 @@ class ManagedProcess:
     log_dir: Path
     stop_timeout: float = 30.0
     _process: psutil.Process | None = field(default=None, init=False, repr=False)
+    _start_of_log: int = field(default=0, init=False, repr=False)
 
     @property
     def log_file(self) -> Path:
@@ -78,6 +79,7 @@ class ManagedProcess:
         self.run_dir.mkdir(parents=True, exist_ok=True)
         self.log_dir.mkdir(parents=True, exist_ok=True)
         with self.log_file.open("ab") as log:
+            self._start_of_log = log.tell()
             self._process = psutil.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -126,10 +128,10 @@ class ManagedProcess:
         self.pid_file.unlink(missing_ok=True)
 
     def last_lines(self) -> str:
-        """The last lines of the log, for an error message."""
+        """The last lines of the log since the start, for an error message. Lines of earlier runs would mislead."""
         lines = []
         with contextlib.suppress(FileNotFoundError), self.log_file.open("rb") as log:
-            log.seek(max(0, self.log_file.stat().st_size - _LOG_BYTES))
+            log.seek(max(self._start_of_log, self.log_file.stat().st_size - _LOG_BYTES))
             lines = log.read().decode(errors="replace").splitlines()[-_LOG_LINES:]
         return "\n  ".join([f"The end of {self.log_file}:", *lines])
 

@@ -18,9 +18,8 @@ def invoice_kind(invoice: Column) -> Column:
     return F.when(names_original(invoice), named).otherwise(unnamed)
 
 
-def line_kind(invoice: Column, line: Column) -> Column:
-    """The kind of a line of the invoice: sale or return. In an exchange the sign of the line decides."""
-    of_invoice = invoice_kind(invoice)
+def line_kind(of_invoice: Column, line: Column) -> Column:
+    """The kind of a line of an invoice of that kind: sale or return. In an exchange the sign of the line decides."""
     of_sign = F.when(_value(line) < 0, F.lit(str(InvoiceKind.RETURN))).otherwise(F.lit(str(InvoiceKind.SALE)))
     return F.when(of_invoice == str(InvoiceKind.EXCHANGE), of_sign).otherwise(of_invoice)
 

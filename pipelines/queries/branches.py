@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 import schemas
 from pipelines.columns import avro
 from pipelines.columns.deduplication import record_position
-from pipelines.columns.returns import line_kind
+from pipelines.columns.returns import invoice_kind, line_kind
 from schemas import topics
 from schemas.topics import Topic
 from services.domain.invoice import HOME_DELIVERY
@@ -43,11 +43,13 @@ class Branch:
     Attributes:
         count: the number of records of an invoice in this branch. Null means none.
         record: the record with a given number, a column of integers from 0.
+        columns: columns that ``record`` uses, and that are the same for all records of an invoice.
     """
 
     topic: Topic
     count: Callable[[], Column]
     record: Callable[[Column], Record]
+    columns: Callable[[], dict[str, Column]] = dict
 
 
 def home_delivery_count() -> Column:
@@ -63,6 +65,14 @@ def line_item_count() -> Column:
     return F.when(_is_valid(), F.size("invoice.InvoiceLineItems"))
 
 
+def invoice_kind_column() -> dict[str, Column]:
+    """The kind of the invoice. Spark compiles no code for it.
+
+    In one step with the records, Spark would copy a large invoice for each of its lines before it makes the records.
+    """
+    return {"invoice_kind": invoice_kind(F.col("invoice"))}
+
+
 def masked_line(number: Column) -> Record:
     """The line item with this number, with fields of its invoice. HadoopRecord has no personal fields."""
     of_invoice, of_address = set(schemas.field_names("PosInvoice")), {"City", "State", "PinCode"}
@@ -70,7 +80,7 @@ def masked_line(number: Column) -> Record:
 
     def field(name: str) -> Column:
         if name == "LineKind":
-            return line_kind(F.col("invoice"), item)
+            return line_kind(F.col("invoice_kind"), item)
         if name in of_invoice:
             return F.col(f"invoice.{name}")
         return F.col(f"invoice.DeliveryAddress.{name}") if name in of_address else item.getField(name)
@@ -94,7 +104,7 @@ def original_record(_: Column) -> Record:
 DEAD_LETTERS = Branch(topics.DEAD_LETTERS, dead_letter_count, original_record)
 BRANCHES = (
     Branch(topics.SHIPMENT, home_delivery_count, whole_invoice),
-    Branch(topics.HADOOP, line_item_count, masked_line),
+    Branch(topics.HADOOP, line_item_count, masked_line, invoice_kind_column),
     DEAD_LETTERS,
 )
 
@@ -108,7 +118,8 @@ def branch_records(branches: Sequence[Branch], inputs: DataFrame, ids: SchemaIds
     counts = {f"count_{number}": F.coalesce(branch.count(), F.lit(0)) for number, branch in enumerate(branches)}
     # Makes the rows first and their contents afterwards. Spark compiles no code for arrays of records.
     numbers = F.concat(*(F.array_repeat(F.lit(number), F.col(count)) for number, count in enumerate(counts)))
-    rows = inputs.withColumns(counts).select("*", F.posexplode(numbers).alias("position", "branch"))
+    of_invoice = {name: column for branch in branches for name, column in branch.columns().items()}
+    rows = inputs.withColumns({**counts, **of_invoice}).select("*", F.posexplode(numbers).alias("position", "branch"))
     records_before = F.lit(0)
     outputs = []
     for branch, count in zip(branches, counts, strict=True):

@@ -165,7 +165,7 @@ def _snapshot(context: Context, api: str, left_out: Collection[Source], *, archi
     progress = Progress(reader.positions(), max(0, reader.clock_time() - delay))
     reads: dict[Source, Read] = {
         Source.LEDGER: lambda: facts.from_python(context, Source.LEDGER, ledger_entries(settings, context.ids)),
-        Source.BALANCE: lambda: facts.from_python(context, Source.BALANCE, served_balances(api)),
+        Source.BALANCE: lambda: facts.from_python(context, Source.BALANCE, served_balances(api, settings.api_key_file)),
         Source.STATE: lambda: facts.state(context, checkpoint),
     }
     reads = {source: read for source, read in reads.items() if source not in left_out}

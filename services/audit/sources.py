@@ -3,13 +3,15 @@
 import json
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.request import OpenerDirector
 
 import orjson
 
 from schemas.topics import LOYALTY
+from services.api_keys.client import opener
 from services.audit.facts import Source
 from services.codecs.records import notification_record
 from services.messaging.avro import encoder
@@ -39,31 +41,35 @@ class Fact(NamedTuple):
     value: bytes
 
 
-def served_balances(url: str) -> Iterator[Fact]:
-    """All balances that the API at this URL serves. Raises UnreadableError."""
-    # The API is in the same network, so the proxy of the environment is not used.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    cursor = None
+def served_balances(url: str, key_file: Path | None = None) -> Iterator[Fact]:
+    """All balances that the API at this URL serves. Raises UnreadableError.
+
+    Args:
+        key_file: has the API key; None: the API needs no credentials.
+    """
+    api, cursor = opener(key_file), None
     while True:
         after = f"&cursor={cursor}" if cursor else ""
-        page = _page(opener, f"{url.rstrip('/')}/v1/stores/{BALANCES}/all?limit={_PAGE}{after}")
+        page = _page(api, f"{url.rstrip('/')}/v1/stores/{BALANCES}/all?limit={_PAGE}{after}")
         yield from (Fact(entry["key"], None, orjson.dumps(entry["value"])) for entry in page["entries"])
         cursor = page["next"]
         if cursor is None:
             return
 
 
-def _page(opener: urllib.request.OpenerDirector, url: str) -> dict[str, Any]:
+def _page(api: OpenerDirector, url: str) -> dict[str, Any]:
     deadline = time.monotonic() + _PAGE_SECONDS
     while True:
         try:
-            with opener.open(url, timeout=_PAGE_SECONDS) as response:
+            with api.open(url, timeout=_PAGE_SECONDS) as response:
                 page: dict[str, Any] = json.load(response)
             if not page["partial"]:
                 return page
             reason = f"partitions {page['missingPartitions']} are missing"
         except (OSError, ValueError, KeyError) as error:
             reason = str(error)
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
             if isinstance(error, urllib.error.HTTPError) and error.code < 500:  # noqa: PLR2004 - another attempt would fail too
                 raise UnreadableError(Source.BALANCE, f"{url}: {reason}") from error
         if time.monotonic() > deadline:

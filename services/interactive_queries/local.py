@@ -105,7 +105,9 @@ class LocalInstance:
     def status_of(self, store: StateStore, task: StoreTask) -> ReplicaStatus:
         """The status of the copy of a task."""
         progress, partition = task.progress, task.partition
-        role = Role.ACTIVE if progress.caught_up and self.holds_lease(store, partition) else Role.STANDBY
+        role = (
+            Role.ACTIVE if progress.has_reached_active_target and self.holds_lease(store, partition) else Role.STANDBY
+        )
         return ReplicaStatus(role, partition, progress.position, progress.lag, self._end_is_known(task))
 
     def _end_is_known(self, task: StoreTask) -> bool:

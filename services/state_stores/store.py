@@ -47,7 +47,7 @@ class StateStore:
 
     Attributes:
         definition: the definition of the store.
-        is_source: whether another store is derived from this one.
+        has_derived: whether another store is derived from this one.
         rebuilds: how often the data of each partition were deleted and read again since the start of the process.
     """
 
@@ -56,9 +56,9 @@ class StateStore:
             raise ValueError(f"{definition.name}: a derived store needs a source, and other stores must not have one")
         self.definition = definition
         self._source = source
-        self.is_source = False
+        self.has_derived = False
         if source:
-            source.is_source = True
+            source.has_derived = True
         self._tasks: dict[int, StoreTask] = {}
         self.rebuilds: Counter[int] = Counter()
 
@@ -144,10 +144,10 @@ class StateStore:
             return open_partition(self.definition.name, partition), str(error)
 
     def add(self, task: StoreTask) -> None:
-        task.is_source = self.is_source
+        task.has_derived = self.has_derived
         if source := self._source:
             # The source is looked up at each call, because its partition may be rebuilt in the meantime.
-            task.source = lambda keys: source.read(task.partition, keys)
+            task.read_source = lambda keys: source.read(task.partition, keys)
         self._tasks[task.partition] = task
 
     def remove(self, partition: int) -> StoreTask | None:

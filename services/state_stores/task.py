@@ -62,7 +62,7 @@ class TaskProgress:
     end_asked_at: float = 0.0
 
     @property
-    def caught_up(self) -> bool:
+    def has_reached_active_target(self) -> bool:
         """Whether an owner has all records that existed when it became the owner. A promoted standby may lag."""
         return self.active_target is not None and self.position >= self.active_target
 
@@ -87,9 +87,9 @@ class StoreTask:
     """Applies the records of a changelog partition to a store partition, in the order of their offsets.
 
     Attributes:
-        source: for a derived store, reads the values from which it is derived (see ``read``). It must be set before
-            the first record.
-        is_source: whether another store is derived from this one. It must be set before the first record.
+        read_source: for a derived store, reads the values from which it is derived (see ``read``). It must be set
+            before the first record.
+        has_derived: whether another store is derived from this one. It must be set before the first record.
         caught_up_time: see ``Checkpoint``. It is not the time of the last write: a store that lags can write now and
             still miss old records.
     """
@@ -108,8 +108,8 @@ class StoreTask:
         self.store = store
         self.progress = progress
         self.origin = origin
-        self.source: Callable[[AbstractSet[bytes]], _StoredValues] | None = None
-        self.is_source = False
+        self.read_source: Callable[[AbstractSet[bytes]], _StoredValues] | None = None
+        self.has_derived = False
         self._observe_freshness = observe_freshness
         self._next_expiry = 0.0
         self.caught_up_time = _now()
@@ -147,7 +147,7 @@ class StoreTask:
         position = progress.position
         keys = {record.key for record in records if record.key is not None}
         known = self.store.get_many(keys)
-        sources = self.source(keys) if self.source else {}
+        sources = self.read_source(keys) if self.read_source else {}
         counts = (progress.applied, progress.undecodable, progress.ignored)
         try:
             for record in records:
@@ -165,7 +165,7 @@ class StoreTask:
             return ()
         now = _now()
         self.store.apply(writes, self._checkpoint(position), known)
-        if self.is_source:
+        if self.has_derived:
             self._last_batch = {**known, **writes}
         self._expire(position, now)
         if progress.restored:  # records that waited during a restart say nothing about freshness

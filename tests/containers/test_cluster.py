@@ -19,6 +19,7 @@ from infra.demo.trading_day import simulated
 from infra.local.stack import private_settings
 from services.messaging.schema_ids import schema_ids
 from services.pos_simulator.simulation import Options
+from tests.support.processes import SMALL_JVM
 
 MASTER = "spark://spark-master:7077"
 DAY = Options(count=360, seed=8)
@@ -37,7 +38,7 @@ class Cluster(ContainerStack):
         settings = private_settings(
             directory,
             spark_master=MASTER,
-            spark_java_options="-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            spark_java_options=SMALL_JVM,
             sales_interval=timedelta(seconds=2),
             export_interval=timedelta(seconds=2),
             stop_timeout=timedelta(seconds=1),

@@ -20,6 +20,7 @@ from services.audit.facts import COMPARED
 from services.messaging.schema_ids import schema_ids
 from services.pos_simulator.simulation import Options, Simulation
 from tests.support.kafka import publish, read_all
+from tests.support.processes import SMALL_JVM
 
 IMAGE = "retail-loyalty-test-prometheus"
 DOCKERFILE = Path(__file__).with_name("prometheus.Dockerfile")
@@ -72,7 +73,7 @@ def stack(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cont
         "WEBHOOKS_DIR": str(directory / "webhooks"),
         "WEBHOOK_SECRET": secret,
     }
-    settings = private_settings(directory, spark_java_options="-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+    settings = private_settings(directory, spark_java_options=SMALL_JVM)
     profiles = ["observability", "webhooks", "audit"]
     stack = ContainerStack(
         directory, settings, files=[COMPOSE_FILE, RECEIVER], profiles=profiles, environment=environment

@@ -67,9 +67,12 @@ def audit(settings: Settings, url: str, readings: Readings | None = None, answer
     given = AuditInput(expected.earned, _records(settings, topics.LOYALTY_COMMANDS))
     outputs, again = _outputs(settings, url, expected, given)
     decisions = [each for each in _records(settings, topics.LOYALTY_DECISIONS) if each["Sequence"] == _DECIDED]
-    found = [
-        *mismatches(*_without_accounts(expected, outputs)),
-        *accounts.mismatches(given, AuditOutput(outputs.notifications, decisions, outputs.balances, answers.final)),
+    if given.commands:
+        came = AuditOutput(outputs.notifications, decisions, outputs.balances, answers.final)
+        found = [*mismatches(*_without_accounts(expected, outputs)), *accounts.mismatches(given, came)]
+    else:
+        found = mismatches(expected, outputs)
+    found += [
         *_wrong_readings(readings, outputs),
         *(Mismatch(Nature.WRONG, text) for text in answers.wrong),
     ]
@@ -77,7 +80,7 @@ def audit(settings: Settings, url: str, readings: Readings | None = None, answer
 
 
 def _without_accounts(expected: Expected, outputs: Outputs) -> tuple[Expected, Outputs]:
-    """Remove accounts, because the demo's oracle knows no commands."""
+    """Remove accounts, because the demo's oracle knows no commands. The oracle of commands knows no returns."""
     return replace(expected, earned=defaultdict(dict)), replace(outputs, notifications=(), balances={})
 
 

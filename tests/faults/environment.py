@@ -24,6 +24,7 @@ from services.messaging.avro import encoder
 from services.messaging.clients import consumer, producer
 from services.messaging.schema_ids import schema_ids
 from tests.support.builders import invoice
+from tests.support.processes import SMALL_JVM
 
 PATIENCE_SECONDS = 900.0
 """The longest wait for one condition: several times the restart on a busy machine."""
@@ -44,7 +45,7 @@ class Environment:
             directory,
             **{
                 "spark_master": "local[2]",
-                "spark_java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+                "spark_java_options": SMALL_JVM,
                 "sales_interval": timedelta(seconds=2),
                 "export_interval": timedelta(seconds=2),
                 "max_offsets_per_trigger": 500,

@@ -21,6 +21,7 @@ from services.commands.log import KafkaCommandLog, mark_of
 from services.domain.events import Purchase
 from services.messaging.administration import create_topics
 from services.settings import Settings
+from services.status import status_of
 from tests.support.builders import problem_type
 from tests.support.kafka import headers_of, read_all, records_of
 from tests.support.loyalty_query import Accounts, KafkaLoyaltyQuery
@@ -139,6 +140,28 @@ def test_every_instance_runs_a_command_exactly_once(
     assert not [log for log in tmp_path.glob("*.log") if CARD in log.read_text()]
 
 
+def test_the_status_shows_the_instances_and_the_records_of_the_topics(
+    start: Callable[[str], ApiProcess], decider: KafkaLoyaltyQuery, settings: Settings
+) -> None:
+    """Two real instances share the partitions; a part that does not run is named; Kafka has one balance."""
+    earn(decider, "25.00")
+    instances = [start(name) for name in "ab"]
+    wait_until_shared(instances)
+
+    found = status_of(settings, {"api": instances[0].url, "pipeline": "http://127.0.0.1:1"})
+
+    assert [True, True, False] == [part.problem is None for part in found.parts]
+    assert {each.url for each in instances} == {each["url"] for each in found.instances}
+    active = [
+        copy["partition"]
+        for each in found.instances
+        for copy in each["partitions"]
+        if (copy["store"], copy["role"]) == ("decisions", "active")
+    ]
+    assert [0, 1, 2] == sorted(active)
+    assert (1, 0) == (found.records["loyalty-balances"], found.dead_letters)
+
+
 def test_parallel_commands_never_overspend(start: Callable[[str], ApiProcess], decider: KafkaLoyaltyQuery) -> None:
     """60 parallel requests with 20 keys through two instances, and points for 7: exactly 7 keys succeed."""
     earn(decider, "75.00")
@@ -237,8 +260,12 @@ def test_an_outage_of_kafka_leaves_no_partial_command(tmp_path: Path) -> None:
             api.wait_until_ready()
             accounts = Accounts()
             earn(KafkaLoyaltyQuery(settings, accounts), "25.00")
+            until(lambda: api.balance(CARD), 200)
             broker.stop()
-            away = redeem(api, "away")
+            started = time.monotonic()
+            away = redeem(api, "away", timeout=1)
+            # The service takes 2 s at most. A busy machine takes longer.
+            assert time.monotonic() - started < 4
             assert 503 == away.status_code
             # The problem depends on the length of the outage.
             assert problem_type(away, 503) in {"kafka-unavailable", "owner-in-doubt", "rebalancing"}

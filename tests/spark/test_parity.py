@@ -58,7 +58,11 @@ def records_of(topic, checked):
     each = F.array_repeat(F.lit(True), F.coalesce(branch.count(), F.lit(0)))
     headers = avro.no_headers() if record.headers is None else record.headers
     columns = (record.id.alias("id"), "key", record.value.alias("value"), headers.alias("headers"))
-    rows = checked.select("*", F.posexplode(each).alias("number", "_")).orderBy("offset", "number")
+    rows = (
+        checked.withColumns(branch.columns())
+        .select("*", F.posexplode(each).alias("number", "_"))
+        .orderBy("offset", "number")
+    )
     found = defaultdict(list)
     for row in rows.select("offset", *columns).collect():
         found[row.offset].append(row)

@@ -1,6 +1,7 @@
 """Write records to topics and read topics back."""
 
 import contextlib
+import time
 from collections.abc import Iterable
 from decimal import Decimal
 from functools import lru_cache
@@ -28,12 +29,18 @@ def producer_of(settings: Settings) -> Producer:
 
 
 def publish(settings: Settings, topic: Topic, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
-    """Publish keys and values, and wait until the broker has stored them."""
+    """Publish keys and values, and wait until the broker has stored them.
+
+    Records of a later call have later append times: the order of events within a millisecond is not defined.
+    """
     client = producer_of(settings)
     for key, value in records:
         client.produce(settings.name_of(topic), key=key, value=value)
         client.poll(0)
     assert 0 == client.flush(KAFKA_TIMEOUT_SECONDS)
+    stored = time.time_ns() // 1_000_000
+    while time.time_ns() // 1_000_000 == stored:
+        pass
 
 
 def publish_invoices(settings: Settings, *invoices: dict[str, Any]) -> None:

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from pipelines.reconciliation.context import Context
     from pipelines.runtime.query import Query
 
+SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m"
+"""Java options for little memory. With one level of compilation the default code cache is too small for all queries."""
+
 DEADLINE_SECONDS = 240.0
 POLL_SECONDS = 0.05
 ROOT = Path(__file__).parents[2]
@@ -180,7 +183,7 @@ def spark_process_settings(settings: Settings) -> Settings:
             "spark_master": "local[2]",
             "spark_jars_dir": jars.folder("spark"),
             "spark_driver_memory": "700m",
-            "spark_java_options": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "spark_java_options": SMALL_JVM,
         }
     )
 
@@ -199,7 +202,7 @@ def start_pipeline(settings: Settings, log: IO[str], *arguments: str, **environm
         "LOYALTY_METRICS_PORT": str(free_port()),
         "LOYALTY_SHUFFLE_PARTITIONS": str(settings.shuffle_partitions),
         "LOYALTY_SPARK_MASTER": "local[2]",
-        "LOYALTY_SPARK_JAVA_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "LOYALTY_SPARK_JAVA_OPTIONS": SMALL_JVM,
         "LOYALTY_SPARK_JARS_DIR": str(jars.folder("spark")),
         **environment,
     }

@@ -5,6 +5,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
+from api.security.audit import AuditLog
 from api.security.gate import Security
 from api.security.hops import Hops, InstanceSecrets
 from api.security.issuer_keys import IssuerKeys
@@ -14,6 +15,7 @@ from api.security.tokens import TokenVerifier
 from schemas.topics import API_KEYS
 from services.api_keys.keys import ApiKey, NewKey, Scope, new_key
 from services.messaging.avro import encoder
+from services.pseudonyms import KEY_BYTES, Pseudonyms
 from services.state_stores import catalogue
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import StateStore
@@ -21,6 +23,7 @@ from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from tests.support.builders import IDS
 from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 
+PSEUDONYMS = Pseudonyms(b"k" * KEY_BYTES)
 EVERYTHING = " ".join(Scope)
 
 
@@ -35,7 +38,13 @@ class SecuredGroup:
         self.keys.add(self._task)
 
     def security(
-        self, url: str, *, rate: str = "100000/second", at_once: int = 100, unsigned: bool = False
+        self,
+        url: str,
+        *,
+        rate: str = "100000/second",
+        at_once: int = 100,
+        unsigned: bool = False,
+        origins: tuple[str, ...] = (),
     ) -> Security:
         """The security of the instance at a URL."""
         return Security(
@@ -43,7 +52,9 @@ class SecuredGroup:
             TokenVerifier(ISSUER, AUDIENCE, IssuerKeys(str(self.issuer.file))),
             Hops(url, InstanceSecrets(self.secret_file)),
             CallerLimits(rate, at_once),
+            AuditLog(PSEUDONYMS),
             unsigned,
+            origins,
         )
 
     def publish(self, key: ApiKey) -> None:

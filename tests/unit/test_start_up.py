@@ -90,6 +90,14 @@ def test_a_read_only_folder_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         require_writable(tmp_path / "new", "LOYALTY_STATE_DIR")
 
 
+def test_a_folder_that_takes_no_files_is_refused() -> None:
+    """An administrator may write to /proc by its rights, and still cannot create a folder there."""
+    with pytest.raises(
+        StartUpError, match=r"cannot write to /proc/x \(/proc (takes no new files: .+|is read-only)\): "
+    ):
+        require_writable(Path("/proc/x"), "LOYALTY_STATE_DIR")
+
+
 def test_a_free_port_stays_free(tmp_path: Path) -> None:
     """The check does not keep the port. An address of another machine is refused too."""
     settings = private_settings(tmp_path)

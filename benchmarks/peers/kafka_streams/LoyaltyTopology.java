@@ -92,6 +92,8 @@ final class LoyaltyTopology {
             OF_ADDRESS.forEach(field -> record.put(field, address.get(field)));
         }
         OF_ITEM.forEach(field -> record.put(field, item.get(field)));
+        // The workload has no exchanges, so the sign of the invoice decides about all of its lines.
+        record.put("LineKind", invoice.get("TotalAmount") instanceof Double amount && amount < 0 ? "return" : "sale");
         return record;
     }
 

@@ -22,6 +22,8 @@ from tests.support.clusters import Instance
 from tests.support.loyalty_query import Scene, play
 from tests.support.openapi import assert_responses_are_documented
 
+NOTHING = (b"", b" \n", b"{}", b"{ }")
+
 
 @pytest.mark.parametrize(
     ("path", "body"),
@@ -84,6 +86,39 @@ def test_the_idempotency_key_is_required_and_printable() -> None:
 
     scene = play(steps)
     assert ([], []) == (scene.sent, scene.marks)
+
+
+@pytest.mark.parametrize(("route", "example"), [("redemptions", "12.50"), ("adjustments", "-12.50")])
+@pytest.mark.parametrize("points", ["1.234", 10, "ten"])
+def test_wrong_points_are_answered_with_right_ones(
+    client: TestClient, route: str, example: str, points: object
+) -> None:
+    """The reason is for people, not a pattern. It says that points are a text."""
+    body = {"points": points, "reason": "r", "actor": "a"}
+    answer = client.post(f"/v1/customers/A/{route}", json=body, headers={"Idempotency-Key": "k"})
+
+    assert "invalid-parameters" == problem_type(answer, 422)
+    assert f'a number in quotes with at most two decimals, such as "{example}"' in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("body", [b'{"points":"0.50"}', b"garbage", b"[]"])
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "redemptions/R/capture"), ("POST", "redemptions/R/void"), ("DELETE", "customers/A")]
+)
+def test_a_command_without_a_body_refuses_one(method: str, path: str, body: bytes) -> None:
+    """A client that asks for a part of the points must not get all of them. No body, blanks and ``{}`` are equal."""
+
+    async def steps(scene: Scene) -> None:
+        url, headers = f"{scene.group.instances[0].url}/v1/{path}", {"Idempotency-Key": "k"}
+        answer = await scene.http.request(method, url, content=body, headers=headers)
+        assert "invalid-parameters" == problem_type(answer, 422)
+        assert "body: must be empty, because this path takes no body" == answer.json()["detail"]
+        assert [] == scene.sent
+        headers["Content-Type"] = "application/json"
+        found = [(await scene.http.request(method, url, content=each, headers=headers)).status_code for each in NOTHING]
+        assert [200 if method == "DELETE" else 404] * len(NOTHING) == found
+
+    play(steps)
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])

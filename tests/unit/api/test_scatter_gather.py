@@ -298,7 +298,11 @@ def test_a_deleted_key_is_gone_everywhere() -> None:
 
     async def steps(callers: Callers) -> None:
         assert "unknown-key" == problem_type(await callers.get(0, f"{BASE}/keys/C39"), 404)
-        assert CARDS[20:39] == keys_of((await callers.get(1, "/v1/stores/top-customers/all")).json())
+        for _ in range(10):  # On a busy machine a peer may answer too late.
+            top = (await callers.get(1, "/v1/stores/top-customers/all")).json()
+            if not top["partial"]:
+                break
+        assert CARDS[20:39] == keys_of(top)
 
     run(group, steps)
 

@@ -97,6 +97,16 @@ def test_an_early_end_shows_the_log(process: ManagedProcess, tmp_path: Path) -> 
         start(process, tmp_path, "raise SystemExit('the reason why')")
 
 
+def test_a_failed_start_shows_no_lines_of_earlier_runs(process: ManagedProcess, tmp_path: Path) -> None:
+    """Somebody who reads the log of a failure must not take an earlier run for it. The file keeps both."""
+    process.log_dir.mkdir()
+    process.log_file.write_text("yesterday\n")
+    with pytest.raises(ProcessFailedError, match="today") as error:
+        start(process, tmp_path, "print('today'); raise SystemExit(1)")
+    assert "yesterday" not in str(error.value)
+    assert "yesterday\ntoday\n" == process.log_file.read_text()
+
+
 def test_a_part_that_is_not_ready_in_time_is_stopped(process: ManagedProcess, tmp_path: Path) -> None:
     """A start that is not ready in time fails and leaves no process."""
     with pytest.raises(ProcessFailedError, match="was not ready after 0 s"):

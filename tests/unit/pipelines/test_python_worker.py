@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -50,31 +51,32 @@ def test_a_worker_whose_task_has_ended_prints_nothing(tmp_path: Path) -> None:
 
 def _output_of_a_worker(folder: Path, number: int) -> str:
     """What daemon and worker print if Spark sends a number and closes the connection before the worker answers."""
-    environment = {
-        **os.environ,
-        "PYSPARK_WORKER_PYTHON": sys.executable,
-        "PYTHONPATH": f"{folder}:{Path(pipelines.__file__).parents[1]}",
-        "PYTHON_UNIX_DOMAIN_ENABLED": "true",
-        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(folder),
-        "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
-        "SPARK_REUSE_WORKER": "1",
-    }
     command = [WORKER, "-m", "pyspark.daemon", "pyspark_ending"]
-    daemon = subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert daemon.stdin
-    assert daemon.stdout
-    (length,) = struct.unpack("!i", daemon.stdout.read(4))
-    with socket.socket(socket.AF_UNIX) as spark:
-        spark.connect(daemon.stdout.read(length))
-        (worker,) = struct.unpack("!i", spark.recv(4))
-        os.kill(worker, signal.SIGSTOP)
-        spark.sendall(struct.pack("!i", number))
-    os.kill(worker, signal.SIGCONT)
-    with contextlib.suppress(psutil.NoSuchProcess):
-        psutil.Process(worker).wait(30)
-    _, printed = daemon.communicate(timeout=30)
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    # The path of a Unix socket has at most 107 bytes. pytest's folder is too long for it.
+    with tempfile.TemporaryDirectory() as socket_folder:
+        environment = {
+            **os.environ,
+            "PYSPARK_WORKER_PYTHON": sys.executable,
+            "PYTHONPATH": f"{folder}:{Path(pipelines.__file__).parents[1]}",
+            "PYTHON_UNIX_DOMAIN_ENABLED": "true",
+            "PYTHON_WORKER_FACTORY_SOCK_DIR": socket_folder,
+            "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
+            "SPARK_REUSE_WORKER": "1",
+        }
+        with subprocess.Popen(command, env=environment, **pipes) as daemon:
+            assert daemon.stdin
+            assert daemon.stdout
+            (length,) = struct.unpack("!i", daemon.stdout.read(4))
+            with socket.socket(socket.AF_UNIX) as spark:
+                spark.connect(daemon.stdout.read(length))
+                (worker,) = struct.unpack("!i", spark.recv(4))
+                os.kill(worker, signal.SIGSTOP)
+                spark.sendall(struct.pack("!i", number))
+            os.kill(worker, signal.SIGCONT)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                psutil.Process(worker).wait(60)
+            _, printed = daemon.communicate(timeout=60)
     return printed.decode()
 
 

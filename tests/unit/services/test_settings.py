@@ -1,8 +1,10 @@
 """Settings that are not valid give an error of one line that names the variable."""
 
+from datetime import timedelta
+
 import pytest
 
-from services.settings import SettingsError, read_settings
+from services.settings import Settings, SettingsError, read_settings
 
 
 def test_given_settings_go_before_the_environment(monkeypatch):
@@ -40,7 +42,8 @@ def test_a_setting_that_cannot_be_is_named(monkeypatch, name, value):
         ("LOYALTY_API_PROT", "Did you mean LOYALTY_API_PORT?"),
         ("LOYALTY_FACTOR", "Did you mean LOYALTY_LOYALTY_FACTOR?"),
         ("loyalty_kafka_bootstrap_server", "Did you mean LOYALTY_KAFKA_BOOTSTRAP_SERVERS?"),
-        ("LOYALTY_XYZZY", "`loyalty settings` lists all settings."),
+        ("LOYALTY_FOO", "docs/reference/settings.md lists all settings."),
+        ("LOYALTY_XYZZY", "docs/reference/settings.md lists all settings."),
     ],
 )
 def test_an_unknown_variable_is_refused_with_the_nearest_setting(
@@ -53,6 +56,20 @@ def test_an_unknown_variable_is_refused_with_the_nearest_setting(
         read_settings()
 
     assert f"{name}: no such setting. {hint}" == str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, field in Settings.model_fields.items() if field.annotation is timedelta]
+)
+def test_no_duration_is_negative(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A duration has a lower limit, and the error for another notation shows the right one."""
+    monkeypatch.setenv(variable := f"LOYALTY_{name.upper()}", "-PT1S")
+    with pytest.raises(SettingsError, match=f"^{variable}: Input should be greater than or equal to"):
+        read_settings()
+
+    monkeypatch.setenv(variable, "5s")
+    with pytest.raises(SettingsError, match=rf"^{variable}: .*\. Write it as PT5S or P1DT12H$"):
+        read_settings()
 
 
 def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:

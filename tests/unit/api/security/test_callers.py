@@ -15,6 +15,7 @@ import schemathesis
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
+from structlog.testing import capture_logs
 
 from api.app import create_app
 from api.security.gate import PUBLIC_PATHS
@@ -25,7 +26,7 @@ from services.commands.log import mark_of
 from services.state_stores.assignment import Role
 from tests.support.builders import problem_type
 from tests.support.clusters import Callers, Group, Instance
-from tests.support.secured import EVERYTHING, SecuredGroup, bearer
+from tests.support.secured import EVERYTHING, PSEUDONYMS, SecuredGroup, bearer
 
 OPERATIONS = [
     (method.upper(), path)
@@ -138,6 +139,26 @@ def test_probes_are_public_and_responses_have_security_headers(instance: Instanc
     assert all("access-control-allow-origin" not in each.headers for each in answers)
 
 
+def test_web_pages_of_named_origins_only_may_call(secured: SecuredGroup) -> None:
+    """A browser may send credentials from the origin of the setting, and from no other one."""
+    url = "http://one:8080"
+    instance = Instance(url, secured.security(url, origins=("https://app.example",)))
+    instance.own_everything()
+    wanted = {"Access-Control-Request-Method": "GET", "Access-Control-Request-Headers": "authorization"}
+    key = bearer(secured.key(Scope.BALANCE_READ).text)
+    with TestClient(instance.app) as client:
+        for origin, status, allowed in (
+            ("https://app.example", 200, "https://app.example"),
+            ("https://evil.example", 400, None),
+        ):
+            asked = client.options("/v1/customers/A/balance", headers={"Origin": origin, **wanted})
+            read = client.get("/v1/customers/A/balance", headers={"Origin": origin, **key})
+            assert status == asked.status_code
+            assert allowed == read.headers.get("access-control-allow-origin")
+            assert 404 == read.status_code
+        assert 401 == client.get("/v1/customers/A/balance", headers={"Origin": "https://app.example"}).status_code
+
+
 def test_a_revocation_counts_at_once(instance: Instance, secured: SecuredGroup) -> None:
     """A key works until its record says that it is revoked. A key of the old record stays refused."""
     text, key = secured.key(Scope.BALANCE_READ)
@@ -247,6 +268,34 @@ def test_the_actor_is_the_caller(secured: SecuredGroup, instance: Instance) -> N
             assert name == instance.command_log.commands[-1]["Actor"]
     hashes = {each["RequestHash"] for each in instance.command_log.marks}
     assert 2 == len(hashes)
+
+
+def test_commands_and_exports_are_audited_without_cards(secured: SecuredGroup, instance: Instance) -> None:
+    """One line for each command, export and refusal, with actor, route, status and a pseudonym. Reads have no line."""
+    instance.write(*balance("A b"))
+    token = secured.issuer.token("balance:read points:redeem", card="A b")
+    headers = {**bearer(token), "Idempotency-Key": "k"}
+    with TestClient(instance.app, raise_server_exceptions=False) as client, capture_logs() as logs:
+        client.post("/v1/customers/A%20b/redemptions?timeout=0", json={"points": "1"}, headers=headers)
+        client.delete("/v1/customers/A%20b", headers=headers)
+        client.post("/v1/redemptions/r-1/void", headers=headers)
+        client.get("/v1/customers/A%20b/statement", headers=headers)
+        client.get("/v1/customers/A%20b/balance", headers=headers)
+        client.post("/v1/simulate", json={"TotalAmount": 1.0}, headers=headers)
+        client.delete("/v1/customers/A%20b")
+
+    customer = {"customer": PSEUDONYMS.of("A b")}
+    expected = [
+        ("POST /v1/customers/{card}/redemptions", 202, customer),
+        ("DELETE /v1/customers/{card}", 403, customer),
+        ("POST /v1/redemptions/{redemption}/void", 404, {"redemption": "r-1"}),
+        ("GET /v1/customers/{card}/statement", 403, customer),
+    ]
+    lines = [each for each in logs if each["event"] == "audit"]
+    common = {"event": "audit", "log_level": "info", "actor": "token:anna"}
+    assert [{**common, "action": action, "status": status, **rest} for action, status, rest in expected] == lines
+    assert token not in str(logs)
+    assert "A b" not in str(logs)
 
 
 def test_a_till_is_limited_to_its_shops(secured: SecuredGroup, instance: Instance) -> None:

@@ -1,5 +1,7 @@
 """The limits of one caller."""
 
+import time
+
 import pytest
 
 from api.security.caller import Caller
@@ -38,3 +40,40 @@ def test_requests_in_work_have_places() -> None:
     limits.leave_place(forwarded)
     limits.leave_place(ANNA)
     limits.take_place(ANNA)
+
+
+def test_the_window_slides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests of the last period fade. No period of the given length lets through more than its limit and a half."""
+    now = 1_000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    limits = CallerLimits("10/second", 1)
+
+    def accepted() -> int:
+        for number in range(20):
+            try:
+                limits.count(ANNA, "/a")
+            except TooManyRequests:
+                return number
+        return 20
+
+    assert 10 == accepted()
+    now += 1.0
+    assert 0 == accepted()
+    now += 0.5
+    assert 5 == accepted()
+    now += 9.0
+    assert 10 == accepted()
+
+
+def test_idle_callers_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory does not grow with callers that came once. A caller of this moment stays counted."""
+    now = 1_000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr("api.security.limits._FIRST_CLEAN_UP", 100)
+    limits = CallerLimits("1/second", 1)
+    for number in range(500):
+        now += 0.1
+        limits.count(Caller(f"caller {number}", frozenset()), "/a")
+    assert len(limits._windows) < 130
+    with pytest.raises(TooManyRequests):
+        limits.count(Caller("caller 499", frozenset()), "/a")

@@ -24,14 +24,16 @@ IDS = FolderSchemaIds()
 
 
 @contextmanager
-def serving(pages) -> Iterator[str]:
-    """A server that sends these answers (status, body) in turn and repeats the last one."""
+def serving(pages, credentials=None) -> Iterator[str]:
+    """A server that sends these answers (status, body) in turn and repeats the last one. It notes the credentials."""
     left = list(pages)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             status, body = left.pop(0) if len(left) > 1 else left[0]
             cursors.append(parse_qs(urlparse(self.path).query).get("cursor"))
+            if credentials is not None:
+                credentials.append(self.headers["Authorization"])
             answer = json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(answer)))
@@ -67,6 +69,20 @@ def test_all_pages_are_read():
     assert [("A", {"CustomerCardNo": "A"}), ("B", {"CustomerCardNo": "B"})] == [
         (fact.card, json.loads(fact.value)) for fact in found
     ]
+
+
+def test_the_api_key_is_sent_and_never_shown(tmp_path):
+    """Each request has the key of the file, without its line break. The error of a wrong key does not show it."""
+    file = tmp_path / "key"
+    file.write_text("lk_secret\n")
+    credentials = []
+    with serving([page("A", following="x"), page("B"), (401, {})], credentials) as url:
+        assert ["A", "B"] == [fact.card for fact in served_balances(url, file)]
+        with pytest.raises(UnreadableError, match="401") as refused:
+            list(served_balances(url, file))
+
+    assert ["Bearer lk_secret"] * 3 == credentials
+    assert "lk_secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize(("answer", "reason"), [((404, {}), "404"), (page(partial=True), r"partitions \[2\]")])

@@ -99,9 +99,9 @@ def test_settings_shows_every_setting() -> None:
 
 def test_settings_keeps_passwords_to_itself() -> None:
     """The output contains no password, because users copy it into tickets and logs."""
-    shown = loyalty("settings", "--json", LOYALTY_SCHEMA_REGISTRY_URL="http://me:secret@registry:8081")
+    shown = loyalty("settings", "--json", LOYALTY_SCHEMA_REGISTRY_URL="http://me:pass-6789@registry:8081")
 
-    assert "secret" not in shown.stdout
+    assert "pass-6789" not in shown.stdout
     assert "http://me:…@registry:8081" in shown.stdout
 
 

@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -34,6 +35,9 @@ loyalty_balance_freshness_seconds_bucket{le="2.5"} 100.0
 loyalty_balance_freshness_seconds_bucket{le="+Inf"} 100.0
 """
 
+authorizations: set[tuple[str, str | None]] = set()
+"""The paths and the header Authorization of the requests of a test."""
+
 
 @pytest.fixture
 def answers() -> Iterator[dict[str, tuple[int, str]]]:
@@ -44,8 +48,11 @@ def answers() -> Iterator[dict[str, tuple[int, str]]]:
         "/v1/instances": (200, json.dumps({"instances": [INSTANCE]})),
     }
 
+    authorizations.clear()
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            authorizations.add((self.path, self.headers["Authorization"]))
             status, body = found[self.path]
             self.send_response(status)
             self.end_headers()
@@ -114,7 +121,7 @@ def test_the_table_is_for_people(answers: dict[str, tuple[int, str]]) -> None:
         ("/readyz", (200, '{"ready": true, "kafkaError": "Kafka: away"}'), "api", "Kafka: away"),
         ("/readyz", (503, '{"ready": false, "trouble": "the database is away"}'), "ledger", "the database is away"),
         ("/metrics", (200, "loyalty_pipeline_ready 0.0\n"), "pipeline", "starts or stops; see its log"),
-        ("/metrics", (500, "an error"), "pipeline", "no answer: HTTP Error 500: Internal Server Error"),
+        ("/metrics", (500, "an error"), "pipeline", "answers with status 500"),
     ],
 )
 def test_a_part_that_does_not_work_says_why_and_the_exit_status_is_1(
@@ -127,6 +134,31 @@ def test_a_part_that_does_not_work_says_why_and_the_exit_status_is_1(
 
     assert 1 == result.exit_code
     assert problem in {each["problem"] for each in json.loads(result.stdout)["parts"] if each["name"] == part}
+
+
+@pytest.mark.parametrize("code", [401, 403])
+def test_an_api_that_refuses_the_request_says_which_key_it_needs(
+    answers: dict[str, tuple[int, str]], code: int
+) -> None:
+    answers["/metrics"] = (code, "refused")
+
+    (api,) = (each for each in json.loads(status(answers, "--json").stdout)["parts"] if each["name"] == "api")
+
+    assert "LOYALTY_API_KEY_FILE" in api["problem"]
+    assert "scope operate" in api["problem"]
+
+
+def test_only_the_api_receives_the_key(
+    answers: dict[str, tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metrics of the other parts need no credentials."""
+    (tmp_path / "key").write_text("lk_text\n")
+    monkeypatch.setenv("LOYALTY_API_KEY_FILE", str(tmp_path / "key"))
+
+    assert 0 == status(answers).exit_code
+
+    assert {("/v1/instances", "Bearer lk_text"), ("/metrics", "Bearer lk_text"), ("/metrics", None)} <= authorizations
+    assert ("/v1/instances", None) not in authorizations
 
 
 def test_without_kafka_the_rest_is_shown(answers: dict[str, tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
