@@ -229,8 +229,7 @@ class Step:
 
     def _sizes(self, spark: SparkSession, query: StreamingQuery) -> dict[str, int]:
         """Memory of the Python workers (shared pages count once), and the files of the state."""
-        workers = [each for each in psutil.Process().children(recursive=True) if "pyspark" in " ".join(each.cmdline())]
-        python = [each for each in workers if "java" not in each.name()]
+        python = list(filter(_is_worker, psutil.Process().children(recursive=True)))
         progress: Any = query.lastProgress
         operator = progress["stateOperators"][-1]
         return {
@@ -270,6 +269,13 @@ def _newest(query: StreamingQuery) -> tuple[int, int]:
         raise RuntimeError(f"the query has failed: {query.exception()}")
     progress: Any = query.lastProgress
     return (progress["batchId"], progress["numInputRows"]) if progress else (-1, 0)
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return "pyspark" in " ".join(process.cmdline()) and "java" not in process.name()
+    except psutil.Error:  # it has ended
+        return False
 
 
 def _local_folders(spark: SparkSession) -> list[Path]:
