@@ -1,6 +1,6 @@
 # Every target first installs what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo compose-demo up kafka down status images test test-unit test-containers faults lint format docs bench bench-queries bench-repeats bench-ledger bench-containers bench-simulator bench-peers lock clean
+.PHONY: help setup demo compose-demo up kafka down status images test test-unit test-containers faults lint format docs bench bench-queries bench-repeats bench-latency bench-ledger bench-containers bench-simulator bench-peers lock clean
 
 N ?=
 FILES ?=
@@ -81,6 +81,9 @@ bench-queries: setup ## measure restore, reads and failover of the interactive q
 
 bench-repeats: setup ## measure micro-batches of each query with 0 to 4 million numbers remembered (OPTIONS="--remembered 0 16000000")
 	$(BIN)/python -m benchmarks.repeats $(OPTIONS)
+
+bench-latency: setup ## measure from till to balance and from redemption to answer (OPTIONS="--runs 1 --set shuffle_partitions=2")
+	$(BIN)/python -m benchmarks.latency $(OPTIONS)
 
 bench-ledger: setup ## measure entries per second into the ledger, with SQLite and PostgreSQL
 	$(BIN)/python -m benchmarks.ledger

@@ -65,6 +65,7 @@ class Service:
         url: the URL of its API or metrics.
         health: the path of its health check under that URL.
         ready: a line of the health check begins with this text when the part is ready.
+        arguments: of the command line.
     """
 
     module: str
@@ -73,6 +74,7 @@ class Service:
     url: str
     health: str = ""
     ready: str = ""
+    arguments: Sequence[str] = ()
 
     @property
     def port(self) -> int:
@@ -81,7 +83,7 @@ class Service:
     def start(self, is_ready: Callable[[], bool] | None = None) -> None:
         """Start the process and wait until it is ready, by default by its health check. Raises ProcessFailedError."""
         is_ready = is_ready or (lambda: is_healthy(self.url + self.health, self.ready))
-        command = [sys.executable, "-m", self.module]
+        command = [sys.executable, "-m", self.module, *self.arguments]
         self.process.start(command, environment_of(self.settings), jars.ROOT, is_ready, _START_TIMEOUT)
 
     def stop(self) -> None:
