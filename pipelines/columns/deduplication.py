@@ -93,9 +93,6 @@ def _hashed(rows: DataFrame, bucket: Column, *names: str) -> DataFrame:
         F.xxhash64("identity").alias(operator.FIRST_HASH),
         F.xxhash64(F.lit("second"), "identity").alias(operator.SECOND_HASH),
         F.unix_millis("timestamp").alias(operator.TIME),
-        # Spark records the time of a micro-batch, and a replay has the same. It is a text, because Spark writes a
-        # number into the code that it generates, and would compile the whole stage again in every micro-batch.
-        F.unix_millis(F.current_timestamp()).cast("string").alias(operator.NOW),
         *names,
     ).withColumn("bucket", bucket)
 

@@ -22,7 +22,7 @@ from pipelines.deduplication import segments as memory
 from pipelines.deduplication.segment_files import SegmentFiles
 from pipelines.runtime.python_workers import exclude_imports_from_garbage_collection
 
-FIRST_HASH, SECOND_HASH, NOW, TIME = "first_hash", "second_hash", "now", "time"
+FIRST_HASH, SECOND_HASH, TIME = "first_hash", "second_hash", "time"
 ORDER = (TIME, "partition", "offset")
 """Columns of the input. The first row of an identity is the one that the broker appended first."""
 
@@ -53,6 +53,7 @@ class RepeatFilter(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         exclude_imports_from_garbage_collection()
+        self._client = handle.stateful_processor_api_client
         self._state = map_calls(handle.getMapState("segments", _NAME, _CONTENTS))
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803
@@ -73,7 +74,7 @@ class RepeatFilter(StatefulProcessor):
         change = memory.remember(
             hashes,
             [frame[column].to_numpy() for column in ORDER],
-            int(frame[NOW].iloc[0]),
+            self._now(),
             self._keep,
             memory.unpack(bytes(directory[0])) if directory else [],
             lambda segments: files.load(segments, self._fetch),
@@ -85,6 +86,15 @@ class RepeatFilter(StatefulProcessor):
             # Spark may discard this micro-batch. The copies stay right, because no other contents get their names.
             files.change(change.added, change.removed)
         return change.fresh
+
+    def _now(self) -> int:
+        """The time of the micro-batch, which Spark records, so that a replay has the same.
+
+        A column with this time would be a constant in the code that Spark generates. Spark would then compile the code
+        of the whole stage again in every micro-batch. And an operator with a time mode would also look for timers.
+        """
+        time, _ = self._client.get_timestamps("ProcessingTime")
+        return int(time)
 
     def _fetch(self, names: Sequence[str]) -> list[bytes]:
         return [bytes(value[0]) for value in self._state.get([(name,) for name in names]) if value]
