@@ -53,7 +53,7 @@ class RepeatFilter(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         exclude_imports_from_garbage_collection()
-        self._client = handle.stateful_processor_api_client
+        self._client: Any = handle._statefulProcessorApiClient  # noqa: SLF001  # see _now
         self._state = map_calls(handle.getMapState("segments", _NAME, _CONTENTS))
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803
@@ -91,7 +91,8 @@ class RepeatFilter(StatefulProcessor):
         """The time of the micro-batch, which Spark records, so that a replay has the same.
 
         A column with this time would be a constant in the code that Spark generates. Spark would then compile the code
-        of the whole stage again in every micro-batch. And an operator with a time mode would also look for timers.
+        of the whole stage again in every micro-batch. And Spark gives the time publicly only to an operator with timers,
+        for which it sets up more state.
         """
         time, _ = self._client.get_timestamps("ProcessingTime")
         return int(time)
