@@ -91,8 +91,8 @@ class RepeatFilter(StatefulProcessor):
         """The time of the micro-batch, which Spark records, so that a replay has the same.
 
         A column with this time would be a constant in the code that Spark generates. Spark would then compile the code
-        of the whole stage again in every micro-batch. And Spark gives the time publicly only to an operator with timers,
-        for which it sets up more state.
+        of the whole stage again in every micro-batch. Spark's public API gives the time only to an operator with
+        timers, for which it sets up more state.
         """
         time, _ = self._client.get_timestamps("ProcessingTime")
         return int(time)
