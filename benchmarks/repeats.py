@@ -3,13 +3,15 @@
 Each query runs as in production, from decoding to its last operator. Only its source is a folder of Parquet files with
 the columns of Kafka, and its sink discards the rows. The memory is filled through the query itself. Each step runs in
 a process of its own, on the checkpoint of the step before. So its first micro-batch shows the cost of a restart.
-Processor time is that of the process, its JVM and its Python workers. Writes var/reports/repeats.json.
+Processor time is that of the process, its JVM and its Python workers. The JVM uses only its first compiler: the second
+one works for minutes, and its time would hide the differences. Writes var/reports/repeats.json.
 
 ``--walk`` also measures Spark's own deduplication, with which checkpoints of release 0.1 continue.
 """
 
 import argparse
 import dataclasses
+import itertools
 import json
 import subprocess
 import sys
@@ -45,6 +47,7 @@ from services.messaging.avro import encoder
 from services.messaging.schema_ids import FolderSchemaIds
 from services.settings import Settings, read_settings
 from tests.support.builders import invoice
+from tests.support.processes import SMALL_JVM
 
 REPORT = Path("var/reports/repeats.json")
 WARM_UP = 6
@@ -85,16 +88,22 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as directory:
         settings = private_settings(
-            Path(directory), spark_master="local[2]", spark_jars_dir=jars.folder("spark"), shuffle_partitions=3
+            Path(directory),
+            spark_master="local[2]",
+            spark_jars_dir=jars.folder("spark"),
+            spark_java_options=SMALL_JVM,
+            shuffle_partitions=3,
         )
         stack = LocalStack(Path(directory), settings)
         stack.broker.start()
         try:
             create_topics(settings)
-            for query in options.queries:
-                for walks in (False, True) if options.walk else (False,):
-                    rows += measure(settings, Path(directory), query, options.remembered, walks=walks)
-                    write(rows)
+            variants = (False, True) if options.walk else (False,)
+            for query, number, walks in itertools.product(options.queries, options.remembered, variants):
+                rows.append(measure(settings, Path(directory), query, number, walks=walks))
+                compare(rows[-1], rows)
+                print(json.dumps(rows[-1]), flush=True)
+                write(rows)
         finally:
             stack.broker.stop()
 
@@ -106,37 +115,33 @@ def write(rows: list[dict[str, Any]]) -> None:
     REPORT.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
-def measure(
-    settings: Settings, directory: Path, query: str, remembered: list[int], *, walks: bool
-) -> list[dict[str, Any]]:
-    """One row for each number of remembered identities. The first is the empty memory."""
+def measure(settings: Settings, directory: Path, query: str, remembered: int, *, walks: bool) -> dict[str, Any]:
+    """A row of the report: one step in a process of its own. Raises RuntimeError with the end of its log."""
     folder = directory / f"{query}-{walks}"
-    rows: list[dict[str, Any]] = []
-    for number in remembered:
-        command = [sys.executable, "-m", "benchmarks.repeats", "--step", query, str(number), str(folder)]
-        environment = environment_of(settings) | {"PYTHONPATH": str(jars.ROOT)}
-        with (directory / "step.log").open("wb") as log:
-            result = subprocess.run(
-                command + ["--native"] * walks,
-                env=environment,
-                cwd=jars.ROOT,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                check=False,
-            )
-        if result.returncode:
-            raise RuntimeError((directory / "step.log").read_text(encoding="utf-8", errors="replace")[-3000:])
-        found = json.loads(result.stdout.splitlines()[-1])
-        name = f"{query} (Spark's own)" if walks else query
-        row = {"query": name, "remembered": number, **found}
-        for cost in ("cpu_seconds_per_batch", "cpu_seconds_per_timer_batch"):
-            if cost in row:
-                row[cost.replace("cpu_seconds", "ratio_to_empty").replace("_per_batch", "")] = round(
-                    row[cost] / (rows[0] if rows else row)[cost], 2
-                )
-        rows.append(row)
-        print(json.dumps(row), flush=True)
-    return rows
+    command = [sys.executable, "-m", "benchmarks.repeats", "--step", query, str(remembered), str(folder)]
+    environment = environment_of(settings) | {"PYTHONPATH": str(jars.ROOT)}
+    with (directory / "step.log").open("wb") as log:
+        result = subprocess.run(
+            command + ["--native"] * walks,
+            env=environment,
+            cwd=jars.ROOT,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            check=False,
+        )
+    if result.returncode:
+        raise RuntimeError((directory / "step.log").read_text(encoding="utf-8", errors="replace")[-3000:])
+    name = f"{query} (Spark's own)" if walks else query
+    return {"query": name, "remembered": remembered, **json.loads(result.stdout.splitlines()[-1])}
+
+
+def compare(row: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Add the ratios of a row to the first row of its query, whose memory is empty."""
+    empty = next(each for each in rows if each["query"] == row["query"])
+    for cost in ("cpu_seconds_per_batch", "cpu_seconds_per_timer_batch"):
+        if cost in row:
+            name = cost.replace("cpu_seconds", "ratio_to_empty").replace("_per_batch", "")
+            row[name] = round(row[cost] / empty[cost], 2)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
