@@ -17,7 +17,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewTopic
 from prometheus_client import REGISTRY
 
-from pipelines.checkpoints.manifest import MANIFEST, CheckpointMismatchError
+from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.queries.export import EXPORT
 from pipelines.queries.fan_out import FAN_OUT
 from pipelines.queries.loyalty import LOYALTY
@@ -39,7 +39,13 @@ from tests.support.kafka import (
     records_of,
     unique_records_of,
 )
-from tests.support.processes import delete_newest_commit, run_to_the_end, start_pipeline, wait_until
+from tests.support.processes import (
+    delete_newest_commit,
+    run_to_the_end,
+    start_as_release_0_1,
+    start_pipeline,
+    wait_until,
+)
 
 SAMPLE = Path(__file__).parents[1] / "data" / "pos-invoices"
 
@@ -159,19 +165,6 @@ def test_a_used_invoice_number_has_no_second_effect(spark, settings, release):
     assert {"dedupeWithinWatermark" if release == "0.1" else "transformWithStateInPandasExec"} == {
         row.operatorName for row in operators
     }
-
-
-def start_as_release_0_1(query, settings):
-    """Write the manifest of a new checkpoint as release 0.1 did. Its first run then makes the state of that release."""
-    made_with = {
-        "query": query.name,
-        "source": ", ".join(map(settings.name_of, query.sources)),
-        "shuffle_partitions": str(settings.shuffle_partitions),
-        **query.fixed(settings),
-    }
-    folder = Path(query.checkpoint(settings))
-    folder.mkdir(parents=True)
-    (folder / MANIFEST).write_text(json.dumps(made_with), encoding="utf-8")
 
 
 @pytest.mark.usefixtures("topics_created")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 
-from pipelines.checkpoints import lock
+from pipelines.checkpoints import lock, manifest
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.retention import RecordsLostError
 from pipelines.queries.archive import ARCHIVE
@@ -16,13 +16,14 @@ from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation.audit import audit
 from pipelines.reconciliation.context import ArchiveError
 from pipelines.reconciliation.rebuild import RebuildError, rebuild
+from pipelines.runtime.query import DEDUPLICATION
 from schemas import topics
 from services.audit.facts import Source
 from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
 from services.messaging.clients import admin
 from tests.support.builders import invoice
 from tests.support.kafka import last_balances_of, publish_commands, publish_invoices, unique_records_of
-from tests.support.processes import reconciliation_context, run_to_the_end
+from tests.support.processes import reconciliation_context, run_to_the_end, start_as_release_0_1
 
 A, B, C = "9001-A", "9002-B", "9003-C"
 OTHERS = (Source.LEDGER, Source.BALANCE)
@@ -48,8 +49,10 @@ def delete_records(settings, *of):
 def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
     """Points, reservations and sequence numbers continue. Pending events are processed, and no invoice counts twice.
 
-    The rebuild reads the topics, and after retention the archive. Without the archive it refuses to run.
+    The rebuild reads the topics, and after retention the archive. Without the archive it refuses to run. The first one
+    replaces a checkpoint of release 0.1, which drops duplicates with Spark's own operator. The second one finds none.
     """
+    start_as_release_0_1(LOYALTY, settings)
     publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0), invoice("I3", C, 10.0))
     publish_commands(
         settings,
@@ -60,18 +63,23 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
     run_to_the_end(spark, settings, LOYALTY)
     run_to_the_end(spark, settings, LOYALTY)  # process the credit of the transfer
     before = last_balances_of(settings)
+    assert DEDUPLICATION not in manifest.read(spark, LOYALTY.checkpoint(settings))
     # These events are not processed when the checkpoint is lost.
     publish_invoices(settings, invoice("I4", B, 100.0), invoice("I5", C, 30.0))
-    shutil.rmtree(LOYALTY.checkpoint(settings))
+    checkpoint = Path(LOYALTY.checkpoint(settings))
+    elsewhere = checkpoint.rename(checkpoint.with_name("elsewhere"))
     with pytest.raises(CheckpointMismatchError, match="loyalty rebuild"):
         run_to_the_end(spark, settings, LOYALTY)
+    elsewhere.rename(checkpoint)
 
     with lock.hold(LOYALTY.checkpoint(settings)), pytest.raises(RebuildError, match="stop the pipeline first"):
         rebuild(reconciliation_context(spark, settings), archive=False)
 
     rebuilt = rebuild(reconciliation_context(spark, settings), archive=False)
 
-    assert (3, 2, None, []) == (rebuilt.accounts, rebuilt.late, rebuilt.aside, rebuilt.differences)
+    assert (3, 2, []) == (rebuilt.accounts, rebuilt.late, rebuilt.differences)
+    assert Path(rebuilt.aside).is_dir()
+    assert DEDUPLICATION in manifest.read(spark, str(checkpoint))
     after = last_balances_of(settings)
     assert before[A] == after[A]
     assert (Decimal("4.00"), before[B]["Sequence"] + 1) == (after[B]["TotalLoyaltyPoints"], after[B]["Sequence"])
@@ -97,12 +105,12 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
     delete_records(settings, topics.POS_INVOICES, topics.LOYALTY_COMMANDS)
     with pytest.raises(RebuildError, match=r"pos-invoices: records of before .* are no longer in the topic"):
         rebuild(reconciliation_context(spark, settings), archive=False)
-    assert Path(LOYALTY.checkpoint(settings)).exists(), "what is refused changes nothing"
+    assert checkpoint.exists(), "what is refused changes nothing"
+    shutil.rmtree(checkpoint)
 
     rebuilt = rebuild(reconciliation_context(spark, settings), archive=True)
 
-    assert (3, 0, []) == (rebuilt.accounts, rebuilt.late, rebuilt.differences)
-    assert Path(rebuilt.aside).is_dir()
+    assert (3, 0, None, []) == (rebuilt.accounts, rebuilt.late, rebuilt.aside, rebuilt.differences)
     publish_commands(settings, (B, Adjust(append_time=0, command_id="adjust", points=5, reason="r", actor="a")))
     run_to_the_end(spark, settings, LOYALTY)
     report = audit(reconciliation_context(spark, settings), "", OTHERS, archive=True)

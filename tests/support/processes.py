@@ -20,6 +20,7 @@ from infra.local import jars
 from infra.local.java import find_java_home
 from infra.local.ports import HOST, free_port
 from infra.local.stack import environment_of
+from pipelines.checkpoints.manifest import MANIFEST
 from services.ledger.database import reading_engine
 from services.ledger.tables import ENTRY
 from services.programmes.topic import load_programmes
@@ -145,6 +146,19 @@ class ApiProcess:
 def balance_partitions(report: dict[str, Any]) -> list[dict[str, Any]]:
     """The partitions of the store ``customer-balances`` in a report of /readyz, in their order."""
     return [each for each in report["partitions"] if each["store"] == "customer-balances"]
+
+
+def start_as_release_0_1(query: "Query", settings: Settings) -> None:
+    """Write the manifest of a new checkpoint as release 0.1 did. Its first run then makes the state of that release."""
+    made_with = {
+        "query": query.name,
+        "source": ", ".join(map(settings.name_of, query.sources)),
+        "shuffle_partitions": str(settings.shuffle_partitions),
+        **query.fixed(settings),
+    }
+    folder = Path(query.checkpoint(settings))
+    folder.mkdir(parents=True)
+    (folder / MANIFEST).write_text(json.dumps(made_with), encoding="utf-8")
 
 
 def run_to_the_end(spark: "SparkSession", settings: Settings, *queries: "Query") -> None:
