@@ -20,7 +20,6 @@ from infra.local import jars
 from infra.local.java import find_java_home
 from infra.local.ports import HOST, free_port
 from infra.local.stack import environment_of
-from pipelines.checkpoints.manifest import MANIFEST
 from services.ledger.database import reading_engine
 from services.ledger.tables import ENTRY
 from services.programmes.topic import load_programmes
@@ -150,6 +149,8 @@ def balance_partitions(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 def start_as_release_0_1(query: "Query", settings: Settings) -> None:
     """Write the manifest of a new checkpoint as release 0.1 did. Its first run then makes the state of that release."""
+    from pipelines.checkpoints.manifest import MANIFEST
+
     made_with = {
         "query": query.name,
         "source": ", ".join(map(settings.name_of, query.sources)),
