@@ -1,6 +1,6 @@
 # Every target first installs what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo compose-demo up kafka down status images test test-unit test-containers faults lint format docs bench bench-queries bench-repeats bench-latency bench-ledger bench-containers bench-simulator bench-peers lock clean
+.PHONY: help setup demo compose-demo up kafka down status images sbom audit-dependencies test test-unit test-containers test-install faults lint format docs contracts release bench bench-queries bench-repeats bench-latency bench-ledger bench-containers bench-simulator bench-peers lock clean
 
 N ?=
 FILES ?=
@@ -42,7 +42,7 @@ down: setup ## stop the stack of `make up`; the data stays
 	@$(BIN)/python -m infra.local down
 
 status: setup ## show which parts of `make up` run, their lag, dead letters and freshness
-	@$(BIN)/python -m infra.local status; parts=$$?; $(BIN)/loyalty status && exit $$parts
+	@$(BIN)/python -m infra.local status; parts=$$?; [ $$parts -le 1 ] || exit $$parts; $(BIN)/loyalty status && exit $$parts
 
 test: lint ## run lint and all tests
 	$(BIN)/pytest $(TOGETHER)
@@ -53,8 +53,17 @@ test-unit: setup ## run the tests without a JVM and a broker
 images: ## build the images of docker-compose.yml (BASE_IMAGE=, BUILD_NETWORK=host)
 	$(COMPOSE) --profile simulate --profile cluster build
 
+sbom: setup ## write the SBOM of each image into var/sbom (CycloneDX)
+	$(BIN)/python -m infra.supply_chain sbom
+
+audit-dependencies: setup ## compare all locked packages and jars with OSV exports, without network (OSV="PyPI.zip Maven.zip")
+	@$(BIN)/python -m infra.supply_chain audit $(OSV)
+
 test-containers: setup images ## run the tests of the images, of the whole stack in containers and of the Spark cluster
 	$(BIN)/pytest tests/integration tests/containers --containers
+
+test-install: setup ## install the wheel into an empty environment, and run `loyalty demo`, `up` and `down` in an empty folder
+	$(BIN)/python -m tests.install
 
 faults: setup ## inject faults into a stack under load, and audit all accounts (ONLY="broker")
 	$(BIN)/python -m tests.faults $(if $(ONLY),--only "$(ONLY)")
@@ -72,6 +81,12 @@ format: setup ## format and fix the code with ruff
 docs: setup ## build the documentation site in var/site and check all links
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 	@echo "The site is ready: open var/site/index.html"
+
+contracts: setup ## write the OpenAPI and AsyncAPI documents (RELEASE=1: make them the contracts of the last release)
+	$(BIN)/python -m infra.contracts $(if $(RELEASE),--release)
+
+release: setup ## build the packages, SBOMs, contracts and checksums of the current commit in dist/
+	$(BIN)/python -m infra.release
 
 bench: setup ## measure throughput, cost, latency and memory of the pipeline
 	$(BIN)/python -m benchmarks.pipeline

@@ -1,8 +1,10 @@
 """``python -m api`` runs one API instance."""
 
 import gc
+import logging
 import signal
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -30,13 +32,14 @@ from services.interactive_queries.membership import GroupMembership
 from services.interactive_queries.reports import PeerReports
 from services.ledger.database import LedgerError
 from services.ledger.queries import LedgerQueries
-from services.logging import configure_logging
+from services.logging import Seldom, configure_logging
 from services.messaging.schema_ids import schema_ids
 from services.programmes.topic import default_programme
 from services.pseudonyms import PseudonymKeyError, pseudonyms
 from services.settings import Settings, SettingsError, read_settings
 from services.start_up import StartUpError, require_port, require_writable
 from services.state_stores import catalogue
+from services.state_stores.history import read_key
 from services.state_stores.materialiser import Materialiser
 from services.state_stores.memory import open_memory
 from services.state_stores.rocksdb import StateDirectory, StateDirectoryInUseError, rocksdb_options
@@ -80,7 +83,19 @@ def build_app(settings: Settings, directory: StateDirectory, membership: GroupMe
     local = LocalInstance(LocalStores(stores, materialiser, waiters), membership, settings)
     command_log, ledger = KafkaCommandLog(settings), LedgerQueries(settings.ledger_url)
     security = _security(settings, api_keys[catalogue.API_KEYS], membership.url) if api_keys else None
-    return create_app(Dependencies(local, reports, metrics, command_log, default_programme(settings), ledger, security))
+    return create_app(
+        Dependencies(
+            local,
+            reports,
+            metrics,
+            command_log,
+            default_programme(settings),
+            ledger,
+            security,
+            partial(read_key, settings),
+            settings.most_event_streams,
+        )
+    )
 
 
 def _security(settings: Settings, keys: StateStore, url: str) -> Security:
@@ -112,6 +127,8 @@ def serve(settings: Settings) -> None:
     app = build_app(settings, directory, membership)
     # All present objects live until the end. The garbage collector need not examine them again and again.
     gc.freeze()
+    # Any client can cause a warning with each request.
+    logging.getLogger("uvicorn.error").addFilter(Seldom())
     server = uvicorn.Server(
         uvicorn.Config(
             app,
@@ -130,6 +147,7 @@ def serve(settings: Settings) -> None:
     def stop(_: int, __: FrameType | None) -> None:
         # Leave the group first: the peers take over while this instance finishes its requests.
         membership.begin_to_leave()
+        app.state.dependencies.streams.close()
         server.should_exit = True
 
     # uvicorn raises the handled signals again when it has stopped. Without our handlers they would kill the process.
@@ -178,4 +196,6 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app = typer.Typer(add_completion=False)
+    app.command()(main)
+    app(prog_name="loyalty api")

@@ -8,11 +8,11 @@ from importlib.metadata import version
 from fastapi import Depends, FastAPI
 
 from api.dependencies import Dependencies
-from api.http import openapi, problems
+from api.http import documentation, openapi, problems
 from api.http.limits import BodyLimitMiddleware
 from api.http.lookup_routes import LookupApp
 from api.http.parameters import refuse_unknown_parameters
-from api.routers import balances, commands, health, instances, ledger, simulation, stores
+from api.routers import balances, commands, events, health, instances, ledger, simulation, stores
 from api.routing.peer_client import ReportCollector
 
 
@@ -32,6 +32,7 @@ def create_app(dependencies: Dependencies) -> FastAPI:
 
         local.membership.on_change(on_change)
         waiters.bind(loop)
+        dependencies.streams.bind(loop)
         feed.start()
         collecting = asyncio.create_task(collector.run())
         yield
@@ -56,6 +57,8 @@ def create_app(dependencies: Dependencies) -> FastAPI:
             {"name": "operations", "description": "Health and metrics of this instance."},
         ],
         lifespan=lifespan,
+        docs_url=None,  # see documentation.install
+        redoc_url=None,
         # We have our own metrics. FastAPI would look for a telemetry provider at each request, which costs more than
         # a lookup.
         telemetry={"tracing": False, "metrics": False, "logs": False},
@@ -66,6 +69,7 @@ def create_app(dependencies: Dependencies) -> FastAPI:
     openapi.install(app, needs_credentials=dependencies.security is not None)
     for router in (
         balances.router,
+        events.router,
         ledger.router,
         commands.router,
         simulation.router,
@@ -75,5 +79,6 @@ def create_app(dependencies: Dependencies) -> FastAPI:
     ):
         app.include_router(router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(health.router)
+    documentation.install(app)
     app.add_middleware(BodyLimitMiddleware)
     return app

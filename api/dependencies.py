@@ -6,6 +6,8 @@ from fastapi import Depends, Request
 
 from api.commands.service import CommandService
 from api.current_programme import CurrentProgramme
+from api.events.balances import BalanceEvents, History
+from api.events.streams import EventStreams
 from api.http import problems
 from api.http.metrics import Metrics
 from api.http.parameters import StoreName
@@ -31,6 +33,8 @@ class Dependencies:
         version_0: the programme before any version is published.
         ledger: None if this app has no ledger.
         security: None if callers need no credentials.
+        history: reads the past of a changelog; None if it cannot be read.
+        most_event_streams: how many event streams one caller may have open.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - what an app consists of
@@ -42,6 +46,8 @@ class Dependencies:
         version_0: Programme | None = None,
         ledger: LedgerQueries | None = None,
         security: Security | None = None,
+        history: History | None = None,
+        most_event_streams: int = 100,
     ) -> None:
         self.local = local
         self.reports = reports
@@ -53,6 +59,8 @@ class Dependencies:
         self.peers = PeerClient(reports, security.hops if security else None)
         self.lookup = Lookup(local, self.locator, self.peers, metrics)
         self.scatter_gather = ScatterGather(local, self.locator, self.peers)
+        self.streams = EventStreams(most_event_streams)
+        self.balance_events = BalanceEvents(local, self.locator, self.peers, self.lookup, self.streams, history)
         owner_only = OwnerOnly(local, self.locator, self.peers)
         self.commands = CommandService(self.stores, self.lookup, owner_only, command_log)
         self.programme = CurrentProgramme(self.stores.by_name[catalogue.PROGRAMMES], version_0 or Programme())
@@ -70,6 +78,7 @@ class Part:
         return getattr(request.app.state.dependencies, self.name)
 
 
+BalanceEventsDep = Annotated[BalanceEvents, Depends(Part("balance_events"))]
 CommandsDep = Annotated[CommandService, Depends(Part("commands"))]
 LedgerDep = Annotated[LedgerQueries | None, Depends(Part("ledger"))]
 LocalDep = Annotated[LocalInstance, Depends(Part("local"))]

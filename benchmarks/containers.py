@@ -87,7 +87,7 @@ def megabytes(image: str) -> int:
 def process_a_day(directory: Path, count: int) -> dict[str, Any]:
     """Seconds from the start to the first and the last balance of a day, and the memory of each container."""
     settings = private_settings(directory, export_interval=timedelta(seconds=10), stop_timeout=timedelta(seconds=1))
-    stack = ContainerStack(directory, settings)
+    stack = ContainerStack(directory, settings, environment={"LOYALTY_API_ACCESS": "anyone"})
     stack.project.build()
     day = list(simulated(Options(count=count, seed=3), schema_ids(settings)))
     readings = list(expect(day, settings.loyalty_factor).readings.values())

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import structlog
 import typer
 from confluent_kafka import KafkaException
-from prometheus_client import start_http_server
+from prometheus_client import REGISTRY
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -27,6 +27,7 @@ from pipelines.runtime.query_metrics import READY, ProgressMetrics
 from pipelines.runtime.query_table import CONTINUOUS, QUERIES
 from pipelines.runtime.session import spark_session
 from pipelines.sinks.foreach_batch import summarize_java_error
+from services.health import serve_health
 from services.logging import configure_logging
 from services.messaging.administration import TimestampTypeError
 from services.messaging.publishing import PublishError
@@ -72,6 +73,8 @@ def main(
     """Run the streaming queries until SIGTERM. Running micro-batches end first."""
     try:
         settings = read_settings(export_dir=to)
+        if not available_now:
+            settings.require_safe_metrics()
     except SettingsError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
@@ -116,7 +119,7 @@ def _check_start(settings: Settings, names: Sequence[str], *, available_now: boo
 
 def _run(settings: Settings, names: Sequence[str], stack: ExitStack, *, available_now: bool) -> int:
     if not available_now:
-        start_http_server(settings.metrics_port, settings.metrics_host)
+        stack.enter_context(serve_health(settings, settings.metrics_port, REGISTRY, _find_problem))
     spark = spark_session(settings)
     stack.callback(spark.stop)
     listener: Any = ProgressMetrics()
@@ -141,6 +144,10 @@ def _run(settings: Settings, names: Sequence[str], stack: ExitStack, *, availabl
     log.info("pipeline ready", queries=list(names))
     _watch(queries, start, None if available_now else watch, stopping)
     return int(any(query.exception() for query in queries.values()))
+
+
+def _find_problem() -> str | None:
+    return None if REGISTRY.get_sample_value("loyalty_pipeline_ready") else "the queries start or stop; see the log"
 
 
 def _watch(
@@ -180,4 +187,6 @@ def _stop_between_batches(queries: Sequence[StreamingQuery], timeout: timedelta)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app = typer.Typer(add_completion=False)
+    app.command()(main)
+    app(prog_name="loyalty pipeline")

@@ -81,7 +81,7 @@ SERVICES = (
         groups=("loyalty-dead-letters", "loyalty-programmes", "loyalty-keys"),
         transactional_ids=("loyalty-programmes-publisher",),
     ),
-    Service("auditor", reads=ALL, groups=("loyalty-audit", "loyalty-demo", "loyalty-programmes")),
+    Service("auditor", reads=ALL, groups=("loyalty-audit", "loyalty-demo", "loyalty-programmes", "loyalty-sql")),
 )
 
 USERS = (ADMIN, *(service.user for service in SERVICES))

@@ -2,6 +2,8 @@
 
 import logging
 import sys
+import time
+from collections import Counter
 
 import stamina.instrumentation
 import structlog
@@ -47,3 +49,28 @@ def configure_logging(settings: Settings) -> None:
 def _console_renderer() -> structlog.dev.ConsoleRenderer:
     # The default tracebacks print local variables, which contain card numbers.
     return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+
+
+class Seldom(logging.Filter):
+    """Lets a warning of the same text pass once in ``seconds``, with the number of those before it that did not pass.
+
+    For warnings that any client can cause, as often as it likes.
+    """
+
+    def __init__(self, seconds: float = 60.0) -> None:
+        super().__init__()
+        self._seconds = seconds
+        self._next: dict[str, float] = {}
+        self._left_out: Counter[str] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno != logging.WARNING:
+            return True
+        text, now = str(record.msg), time.monotonic()
+        if now < self._next.get(text, now):
+            self._left_out[text] += 1
+            return False
+        self._next[text] = now + self._seconds
+        if left_out := self._left_out.pop(text, 0):
+            record.msg = f"{text} Since the last such line, {left_out} more were left out."
+        return True

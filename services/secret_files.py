@@ -1,4 +1,4 @@
-"""Creates files with secrets that the processes of a machine share."""
+"""Files with secrets that the processes of a machine share."""
 
 import os
 import tempfile
@@ -23,3 +23,8 @@ def create(file: Path, secret: bytes) -> None:
         return
     finally:
         Path(name).unlink()
+
+
+def lines_of(file: Path) -> list[bytes]:
+    """The secrets in a file with one secret in each line. Raises OSError."""
+    return [line.strip() for line in file.read_bytes().splitlines() if line.strip()]

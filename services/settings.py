@@ -6,7 +6,7 @@ from datetime import timedelta
 from decimal import Decimal
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
 from pydantic import (
     Field,
@@ -16,12 +16,12 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
-    model_validator,
 )
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, to_jsonable_python
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from schemas.topics import Topic
+from services.secret_files import lines_of
 
 TOP_CUSTOMERS_THRESHOLD = Decimal(1000)
 """In points. With the loyalty factor of 0.02 a customer gets them for purchases of 50,000."""
@@ -144,7 +144,15 @@ class Settings(BaseSettings):
         ge=timedelta(0),
         description="Longest time that the pipeline waits after SIGTERM for running micro-batches (ISO 8601).",
     )
-    metrics_host: str = Field("127.0.0.1", description="Host on which the pipeline serves its Prometheus metrics.")
+    metrics_host: str = Field(
+        "127.0.0.1", description="Host on which the pipeline, the ledger and the webhooks serve metrics and health."
+    )
+    metrics_key_file: Path | None = Field(
+        None,
+        description="File with the keys of the metrics of the pipeline, the ledger and the webhooks, one in each line. "
+        "A request for metrics then needs one of them as a bearer token. It must be set if metrics_host is not a "
+        "loopback address.",
+    )
     metrics_port: Port = Field(9108, description="Port of the pipeline's Prometheus metrics.")
 
     api_host: str = Field("127.0.0.1", description="Host on which the API listens.")
@@ -156,10 +164,10 @@ class Settings(BaseSettings):
         "loopback addresses only. authenticated: callers with an API key or a token. anyone: everybody who reaches the "
         "port, for a network that something else protects.",
     )
-    api_key_file: Path | None = Field(
-        None,
-        description="File with the API key that `loyalty audit` sends to the API. It needs the scope balance:read and "
-        "no limits.",
+    api_key_file: Path = Field(
+        Path("var/api.key"),
+        description="File with the API key that `loyalty audit` (scope balance:read, without limits) and `loyalty "
+        "status` (scope operate) send to the API. Without the file they send no key. `make up` makes the default.",
     )
     token_issuer: str | None = Field(
         None, description="Issuer (claim iss) whose bearer tokens the API accepts. Unset: it accepts API keys only."
@@ -191,6 +199,9 @@ class Settings(BaseSettings):
         200,
         description="How many requests of one caller an instance has in work at once, long polls included, if "
         "api_access is authenticated.",
+    )
+    most_event_streams: PositiveInt = Field(
+        100, description="How many event streams one caller may have open on one instance of the API."
     )
     cors_origins: str = Field(
         "",
@@ -236,6 +247,12 @@ class Settings(BaseSettings):
         "data.",
     )
 
+    customer_key_file: Path | None = Field(
+        None,
+        description="File with the key of the customer keys in the SQL table customer_line_items: 32 random bytes. A "
+        "missing file is created. Unset: the table cannot be read.",
+    )
+
     webhooks_file: Path = Field(Path("webhooks.yaml"), description="File with the endpoints of `loyalty webhooks`.")
     webhooks_metrics_port: Port = Field(9110, description="Port of the metrics of `loyalty webhooks`, on metrics_host.")
 
@@ -267,7 +284,7 @@ class Settings(BaseSettings):
             raise ValueError("LOYALTY_TOKEN_ISSUER, LOYALTY_TOKEN_AUDIENCE and LOYALTY_TOKEN_KEYS need each other")
         return keys
 
-    @field_validator("kafka_sasl_password_file", "kafka_ssl_ca_location", "api_key_file")
+    @field_validator("kafka_sasl_password_file", "kafka_ssl_ca_location", "metrics_key_file")
     @classmethod
     def _require_readable(cls, file: Path | None) -> Path | None:
         if file is not None:
@@ -289,20 +306,31 @@ class Settings(BaseSettings):
         """The URL at which peers reach this instance."""
         return self.application_server or f"http://{self.api_host}:{self.api_port}"
 
-    @model_validator(mode="after")
-    def _require_reachable(self) -> Self:
-        if self.application_server is None and self.api_host in ("0.0.0.0", "::"):  # noqa: S104  # compared, not bound
-            raise ValueError(f"peers cannot reach {self.api_host}: set LOYALTY_APPLICATION_SERVER")
-        return self
-
     def require_safe_api(self) -> None:
-        """Raise SettingsError if the API would serve other machines without credentials."""
+        """Raise SettingsError if the API would serve other machines without credentials, or peers cannot reach it."""
         if self.api_access == "loopback" and not _is_loopback(self.api_host):
             raise SettingsError(
                 f"LOYALTY_API_HOST: other machines can reach {self.api_host}, and without credentials the API serves "
                 "loopback addresses only. Set LOYALTY_API_ACCESS=authenticated and make a key with `loyalty keys "
                 "create`, or set LOYALTY_API_ACCESS=anyone if something else protects the port."
             )
+        if self.application_server is None and self.api_host in ("0.0.0.0", "::"):  # noqa: S104  # compared, not bound
+            raise SettingsError(
+                f"LOYALTY_APPLICATION_SERVER: it must be set, because no peer can reach {self.api_host}. Set it to the "
+                "URL at which the other instances reach this one, such as http://10.0.0.7:8080."
+            )
+
+    def require_safe_metrics(self) -> None:
+        """Raise SettingsError if other machines could read the metrics without a key."""
+        if self.metrics_key_file is None:
+            if not _is_loopback(self.metrics_host):
+                raise SettingsError(
+                    f"LOYALTY_METRICS_HOST: other machines can reach {self.metrics_host}, and without a key the "
+                    "metrics are served on loopback addresses only. Write a random key into a file, for example with "
+                    "`openssl rand -hex 32`, and set LOYALTY_METRICS_KEY_FILE to the file."
+                )
+        elif not lines_of(self.metrics_key_file):
+            raise SettingsError(f"LOYALTY_METRICS_KEY_FILE: {self.metrics_key_file} has no key: write one into it")
 
     def name_of(self, topic: Topic) -> str:
         """The name of the topic on the broker."""
@@ -327,9 +355,45 @@ def _hint(name: str, known: list[str]) -> str:
     return f" Did you mean {near[0]}?" if near else " docs/reference/settings.md lists all settings."
 
 
-def _reason(error: ErrorDetails) -> str:
-    """The message of an error. Pydantic does not say how a duration is written."""
-    return error["msg"] + (". Write it as PT5S or P1DT12H" if error["type"] == "time_delta_parsing" else "")
+_FORMS = {
+    "topic_prefix": "letters, digits and hyphens",
+    "rate_limit": "a number and a unit, such as 500/second or 20/minute",
+    "cors_origins": "origins such as https://shop.example, separated by commas",
+    "application_server": "a URL without a path, such as http://10.0.0.7:8080",
+}
+"""What a text must be, for the settings whose pattern is no list of words."""
+
+
+def _expectation(error: ErrorDetails) -> str:  # noqa: PLR0911 - one for each kind of error
+    """What the value must be, in words."""
+    context = error.get("ctx", {})
+    match error["type"]:
+        case "greater_than_equal":
+            return f"at least {context['ge']}"
+        case "greater_than":
+            return f"more than {context['gt']}"
+        case "less_than_equal":
+            return f"at most {context['le']}"
+        case "string_pattern_mismatch":
+            words = context["pattern"].strip("^()$").split("|")
+            return _FORMS.get(str(error["loc"][0])) or f"{', '.join(words[:-1])} or {words[-1]}"
+        case kind if kind.startswith("int_"):
+            return "a whole number, such as 3"
+        case kind if kind.startswith(("decimal_", "finite_")):
+            return "a number, such as 0.02"
+        case kind if kind.startswith("bool_"):
+            return "true or false"
+        case kind if kind.startswith("time_delta_"):
+            return "a duration, such as PT5S or P1DT12H"
+    return error["msg"]
+
+
+def _explain(error: ErrorDetails) -> str:
+    """What is wrong with the setting that an error is about, and what to do."""
+    if error["type"] == "value_error":  # The validators above have their own words.
+        return str(error["ctx"]["error"])
+    given = to_jsonable_python(error["input"])  # a duration as it is written: PT5S
+    return f"{str(given)!r} is not possible: it must be {_expectation(error)}"
 
 
 class SettingsError(ValueError):
@@ -350,7 +414,5 @@ def read_settings(**overrides: object) -> Settings:
     try:
         return Settings(**{name: value for name, value in overrides.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
-        wrong = (
-            f"{prefix}{str(next(iter(item['loc']), 'API_HOST')).upper()}: {_reason(item)}" for item in error.errors()
-        )
+        wrong = (f"{prefix}{str(item['loc'][0]).upper()}: {_explain(item)}" for item in error.errors())
         raise SettingsError("; ".join(wrong)) from error

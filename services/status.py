@@ -1,6 +1,7 @@
 """What runs now, and how far each part has read. Every figure comes from the process itself or from Kafka."""
 
 import json
+import math
 import urllib.error
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,8 +29,12 @@ _LAGS = {
 }
 """The metrics with the lag of readers, and the names of the readers."""
 _REFUSALS = {
-    401: "refuses the request: set LOYALTY_API_KEY_FILE to the file of a valid API key with the scope operate",
-    403: "refuses the request: the API key in LOYALTY_API_KEY_FILE needs the scope operate",
+    ("api", 401): "refuses the request: set LOYALTY_API_KEY_FILE to the file of a valid API key with the scope operate",
+    ("api", 403): "refuses the request: the API key in LOYALTY_API_KEY_FILE needs the scope operate",
+    **{
+        (part, 401): "refuses the request: set LOYALTY_METRICS_KEY_FILE to a file with the key of its metrics"
+        for part in ("pipeline", "ledger", "webhooks")
+    },
 }
 _FRESHNESS = "loyalty_balance_freshness_seconds_bucket"
 _SHARES = (0.5, 0.99)
@@ -51,6 +56,21 @@ class Lag(NamedTuple):
     records: int
 
 
+class Freshness(NamedTuple):
+    """How fresh the balances of the instance that answered are, since its start, by its histogram.
+
+    Attributes:
+        balances: the number of balances that it has read.
+        within: by share of the balances (0.5, 0.99): the seconds after the append of the invoice within which that
+            share was in the store. It is the upper limit of a bucket; None if it is beyond the last limit.
+        longest: the last limit, in seconds.
+    """
+
+    balances: int
+    within: dict[float, float | None]
+    longest: float
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """The state of the system at one moment.
@@ -60,15 +80,14 @@ class Status:
         records: the number of records that each topic has, by topic. Empty if Kafka does not answer.
         lags: of all readers that answered.
         instances: the instances of the API as ``GET /v1/instances`` shows them.
-        freshness: by share of the balances (0.5, 0.99): the seconds after the append of the invoice within which that
-            share was in the store, since the start of the instance that answered. Empty without balances.
+        freshness: how fresh the balances are; None without balances.
     """
 
     parts: list[Part]
     records: dict[str, int]
     lags: list[Lag]
     instances: list[dict[str, Any]]
-    freshness: dict[float, float]
+    freshness: Freshness | None
 
     @property
     def dead_letters(self) -> int | None:
@@ -81,18 +100,18 @@ def status_of(settings: Settings, urls: Mapping[str, str]) -> Status:
     records, kafka_problem = _records(settings)
     parts = [Part("kafka", settings.kafka_bootstrap_servers, kafka_problem)]
     samples: list[Sample] = []
-    # Only the API receives the key.
-    openers = dict.fromkeys(urls, opener(None)) | {"api": opener(settings.api_key_file)}
+    openers = dict.fromkeys(urls, opener(settings.metrics_key_file)) | {"api": opener(settings.api_key_file)}
     for name, url in urls.items():
         try:
             found = list(_samples(openers[name], url))
             samples += found
-            problem = _problem(openers[name], name, url, found)
+            problem = _problem(openers[name], url)
         except urllib.error.HTTPError as error:
-            problem = _REFUSALS.get(error.code, f"answers with status {error.code}")
+            problem = _REFUSALS.get((name, error.code), f"answers with status {error.code}")
             error.close()
         except (OSError, ValueError, KeyError) as error:
-            problem = f"no answer: {error}"
+            cause = getattr(error, "reason", error)  # URLError wraps the error of the connection
+            problem = f"no answer: {getattr(cause, 'strerror', None) or cause}"
         parts.append(Part(name, url, problem))
     try:
         instances = _get(openers["api"], f"{urls['api']}/v1/instances")["instances"]
@@ -142,17 +161,13 @@ def _samples(part: OpenerDirector, url: str) -> Iterator[Sample]:
         yield from family.samples
 
 
-def _problem(part: OpenerDirector, name: str, url: str, samples: Iterable[Sample]) -> str | None:
+def _problem(part: OpenerDirector, url: str) -> str | None:
     """Why a part that answers does not work."""
-    if name in ("api", "ledger"):
-        try:
-            report = _get(part, f"{url}/readyz")
-        except urllib.error.HTTPError as error:
-            report = json.load(error)
-        return report.get("kafkaError") or report.get("trouble") or (None if report["ready"] else "restores its stores")
-    if any(sample.name == "loyalty_pipeline_ready" and not sample.value for sample in samples):
-        return "starts or stops; see its log"
-    return None
+    try:
+        report = _get(part, f"{url}/readyz")
+    except urllib.error.HTTPError as error:
+        report = json.load(error)
+    return report.get("kafkaError") or report.get("trouble") or (None if report["ready"] else "restores its stores")
 
 
 def _lags(samples: Iterable[Sample], prefix: str) -> list[Lag]:
@@ -164,7 +179,10 @@ def _lags(samples: Iterable[Sample], prefix: str) -> list[Lag]:
     return [Lag(reader, topic, records) for (reader, topic), records in sorted(found.items())]
 
 
-def _freshness(samples: Iterable[Sample]) -> dict[float, float]:
+def _freshness(samples: Iterable[Sample]) -> Freshness | None:
     buckets = sorted((float(each.labels["le"]), each.value) for each in samples if each.name == _FRESHNESS)
-    total = buckets[-1][1] if buckets else 0
-    return {share: next(le for le, count in buckets if count >= share * total) for share in _SHARES if total}
+    if not buckets or not (total := buckets[-1][1]):
+        return None
+    limits = [(le, count) for le, count in buckets if math.isfinite(le)]
+    within = {share: next((le for le, count in limits if count >= share * total), None) for share in _SHARES}
+    return Freshness(int(total), within, limits[-1][0])

@@ -27,7 +27,7 @@ from api.routing.peer_client import PeerResponse
 from api.security.permissions import caller_of
 from services.codecs.events import command_record
 from services.commands.log import DECISION_SEQUENCE, DONE, ERASE, ERASED, MARK_SEQUENCE, PENDING, CommandLog, mark_of
-from services.domain.events import Capture, Command, Reserve, Transfer, Void
+from services.domain.events import Block, Capture, Command, Reserve, Transfer, Unblock, Void
 from services.domain.formats import to_milliseconds
 from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
@@ -110,7 +110,7 @@ class CommandService:
         claim = self._in_flight[command.command_id]
         try:
             card = card or await self._card_of_redemption(request, command, seconds)
-            if decision is None and isinstance(command, Reserve | Transfer):
+            if decision is None and isinstance(command, Reserve | Transfer | Block | Unblock):
                 await self._require_customer(card, deadline)
             # The partition may have moved while this instance waited for another one.
             self._owner_only.require_ownership(self._decisions, self._decisions.partition_of(key))

@@ -30,6 +30,16 @@ Every error is `application/problem+json` (RFC 9457). Clients tell errors apart 
 A client can repeat a request after 503 with `Retry-After`.
 """
 
+# An instance that needs no credentials ignores them. Its document says so by operations without `security`.
+_CREDENTIALS = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An API key (`loyalty keys create`), or a token of the issuer. An instance that serves its own "
+        "machine only (LOYALTY_API_ACCESS=loopback) needs none.",
+    }
+}
+
 
 def install(app: FastAPI, *, needs_credentials: bool = False) -> None:
     """Add the schema of problems, and what each request needs, to ``app.openapi``.
@@ -49,6 +59,7 @@ def install(app: FastAPI, *, needs_credentials: bool = False) -> None:
             )
             document.setdefault("components", {}).setdefault("schemas", {})["Problem"] = ProblemBody.model_json_schema()
             _require_idempotency_keys(document)
+            document["components"]["securitySchemes"] = _CREDENTIALS
             if needs_credentials:
                 _describe_credentials(document)
             app.openapi_schema = document
@@ -59,13 +70,6 @@ def install(app: FastAPI, *, needs_credentials: bool = False) -> None:
 
 def _describe_credentials(document: dict[str, Any]) -> None:
     """Add the credentials, and the problems of a caller that is not known or may not do it, to what is not public."""
-    document["components"]["securitySchemes"] = {
-        "bearer": {
-            "type": "http",
-            "scheme": "bearer",
-            "description": "An API key (`loyalty keys create`), or a token of the issuer.",
-        }
-    }
     refusals = problems.responses(Unauthenticated, ScopeMissing, NotYours, ForwardRefused, TooManyRequests)
     unavailable = problems.responses(KeysUnavailable)[KeysUnavailable.status.value]
     for path, item in document["paths"].items():

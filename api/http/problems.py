@@ -162,9 +162,9 @@ class UnreadableBody(
     BadRequest,
     code="unreadable-body",
     title="The body cannot be read",
-    example={"reason": "Expecting value at character 10"},
+    example={"reason": "it is not JSON at line 1, column 11: Expecting value"},
 ):
-    """The body is not JSON in UTF-8: {reason}. Correct the body."""
+    """The body must be JSON in UTF-8 that has each member once: {reason}. Correct the body."""
 
 
 class UnreadableRequest(BadRequest, code="unreadable-request", title="The request cannot be read"):
@@ -302,7 +302,13 @@ class SameCustomer(CommandRefused, code="same-customer", title="Both cards are t
     """A transfer needs two different cards. Correct from or to."""
 
 
-_REFUSALS = {each.code: each for each in (InsufficientPoints, RedemptionNotOpen, SameCustomer, TooManyPoints)}
+class CardBlocked(CommandRefused, code="card-blocked", title="The card is blocked"):
+    """Points of a blocked card cannot be redeemed or transferred. The helpdesk can unblock it."""
+
+
+_REFUSALS = {
+    each.code: each for each in (CardBlocked, InsufficientPoints, RedemptionNotOpen, SameCustomer, TooManyPoints)
+}
 
 
 class Unavailable(Problem, status=HTTPStatus.SERVICE_UNAVAILABLE, retry_after=1):
@@ -474,8 +480,6 @@ def install(app: FastAPI) -> None:
         if isinstance(error.__cause__, Problem):
             return error.__cause__.response()
         status = HTTPStatus(error.status_code)
-        if status == HTTPStatus.BAD_REQUEST:  # FastAPI raises it for a body, but not for a plain error of syntax.
-            return UnreadableBody(reason="it is not UTF-8, or is nested too deeply").response()
         code = {404: "unknown-route", 405: "method-not-allowed"}.get(status, "http-error")
         headers = dict(error.headers or {})
         if headers.get("Allow") == "GET":
@@ -484,9 +488,6 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def answer_invalid_request(_: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        if first["type"] == "json_invalid":
-            return UnreadableBody(reason=f"{first['ctx']['error']} at character {first['loc'][-1]}").response()
         if isinstance(error.body, bytes):  # FastAPI parses only a body that is declared as JSON.
             return NotJson().response()
         errors = [{"in": list(map(str, each["loc"])), "reason": each["msg"]} for each in error.errors()]

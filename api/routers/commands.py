@@ -10,11 +10,12 @@ from fastapi import APIRouter, Depends, Header, Path, Request, Response
 from api.commands.service import CommandService, Decision, location_of
 from api.dependencies import CommandsDep
 from api.http import problems
+from api.http.bodies import JsonRoute
 from api.http.parameters import Card, refuse_body, timeout_query
 from api.http.problems import Problem
 from api.http.responses import SEQUENCE, json_response, text_headers
 from api.routing.peer_client import PeerResponse
-from api.schemas.commands import Adjustment, Command, NotBlank, Redemption, Transfer
+from api.schemas.commands import Adjustment, CardChange, Command, NotBlank, Redemption, Transfer
 from api.security.caller import Caller
 from api.security.permissions import FOLLOWS_COMMANDS, caller_of, needs
 from services.api_keys.keys import Scope
@@ -22,7 +23,7 @@ from services.commands.identity import MAX_KEY_LENGTH, command_id, request_hash
 from services.commands.log import DONE, PENDING
 from services.domain import events
 
-router = APIRouter(prefix="/v1", tags=["commands"])
+router = APIRouter(prefix="/v1", tags=["commands"], route_class=JsonRoute)
 
 _DEFAULT_TIMEOUT_SECONDS = 10.0
 
@@ -183,6 +184,7 @@ def _route(
     HTTPStatus.CREATED,
     problems.UnknownCustomer,
     problems.InsufficientPoints,
+    problems.CardBlocked,
 )
 async def reserve(card: NamedCard, body: Redemption, command: CommandOfRequest) -> Response:
     """Begin a redemption: reserve points until it is captured or void, or until it lapses at ExpiresTime.
@@ -244,6 +246,7 @@ async def adjust(card: NamedCard, body: Adjustment, command: CommandOfRequest) -
     problems.UnknownCustomer,
     problems.InsufficientPoints,
     problems.SameCustomer,
+    problems.CardBlocked,
 )
 async def transfer(body: Transfer, command: CommandOfRequest) -> Response:
     """Move available points from one card to another. They keep the time at which they expire.
@@ -254,6 +257,26 @@ async def transfer(body: Transfer, command: CommandOfRequest) -> Response:
     fields = body.normalized()
     own = {"points": fields["points"], "counterparty": body.to_card}
     return await command.response(events.Transfer, body.from_card, fields, **own)
+
+
+def _changes_card(name: str, summary: str) -> _Decorator:
+    path = f"/customers/{{card}}/{name}"
+    return _route("POST", path, Scope.CARD_MANAGE, summary, HTTPStatus.CREATED, problems.UnknownCustomer)
+
+
+@_changes_card("block", "Block a card")
+async def block(card: NamedCard, body: CardChange, command: CommandOfRequest) -> Response:
+    """Stop redemptions and transfers from a card, for example a lost one. The balance shows `Blocked`.
+
+    What was reserved before can still be captured, and points can arrive. The programme says whether purchases earn.
+    """
+    return await command.response(events.Block, card, body.normalized())
+
+
+@_changes_card("unblock", "Unblock a card")
+async def unblock(card: NamedCard, body: CardChange, command: CommandOfRequest) -> Response:
+    """End the block of a card. A card that is not blocked stays as it is."""
+    return await command.response(events.Unblock, card, body.normalized())
 
 
 @_route("DELETE", "/customers/{card}", Scope.CUSTOMER_ERASE, "Erase a customer", HTTPStatus.OK, takes_body=False)

@@ -4,6 +4,7 @@ from fastapi import APIRouter, Request, Response
 
 from api.dependencies import LookupDep, ProgrammeDep
 from api.http import problems
+from api.http.bodies import JsonRoute
 from api.http.responses import json_response
 from api.routing.lookup import Lookup
 from api.schemas.simulation import Basket, Simulation
@@ -14,7 +15,7 @@ from services.domain.formats import points_text
 from services.domain.programme import Programme
 from services.state_stores import catalogue
 
-router = APIRouter(prefix="/v1", tags=["programme"])
+router = APIRouter(prefix="/v1", tags=["programme"], route_class=JsonRoute)
 
 
 @router.post(

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from api.dependencies import LookupDep, ScatterGatherDep, StoreOfPath, StoresDep, store_by_name
 from api.http import pagination, problems
+from api.http.bodies import JsonRoute
 from api.http.parameters import (
     Cursor,
     From,
@@ -45,7 +46,9 @@ from services.interactive_queries.local_queries import (
 from services.state_stores.definition import ReadConsistency, VersionedValue
 from services.state_stores.store import StateStore
 
-router = APIRouter(prefix="/v1/stores/{store}", tags=["stores"], dependencies=[Depends(may_read_store)])
+router = APIRouter(
+    prefix="/v1/stores/{store}", tags=["stores"], dependencies=[Depends(may_read_store)], route_class=JsonRoute
+)
 lookups = APIRouter(prefix="/v1/stores/{store}", tags=["stores"], dependencies=[Depends(may_read_store)])
 """Routes for single keys. ``LookupApp`` serves them."""
 

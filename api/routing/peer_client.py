@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from api.http import problems
 from api.routing.locator import Locator, Target
 from api.security.caller import Caller
-from api.security.hops import HOP, Hops
+from api.security.hops import HOP, HopRequest, Hops
 from api.security.problems import ForwardRefused
 from services.interactive_queries.reports import InstanceReport, PeerReports
 
@@ -32,6 +32,7 @@ _REQUEST_HEADERS = (
     "content-type",
     "idempotency-key",
     "if-none-match",
+    "last-event-id",
     "traceparent",
     "tracestate",
     "x-request-id",
@@ -49,6 +50,10 @@ _CONNECT_SECONDS = 0.5
 _REPORT_SECONDS = 1.0
 _REPORT_INTERVAL_SECONDS = 1.0
 _LIMITS = httpx.Limits(max_connections=512, max_keepalive_connections=64, keepalive_expiry=30)
+# A stream keeps its connection, so streams have a pool of their own.
+_STREAM_LIMITS = httpx.Limits(max_connections=2_000, max_keepalive_connections=16, keepalive_expiry=30)
+_STREAM_SECONDS = 5.0
+"""A live peer sends the first bytes of a stream within milliseconds."""
 
 
 def received(request: Request, name: str) -> str | None:
@@ -174,6 +179,7 @@ class PeerClient:
         logging.getLogger("httpx").setLevel(logging.WARNING)
         # A proxy or a redirect could send the request to a server outside of the group.
         self._client = httpx.AsyncClient(trust_env=False, follow_redirects=False, limits=_LIMITS)
+        self._streams = httpx.AsyncClient(trust_env=False, follow_redirects=False, limits=_STREAM_LIMITS)
 
     async def forward(self, request: PeerRequest, target: Target, seconds_left: float, patience: float) -> PeerResponse:
         """Send a request to a peer. A peer that does not respond becomes a suspect.
@@ -186,24 +192,51 @@ class PeerClient:
         Raises:
             PeerError: there is no response.
         """
+        response = await self._send(self._client, request, target, seconds_left, patience)
+        return self._answer(response, target)
+
+    async def open_stream(self, request: PeerRequest, target: Target) -> AsyncGenerator[bytes] | PeerResponse:
+        """Send a request whose response is a stream of events. Returns its bytes as they arrive, or a problem.
+
+        Raises PeerError. The generator raises it too when the connection breaks.
+        """
+        response = await self._send(self._streams, request, target, _STREAM_SECONDS, _STREAM_SECONDS)
+        if not response.headers.get("content-type", "").startswith("text/event-stream"):
+            await response.aread()
+            return self._answer(response, target)
+
+        async def parts() -> AsyncGenerator[bytes]:
+            try:
+                async for part in response.aiter_raw():
+                    yield part
+            except httpx.HTTPError as error:
+                raise PeerUnreachableError(f"{target.url}: {type(error).__name__}") from error
+            finally:
+                await response.aclose()
+
+        return parts()
+
+    async def _send(
+        self, client: httpx.AsyncClient, request: PeerRequest, target: Target, seconds_left: float, patience: float
+    ) -> httpx.Response:
+        """Send a request and wait for the response; for a stream, wait for its headers only. Raises PeerError."""
         url = httpx.URL(target.url).copy_with(raw_path=_escape_dots(request.path))
         own_headers = {FORWARDED_TO: target.role.value, DEADLINE: f"{seconds_left:.3f}"}
         sent_headers = {"accept-encoding": "identity", **request.headers, **own_headers}
         if self._hops:
             # The peer trusts this instance, so the credentials of the caller stay here.
             sent_headers.pop("authorization", None)
-            sent_headers[HOP] = self._hops.sign(
-                request.caller, target.url, request.method, url.raw_path, target.role.value
-            )
+            key = request.headers.get("idempotency-key", "")
+            signed = HopRequest(request.method, url.raw_path.decode("latin-1"), target.role.value, key)
+            sent_headers[HOP] = self._hops.sign(request.caller, target.url, signed, request.content)
+        is_stream = client is self._streams
+        timeout = httpx.Timeout(patience, connect=min(patience, _CONNECT_SECONDS), read=None if is_stream else patience)
+        built = client.build_request(
+            request.method, url, headers=sent_headers, content=request.content, timeout=timeout
+        )
         try:
             async with asyncio.timeout(patience):
-                response = await self._client.request(
-                    request.method,
-                    url,
-                    headers=sent_headers,
-                    content=request.content,
-                    timeout=httpx.Timeout(patience, connect=min(patience, _CONNECT_SECONDS)),
-                )
+                return await client.send(built, stream=is_stream)
         except (httpx.TimeoutException, TimeoutError) as error:
             reason = f"{target.url} did not answer within {patience:.1f} s"
             if isinstance(error, httpx.ConnectTimeout):
@@ -214,6 +247,9 @@ class PeerClient:
             reason = f"{target.url}: {type(error).__name__} {error}".strip()
             self._reports.suspect(target.url, reason)
             raise PeerUnreachableError(reason) from error
+
+    def _answer(self, response: httpx.Response, target: Target) -> PeerResponse:
+        """What the caller gets of a response. Raises PeerError if the peer has refused the signature."""
         kept = {
             name: value
             for name, value in response.headers.items()
@@ -233,7 +269,7 @@ class PeerClient:
         """The report of the instance at a URL. Raises PeerError, also if another process listens at the URL."""
         try:
             async with asyncio.timeout(_REPORT_SECONDS):
-                signed = {HOP: self._hops.sign(None, url, "GET", REPORT_PATH.encode(), "")} if self._hops else {}
+                signed = {HOP: self._hops.sign(None, url, HopRequest("GET", REPORT_PATH))} if self._hops else {}
                 response = await self._client.get(url + REPORT_PATH, headers=signed, timeout=_REPORT_SECONDS)
             report = InstanceReport.model_validate_json(response.content)
         except (httpx.HTTPError, TimeoutError, ValidationError) as error:
@@ -244,6 +280,7 @@ class PeerClient:
 
     async def close(self) -> None:
         await self._client.aclose()
+        await self._streams.aclose()
 
 
 def _escape_dots(path: bytes) -> bytes:

@@ -22,6 +22,13 @@ class Balance(BaseModel):
         description="The part of the total that is reserved for redemptions.", examples=["10.00"]
     )
     Tier: str | None = Field(description="null: the customer has no tier.", examples=["gold"])
+    NextExpiryTime: Time | None = Field(description="When the next points expire. null: no points expire.")
+    NextExpiryPoints: PointsText | None = Field(
+        description="How many points expire then, pending points included. null, as Blocked: release 0.1 wrote the "
+        "balance, and the next entry shows them.",
+        examples=["12.50"],
+    )
+    Blocked: bool | None = Field(description="Whether the card is blocked.", examples=[False])
     Sequence: int = Field(ge=1, description="Grows with every entry of the account.", examples=[3])
     OpenedTime: Time | None = Field(
         description="When the account was opened. After an erasure the customer gets a new account. Its Sequence "

@@ -82,7 +82,8 @@ class _Body(BaseModel):
     def normalized(self) -> dict[str, Any]:
         """The fields of the request, equal for all spellings of the same points."""
         fields = self.model_dump()
-        return {**fields, "points": to_hundredths(Decimal(fields["points"]))}
+        points = {"points": to_hundredths(Decimal(fields["points"]))} if "points" in fields else {}
+        return {**fields, **points}
 
 
 class Redemption(_Body):
@@ -106,6 +107,13 @@ class Adjustment(_Body):
     )
 
 
+class CardChange(_Body):
+    """Why a card is blocked or unblocked."""
+
+    reason: Annotated[Reason, NotBlank]
+    actor: Annotated[Actor, NotBlank]
+
+
 class Transfer(_Body):
     """Points that move from one customer to another."""
 
@@ -121,7 +129,9 @@ class Command(BaseModel):
 
     CommandID: str = Field(examples=["0b9f0e5c-7a53-5f0d-8f43-5ffb1a0c9a3e"])
     Status: str = Field(description="pending, done or refused.", examples=["done"])
-    Kind: str = Field(description="reserve, capture, void, adjust, transfer or erase.", examples=["reserve"])
+    Kind: str = Field(
+        description="reserve, capture, void, adjust, transfer, block, unblock or erase.", examples=["reserve"]
+    )
     CustomerCardNo: str | None = Field(description="null: pending, or an erasure.", examples=["9265846829"])
     Points: PointsText | None = Field(
         description="The change of the total, as EarnedLoyaltyPoints of the entry. null: pending.", examples=["0.00"]

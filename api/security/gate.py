@@ -12,22 +12,24 @@ from http import HTTPStatus
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.http import documentation
 from api.http.metrics import Metrics
 from api.http.problems import Problem
 from api.routing.peer_client import FORWARDED_TO, REPORT_PATH
 from api.security.audit import AuditLog
 from api.security.caller import UNSIGNED_INSTANCE, Caller
-from api.security.hops import HOP, Hops
+from api.security.hops import HOP, HopRequest, Hops
 from api.security.known_keys import KnownKeys
 from api.security.limits import CallerLimits
 from api.security.problems import ForwardRefused, Unauthenticated
 from api.security.tokens import TokenVerifier
 
-PUBLIC_PATHS = frozenset({"/livez", "/readyz", "/docs", "/openapi.json"})
+PUBLIC_PATHS = frozenset({"/livez", "/readyz", "/openapi.json"}) | documentation.PATHS
 """Paths of GET and HEAD requests without credentials: probes, and the description of the API."""
 
 _BEARER = "bearer "
-_AUTHORIZATION, _HOP, _FORWARDED_TO = b"authorization", HOP.lower().encode(), FORWARDED_TO.lower().encode()
+_AUTHORIZATION, _IDEMPOTENCY_KEY = b"authorization", b"idempotency-key"
+_HOP, _FORWARDED_TO = HOP.lower().encode(), FORWARDED_TO.lower().encode()
 _RESPONSE_HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -56,25 +58,31 @@ class Security:
     accepts_unsigned_forwards: bool = False
     cors_origins: tuple[str, ...] = ()
 
-    async def caller_of(self, scope: Scope) -> Caller:
-        """The caller of an HTTP request. Raises Problem."""
+    async def admit(self, scope: Scope, receive: Receive) -> tuple[Caller, Receive]:
+        """The caller of an HTTP request, and what receives its body. Raises Problem."""
         authorization = hop = role = None
+        idempotency_key = ""
         for name, value in scope["headers"]:
             if name == _AUTHORIZATION:
                 authorization = value.decode("latin-1")
             elif name == _HOP:
                 hop = value.decode("latin-1")
             elif name == _FORWARDED_TO:
-                role = value.decode("latin-1")
+                role = (role or "") + value.decode("latin-1")
+            elif name == _IDEMPOTENCY_KEY:
+                # Of two headers the routes read the first. Together they differ from the signed one.
+                idempotency_key += value.decode("latin-1")
         if hop is not None:
             query = scope["query_string"]
-            path = scope["raw_path"] + b"?" + query if query else scope["raw_path"]
-            return self.hops.verify(hop, scope["method"], path, role or "")
+            path: bytes = scope["raw_path"] + b"?" + query if query else scope["raw_path"]
+            request = HopRequest(scope["method"], path.decode("latin-1"), role or "", idempotency_key)
+            verified = self.hops.verify(hop, request)
+            return verified.caller, verified.checked(receive)
         if role is not None and not self.accepts_unsigned_forwards:
             raise ForwardRefused
         if authorization is None and self.accepts_unsigned_forwards and scope["path"] == REPORT_PATH:
-            return UNSIGNED_INSTANCE
-        return await self._caller_with(authorization)
+            return UNSIGNED_INSTANCE, receive
+        return await self._caller_with(authorization), receive
 
     async def _caller_with(self, authorization: str | None) -> Caller:
         if authorization is None:
@@ -130,7 +138,8 @@ class Gate:
             return
         started = time.perf_counter()
         try:
-            caller = scope["caller"] = await self._security.caller_of(scope)
+            caller, receive = await self._security.admit(scope, receive)
+            scope["caller"] = caller
             self._security.limits.take_place(caller)
         except Problem as problem:
             await problem.response()(scope, receive, send_safely)

@@ -3,8 +3,8 @@
 claim   meaning
 iss     URL of the instance that forwards
 aud     URL of the instance that shall receive the request
-req     method, path and query of the request
-to      role in which the receiver reads its copy; empty for a question of the instance itself
+req     the request: see HopRequest
+body    SHA-256 of the body, in hexadecimal digits; absent without a body
 jti     random, so that the receiver can refuse a second use
 sub, scope, store, card   the caller of the request
 """
@@ -14,13 +14,15 @@ import secrets
 import time
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
+from fastapi import HTTPException
 from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import OctKey
 from joserfc.jwt import JWTClaimsRegistry
+from starlette.types import Message, Receive
 
 from api.security.caller import Caller, instance
 from api.security.problems import ForwardRefused
@@ -35,6 +37,7 @@ HOP = "Loyalty-Hop"
 LIFETIME_SECONDS = 10
 """Time for the way to the receiver, and for the difference between the clocks of two machines."""
 
+_NO_BODY = sha256().hexdigest()
 _ALGORITHM = "HS256"
 _LOOK_AGAIN_SECONDS = 1.0
 _SHORTEST_SECRET = 32
@@ -96,6 +99,42 @@ class InstanceSecrets:
         self._modified = modified
 
 
+class HopRequest(NamedTuple):
+    """What the signature covers besides the body.
+
+    Attributes:
+        path: path and query as they are sent.
+        role: the value of Loyalty-Forwarded-To: how the receiver reads its copy; empty without the header.
+        idempotency_key: the value of the header; empty without it.
+    """
+
+    method: str
+    path: str
+    role: str = ""
+    idempotency_key: str = ""
+
+
+class Hop(NamedTuple):
+    """A verified identity: the caller of the request, and the digest that its body must have."""
+
+    caller: Caller
+    body_digest: str
+
+    def checked(self, receive: Receive) -> Receive:
+        """Receive the body, and refuse it at its end if it is not the signed one."""
+        digest = sha256()
+
+        async def receive_checked() -> Message:
+            message = await receive()
+            digest.update(message.get("body", b""))
+            if not message.get("more_body") and not hmac.compare_digest(digest.hexdigest(), self.body_digest):
+                # FastAPI turns other exceptions inside a body into 400. The response comes from the cause.
+                raise HTTPException(ForwardRefused.status) from ForwardRefused()
+            return message
+
+        return receive_checked
+
+
 class Hops:
     """Signs the requests that this instance forwards, and verifies those that it receives."""
 
@@ -108,14 +147,13 @@ class Hops:
             aud={"essential": True, "value": url}, exp={"essential": True}, leeway=LIFETIME_SECONDS
         )
 
-    def sign(self, caller: Caller | None, target: str, method: str, path: bytes, role: str) -> str:
+    def sign(self, caller: Caller | None, target: str, request: HopRequest, content: bytes | None = None) -> str:
         """The identity for one request.
 
         Args:
             caller: for whom this instance asks; None: for itself.
             target: URL of the receiver.
-            path: path and query as they are sent.
-            role: the value of Loyalty-Forwarded-To; empty if the request does not have it.
+            content: the body of the request.
         """
         key_id, key = self._secrets.signing()
         caller = caller or instance(self._url)
@@ -126,35 +164,37 @@ class Hops:
             "iat": now,
             "exp": now + LIFETIME_SECONDS,
             "jti": secrets.token_urlsafe(16),
-            "req": _request(method, path),
-            "to": role,
+            "req": request,
             "sub": caller.name,
             "scope": sorted(caller.scopes),
         }
+        if content:
+            claims["body"] = sha256(content).hexdigest()
         if caller.store_ids is not None:
             claims["store"] = sorted(caller.store_ids)
         if caller.card is not None:
             claims["card"] = caller.card
         return jwt.encode({"alg": _ALGORITHM, "kid": key_id}, claims, key)
 
-    def verify(self, text: str, method: str, path: bytes, role: str) -> Caller:
+    def verify(self, text: str, request: HopRequest) -> Hop:
         """The caller behind a forwarded request. Raises ForwardRefused."""
         try:
             claims = self._claims_of(text)
         except (JoseError, ValueError, TypeError) as error:
             log.warning("a forwarded request was refused", error=type(error).__name__)
             raise ForwardRefused from error
-        if claims["to"] != role or not hmac.compare_digest(claims["req"], _request(method, path)):
+        if claims["req"] != list(request):
             raise ForwardRefused
         self._use(claims["jti"], claims["iat"], claims["exp"])
         stores = claims.get("store")
-        return Caller(
+        caller = Caller(
             claims["sub"],
             scopes_of(claims["scope"]),
             None if stores is None else frozenset(stores),
             claims.get("card"),
             is_forwarded=True,
         )
+        return Hop(caller, claims.get("body", _NO_BODY))
 
     def _claims_of(self, text: str) -> dict[str, Any]:
         def key_of(token: Any) -> OctKey:
@@ -170,14 +210,9 @@ class Hops:
     def _use(self, identity: str, issued: float, expires: float) -> None:
         """Note the use of an identity. Raises ForwardRefused for a second use, also one before this process."""
         now = time.time()
-        for known, until in list(self._used.items()):  # in the order of their use, so nearly in the order of their end
-            if until > now:
-                break
-            del self._used[known]
+        # They are in the order of their use, so nearly in the order of their end.
+        while self._used and self._used[oldest := next(iter(self._used))] <= now:
+            del self._used[oldest]
         if identity in self._used or issued < self._started:
             raise ForwardRefused
         self._used[identity] = expires + LIFETIME_SECONDS
-
-
-def _request(method: str, path: bytes) -> str:
-    return f"{method} {path.decode('latin-1')}"

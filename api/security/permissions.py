@@ -11,7 +11,13 @@ from services.api_keys.keys import Scope
 from services.state_stores import catalogue
 
 READS_BALANCES = (Scope.BALANCE_READ,)
-FOLLOWS_COMMANDS = (Scope.BALANCE_READ, Scope.POINTS_REDEEM, Scope.POINTS_ADJUST, Scope.CUSTOMER_ERASE)
+FOLLOWS_COMMANDS = (
+    Scope.BALANCE_READ,
+    Scope.POINTS_REDEEM,
+    Scope.POINTS_ADJUST,
+    Scope.CARD_MANAGE,
+    Scope.CUSTOMER_ERASE,
+)
 
 
 def caller_of(request: Request) -> Caller:

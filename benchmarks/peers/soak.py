@@ -68,7 +68,7 @@ def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]
 
 def _wait_until_read(settings: Settings) -> None:
     """Wait until every query reports that it has read its topics. Raises TimeoutError."""
-    progress = PipelineProgress(f"http://{HOST}:{settings.metrics_port}/metrics")
+    progress = PipelineProgress(f"http://{HOST}:{settings.metrics_port}/metrics", None)
     client = admin(settings, "benchmark")
     deadline = time.monotonic() + _CATCH_UP_SECONDS
     with closing(progress):

@@ -51,7 +51,8 @@ class ContainerStack:
         # Each API instance gets a free port, so that there can be many instances.
         ports = {"KAFKA_PORT": settings.kafka_bootstrap_servers.rpartition(":")[2], "API_PORTS": ""}
         ports |= {f"{each}_PORT": str(free_port()) for each in ("POSTGRES", "SPARK", "PROMETHEUS", "GRAFANA")}
-        own = {**variables_of(settings), **ports, **(environment or {})}
+        # An instance in a container listens on other addresses than loopback ones.
+        own = {**variables_of(settings), "LOYALTY_API_ACCESS": "authenticated", **ports, **(environment or {})}
         if security:
             files = [*files, SECURED_FILE]
             own["SECURITY_DIR"] = str(security.directory.resolve())
@@ -94,6 +95,7 @@ class ContainerStack:
 
     def wait_until_ready(self) -> None:
         """Wait for the pipeline and all API instances. Raises ProcessFailedError."""
+        self._copy_keys()
         deadline = time.monotonic() + _START_TIMEOUT
         while not self.is_ready():
             self.check()
@@ -104,8 +106,8 @@ class ContainerStack:
     def is_ready(self) -> bool:
         """Whether the queries run and all API instances are ready."""
         urls = self.api_urls()
-        ready = bool(urls) and is_healthy(self.metrics_url, "loyalty_pipeline_ready 1")
-        return ready and all(is_healthy(f"{url}/readyz") for url in urls)
+        pipeline = f"http://{HOST}:{self.settings.metrics_port}"
+        return bool(urls) and all(is_healthy(f"{url}/readyz") for url in [pipeline, *urls])
 
     def stop(self, on_part: Callable[[str], None] = lambda name: None) -> None:
         """Remove all containers and data."""
@@ -122,6 +124,19 @@ class ContainerStack:
     def last_lines(self) -> str:
         """The last log lines of all parts except Kafka."""
         return "\n".join(last_lines(container) for container in self._parts() if container.service != "kafka")
+
+    @property
+    def key_file(self) -> Path:
+        """A copy of the API key of the operator."""
+        return self.directory / "operator.key"
+
+    def _copy_keys(self) -> None:
+        """Copy the keys that the service `keys` has made."""
+        scraper = self.directory / "prometheus.key"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        engine("cp", f"{self.project.container('api').id}:/data/keys/operator.key", str(self.key_file))
+        engine("cp", f"{self.project.container('pipeline').id}:/data/scrape/prometheus.key", str(scraper))
+        self.settings = self.settings.model_copy(update={"metrics_key_file": scraper})
 
     def parquet(self) -> Path:
         """A copy of the present Parquet files from the container of the pipeline."""

@@ -18,8 +18,9 @@ from infra.containers.stack import ContainerStack
 from infra.demo import report, trading_day
 from infra.demo.oracle import expect
 from infra.demo.run import DemoFailedError, Result, progress_bars, run, timed
-from infra.local import jars
+from infra.local import folders, jars
 from infra.local.interruption import InterruptedBySignalError, ignore_signals, interrupt_on_signals
+from infra.local.java import JavaNotFoundError
 from infra.local.processes import ProcessFailedError
 from infra.local.stack import LocalStack, private_settings
 from infra.security.folder import LOCAL_HOSTS, SecurityFolder
@@ -31,8 +32,6 @@ from services.messaging.schema_ids import UnknownSchemaIdError, schema_ids
 from services.pos_simulator.simulation import Options
 from services.settings import Settings
 from services.start_up import StartUpError
-
-VAR = jars.ROOT / "var"
 
 _RETURNS, _EXCHANGES = 0.04, 0.02
 """Shares of the simulated invoices, to have some of each also on a short day."""
@@ -51,6 +50,8 @@ _KNOWN_ERRORS = (
     httpx.HTTPError,
     ValidationError,
     OSError,
+    JavaNotFoundError,
+    jars.JarsError,
 )
 
 console = Console()
@@ -86,7 +87,10 @@ def main(
     rate: Annotated[
         float, typer.Option(min=0, envvar="RATE", help="Messages per second. 0: as fast as possible.")
     ] = 200,
-    var: Annotated[Path, typer.Option(help="Folder of its data (demo/) and its results (reports/demo.json).")] = VAR,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--dir", help="Folder of its data (demo/) and its results (reports/demo.json). Default: var."),
+    ] = None,
     *,
     containers: Annotated[bool, typer.Option("--containers", help="Run the stack in containers.")] = False,
     secured: Annotated[
@@ -96,8 +100,10 @@ def main(
     """Send a trading day or recorded invoices through Kafka, the pipeline and the API, and check all results."""
     if secured and not containers:
         raise typer.BadParameter("--secured works only with --containers: add it")
+    recorded = [file.resolve() for file in files or []]
+    var = folder.resolve() if folder else folders.enter() / "var"
     name = f"{'secured-' * secured}compose-demo" if containers else "demo"
-    directory = var.resolve() / name
+    directory = var / name
     settings = demo_settings(directory)
     stack: LocalStack | ContainerStack = LocalStack(directory, settings)
     if containers:
@@ -106,14 +112,15 @@ def main(
             security.complete(LOCAL_HOSTS)
         stack = ContainerStack(directory, settings, security=security)
     try:
+        jars.provide(console.print)
         # A second demo would delete the data of the first.
         with hold(str(directory)):
-            result = _demo(files or [], Options(count=invoices, returns=_RETURNS, exchanges=_EXCHANGES), rate, stack)
+            result = _demo(recorded, Options(count=invoices, returns=_RETURNS, exchanges=_EXCHANGES), rate, stack)
     except InterruptedBySignalError:
         console.print("demo: interrupted. All its processes are stopped.")
         raise typer.Exit(_INTERRUPTED) from None
     except CheckpointInUseError:
-        sys.exit(f"demo: another demo runs in {directory}: wait for its end, or use --var with another folder")
+        sys.exit(f"demo: another demo runs in {directory}: wait for its end, or use --dir with another folder")
     except _KNOWN_ERRORS as error:
         sys.exit(f"demo: {error}")
     report.show(console, result)
@@ -134,6 +141,8 @@ def _demo(files: list[Path], options: Options, rate: float, stack: LocalStack | 
         with timed(phases, "start the stack"):
             console.print("Starting its own stack. This takes about a minute.")
             stack.start(on_part=lambda name: console.print(f"  {name} …"))
+            if isinstance(stack, LocalStack) and stack.settings.api_access == "authenticated":
+                stack.ensure_key()
         result = run(stack, sent, expected, rate, progress_bars(console))
     except InterruptedBySignalError:
         ignore_signals()  # A second Ctrl-C must not interrupt the clean-up.

@@ -272,9 +272,20 @@ def rows(invoice: Record) -> list[Row]:
     common = {name: invoice.get(name) for name in HADOOP_OF_INVOICE}
     common |= {name: address.get(name) for name in ADDRESS if name not in PERSONAL}
     return [
-        row({**common, **{name: item.get(name) for name in ITEM}, "LineKind": line_kind(invoice, item)})
+        row({**common, **{name: item.get(name) for name in ITEM}, **added_by_pipeline(invoice, item)})
         for item in invoice.get("InvoiceLineItems") or []
     ]
+
+
+def added_by_pipeline(invoice: Record, item: Record) -> dict[str, Any]:
+    """The last fields of a HadoopRecord: the kind of the line, and what joins a return to its purchase."""
+    original = invoice.get("OriginalInvoiceNumber") or ""
+    names_one = original.strip(whitespace) and len(original) <= 128  # noqa: PLR2004
+    return {
+        "LineKind": line_kind(invoice, item),
+        "OriginalInvoiceNumber": original if names_one else None,
+        "TotalAmount": invoice["TotalAmount"],
+    }
 
 
 def line_kind(invoice: Record, item: Record) -> str:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from decimal import Decimal
+from pathlib import Path
 from threading import Event
 from urllib.parse import quote
 
@@ -14,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from infra.demo.comparison import Balance
 from infra.demo.topic_reader import Positions
+from services.api_keys.client import authorization
 
 _LONG_POLL_SECONDS = 10
 _TIMEOUT_SECONDS = _LONG_POLL_SECONDS + 5
@@ -22,17 +24,18 @@ _IDLE_SECONDS = 1.0
 _PAUSE_SECONDS = 0.1
 
 
-def _client() -> httpx.Client:
+def _client(key_file: Path | None) -> httpx.Client:
     # Requests within one machine must not use a proxy.
     limits = httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_SECONDS)
-    return httpx.Client(timeout=_TIMEOUT_SECONDS, limits=limits, trust_env=False)
+    headers = authorization(key_file)
+    return httpx.Client(timeout=_TIMEOUT_SECONDS, limits=limits, headers=headers, trust_env=False)
 
 
 class PipelineProgress:
     """The metrics of the pipeline at the last read."""
 
-    def __init__(self, metrics_url: str) -> None:
-        self._client, self._url = _client(), metrics_url
+    def __init__(self, metrics_url: str, key_file: Path | None) -> None:
+        self._client, self._url = _client(key_file), metrics_url
         self._positions: dict[tuple[str, str], Positions] = {}
         self._repeats: Counter[str] = Counter()
 
@@ -70,8 +73,8 @@ def reached(positions: Positions, ends: Positions) -> bool:
 class BalanceReader:
     """Reads balances from the API."""
 
-    def __init__(self, url: str, watchers: int) -> None:
-        self._client, self._url = _client(), url
+    def __init__(self, url: str, watchers: int, key_file: Path | None) -> None:
+        self._client, self._url = _client(key_file), url
         self._watchers = ThreadPoolExecutor(max_workers=max(1, watchers))
         self._ending = Event()
         self._seconds: list[Future[float | None]] = []
@@ -143,4 +146,8 @@ class BalanceReader:
         return self._get(card, {})
 
     def _get(self, card: str, parameters: dict[str, int]) -> httpx.Response:
-        return self._client.get(f"{self._url}/v1/customers/{quote(card, safe='')}/balance", params=parameters)
+        while True:
+            answer = self._client.get(f"{self._url}/v1/customers/{quote(card, safe='')}/balance", params=parameters)
+            if answer.status_code != httpx.codes.TOO_MANY_REQUESTS:
+                return answer
+            self._ending.wait(float(answer.headers["Retry-After"]))

@@ -83,9 +83,11 @@ class Demo:
         self._ids = schema_ids(stack.settings)
         self._expected = expected
         self._topics = resources.enter_context(closing(TopicReader(stack.settings)))
-        self._pipeline = resources.enter_context(closing(PipelineProgress(stack.metrics_url)))
+        self._pipeline = resources.enter_context(
+            closing(PipelineProgress(stack.metrics_url, self._settings.metrics_key_file))
+        )
         self._watched = _evenly(expected.readings, WATCHED)
-        self._api = resources.enter_context(closing(BalanceReader(stack.api_url, len(self._watched))))
+        self._api = resources.enter_context(closing(BalanceReader(stack.api_url, len(self._watched), stack.key_file)))
         self._progress = progress
         self._looked = 0.0
         self._api_positions: dict[int, int] = {}

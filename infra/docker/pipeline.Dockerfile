@@ -48,7 +48,7 @@ RUN apt-get update -qq \
     && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends python3 \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 RUN useradd --system --uid 10001 --no-create-home --home-dir /data loyalty \
-    && mkdir -p /data/checkpoints /data/parquet /data/archive /data/keys && chown -R loyalty /data \
+    && mkdir -p /data/checkpoints /data/parquet /data/archive /data/keys /data/scrape && chown -R loyalty /data \
     && ln -s /app/infra/docker/spark.sh /usr/local/bin/driver && ln -s /app/infra/docker/spark.sh /usr/local/bin/executor
 COPY --from=build /app/.venv /app/.venv
 COPY --from=jars /app/var/jars/spark /app/jars
@@ -70,5 +70,5 @@ USER loyalty
 WORKDIR /data
 EXPOSE 9108 7077 8080
 HEALTHCHECK --interval=10s --timeout=10s --start-period=240s --retries=6 \
-    CMD ["python", "-m", "infra.docker.healthy", "http://127.0.0.1:9108/metrics", "loyalty_pipeline_ready 1"]
+    CMD ["python", "-m", "infra.docker.healthy", "http://127.0.0.1:9108/readyz"]
 CMD ["bash", "/app/infra/docker/pipeline.sh"]

@@ -1,18 +1,23 @@
-"""``make up``, ``make kafka``, ``make down`` and ``make status``. The data of the local stack is in ./var."""
+"""``make up``, ``make kafka``, ``make down`` and ``make status``; ``loyalty up`` and ``loyalty down``.
+
+The data of the local stack is in ``var`` below the folder of the data (``infra.local.folders``).
+"""
 
 import sys
+from pathlib import Path
+from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from infra.local import jars
+from infra.local import folders, jars
 from infra.local.interruption import InterruptedBySignalError, interrupt_on_signals
+from infra.local.java import JavaNotFoundError
 from infra.local.processes import ProcessFailedError
 from infra.local.stack import LocalStack
 from services.messaging.administration import TopicMismatchError
-from services.settings import Settings
+from services.settings import read_settings
 from services.start_up import StartUpError
 
 app = typer.Typer(
@@ -20,44 +25,69 @@ app = typer.Typer(
     help="The local stack: Kafka, the pipeline, one API instance, the ledger, and the webhooks if they have a file.",
 )
 _INTERRUPTED = 130
+_MISUSED = 2
+
+Folder = Annotated[
+    Path | None,
+    typer.Option("--dir", help="Folder of the data. Default: the checkout, or the user's data folder (XDG)."),
+]
+
+_KNOWN_ERRORS = (
+    StartUpError,
+    ProcessFailedError,
+    TopicMismatchError,
+    ValueError,
+    JavaNotFoundError,
+    jars.JarsError,
+)
 
 console = Console()
 
 
 @app.command()
-def up() -> None:
+def up(directory: Folder = None) -> None:
     """Start all parts that do not run. Data, logs and pid files are in ./var."""
-    stack = _stack()
+    stack = _stack(directory)
+    jars.provide(console.print)
     console.print("Starting the stack. The first start takes about a minute.")
     stack.start(on_part=lambda name: console.print(f"  {name} …"))
+    stack.ensure_key()
     _show(stack)
+    console.print(f"API key with all scopes: {stack.key_file.relative_to(jars.ROOT)} (only you can read the file)")
+    if stack.settings.api_access != "authenticated":
+        console.print("The API answers everybody on this machine without a key: LOYALTY_API_ACCESS is loopback.")
 
 
 @app.command()
-def kafka() -> None:
+def kafka(directory: Folder = None) -> None:
     """Start Kafka alone, for example for `loyalty rebuild` after a lost checkpoint."""
-    stack = _stack()
+    stack = _stack(directory)
+    jars.provide(console.print)
     stack.start(on_part=lambda name: console.print(f"  {name} …"), services=[])
     _show(stack)
 
 
 @app.command()
-def down() -> None:
+def down(directory: Folder = None) -> None:
     """Stop all parts. The data stays."""
-    _stack().stop(on_part=lambda name: console.print(f"  stopping {name} …"))
+    _stack(directory).stop(on_part=lambda name: console.print(f"  stopping {name} …"))
 
 
 @app.command()
-def status() -> None:
+def status(directory: Folder = None) -> None:
     """Show all parts. The exit status is 1 if a part does not run."""
-    stack = _stack()
+    stack = _stack(directory)
     _show(stack)
     if any(process.pid is None for process in stack.processes):
         raise typer.Exit(1)
 
 
-def _stack() -> LocalStack:
-    return LocalStack(jars.ROOT / "var", Settings())
+def _stack(directory: Path | None) -> LocalStack:
+    home = folders.enter(directory)
+    settings = read_settings()
+    if not folders.IS_CHECKOUT:
+        settings = settings.model_copy(update={"spark_jars_dir": jars.folder("spark")})
+    return LocalStack(home / "var", settings)
 
 
 def _show(stack: LocalStack) -> None:
@@ -65,8 +95,10 @@ def _show(stack: LocalStack) -> None:
     addresses = [stack.broker.bootstrap_servers, *(service.url for service in stack.services)]
     for process, address in zip(stack.processes, addresses, strict=True):
         state = "[red]not running" if process.pid is None else str(process.pid)
-        table.add_row(process.name, state, address, str(process.log_file.relative_to(jars.ROOT)))
+        table.add_row(process.name, state, address, str(process.log_file.relative_to(Path.cwd())))
     console.print(table)
+    if not folders.IS_CHECKOUT:
+        console.print(f"The data is in {Path.cwd()}. Run other commands there, because their folders are relative.")
 
 
 def main() -> None:
@@ -75,8 +107,9 @@ def main() -> None:
         app()
     except InterruptedBySignalError:
         sys.exit(_INTERRUPTED)
-    except (StartUpError, ProcessFailedError, TopicMismatchError, ValidationError, ValueError) as error:
+    except _KNOWN_ERRORS as error:
         sys.exit(f"local stack: {error}")
 
 
-main()
+if __name__ == "__main__":
+    main()

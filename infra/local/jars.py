@@ -3,17 +3,21 @@
 import hashlib
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-JARS = ROOT / "var" / "jars"
+from infra.local import folders
+from infra.local.java import find_java_home
+
+ROOT = folders.PACKAGES
+JARS = folders.downloads() / "jars"
 LOCK = ROOT / "infra" / "jars.sha256"
 CONFIGURATIONS = ("spark", "kafka")
 """The configurations of infra/ivy.xml for every machine. Each is one folder of jars and one class path."""
 
 _IVY_FILE = ROOT / "infra" / "ivy.xml"
-_IVY_CACHE = ROOT / "var" / "ivy"
+_IVY_CACHE = folders.downloads() / "ivy"
 
 
 class JarsError(RuntimeError):
@@ -28,6 +32,15 @@ def folder(configuration: str) -> Path:
 def class_path(configuration: str) -> str:
     """All jars of a configuration, for ``java -cp``."""
     return f"{folder(configuration)}/*"
+
+
+def ivy_jar() -> Path:
+    """The Ivy of the installed PySpark. Raises JarsError."""
+    pyspark = find_spec("pyspark")
+    found = sorted((Path(str(pyspark.origin)).parent / "jars").glob("ivy-*.jar")) if pyspark else []
+    if not found:
+        raise JarsError("PySpark is not installed, or without its jars: install retail-loyalty[stack]")
+    return found[-1]
 
 
 def checksums(directory: Path) -> dict[str, str]:
@@ -89,9 +102,20 @@ def ensure(
     return True
 
 
+def provide(say: Callable[[str], object]) -> None:
+    """Download the jars of an installed package on their first use. In a checkout ``make setup`` has done it.
+
+    Raises JarsError and JavaNotFoundError.
+    """
+    if not folders.IS_CHECKOUT and differences(read_lock()):
+        say(f"Downloading the jars of Spark's connectors and of Kafka to {JARS}.")
+        ensure(find_java_home() / "bin" / "java", ivy_jar())
+
+
 def resolve(java: Path, ivy: Path, directory: Path = JARS, configurations: Sequence[str] = CONFIGURATIONS) -> None:
     """Download all jars of these configurations with Ivy, and then replace the directory in one step."""
     incoming = directory.with_name(f"{directory.name}.incoming")
+    directory.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(incoming, ignore_errors=True)
     command = [str(java), "-jar", str(ivy), "-ivy", str(_IVY_FILE), "-cache", str(_IVY_CACHE), "-warn"]
     options = ["-types", "jar", "bundle", "-confs", *configurations]

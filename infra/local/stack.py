@@ -3,8 +3,10 @@
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
@@ -16,6 +18,8 @@ from infra.local.broker import LocalBroker
 from infra.local.java import find_java_home
 from infra.local.ports import HOST, free_port
 from infra.local.processes import ManagedProcess, ProcessFailedError
+from services.api_keys.keys import Scope, new_key
+from services.api_keys.topic import keep_key
 from services.messaging.administration import create_topics
 from services.settings import Settings
 from services.start_up import require_port
@@ -39,6 +43,7 @@ def private_settings(directory: Path, **changes: object) -> Settings:
         "ledger_url": f"sqlite:///{directory.resolve() / 'ledger.sqlite'}",
         "pseudonym_key_file": directory.resolve() / "pseudonym.key",
         "webhooks_file": directory.resolve() / "webhooks.yaml",
+        "spark_jars_dir": jars.folder("spark"),
     }
     return Settings(**{**private, **changes})  # type: ignore[arg-type]
 
@@ -62,9 +67,7 @@ class Service:
     """A part of the stack that is one Python module.
 
     Attributes:
-        url: the URL of its API or metrics.
-        health: the path of its health check under that URL.
-        ready: a line of the health check begins with this text when the part is ready.
+        url: the URL of its API, or of its metrics and health.
         arguments: of the command line.
     """
 
@@ -72,19 +75,17 @@ class Service:
     settings: Settings
     process: ManagedProcess
     url: str
-    health: str = ""
-    ready: str = ""
     arguments: Sequence[str] = ()
 
     @property
     def port(self) -> int:
-        return int(self.url.removesuffix("/metrics").rpartition(":")[2])
+        return int(self.url.rpartition(":")[2])
 
     def start(self, is_ready: Callable[[], bool] | None = None) -> None:
         """Start the process and wait until it is ready, by default by its health check. Raises ProcessFailedError."""
-        is_ready = is_ready or (lambda: is_healthy(self.url + self.health, self.ready))
+        is_ready = is_ready or (lambda: is_healthy(f"{self.url}/readyz"))
         command = [sys.executable, "-m", self.module, *self.arguments]
-        self.process.start(command, environment_of(self.settings), jars.ROOT, is_ready, _START_TIMEOUT)
+        self.process.start(command, environment_of(self.settings), Path.cwd(), is_ready, _START_TIMEOUT)
 
     def stop(self) -> None:
         self.process.stop()
@@ -153,6 +154,17 @@ class LocalStack:
                 process.stop()
             raise
 
+    @property
+    def key_file(self) -> Path:
+        """The file with an API key of this machine, which has all scopes."""
+        return self.directory / "api.key"
+
+    def ensure_key(self) -> None:
+        """Make the key unless the file has a valid one. Raises OSError and PublishError."""
+        valid_for = timedelta(days=365) // timedelta(milliseconds=1)
+        made = new_key("this machine", [*Scope], [], time.time_ns() // 1_000_000, valid_for)
+        keep_key(made, self.key_file, self.settings)
+
     def stop(self, on_part: Callable[[str], None] = lambda name: None) -> None:
         """Stop all parts in reverse order, also those that other commands have started."""
         run = self.directory / "run"
@@ -178,7 +190,7 @@ class LocalStack:
     @property
     def metrics_url(self) -> str:
         """URL of the metrics of the pipeline."""
-        return self.pipeline.url
+        return f"{self.pipeline.url}/metrics"
 
     @property
     def api_url(self) -> str:
@@ -205,10 +217,10 @@ class LocalStack:
         return self.apis[-1]
 
     def _pipeline(self) -> Service:
-        url = f"http://{HOST}:{self.settings.metrics_port}/metrics"
+        url = f"http://{HOST}:{self.settings.metrics_port}"
         timeout = self.settings.stop_timeout.total_seconds() + _STOP_MARGIN
         process = self._process("pipeline", timeout)
-        return Service("pipelines", self.settings, process, url, ready="loyalty_pipeline_ready 1")
+        return Service("pipelines", self.settings, process, url)
 
     def _api(self, number: int) -> Service:
         # RocksDB allows one process for each folder.
@@ -216,14 +228,14 @@ class LocalStack:
         port = self.settings.api_port if number == 1 else free_port()
         settings = self.settings.model_copy(update={"state_dir": folder, "api_port": port})
         url = f"http://{HOST}:{settings.api_port}"
-        return Service("api", settings, self._process(f"api-{number}"), url, "/readyz")
+        return Service("api", settings, self._process(f"api-{number}"), url)
 
     def _readers(self) -> Iterator[Service]:
         url = f"http://{HOST}:{self.settings.ledger_metrics_port}"
-        yield Service("services.ledger", self.settings, self._process("ledger"), url, "/readyz")
-        if (jars.ROOT / self.settings.webhooks_file).exists():
-            metrics = f"http://{HOST}:{self.settings.webhooks_metrics_port}/metrics"
-            yield Service("services.webhooks", self.settings, self._process("webhooks"), metrics)
+        yield Service("services.ledger", self.settings, self._process("ledger"), url)
+        if self.settings.webhooks_file.exists():
+            url = f"http://{HOST}:{self.settings.webhooks_metrics_port}"
+            yield Service("services.webhooks", self.settings, self._process("webhooks"), url)
 
     def _process(self, name: str, stop_timeout: float = 30.0) -> ManagedProcess:
         return ManagedProcess(name, self.directory / "run", self.directory / "log", stop_timeout)

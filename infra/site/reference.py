@@ -10,11 +10,16 @@ from typer.cli import get_docs_for_click
 import schemas
 from api import __main__ as api_main
 from api.app import create_app
+from infra.demo import __main__ as demo
 from pipelines import __main__ as pipelines_main
 from schemas import topics
 from schemas.access import SERVICES
 from services.cli import app as command_line
 from services.settings import Settings
+from services.sql.catalogue import TABLES
+from services.sql.ledger import TABLES as LEDGER_TABLES
+from services.sql.questions import QUESTIONS
+from services.sql.topics import table_name
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -80,9 +85,9 @@ def access() -> str:
 
 
 def commands() -> str:
-    """Every command. `pipeline` and `api` pass their options on to programs of their own."""
+    """Every command. `demo`, `pipeline` and `api` pass their options on to programs of their own."""
     group: Any = typer.main.get_command(command_line)
-    programs: Mapping[str, Any] = {"pipeline": pipelines_main.main, "api": api_main.main}
+    programs: Mapping[str, Any] = {"demo": demo.main, "pipeline": pipelines_main.main, "api": api_main.main}
     for name, main in programs.items():
         program = typer.Typer(add_completion=False)
         program.command(name)(main)
@@ -103,6 +108,28 @@ def requests() -> str:
     return "\n".join([*parts, "## Bodies\n", *_models(document)])
 
 
+def tables() -> str:
+    """The tables of `loyalty sql` for analysts, and the tables of the topics and of the ledger."""
+    parts = [
+        f"### {each.name}\n\nOne row is {each.grain}. Source: {each.source}.\n\n"
+        + table(("column", "type", "meaning"), ((f"`{c.name}`", c.type, c.meaning) for c in each.columns))
+        for each in TABLES
+    ]
+    return "\n".join(parts)
+
+
+def raw_tables() -> str:
+    """The tables of the topics, and of the ledger."""
+    from_topics = ((f"`{table_name(topic)}`", f"topic {topic.name}", _rows_of(topic)) for topic in topics.ALL)
+    from_ledger = ((f"`{each.name}`", "the ledger", "as in the database") for each in LEDGER_TABLES)
+    return table(("table", "source", "rows"), (*from_topics, *from_ledger))
+
+
+def questions() -> str:
+    """The ready questions."""
+    return table(("name", "question"), ((f"`{each.name}`", each.asks) for each in QUESTIONS))
+
+
 GENERATORS: Mapping[str, Callable[[], str]] = {
     "settings": settings,
     "topics": catalogue,
@@ -110,8 +137,17 @@ GENERATORS: Mapping[str, Callable[[], str]] = {
     "access": access,
     "commands": commands,
     "requests": requests,
+    "tables": tables,
+    "raw-tables": raw_tables,
+    "questions": questions,
 }
 """The name in a page's mark to the function that fills it."""
+
+
+def _rows_of(topic: topics.Topic) -> str:
+    if topic.compacted or topic.retention is None:
+        return "the newest record of each key"
+    return "each dead letter" if topic.value is None else "each record"
 
 
 def _code(value: object) -> str:

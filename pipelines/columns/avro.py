@@ -53,7 +53,7 @@ def spark_type(schema: Any) -> T.DataType:
 NOT_FRAMED = "not in the Confluent framing: no magic byte 0 and schema id"
 
 
-def decode(value: Column, topic: Topic, ids: SchemaIds, not_framed: str = NOT_FRAMED) -> tuple[Column, Column]:
+def decode(value: Column, topic: Topic, ids: SchemaIds, not_framed: str | Column = NOT_FRAMED) -> tuple[Column, Column]:
     """Read Avro values of a topic into its newest schema. Any known schema may have written them.
 
     Returns two columns: the record as a struct with one more field, MARKER (see ``is_whole``); and the reason why the
@@ -69,7 +69,8 @@ def decode(value: Column, topic: Topic, ids: SchemaIds, not_framed: str = NOT_FR
     for known_id, writer in known.items():
         read = from_avro(body, _marked_schema(writer), {"mode": "PERMISSIVE", "avroSchema": newest})
         record = F.when(framed & (schema_id == known_id), read).otherwise(record)
-    reason = F.when(~framed, F.lit(not_framed)).when(
+    not_framed = F.lit(not_framed) if isinstance(not_framed, str) else not_framed
+    reason = F.when(~framed, not_framed).when(
         ~schema_id.isin(list(known)), F.concat(F.lit("unknown schema id "), schema_id.cast("string"))
     )
     return record, reason
@@ -128,12 +129,12 @@ def _texts(value: Column, of: T.DataType) -> list[Column]:
 
 
 # One half of a surrogate pair is no character. Java would read every such half as the same question mark.
-_LONE_SURROGATE = r"(?i)\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}"
+LONE_SURROGATE = r"(?i)\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}"
 _OBJECT_AND_END = T.ArrayType(T.StructType([T.StructField("end", T.StringType())]))
 
 
 def is_one_json_object(value: Column) -> Column:
-    """Whether a value that starts as a JSON object is exactly one JSON object in UTF-8.
+    """Whether a value in UTF-8 that starts as a JSON object is exactly one JSON object.
 
     Spark's parser stops after the first object and ignores the rest. So this puts the value into an array, before an
     element that marks the end. The value is one object if the mark is the second element.
@@ -142,7 +143,7 @@ def is_one_json_object(value: Column) -> Column:
     elements = F.from_json(F.concat(F.lit("["), text, F.lit(',{"end":"here"}]')), _OBJECT_AND_END)
     second, third = F.get(elements, F.lit(1)), F.get(elements, F.lit(2))
     is_one = third.isNull() & (second.getField("end") == "here")
-    return F.is_valid_utf8(text) & ~text.rlike(_LONE_SURROGATE) & F.coalesce(is_one, F.lit(False))
+    return F.coalesce(is_one, F.lit(False))
 
 
 def decode_json(value: Column, topic: Topic) -> Column:

@@ -48,13 +48,25 @@ def _first_of_elements(elements: Column, of: T.StructType, name: str) -> Column:
 def _misfit(value: Column, of: T.DataType, name: str, or_null: str = "") -> Column:
     kind = F.coalesce(F.schema_of_variant(value), F.lit("VOID"))
     fits, in_words = _FITS[type(of)]
-    found = (
+    other = F.concat(F.lit(f"{name} is "), kind_in_words(kind), F.lit(f", and must be {in_words}"))
+    reason = F.when(~kind.rlike(f"^({fits}{or_null})$"), other)
+    if isinstance(of, T.IntegralType):
+        is_number = value.isNotNull() & (kind != "VOID")
+        out_of_range = is_number & F.try_variant_get(value, "$", of.simpleString()).isNull()
+        largest = 2 ** (31 if isinstance(of, T.IntegerType) else 63) - 1
+        limits = f"it must be from {-largest - 1:,} to {largest:,}"
+        return reason.when(out_of_range, F.lit(f"{name} is out of range: {limits}"))
+    return reason
+
+
+def kind_in_words(kind: Column) -> Column:
+    """The kind of a JSON value, as ``schema_of_variant`` writes it, in words; null stays null."""
+    return (
         F.when(kind == "STRING", F.lit("a text"))
         .when(kind == "BOOLEAN", F.lit("true or false"))
         .when(kind == "VOID", F.lit("null"))
         .when(kind.startswith("ARRAY"), F.lit("a list"))
         .when(kind.startswith("OBJECT"), F.lit("an object"))
-        .otherwise(F.lit("a number that is not whole"))
+        .when(kind.rlike(f"^({_WHOLE})$"), F.lit("a whole number"))
+        .when(kind.isNotNull(), F.lit("a number with a point, an exponent or more than 38 digits"))
     )
-    reason = F.concat(F.lit(f"{name} is "), found, F.lit(f", and must be {in_words}"))
-    return F.when(~kind.rlike(f"^({fits}{or_null})$"), reason)

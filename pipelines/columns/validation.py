@@ -11,7 +11,6 @@ from services.domain.validation import (
     LARGEST_AMOUNT,
     LONGEST_TEXT,
     MOST_LINE_ITEMS,
-    NEEDED,
     RULES,
     Requirement,
     Rule,
@@ -43,8 +42,8 @@ def _all_pass(requirement: Requirement, record: Column, field: str) -> Column:
 
 
 _CHECKS: dict[Requirement, Callable[[Column], Column]] = {
-    Requirement.PRESENT: lambda text: F.btrim(text, F.lit(BLANKS)) != "",
     Requirement.GIVEN: lambda value: value.isNotNull(),
+    Requirement.NOT_BLANK: lambda text: F.btrim(text, F.lit(BLANKS)) != "",
     Requirement.SHORT: lambda text: F.length(text) <= LONGEST_TEXT,
     Requirement.NO_BLANKS_AROUND: lambda text: F.btrim(text, F.lit(BLANKS)) == text,
     Requirement.FEW: lambda elements: F.size(elements) <= MOST_LINE_ITEMS,
@@ -55,4 +54,4 @@ _CHECKS: dict[Requirement, Callable[[Column], Column]] = {
 
 
 def _passes(requirement: Requirement, value: Column) -> Column:
-    return F.coalesce(_CHECKS[requirement](value), F.lit(requirement not in NEEDED))
+    return F.coalesce(_CHECKS[requirement](value), F.lit(requirement is not Requirement.GIVEN))

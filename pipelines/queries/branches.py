@@ -12,10 +12,11 @@ from pyspark.sql import functions as F
 import schemas
 from pipelines.columns import avro
 from pipelines.columns.deduplication import record_position
-from pipelines.columns.returns import invoice_kind, line_kind
+from pipelines.columns.returns import invoice_kind, line_kind, names_original
 from schemas import topics
 from schemas.topics import Topic
 from services.domain.invoice import HOME_DELIVERY
+from services.domain.validation import LONGEST_TEXT
 from services.messaging import headers as h
 from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
@@ -65,12 +66,15 @@ def line_item_count() -> Column:
     return F.when(_is_valid(), F.size("invoice.InvoiceLineItems"))
 
 
-def invoice_kind_column() -> dict[str, Column]:
-    """The kind of the invoice. Spark compiles no code for it.
+def return_columns() -> dict[str, Column]:
+    """The kind of the invoice, and the purchase that it names. Spark compiles no code for the kind.
 
     In one step with the records, Spark would copy a large invoice for each of its lines before it makes the records.
     """
-    return {"invoice_kind": invoice_kind(F.col("invoice"))}
+    invoice, original = F.col("invoice"), F.col("invoice.OriginalInvoiceNumber")
+    # No invoice has a longer number, and each line contains the text.
+    names_one = names_original(invoice) & (F.length(original) <= LONGEST_TEXT)
+    return {"invoice_kind": invoice_kind(invoice), "original_invoice": F.when(names_one, original)}
 
 
 def masked_line(number: Column) -> Record:
@@ -81,6 +85,8 @@ def masked_line(number: Column) -> Record:
     def field(name: str) -> Column:
         if name == "LineKind":
             return line_kind(F.col("invoice_kind"), item)
+        if name == "OriginalInvoiceNumber":
+            return F.col("original_invoice")
         if name in of_invoice:
             return F.col(f"invoice.{name}")
         return F.col(f"invoice.DeliveryAddress.{name}") if name in of_address else item.getField(name)
@@ -104,7 +110,7 @@ def original_record(_: Column) -> Record:
 DEAD_LETTERS = Branch(topics.DEAD_LETTERS, dead_letter_count, original_record)
 BRANCHES = (
     Branch(topics.SHIPMENT, home_delivery_count, whole_invoice),
-    Branch(topics.HADOOP, line_item_count, masked_line, invoice_kind_column),
+    Branch(topics.HADOOP, line_item_count, masked_line, return_columns),
     DEAD_LETTERS,
 )
 

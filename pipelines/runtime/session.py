@@ -2,10 +2,13 @@
 
 import os
 import sys
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 
-from pyspark import SparkConf
+from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from pipelines.checkpoints.lock import local_folder
@@ -61,6 +64,9 @@ _LOCAL_FILES = {
     ),
 }
 
+_INCUBATOR = b"WARNING: Using incubator modules: jdk.incubator.vector"
+"""The line that Java prints at each start, because Spark asks for this module. No setting of Java prevents it."""
+
 _WORKER = Path(__file__).with_name("python-worker")
 _LOG4J = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 
@@ -91,7 +97,27 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
         options["spark.jars"] = ",".join(map(str, jars))
     for option, value in options.items():
         builder = builder.config(option, value)
+    if not is_submitted and SparkContext._gateway is None:  # noqa: SLF001  # no public call takes a gateway alone
+        conf = SparkConf().setAll([*options.items()])
+        SparkContext._ensure_initialized(gateway=_java_gateway(conf))  # noqa: SLF001
     return builder.getOrCreate()
+
+
+def _java_gateway(conf: SparkConf) -> JavaGateway:
+    """Start the JVM of this process. Its stderr is that of this process, without the line ``_INCUBATOR``."""
+    reading, writing = os.pipe()
+    threading.Thread(target=_forward, args=(reading,), name="stderr-of-java", daemon=True).start()
+    try:
+        return launch_gateway(conf, {"stderr": writing})  # type: ignore[no-untyped-call]
+    finally:
+        os.close(writing)
+
+
+def _forward(reading: int) -> None:
+    with os.fdopen(reading, "rb") as lines:
+        for line in lines:
+            if line.rstrip() != _INCUBATOR:
+                os.write(2, line)
 
 
 def worker_python(master: str) -> str:

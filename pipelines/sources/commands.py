@@ -18,7 +18,7 @@ _LONGEST_TEXTS = {
     "Actor": LONGEST_TEXT,
     "Reason": LONGEST_REASON,
 }
-_KINDS = ("reserve", "capture", "void", "adjust", "transfer", "receive", "erase")
+_KINDS = ("reserve", "capture", "void", "adjust", "transfer", "receive", "block", "unblock", "erase")
 
 
 def check_commands(records: DataFrame, ids: SchemaIds) -> DataFrame:
@@ -46,8 +46,8 @@ def _first_violation(command: Column, key: Column) -> Column:
     """The reason of the first broken rule, or null. Rules about the account itself are in the domain, not here."""
     kind, card, points = (command.getField(name) for name in ("Kind", "CustomerCardNo", "Points"))
     rules = {
-        "CommandID is missing": _is_present(command.getField("CommandID")),
-        "CustomerCardNo is missing": _is_present(card),
+        "CommandID is blank": _is_not_blank(command.getField("CommandID")),
+        "CustomerCardNo is blank": _is_not_blank(card),
         # So the records that follow from a command, such as the credit of a transfer, are far below a topic's limit.
         **{
             f"{name} is too long": F.length(command.getField(name)) <= longest
@@ -58,14 +58,14 @@ def _first_violation(command: Column, key: Column) -> Column:
         "Points are out of range": F.abs(points) < LARGEST_AMOUNT,
         "Points are not above 0": ~kind.isin("reserve", "transfer", "receive") | (points > 0),
         "Points are 0": (kind != "adjust") | (points != 0),
-        "RedemptionID is missing": ~kind.isin("capture", "void") | _is_present(command.getField("RedemptionID")),
-        "Counterparty is missing": ~kind.isin("transfer", "receive") | _is_present(command.getField("Counterparty")),
+        "RedemptionID is blank": ~kind.isin("capture", "void") | _is_not_blank(command.getField("RedemptionID")),
+        "Counterparty is blank": ~kind.isin("transfer", "receive") | _is_not_blank(command.getField("Counterparty")),
         "Lots do not make up the Points": (kind != "receive") | _sum_to(command.getField("Lots"), points),
     }
     return F.coalesce(*(F.when(~holds, F.lit(reason)) for reason, holds in rules.items()))
 
 
-def _is_present(text: Column) -> Column:
+def _is_not_blank(text: Column) -> Column:
     return text.rlike(_NO_BLANK)
 
 

@@ -3,8 +3,8 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipelines.columns import avro
-from pipelines.columns.json_types import first_misfit
+from pipelines.columns import avro, json_mistakes
+from pipelines.columns.json_types import first_misfit, kind_in_words
 from pipelines.columns.validation import first_violation
 from schemas.topics import POS_INVOICES
 from services.domain.validation import SECONDS
@@ -19,7 +19,7 @@ def check_invoices(records: DataFrame, ids: SchemaIds) -> DataFrame:
     Takes records as ``sources.kafka`` gives them.
     """
     value, is_json = F.col("value"), F.col("is_json")
-    from_avro, unknown = avro.decode(value, POS_INVOICES, ids, not_framed=_NO_INVOICE)
+    from_avro, unknown = avro.decode(value, POS_INVOICES, ids, not_framed=_not_an_object(value))
     from_json = F.when(is_json, avro.decode_json(value, POS_INVOICES))
     undecodable = (
         F.when(value.isNull(), F.lit("no value"))
@@ -45,11 +45,27 @@ def check_invoices(records: DataFrame, ids: SchemaIds) -> DataFrame:
 def _json_problem(parsed: Column) -> Column:
     """Why a JSON object is no PosInvoice; null if it is one."""
     value = F.col("value")
-    variant = F.try_parse_json(value.cast("string"))
-    is_object = avro.is_one_json_object(value) & variant.isNotNull()
-    does_not_fit = F.when(parsed.getField(avro.MARKER).isNotNull(), F.lit("a number is too large for its field"))
-    return F.when(~is_object, F.lit("not one JSON object in UTF-8 that has each field once")).otherwise(
-        F.coalesce(first_misfit(variant, avro.record_type(POS_INVOICES)), does_not_fit)
+    text = value.cast("string")
+    variant = F.try_parse_json(text)
+    does_not_fit = F.when(parsed.getField(avro.MARKER).isNotNull(), F.lit("a value does not fit its field"))
+    return (
+        F.when(~F.is_valid_utf8(text), json_mistakes.not_utf8(value))
+        .when(text.rlike(avro.LONE_SURROGATE), F.lit("half of a surrogate pair (\\uD800 to \\uDFFF) is no character"))
+        .when(~avro.is_one_json_object(value) | variant.isNull(), json_mistakes.mistake(text))
+        .otherwise(F.coalesce(first_misfit(variant, avro.record_type(POS_INVOICES)), does_not_fit))
+    )
+
+
+def _not_an_object(value: Column) -> Column:
+    """Why bytes are neither a JSON object nor framed Avro."""
+    kind = kind_in_words(F.schema_of_variant(F.try_parse_json(value.cast("string"))))
+    return (
+        F.when(
+            F.substring(value, 1, 3) == F.lit(b"\xef\xbb\xbf"),
+            F.lit("a byte order mark is before the JSON: send UTF-8 without it"),
+        )
+        .when(F.substring(value, 1, 2).isin(b"\xff\xfe", b"\xfe\xff"), F.lit("JSON in UTF-16: send it in UTF-8"))
+        .otherwise(F.coalesce(F.concat(kind, F.lit(" in JSON, and must be one JSON object")), F.lit(_NO_INVOICE)))
     )
 
 

@@ -1,19 +1,23 @@
-"""Sends requests to the API with an API key."""
+"""Sends requests with a key to the processes of the system."""
 
+import os
 from pathlib import Path
 from urllib.request import OpenerDirector, ProxyHandler, build_opener
 
-from services.settings import password_in
+from services.secret_files import lines_of
+
+
+def authorization(key_file: Path | None) -> dict[str, str]:
+    """The header with the key in the first line of a file. Empty if there is no readable file, or no key in it."""
+    if key_file is None or not os.access(key_file, os.R_OK):
+        return {}
+    keys = lines_of(key_file)
+    return {"Authorization": f"Bearer {keys[0].decode()}"} if keys else {}
 
 
 def opener(key_file: Path | None) -> OpenerDirector:
-    """Opens URLs of the API.
-
-    Args:
-        key_file: has the API key; None: the API needs no credentials.
-    """
-    # The API is in the same network, so the proxy of the environment is not used.
+    """Opens URLs of one process, with the key in the file."""
+    # The process is in the same network, so the proxy of the environment is not used.
     found = build_opener(ProxyHandler({}))
-    if key_file:
-        found.addheaders.append(("Authorization", f"Bearer {password_in(key_file)}"))
+    found.addheaders += authorization(key_file).items()
     return found

@@ -23,6 +23,7 @@ class Scope(StrEnum):
     BALANCE_READ = "balance:read"
     POINTS_REDEEM = "points:redeem"
     POINTS_ADJUST = "points:adjust"
+    CARD_MANAGE = "card:manage"
     CUSTOMER_ERASE = "customer:erase"
     LEDGER_READ = "ledger:read"
     OPERATE = "operate"

@@ -1,9 +1,14 @@
-"""Reads and publishes API keys in the compacted topic api-keys."""
+"""Reads and publishes API keys in the compacted topic api-keys, and writes the texts of keys into files."""
+
+import errno
+import os
+from datetime import timedelta
+from pathlib import Path
 
 from confluent_kafka import KafkaException
 
 from schemas import topics
-from services.api_keys.keys import ApiKey
+from services.api_keys.keys import ApiKey, NewKey, key_id_of
 from services.messaging import clients, publishing
 from services.messaging.avro import decoder, encoder
 from services.messaging.publishing import PublishError, connected_producer
@@ -12,6 +17,9 @@ from services.messaging.topic_reader import read_topic
 from services.settings import Settings
 
 CLIENT_ID = "loyalty-keys"
+
+_REST = timedelta(days=30) // timedelta(milliseconds=1)
+"""How long a key in a file must still be valid, in milliseconds. A key with less is replaced."""
 
 
 def publish_key(key: ApiKey, settings: Settings) -> None:
@@ -38,3 +46,34 @@ def read_keys(settings: Settings) -> dict[str, ApiKey]:
         consumer.close()
     latest = {key.key_id: key for key in keys}
     return dict(sorted(latest.items(), key=lambda each: each[1].created_time))
+
+
+def write_key(made: NewKey, file: Path, settings: Settings) -> None:
+    """Write a key into a new file that only its owner can read, and publish it.
+
+    Raises FileExistsError, other OSErrors and PublishError.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # The file comes first: a key that nobody can read would stay in the topic.
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as out:
+        out.write(made.text + "\n")
+    publish_key(made.key, settings)
+
+
+def keep_key(made: NewKey, file: Path, settings: Settings) -> ApiKey:
+    """The key in the file if it stays valid for 30 days more. Otherwise the new key, which replaces the file.
+
+    A file with anything but a key stays as it is. Raises FileExistsError for it, other OSErrors, and what ``read_keys``
+    and ``publish_key`` raise.
+    """
+    if file.exists():
+        text = file.read_text(encoding="ascii", errors="replace").strip()
+        key_id = key_id_of(text)
+        if key_id is None:
+            raise FileExistsError(errno.EEXIST, "has no API key, so it is not replaced: choose another file", str(file))
+        known = read_keys(settings).get(key_id)
+        if known and known.matches(text) and known.is_valid_at(made.key.created_time + _REST):
+            return known
+        file.unlink()
+    write_key(made, file, settings)
+    return made.key

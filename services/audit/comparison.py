@@ -25,6 +25,10 @@ _TEXTS = ("event_id", "invoice_number", "tier", "reason", "actor", "counterparty
 _POINTS = {"points", "total", "available", "pending", "reserved", "debt", "earned_in_period", "earned_before"}
 
 
+_STANDING = ("NextExpiryTime", "NextExpiryPoints", "Blocked")
+"""The members of a balance that come from the standing of an entry."""
+
+
 class Difference(NamedTuple):
     """A fact differs from the recomputed account.
 
@@ -209,10 +213,13 @@ def _compare_balance(
     if body is None:
         yield Difference(Source.BALANCE, f"no entry has its sequence {served.get('Sequence')}", settles=True)
         return
+    # Balances of release 0.1 and the records of entries lack these members.
+    lacks_standing = None in {body["NextExpiryPoints"], served.get("NextExpiryPoints")}
+    left_out = _STANDING if lacks_standing else ()
     wrong = [
         f"{name} is {served.get(name)} and should be {value}"
         for name, value in body.items()
-        if served.get(name) != value
+        if name not in left_out and served.get(name) != value
     ]
     if wrong:
         yield Difference(Source.BALANCE, f"of sequence {served['Sequence']}: {', '.join(wrong)}")
@@ -268,7 +275,8 @@ def _advanced(account: Account, now: int, programmes: Programmes) -> Account:
 
 def _wrong_fields(expected: Entry | Account, found: Entry | Account) -> str:
     """The fields that differ, in words."""
-    pairs = ((each.name, getattr(expected, each.name), getattr(found, each.name)) for each in fields(expected))
+    names = [each.name for each in fields(expected) if each.compare]
+    pairs = ((name, getattr(expected, name), getattr(found, name)) for name in names)
     return ", ".join(_wrong_field(*pair) for pair in pairs if pair[1] != pair[2])
 
 

@@ -45,7 +45,7 @@ def served_balances(url: str, key_file: Path | None = None) -> Iterator[Fact]:
     """All balances that the API at this URL serves. Raises UnreadableError.
 
     Args:
-        key_file: has the API key; None: the API needs no credentials.
+        key_file: has the API key. Without the file the request has no credentials.
     """
     api, cursor = opener(key_file), None
     while True:

@@ -13,6 +13,7 @@ from services.cli import (
     programme,
     publish,
     schemas,
+    sql,
     status,
     stores,
 )
@@ -34,10 +35,14 @@ app.add_typer(programme.app, name="programme")
 app.add_typer(schemas.app, name="schemas")
 app.command("settings")(deployment.show_settings)
 app.add_typer(dead_letters.app, name="dead-letters")
+app.command("up")(processes.up)
+app.command("down")(processes.down)
+app.command("demo", context_settings=processes.FORWARD_OPTIONS, add_help_option=False)(processes.demo)
 app.command("pipeline", context_settings=processes.FORWARD_OPTIONS, add_help_option=False)(processes.pipeline)
 app.command("api", context_settings=processes.FORWARD_OPTIONS, add_help_option=False)(processes.api)
 app.command("export", context_settings=processes.FORWARD_OPTIONS)(processes.export)
 app.command("archive", context_settings=processes.FORWARD_OPTIONS)(processes.archive)
+app.command("sql")(sql.sql)
 app.command("status")(status.status)
 app.command("audit")(audit.audit)
 app.command("rebuild")(audit.rebuild)

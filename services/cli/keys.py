@@ -1,18 +1,20 @@
 """`loyalty keys`: the API keys in the compacted topic api-keys."""
 
-import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from services.api_keys.keys import ApiKey, Scope, new_key
-from services.api_keys.topic import publish_key, read_keys
+from services.api_keys.keys import ApiKey, NewKey, Scope, new_key
+from services.api_keys.topic import keep_key, publish_key, read_keys, write_key
 from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop, table
 from services.domain.formats import to_datetime
 from services.messaging.avro import UndecodableError
+from services.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="The API keys that all API instances know.")
 
@@ -20,37 +22,54 @@ _LONGEST_NAME = 100
 _MILLISECONDS = 1_000
 
 
+NameArgument = Annotated[str, typer.Argument(help="Who uses the key, for example: till of shop STR8919.")]
+ScopeOption = Annotated[list[Scope], typer.Option(help="What the key allows. Repeat it for several.")]
+DaysOption = Annotated[int, typer.Option(min=1, max=3650, help="Days until the key expires.")]
+
+
 @app.command("create")
 def create(
-    name: Annotated[str, typer.Argument(help="Who uses the key, for example: till of shop STR8919.")],
+    name: NameArgument,
     *,
-    scope: Annotated[list[Scope], typer.Option(help="What the key allows. Repeat it for several.")],
+    scope: ScopeOption,
     store: Annotated[
         list[str] | None, typer.Option(help="StoreID that the key is limited to. Repeat it for several.")
     ] = None,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="Days until the key expires.")] = 90,
+    days: DaysOption = 90,
     file: Annotated[
         Path | None, typer.Option(help="Write the key to this new file, which only you can read, and do not print it.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a key. It is shown once, because only its hash is stored. Every API instance knows it at once."""
-    if not name.strip() or len(name) > _LONGEST_NAME:
-        stop(f"NAME must have 1 to {_LONGEST_NAME} characters and must not be blank", MISUSED)
-    valid_for = timedelta(days=days) // timedelta(milliseconds=1)
-    made = new_key(name, scope, store or [], _now(), valid_for)
+    made, settings = _new(name, scope, store or [], days), read_settings()
     with clear_errors():
-        # The file comes first: a key that nobody can read would stay in the topic.
         if file:
-            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as out:
-                out.write(made.text + "\n")
-        publish_key(made.key, read_settings())
+            write_key(made, file, settings)
+        else:
+            publish_key(made.key, settings)
     report(
         {**_json(made.key), "key": None if file else made.text},
         f"{made.key.key_id} expires {_iso(made.key.expires_time)}",
         f"written to {file}" if file else made.text,
         as_json=as_json,
     )
+
+
+@app.command("ensure")
+def ensure(
+    name: NameArgument,
+    file: Annotated[Path, typer.Argument(help="File with the key, which only you can read.")],
+    *,
+    scope: ScopeOption,
+    days: DaysOption = 365,
+    as_json: AsJson = False,
+) -> None:
+    """Make sure that a file has a key that stays valid for 30 days. If not, make a key and replace the file."""
+    made, settings = _new(name, scope, [], days), read_settings()
+    with _readable_keys(settings):
+        key = keep_key(made, file, settings)
+    report(_json(key), f"{key.key_id} in {file} expires {_iso(key.expires_time)}", as_json=as_json)
 
 
 @app.command("list")
@@ -91,11 +110,23 @@ def revoke(
     report({"revoked": [_json(key) for key in revoked]}, text, as_json=as_json)
 
 
+def _new(name: str, scopes: list[Scope], stores: list[str], days: int) -> NewKey:
+    if not name.strip() or len(name) > _LONGEST_NAME:
+        stop(f"NAME must have 1 to {_LONGEST_NAME} characters and must not be blank", MISUSED)
+    return new_key(name, scopes, stores, _now(), timedelta(days=days) // timedelta(milliseconds=1))
+
+
 def _read() -> dict[str, ApiKey]:
     settings = read_settings()
+    with _readable_keys(settings):
+        return read_keys(settings)
+
+
+@contextmanager
+def _readable_keys(settings: Settings) -> Iterator[None]:
     with clear_errors():
         try:
-            return read_keys(settings)
+            yield
         except UndecodableError as error:
             stop(f"the topic {settings.topic_prefix}api-keys has a record that is no API key: {error}")
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from services.cli.output import AsJson, read_settings, report, seconds_text, stop, table
+from services.cli.output import MISUSED, AsJson, read_settings, report, seconds_text, stop, table
 from services.cli.processes import replace_process
+from services.start_up import StartUpError
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -89,6 +90,8 @@ def _clear_errors() -> Iterator[None]:
         )
     except LedgerError as error:
         stop(str(error))
+    except StartUpError as error:
+        stop(str(error), MISUSED)
     except DBAPIError as error:
         stop(f"the database of the ledger failed: {error.orig}")
 

@@ -1,4 +1,4 @@
-"""`loyalty pipeline`, `api`, `export`, `archive` and `webhooks`: programs that replace the process of the CLI.
+"""Commands whose programs replace the process of the CLI: `loyalty up`, `down`, `demo`, `pipeline`, `api` and others.
 
 The CLI may not import the pipelines or the API. The new program keeps the process id, so it receives signals and a
 supervisor sees its exit status.
@@ -14,6 +14,24 @@ from services.cli.output import read_settings
 
 FORWARD_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Context settings of a command that forwards all options, also ``--help``, to its program."""
+
+
+Folder = Annotated[str | None, typer.Option("--dir", help="Folder of the data. Default: the user's data folder (XDG).")]
+
+
+def up(directory: Folder = None) -> None:
+    """Start Kafka, the pipeline, one API instance and the ledger on this machine."""
+    replace_process("infra.local", ["up", *_option("--dir", directory)])
+
+
+def down(directory: Folder = None) -> None:
+    """Stop what `loyalty up` has started. The data stays."""
+    replace_process("infra.local", ["down", *_option("--dir", directory)])
+
+
+def demo(context: typer.Context) -> None:
+    """Run a trading day through a stack of its own, and check all results. `loyalty demo --help` shows its options."""
+    replace_process("infra.demo", context.args)
 
 
 def pipeline(context: typer.Context) -> None:
@@ -53,6 +71,10 @@ def webhooks(
 ) -> None:
     """Deliver loyalty notifications to the endpoints of LOYALTY_WEBHOOKS_FILE."""
     replace_process("services.webhooks", ["--check"] if check else [])
+
+
+def _option(name: str, value: str | None) -> list[str]:
+    return [f"{name}={value}"] if value else []
 
 
 def replace_process(module: str, arguments: list[str]) -> NoReturn:

@@ -122,7 +122,9 @@ def _stop_with_problems(file: Path, error: ProgrammeError) -> None:
     stderr = Console(stderr=True, soft_wrap=True)
     for problem in error.problems:
         stderr.print(f"{file}: {problem}", highlight=False, markup=False)
-    stop(f"{file} has {len(error.problems)} problems: correct them and try again", MISUSED)
+    number = len(error.problems)
+    them = "1 problem: correct it" if number == 1 else f"{number} problems: correct them"
+    stop(f"{file} has {them} and try again", MISUSED)
 
 
 def _milliseconds(time: str) -> int:

@@ -7,7 +7,7 @@ import typer
 
 from services.cli.output import FAILED, AsJson, read_settings, report, table
 from services.state_stores.catalogue import BALANCES
-from services.status import Status, default_urls, status_of
+from services.status import Freshness, Status, default_urls, status_of
 
 
 def status(
@@ -27,7 +27,8 @@ def status(
     urls = default_urls(settings) | {name: url.rstrip("/") for name, url in given.items() if url}
     found = status_of(settings, urls)
     lines = [f"dead letters: {'not known' if found.dead_letters is None else f'{found.dead_letters:,}'}"]
-    lines += [f"freshness: {share:.0%} of the balances within {_up_to(found, share)}" for share in found.freshness]
+    if found.freshness:
+        lines.append(_freshness(found.freshness))
     report(_json(found), _parts(found), _topics(found), _instances(found), *lines, as_json=as_json)
     if any(part.problem for part in found.parts):
         raise typer.Exit(FAILED)
@@ -59,8 +60,15 @@ def _instances(found: Status) -> Any:
     return table("instance", "state", "active partitions", "standbys", "lag of its stores", rows=rows)
 
 
-def _up_to(found: Status, share: float) -> str:
-    return f"{found.freshness[share]:g} s"
+def _freshness(found: Freshness) -> str:
+    def within(seconds: float | None) -> str:
+        return f"more than {found.longest:g} s" if seconds is None else f"at most {seconds:g} s"
+
+    shares = ", ".join(f"{share:.0%} {within(seconds)}" for share, seconds in found.within.items())
+    return (
+        f"freshness: {shares} after Kafka stored the invoice or command. This counts {found.balances:,} balances since "
+        "the start of the API instance; the seconds are limits of its histogram."
+    )
 
 
 def _json(found: Status) -> dict[str, Any]:
@@ -76,5 +84,8 @@ def _json(found: Status) -> dict[str, Any]:
         ],
         "instances": found.instances,
         "dead_letters": found.dead_letters,
-        "freshness_seconds": {f"{share:g}": seconds for share, seconds in found.freshness.items()},
+        "freshness_seconds": {f"{share:g}": seconds for share, seconds in found.freshness.within.items()}
+        if found.freshness
+        else {},
+        "freshness_balances": found.freshness.balances if found.freshness else 0,
     }

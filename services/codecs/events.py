@@ -12,6 +12,7 @@ from services.domain.accrual import MOST_EARNED
 from services.domain.entries import Credit
 from services.domain.events import (
     Adjust,
+    Block,
     Capture,
     Command,
     Erase,
@@ -22,6 +23,7 @@ from services.domain.events import (
     Reserve,
     SentLot,
     Transfer,
+    Unblock,
     Void,
 )
 from services.domain.formats import to_points
@@ -122,7 +124,7 @@ def _text(name: str) -> Callable[[Record], str]:
     def read(record: Record) -> str:
         text: str = record[name]
         if not text.strip():
-            raise UndecodableError(f"{name} is missing")
+            raise UndecodableError(f"{name} is blank")
         return text
 
     return read
@@ -159,6 +161,6 @@ _FIELDS: dict[str, Callable[[Record], Any]] = {
 
 _COMMANDS: dict[str, tuple[Any, list[str]]] = {
     command.__name__.lower(): (command, [each.name for each in fields(command) if each.name in _FIELDS])
-    for command in (Reserve, Capture, Void, Adjust, Transfer, Receive, Erase)
+    for command in (Reserve, Capture, Void, Adjust, Transfer, Receive, Block, Unblock, Erase)
 }
 """The commands by their kinds, with the names of their fields."""

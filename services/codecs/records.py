@@ -72,7 +72,11 @@ def entry_from_notification(notification: Record) -> Entry:
 
 
 def balance_record(card: str, entry: Entry, points: PointsValue = to_points) -> Record:
-    """Returns the record Balance after an entry. An erased account has no such record: its value is null."""
+    """Returns the record Balance after an entry. An erased account has no such record: its value is null.
+
+    Without the standing of the account, its fields are null, as in records of release 0.1.
+    """
+    standing = entry.standing
     return {
         "CustomerCardNo": card,
         "TotalLoyaltyPoints": points(entry.total),
@@ -83,6 +87,9 @@ def balance_record(card: str, entry: Entry, points: PointsValue = to_points) -> 
         "PendingLoyaltyPoints": points(entry.pending),
         "ReservedLoyaltyPoints": points(entry.reserved),
         "Tier": entry.tier,
+        "NextExpiryTime": standing and standing.next_expiry_time,
+        "NextExpiryPoints": None if standing is None else points(standing.next_expiry_points),
+        "Blocked": standing and standing.is_blocked,
     }
 
 

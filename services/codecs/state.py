@@ -31,7 +31,7 @@ class _State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """The fields of an account by position. A position never changes; a new field is added at the end with a default.
 
     The same holds for the tuples inside. Any other change needs another first byte. Release 0.1 wrote a command as its
-    time, and accounts without ``returns``.
+    time, and accounts without the fields from ``returns`` on.
     """
 
     opened_time: int
@@ -47,6 +47,7 @@ class _State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     period_end: int
     earned_in_period: int
     returns: dict[str, PastReturn] = {}
+    is_blocked: bool = False
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -74,6 +75,7 @@ def encode_account(account: AccountState) -> bytes:
             account.period_end,
             account.earned_in_period,
             account.returns,
+            account.is_blocked,
         )
     )
 
@@ -104,6 +106,7 @@ def decode_account(state: bytes) -> AccountState:
         stored.period_end,
         stored.earned_in_period,
         stored.returns,
+        stored.is_blocked,
     )
 
 

@@ -1,6 +1,6 @@
 """What an account produces: entries for the ledger, decisions on commands, credits for other accounts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
 from typing import NamedTuple
@@ -24,6 +24,8 @@ class Kind(StrEnum):
     SENT = "sent"
     RECEIVED = "received"
     TIER = "tier"
+    BLOCKED = "blocked"
+    UNBLOCKED = "unblocked"
     REFUSED = "refused"
     ERASED = "erased"
 
@@ -35,6 +37,7 @@ class Refusal(StrEnum):
     UNKNOWN_REDEMPTION = "unknown-redemption"
     SAME_CUSTOMER = "same-customer"
     TOO_MANY_POINTS = "too-many-points"
+    CARD_BLOCKED = "card-blocked"
 
 
 class ReturnReason(StrEnum):
@@ -61,6 +64,20 @@ class AccountVersion(NamedTuple):
     sequence: int
 
 
+class Standing(NamedTuple):
+    """What the balance shows of an account besides its points and its tier.
+
+    Attributes:
+        next_expiry_time: when the next points expire; 0 if none do. Reserved points do not count.
+        next_expiry_points: how many points expire then.
+        is_blocked: whether the card is blocked.
+    """
+
+    next_expiry_time: int = 0
+    next_expiry_points: int = 0
+    is_blocked: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One change of an account, with the fields of Notification. Points are hundredths.
@@ -76,7 +93,9 @@ class Entry:
             and this is the return.
         total_amount: of the invoice; of a half of an exchange, the sum of its lines.
         reason: the reason of the command. For kind refused it is the refusal, for kind returned the reason why it took
-            nothing, for kind tier the previous tier, and for kind expires-soon the points that will expire.
+            nothing, for kind tier the previous tier, and for kind expires-soon the points that will expire. For kind
+            earned it is card-blocked if the purchase of a blocked card earned nothing.
+        standing: the state of the account after the entry; None if a record, which does not have it, gave the entry.
     """
 
     sequence: int
@@ -97,6 +116,7 @@ class Entry:
     reason: str = ""
     actor: str = ""
     counterparty: str = ""
+    standing: Standing | None = field(default=None, compare=False)
 
     @property
     def version(self) -> AccountVersion:

@@ -150,8 +150,18 @@ class Receive(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Block(Command):
+    """Blocks the card, for example a lost one: its points cannot be redeemed or transferred until it is unblocked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unblock(Command):
+    """Ends the block of the card."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Erase(Command):
     """Ends the account and removes the personal data."""
 
 
-Event = Purchase | Reserve | Capture | Void | Adjust | Transfer | Receive | Erase
+Event = Purchase | Reserve | Capture | Void | Adjust | Transfer | Receive | Block | Unblock | Erase

@@ -26,6 +26,17 @@ class SpentReturns(StrEnum):
     NEGATIVE_ALLOWED = "negative-allowed"
 
 
+class BlockedCards(StrEnum):
+    """Whether purchases with a blocked card earn. It can never redeem or send points.
+
+    Products differ: a card of Dynamics 365 Commerce is ``NoTender`` (it earns only) or ``Blocked``
+    (``LoyaltyCardTenderType``), and a card of Talon.One is active or inactive.
+    """
+
+    EARN = "earn"
+    EARN_NOTHING = "earn-nothing"
+
+
 class Combining(StrEnum):
     """How several campaigns combine that apply to one invoice.
 
@@ -129,6 +140,7 @@ class Programme:
     minimum_spend: Decimal = Decimal(0)
     cap_per_invoice: int | None = None
     cap_per_day: int | None = None
+    blocked_cards: BlockedCards = BlockedCards.EARN
 
     def is_eligible(self, customer_type: str) -> bool:
         """Whether customers of this type earn points. Upper and lower case are equal, as in the Java originals."""

@@ -9,7 +9,7 @@ from typing import Any
 from services.domain.invoice import HOME_DELIVERY, PRIME, PosInvoice
 
 BLANKS = " \t\r\n\f\v"
-"""A text with no other characters counts as missing."""
+"""A text with no other characters is blank."""
 
 LARGEST_AMOUNT = 1e11
 """Amounts must be smaller. Real invoices are. A double is exact to the cent far beyond (2**53 cents are 9.0e13).
@@ -32,8 +32,8 @@ MOST_LINE_ITEMS = 10_000
 class Requirement(Enum):
     """The requirement of a rule on a field."""
 
-    PRESENT = auto()
     GIVEN = auto()
+    NOT_BLANK = auto()
     SHORT = auto()
     NO_BLANKS_AROUND = auto()
     FEW = auto()
@@ -41,12 +41,9 @@ class Requirement(Enum):
     BOUNDED = auto()
 
 
-NEEDED = {Requirement.PRESENT, Requirement.GIVEN}
-"""A missing value breaks these requirements, and meets all others."""
-
 _BROKEN = {
-    Requirement.PRESENT: "is missing",
     Requirement.GIVEN: "is missing",
+    Requirement.NOT_BLANK: "is blank",
     Requirement.SHORT: f"is longer than {LONGEST_TEXT} characters",
     Requirement.NO_BLANKS_AROUND: "has blanks at its start or end",
     Requirement.FEW: f"has more than {MOST_LINE_ITEMS} elements",
@@ -85,15 +82,20 @@ _AMOUNTS = (
     *("InvoiceLineItems[].ItemPrice", "InvoiceLineItems[].TotalValue"),
 )
 
+
+def _needed(field: str, when: tuple[str, str] | None = None) -> tuple[Rule, Rule]:
+    return Rule(field, Requirement.GIVEN, when), Rule(field, Requirement.NOT_BLANK, when)
+
+
 RULES = (
-    Rule("InvoiceNumber", Requirement.PRESENT),
-    Rule("StoreID", Requirement.PRESENT),
+    *_needed("InvoiceNumber"),
+    *_needed("StoreID"),
     Rule("TotalAmount", Requirement.GIVEN),
     *(Rule(field, requirement) for field in _AMOUNTS for requirement in (Requirement.FINITE, Requirement.BOUNDED)),
-    Rule("CustomerCardNo", Requirement.PRESENT, when=("CustomerType", PRIME)),
+    *_needed("CustomerCardNo", when=("CustomerType", PRIME)),
     Rule("CustomerCardNo", Requirement.NO_BLANKS_AROUND, when=("CustomerType", PRIME)),
-    Rule("DeliveryAddress.AddressLine", Requirement.PRESENT, when=("DeliveryType", HOME_DELIVERY)),
-    Rule("DeliveryAddress.ContactNumber", Requirement.PRESENT, when=("DeliveryType", HOME_DELIVERY)),
+    *_needed("DeliveryAddress.AddressLine", when=("DeliveryType", HOME_DELIVERY)),
+    *_needed("DeliveryAddress.ContactNumber", when=("DeliveryType", HOME_DELIVERY)),
     *(Rule(field, Requirement.SHORT) for field in _COPIED_TEXTS),
     Rule("InvoiceLineItems", Requirement.FEW),
 )
@@ -119,8 +121,8 @@ def _values(record: Any, field: str) -> list[Any]:
 
 
 _CHECKS: dict[Requirement, Callable[[Any], bool]] = {
-    Requirement.PRESENT: lambda text: text.strip(BLANKS) != "",
     Requirement.GIVEN: lambda _: True,
+    Requirement.NOT_BLANK: lambda text: text.strip(BLANKS) != "",
     Requirement.SHORT: lambda text: len(text) <= LONGEST_TEXT,
     Requirement.NO_BLANKS_AROUND: lambda text: text.strip(BLANKS) == text,
     Requirement.FEW: lambda elements: len(elements) <= MOST_LINE_ITEMS,
@@ -130,4 +132,5 @@ _CHECKS: dict[Requirement, Callable[[Any], bool]] = {
 
 
 def _passes(requirement: Requirement, value: Any) -> bool:
-    return requirement not in NEEDED if value is None else _CHECKS[requirement](value)
+    # A missing value meets all other requirements.
+    return requirement is not Requirement.GIVEN if value is None else _CHECKS[requirement](value)

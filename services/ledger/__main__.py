@@ -9,10 +9,10 @@ import stamina
 import structlog
 
 from schemas.topics import LOYALTY
+from services.health import serve_health
 from services.ledger.appender import Appender
 from services.ledger.consumer import LedgerConsumer
 from services.ledger.database import AWAY, LedgerError, migrate, writing_engine
-from services.ledger.health import serve_health
 from services.ledger.metrics import Metrics
 from services.logging import configure_logging
 from services.messaging.avro import decoder
@@ -43,9 +43,7 @@ def run(settings: Settings) -> None:
     engine = writing_engine(settings.ledger_url)
     appender = Appender(engine, pseudonyms(settings.pseudonym_key_file), settings.name_of(LOYALTY))
     consumer = LedgerConsumer(settings, appender, decoder(LOYALTY, schema_ids(settings)), metrics)
-    health = serve_health(
-        settings.metrics_host, settings.ledger_metrics_port, metrics.registry, lambda: consumer.problem
-    )
+    health = serve_health(settings, settings.ledger_metrics_port, metrics.registry, lambda: consumer.problem)
     try:
         with health:
             for attempt in stamina.retry_context(on=AWAY, attempts=None, timeout=None):
@@ -66,6 +64,7 @@ def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
 def main() -> int:
     try:
         settings = read_settings()
+        settings.require_safe_metrics()
         configure_logging(settings)
         run(settings)
     except _StopError:

@@ -11,6 +11,8 @@ from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, 
 from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from services.start_up import require_writable
+
 AWAY = (OperationalError, InterfaceError, PoolTimeoutError)
 """Errors of a database that is unreachable, busy or full. The same statement can succeed later."""
 
@@ -49,11 +51,14 @@ def writing_engine(url: str) -> Engine:
     """The engine of the ledger process.
 
     In SQLite each transaction starts with the lock of the writer, so that no other process changes what it reads.
+    Raises LedgerError, and StartUpError if the folder of a SQLite file cannot be written.
     """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
         return _postgresql(parsed, _WRITE_SECONDS, pool_size=1)
-    Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(str(parsed.database)).parent
+    require_writable(folder, "LOYALTY_LEDGER_URL")
+    folder.mkdir(parents=True, exist_ok=True)
     engine = _engine(parsed, connect_args={"timeout": _WRITE_SECONDS})
 
     @event.listens_for(engine, "connect")

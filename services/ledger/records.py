@@ -54,7 +54,7 @@ def entry_of(notification: Record, key: bytes | None) -> CardEntry:
 
 def stored_entry(row: RowMapping, opened_time: int) -> Entry:
     """The entry in a row of the table of entries. ``opened_time`` is that of its account."""
-    fields = {name: row[name] for name in Entry.__dataclass_fields__ if name != "opened_time"}
+    fields = {name: row[name] for name in Entry.__dataclass_fields__ if name in row and name != "opened_time"}
     changed = {
         "kind": Kind(row["kind"]),
         "total_amount": Decimal(repr(row["total_amount"])),

@@ -97,7 +97,10 @@ ENTRY = Table(
     # SQLite then stores the rows in the order of the primary key, in which they are read.
     sqlite_with_rowid=False,
 )
-"""The fields of ``services.domain.entries.Entry``. ``total_amount`` is the binary fraction of the invoice."""
+"""The fields of ``services.domain.entries.Entry`` without its standing.
+
+``total_amount`` is the binary fraction of the invoice.
+"""
 
 GAP = Table(
     "ledger_gap",

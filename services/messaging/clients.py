@@ -37,6 +37,14 @@ def connection(settings: Settings) -> dict[str, Any]:
     return options
 
 
+def no_broker(settings: Settings) -> str:
+    """One line for the user if no broker answers."""
+    return (
+        f"no Kafka broker answers at {settings.kafka_bootstrap_servers}: start Kafka, or set "
+        "LOYALTY_KAFKA_BOOTSTRAP_SERVERS to its address"
+    )
+
+
 class ConnectionDiagnosis:
     """Explains why a client cannot connect: no answer, a wrong password, or a certificate that is not trusted.
 
@@ -54,7 +62,7 @@ class ConnectionDiagnosis:
     def explain(self, settings: Settings) -> str:
         """One line for the user, after a call has failed."""
         if self._reason is None:
-            return f"no Kafka broker answers at {settings.kafka_bootstrap_servers}"
+            return no_broker(settings)
         return f"the Kafka broker at {settings.kafka_bootstrap_servers} cannot be used: {self._reason}"
 
 

@@ -137,7 +137,7 @@ def read(settings: Settings, letter_filter: DeadLetterFilter = DeadLetterFilter(
     try:
         ends = _end_offsets(consumer, topic, settings, diagnosis)
         records = read_range(consumer, topic, dict.fromkeys(ends, OFFSET_BEGINNING), ends)
-        selected = (letter for letter in map(_letter, records) if letter in letter_filter)
+        selected = (letter for letter in map(dead_letter_of, records) if letter in letter_filter)
         yield from selected if letter_filter.positions else deduplicated(selected)
     except KafkaException as error:
         raise DeadLettersError(f"topic {topic}: {error.args[0].str()}") from error
@@ -201,7 +201,8 @@ def _end_offsets(
     return {partition: end for partition, end in ends.items() if end > 0}
 
 
-def _letter(message: KafkaMessage) -> DeadLetter:
+def dead_letter_of(message: KafkaMessage) -> DeadLetter:
+    """The dead letter of a record of the topic."""
     found = dict(message.headers() or ())
     texts = {name: value.decode("utf-8", "replace") for name, value in found.items() if isinstance(value, bytes)}
     return DeadLetter(

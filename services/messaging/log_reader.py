@@ -15,6 +15,11 @@ from services.settings import Settings
 
 log = structlog.get_logger(__name__)
 
+_NO_ANSWER = (
+    KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001  # the library's public names
+    KafkaError._TIMED_OUT,  # noqa: SLF001
+    KafkaError._TRANSPORT,  # noqa: SLF001
+)
 _PROBE_SECONDS = 1.0
 # stop() takes at most this long while Kafka does not answer.
 _LONGEST_BACKOFF_SECONDS = 2.0
@@ -161,10 +166,14 @@ class LogReader:
         self.error = None
 
     def _note_client_error(self, error: KafkaError) -> None:
-        self.error = f"Kafka: {error.str()}"
+        self.error = _explained(error)
 
 
 def _in_one_line(error: Exception) -> str:
     if isinstance(error, KafkaException):
-        return f"Kafka: {error.args[0].str()}"
+        return _explained(error.args[0])
     return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+def _explained(error: KafkaError) -> str:
+    return f"{'Kafka does not answer' if error.code() in _NO_ANSWER else 'Kafka'}: {error.str()}"

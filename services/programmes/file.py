@@ -22,7 +22,7 @@ from typing import Annotated, cast
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from services.domain import programme as domain
-from services.domain.programme import Combining, Period, Programme, SpentReturns, TaxBasis
+from services.domain.programme import BlockedCards, Combining, Period, Programme, SpentReturns, TaxBasis
 from services.yaml_files.model import FileModel, Notes, validated
 from services.yaml_files.scalars import choice, day, duration, in_iso, number, points, scalar, text
 from services.yaml_files.tree import InvalidFileError, Problem
@@ -168,6 +168,9 @@ class _ProgrammeFile(FileModel):
     minimum_spend: Annotated[Decimal, scalar(number("0", "1000000000", places=3))] = _DEFAULT.minimum_spend
     cap_per_invoice: Annotated[int, scalar(points("0.01", "1000000000"))] | None = None
     cap_per_day: Annotated[int, scalar(points("0.01", "1000000000"))] | None = None
+    blocked_cards: Annotated[BlockedCards, scalar(choice({word.value: word for word in BlockedCards}))] = (
+        _DEFAULT.blocked_cards
+    )
     combining: Annotated[Combining, scalar(choice({word.value: word for word in Combining}))] = _DEFAULT.combining
     campaigns: list[_Campaign] = Field(default_factory=list)
 
@@ -239,6 +242,7 @@ class _ProgrammeFile(FileModel):
             minimum_spend=self.minimum_spend,
             cap_per_invoice=self.cap_per_invoice,
             cap_per_day=self.cap_per_day,
+            blocked_cards=self.blocked_cards,
         )
 
     def _items(self, items: Iterable[str], categories: Iterable[str]) -> frozenset[str]:

@@ -86,7 +86,7 @@ def _topic_name(client: Consumer | Producer, settings: Settings) -> str:
     try:
         find_topic(client, topic)
     except KafkaException as error:
-        raise PublishError(f"no Kafka broker answers at {settings.kafka_bootstrap_servers}") from error
+        raise PublishError(clients.no_broker(settings)) from error
     return topic
 
 

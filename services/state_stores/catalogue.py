@@ -110,6 +110,9 @@ def balance_body(balance: Record) -> bytes:
         "PendingLoyaltyPoints": _points(balance["PendingLoyaltyPoints"]),
         "ReservedLoyaltyPoints": _points(balance["ReservedLoyaltyPoints"]),
         "Tier": balance["Tier"] or None,
+        "NextExpiryTime": _time_or_none(balance["NextExpiryTime"] or 0),
+        "NextExpiryPoints": _points_or_none(balance["NextExpiryPoints"]),
+        "Blocked": balance["Blocked"],
         "Sequence": balance["Sequence"],
         "OpenedTime": _time_or_none(balance["OpenedTime"]),
         "UpdatedTime": _time(balance["UpdatedTime"]),
@@ -170,7 +173,7 @@ def _points(points: Decimal | str | None) -> str:
     return "0.00" if points is None else str(points)
 
 
-def _points_or_none(points: Decimal | None) -> str | None:
+def _points_or_none(points: Decimal | str | None) -> str | None:
     return None if points is None else str(points)
 
 

@@ -238,6 +238,7 @@ class Materialiser:
             for store in self._stores[topic]:
                 if task := store.tasks.get(number):
                     self._waiters.notify(task.apply(records))
+            self._waiters.pass_on(self._stores[topic][0].definition.changelog.name, records)
         for partition, offset in batch.ends.items():
             for task in self._tasks(partition):
                 task.advance(offset)

@@ -11,9 +11,10 @@ from typing import Annotated
 import structlog
 import typer
 from confluent_kafka import KafkaException
-from prometheus_client import REGISTRY, start_http_server
+from prometheus_client import REGISTRY
 
 from schemas import topics
+from services.health import serve_health
 from services.logging import configure_logging
 from services.messaging.dead_letters import DeadLetterWriter
 from services.messaging.publishing import PublishError, connected_producer
@@ -71,13 +72,14 @@ def main(
                 kinds = ", ".join(sorted(endpoint.kinds))
                 typer.echo(f"{endpoint.name}: {kinds}; {len(endpoint.secrets)} secret(s), {endpoint.attempts} attempts")
             return
+        settings.require_safe_metrics()
         configure_logging(settings)
         # The lines of httpx show URLs, which can contain tokens.
         logging.getLogger("httpx").setLevel(logging.WARNING)
         require_port(settings.metrics_host, settings.webhooks_metrics_port, "LOYALTY_WEBHOOKS_METRICS_PORT")
-        start_http_server(settings.webhooks_metrics_port, settings.metrics_host)
-        log.info("delivering", endpoints=[endpoint.name for endpoint in endpoints])
-        serve(endpoints, settings, Metrics(REGISTRY))
+        with serve_health(settings, settings.webhooks_metrics_port, REGISTRY):
+            log.info("delivering", endpoints=[endpoint.name for endpoint in endpoints])
+            serve(endpoints, settings, Metrics(REGISTRY))
     except KafkaException as error:
         _stop(f"Kafka: {error.args[0].str()}")
     except OSError as error:

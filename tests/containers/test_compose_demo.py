@@ -13,7 +13,7 @@ from infra.local.stack import private_settings
 
 def test_every_result_agrees_and_nothing_remains(tmp_path: Path) -> None:
     """The report has the keys of the local demo and no mismatch. No container, volume or network remains."""
-    command = [sys.executable, "-m", "infra.demo", "--containers", "--invoices", "300", "--var", str(tmp_path)]
+    command = [sys.executable, "-m", "infra.demo", "--containers", "--invoices", "300", "--dir", str(tmp_path)]
     demo = subprocess.run(command, cwd=jars.ROOT, capture_output=True, text=True, check=False)
     assert demo.returncode == 0, demo.stdout + demo.stderr
     report = json.loads((tmp_path / "reports/compose-demo.json").read_text(encoding="utf-8"))

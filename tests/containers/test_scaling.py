@@ -24,7 +24,7 @@ ANSWERS = 500
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[ContainerStack]:
     """Kafka, the topics and one API instance. The test writes the changelog in place of the pipeline."""
-    stack = ContainerStack(tmp_path, private_settings(tmp_path))
+    stack = ContainerStack(tmp_path, private_settings(tmp_path), environment={"LOYALTY_API_ACCESS": "anyone"})
     try:
         stack.project.up("api")
         yield stack

@@ -107,7 +107,7 @@ def _inputs(settings: Settings) -> list[Sent]:
 
 def _outputs(settings: Settings, url: str, expected: Expected, given: AuditInput) -> tuple[Outputs, int]:
     cards = expected.earned.keys() | {command["CustomerCardNo"] for command in given.commands}
-    ids, reader, balances = schema_ids(settings), TopicReader(settings), BalanceReader(url, 8)
+    ids, reader, balances = schema_ids(settings), TopicReader(settings), BalanceReader(url, 8, None)
     try:
         ends = {topic: reader.ends(topic) for topic in OUTPUTS}
         while not reader.has_read(ends):

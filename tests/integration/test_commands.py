@@ -14,6 +14,9 @@ import httpx
 import pytest
 from confluent_kafka import murmur2
 
+from api.client.clients import AsyncLoyaltyClient, LoyaltyClient
+from api.client.errors import ProblemError
+from api.client.models import Balance
 from infra.local.broker import LocalBroker
 from schemas import topics
 from services.commands.identity import command_id, request_hash
@@ -97,6 +100,26 @@ def wait_until_shared(instances: list[ApiProcess]) -> None:
         time.sleep(POLL_SECONDS)
 
 
+def redeem_with_the_clients(first: str, second: str) -> None:
+    """A redemption and its end through two instances: the client reads its own writes, and its problems have names."""
+
+    async def void(redemption: str) -> Balance:
+        async with AsyncLoyaltyClient(second) as loyalty:
+            assert "done" == (await loyalty.void(redemption)).status
+            return await loyalty.balance(CARD)
+
+    with LoyaltyClient(first) as loyalty:
+        before = loyalty.balance(CARD)
+        reservation = loyalty.redeem(CARD, Decimal("10.00"), idempotency_key="client")
+        assert reservation == loyalty.redeem(CARD, Decimal("10.00"), idempotency_key="client")
+        assert before.available - 10 == loyalty.balance(CARD).available
+        with pytest.raises(ProblemError, match="insufficient-points"):
+            loyalty.redeem(CARD, Decimal("9999.00"))
+        assert reservation.redemption_id
+        after = asyncio.run(void(reservation.redemption_id))
+        assert (before.available, before.sequence + 3) == (after.available, after.sequence)
+
+
 def test_every_instance_runs_a_command_exactly_once(
     start: Callable[[str], ApiProcess], decider: KafkaLoyaltyQuery, settings: Settings, tmp_path: Path
 ) -> None:
@@ -125,13 +148,14 @@ def test_every_instance_runs_a_command_exactly_once(
         assert [200, 200] == [each.status_code for each in ended]
         assert ended[0].content == ended[1].content
         assert "95.00" == instances[1].balance(CARD).json()["TotalLoyaltyPoints"]
+        redeem_with_the_clients(*(api.url for api in instances))
         erased = [ask(api, "DELETE", f"/v1/customers/{CARD}") for api in instances]
         assert [200, 200] == [each.status_code for each in erased]
         assert [404, 404] == [api.balance(CARD).status_code for api in instances]
 
     commands = read_all(settings, topics.LOYALTY_COMMANDS)
     identities = [headers_of(message)["ce_id"].decode() for message in commands]
-    assert 11 == len(commands) == len(set(identities))
+    assert 14 == len(commands) == len(set(identities))
     assert {CARD.encode()} == {message.key() for message in commands}
     assert {murmur2(CARD.encode(), 3)} == {message.partition() for message in commands}
     assert b"retail.loyalty.LoyaltyCommand" == headers_of(commands[0])["ce_type"]

@@ -19,7 +19,7 @@ _PATIENCE_SECONDS = 600
 
 @contextmanager
 def _demo(var: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "infra.demo", "--var", str(var), *arguments]
+    command = [sys.executable, "-m", "infra.demo", "--dir", str(var), *arguments]
     # A signal for the demo must not reach the test run.
     demo = subprocess.Popen(command, cwd=jars.ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
     with demo:

@@ -3,12 +3,13 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from itertools import chain
+from contextlib import ExitStack, suppress
+from itertools import chain, cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
+import orjson
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
@@ -110,6 +111,45 @@ def far_from(instances: list[ApiProcess], cards: list[str]) -> tuple[ApiProcess,
     return found[0][0], found[0][1]
 
 
+class Subscriber:
+    """A program that follows one card by server-sent events, and connects again after each end."""
+
+    def __init__(self, urls: list[str], card: str) -> None:
+        self._urls = urls
+        self._path = f"/v1/customers/{card}/events"
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.sequences: list[int] = []
+        self.connections = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join(DEADLINE_SECONDS)
+
+    def _run(self) -> None:
+        last: dict[str, str] = {}
+        with httpx.Client(timeout=40, trust_env=False) as http:
+            for url in cycle(self._urls):
+                if self._stopping.is_set():
+                    return
+                self.connections += 1
+                with suppress(httpx.TransportError), http.stream("GET", url + self._path, headers=last) as response:
+                    self._read(response, last)
+
+    def _read(self, response: httpx.Response, last: dict[str, str]) -> None:
+        for line in response.iter_lines():
+            if self._stopping.is_set():
+                return
+            if line.startswith("id: "):
+                last["Last-Event-ID"] = line.removeprefix("id: ")
+            elif line.startswith("data: ") and "Sequence" in line:
+                self.sequences.append(orjson.loads(line.removeprefix("data: "))["Sequence"])
+
+
 def test_reads_continue_when_owners_die_and_instances_join(
     start: Callable[[str], ApiProcess], writer: Writer, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
@@ -123,9 +163,18 @@ def test_reads_continue_when_owners_die_and_instances_join(
     with Load(writer, lambda: list(asked)) as load:
         wait_for("some answers", lambda: load.findings.answers > 100)
         assert not load.findings.failed, load.findings.reasons
-        killed = time.monotonic()
-        victim.kill()
-        wait_until_shared(survivors)
+        followed = next(card for card in CARDS if metadata(heir, card)["partition"] == number)
+        with Subscriber([heir.url, *asked], followed) as subscriber:
+            wait_for("events of the victim", lambda: len(subscriber.sequences) > 10)
+            killed = time.monotonic()
+            victim.kill()
+            wait_until_shared(survivors)
+            received = len(subscriber.sequences)
+            wait_for("events of the heir", lambda: len(subscriber.sequences) > received + 10)
+        assert subscriber.connections > 1
+        first, last = subscriber.sequences[0], subscriber.sequences[-1]
+        # The changelog has each sequence number of this writer once.
+        assert list(range(first, last + 1)) == subscriber.sequences
         record_testsuite_property("takeover_seconds", time.monotonic() - killed)
         after_kill = load.findings.longest_failure
         assert number in shares(heir)[heir.url]

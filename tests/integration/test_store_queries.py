@@ -149,7 +149,12 @@ def test_instances_know_every_key_and_trust_each_other_only(
         changelog.balance(card, "1.00", 1)
     changelog.flush()
     made = loyalty(settings, "keys", "create", "till 7", "--scope", "balance:read", "--json")
-    operator = loyalty(settings, "keys", "create", "operator", "--scope", "operate", "--json")["key"]
+    ensured = [
+        loyalty(settings, "keys", "ensure", "operator", str(tmp_path / "key"), "--scope", "operate", "--json")["id"]
+        for _ in range(2)
+    ]
+    assert ensured[0] == ensured[1]
+    operator = (tmp_path / "key").read_text().strip()
     secured = {"api_access": "authenticated", "instance_secret_file": tmp_path / "instance.secret"}
     with start(settings, tmp_path, "one", **secured) as one, start(settings, tmp_path, "two", **secured) as two:
         for api in (one, two):

@@ -8,7 +8,20 @@ from hypothesis import strategies as st
 from services.domain.account.model import Account
 from services.domain.account.processor import advance, process
 from services.domain.entries import Entry
-from services.domain.events import Adjust, Capture, Erase, Event, Purchase, Receive, Reserve, SentLot, Transfer, Void
+from services.domain.events import (
+    Adjust,
+    Block,
+    Capture,
+    Erase,
+    Event,
+    Purchase,
+    Receive,
+    Reserve,
+    SentLot,
+    Transfer,
+    Unblock,
+    Void,
+)
 from services.domain.programme import DAY, MINUTE, Period, Programme, Programmes, SpentReturns, Tier
 
 CARD = "4711"
@@ -42,6 +55,8 @@ EVENTS = st.one_of(
         counterparty=st.just("other"),
         lots=st.lists(st.builds(SentLot, _POINTS, st.just(0) | _TIMES), min_size=1, max_size=2).map(tuple),
     ),
+    st.builds(Block, **_COMMAND),
+    st.builds(Unblock, **_COMMAND),
     st.builds(Erase, **_COMMAND),
 )
 

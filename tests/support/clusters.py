@@ -1,9 +1,11 @@
 """API instances in one process: real applications and memory stores. The test plays Kafka and the consumer group."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType, Node, TopicPartition
@@ -153,11 +155,13 @@ class Instance:
     def write(self, topic: Topic, key: str, record: dict[str, Any] | None, append_time: int = 2**50) -> None:
         """Apply a record to the store partition of its key, if this instance holds it, and wake waiting requests."""
         value = None if record is None else encoder(topic, IDS)(record)
+        written = []
         for store in self.stores.values():
             task = store.tasks.get(store.partition_of(key.encode()))
             if store.definition.changelog == topic and task:
-                written = task.apply([ChangelogRecord(task.progress.position, append_time, key.encode(), value)])
-                self.waiters.notify(written)
+                written = [ChangelogRecord(task.progress.position, append_time, key.encode(), value)]
+                self.waiters.notify(task.apply(written))
+        self.waiters.pass_on(topic.name, written)
 
 
 def damage(task: StoreTask) -> None:
@@ -260,6 +264,8 @@ class Group:
                 peers = instance.app.state.dependencies.peers
                 await peers._client.aclose()
                 peers._client = httpx.AsyncClient(transport=transport)
+                await peers._streams.aclose()
+                peers._streams = httpx.AsyncClient(transport=StreamingTransport(self))
             yield Callers(await stack.enter_async_context(httpx.AsyncClient(transport=transport)), self)
 
 
@@ -290,6 +296,67 @@ class _Transport(httpx.AsyncBaseTransport):
         if url in self._group.mute:
             raise httpx.ReadTimeout("the instance is mute")
         return await self._apps[url].handle_async_request(request)
+
+
+class StreamingTransport(httpx.AsyncBaseTransport):
+    """Passes on each part of a response when the app sends it. ``httpx.ASGITransport`` waits for the end."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._apps = {each.url: each.app for each in group.instances}
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        url = f"{request.url.scheme}://{request.url.netloc.decode()}"
+        if url in self._group.dead:
+            raise httpx.ConnectError("the instance is dead")
+        self._group.sent.append(request)
+        path, _, query = request.url.raw_path.partition(b"?")
+        scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": request.method,
+            "headers": [(name.lower(), value) for name, value in request.headers.raw],
+            "scheme": "http",
+            "path": unquote(path.decode()),
+            "raw_path": path,
+            "query_string": query,
+            "server": ("127.0.0.1", 8080),
+            "client": ("127.0.0.1", 1),
+            "root_path": "",
+        }
+        sent: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        requests = iter([{"type": "http.request", "body": b"", "more_body": False}])
+        gone = asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            if message := next(requests, None):
+                return message
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def run() -> None:
+            await self._apps[url](scope, receive, sent.put)  # type: ignore[arg-type]
+            await sent.put(None)
+
+        task = asyncio.create_task(run())
+        start = await sent.get()
+        assert start is not None
+        return httpx.Response(start["status"], headers=start["headers"], stream=_Parts(sent, task, gone))
+
+
+@dataclass
+class _Parts(httpx.AsyncByteStream):
+    sent: "asyncio.Queue[dict[str, Any] | None]"
+    task: "asyncio.Task[None]"
+    gone: asyncio.Event
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while (message := await self.sent.get()) and (message["body"] or message.get("more_body")):
+            yield message["body"]
+
+    async def aclose(self) -> None:
+        self.gone.set()
+        await self.task
 
 
 def alone(stores: LocalStores) -> LocalInstance:

@@ -3,7 +3,7 @@
 from decimal import Decimal
 from typing import Any
 
-from infra.demo.oracle import COPIED_OF_ADDRESS, HADOOP_OF_INVOICE, ITEM, line_kind
+from infra.demo.oracle import COPIED_OF_ADDRESS, HADOOP_OF_INVOICE, ITEM, added_by_pipeline
 from services.domain.formats import to_hundredths
 from services.domain.invoice import HOME_DELIVERY, PRIME, PosInvoice
 from services.domain.programme import LOYALTY_FACTOR
@@ -39,7 +39,7 @@ def flatten(invoice: PosInvoice) -> list[dict[str, Any]]:
             **invoice_values,
             **address_values,
             **{field: item.get(field) for field in ITEM},
-            "LineKind": line_kind(invoice, item),
+            **added_by_pipeline(invoice, item),
         }
         for item in invoice.get("InvoiceLineItems") or []
     ]

@@ -8,8 +8,31 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from services.domain.events import Adjust, Capture, Erase, Line, Purchase, Receive, Reserve, SentLot, Transfer, Void
-from services.domain.programme import Campaign, Combining, Period, Programme, Programmes, SpentReturns, TaxBasis, Tier
+from services.domain.events import (
+    Adjust,
+    Block,
+    Capture,
+    Erase,
+    Line,
+    Purchase,
+    Receive,
+    Reserve,
+    SentLot,
+    Transfer,
+    Unblock,
+    Void,
+)
+from services.domain.programme import (
+    BlockedCards,
+    Campaign,
+    Combining,
+    Period,
+    Programme,
+    Programmes,
+    SpentReturns,
+    TaxBasis,
+    Tier,
+)
 
 # Avro strings are UTF-8, so lone surrogates cannot reach the system.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -42,7 +65,7 @@ ANY_INVOICES = st.fixed_dictionaries(
         "DeliveryType": st.sampled_from([None, "HOME-DELIVERY", "home-delivery", "TAKEAWAY"]),
         "DeliveryAddress": st.none() | ADDRESSES,
         "InvoiceLineItems": st.none() | st.lists(ITEMS, max_size=3),
-        "OriginalInvoiceNumber": st.sampled_from([None, "", " \t", "51402977", "51402977"]),
+        "OriginalInvoiceNumber": st.sampled_from([None, "", " \t", "51402977", "51402977", "5" * 128, "5" * 129]),
     }
 )
 """Every field can be missing, blank or extreme."""
@@ -87,7 +110,8 @@ FLAWS = [
         for amount in (float("nan"), 1e300)
     ),
     {"DeliveryAddress": None},
-    {"DeliveryAddress": {"AddressLine": "1 High Street", "ContactNumber": " "}},
+    *({"DeliveryAddress": {"AddressLine": "1 High Street", "ContactNumber": contact}} for contact in (None, " ")),
+    {"DeliveryAddress": {"AddressLine": "\t", "ContactNumber": "1"}},
     *({name: "é" * 129} for name in ("InvoiceNumber", "StoreID", "PosID", "CustomerCardNo", "PaymentMethod")),
     {"CustomerType": "x" * 129},
     {"DeliveryType": "x" * 129},
@@ -148,6 +172,8 @@ COMMANDS = st.one_of(
         counterparty=st.just("other"),
         lots=st.lists(st.builds(SentLot, _POINTS, st.just(0) | _EVENT_TIMES), min_size=1, max_size=2).map(tuple),
     ),
+    st.builds(Block, **_COMMAND),
+    st.builds(Unblock, **_COMMAND),
 )
 """Commands of the customer ``card``, without erasures."""
 ERASURES = st.builds(Erase, **_COMMAND)
@@ -186,6 +212,7 @@ ACCOUNT_PROGRAMMES = st.builds(
     minimum_spend=st.sampled_from([Decimal(0), Decimal(0), Decimal(20)]),
     cap_per_invoice=st.sampled_from([None, None, 2_00]),
     cap_per_day=st.sampled_from([None, None, 5_00]),
+    blocked_cards=st.sampled_from(BlockedCards),
 )
 PROGRAMMES = st.builds(
     lambda first, second: Programmes.of([first, replace(second, version=1, effective_time=20 * _DAY)]),

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from infra.docker.healthy import is_healthy
+from services.cli import app
 from services.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +65,9 @@ def test_images_are_built_by_the_project_or_pinned(compose: dict[str, Any], buil
 def test_profiles_only_add_services(compose: dict[str, Any]) -> None:
     """No profile starts exactly the whole stack. The documents name each profile."""
     services = compose["services"]
-    assert {*LONG_RUNNING, "topics"} == {name for name, service in services.items() if "profiles" not in service}
+    assert {*LONG_RUNNING, "topics", "keys"} == {
+        name for name, service in services.items() if "profiles" not in service
+    }
     profiles = {profile for service in services.values() for profile in service.get("profiles", ())}
     assert {"simulate", "cluster", "observability", "webhooks", "audit"} == profiles
 
@@ -135,7 +139,7 @@ def test_named_volumes_are_declared_and_owned(compose: dict[str, Any], built: di
             if volume.startswith("./"):
                 assert volume.endswith(":ro")
                 continue
-            name, _, folder = volume.rpartition(":")
+            name, _, folder = volume.removesuffix(":ro").rpartition(":")
             assert not name or name in compose["volumes"]
             made = "".join(re.findall(r"mkdir -p .*", dockerfile_of(service).read_text()))
             assert folder == "/tmp" or f" {folder}" in made  # noqa: S108
@@ -198,13 +202,12 @@ def test_code_is_copied_after_its_dependencies() -> None:
 
 @pytest.fixture
 def served() -> Iterator[str]:
-    """The URL of a server that answers / with two lines and any other path with 404."""
+    """The URL of a server that answers / with 200 and any other path with 404."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200 if self.path == "/" else 404)
             self.end_headers()
-            self.wfile.write(b"# HELP ready 1\nready 1.0\n")
 
         def log_message(self, *_: object) -> None:
             """Write nothing to stderr."""
@@ -215,12 +218,45 @@ def served() -> Iterator[str]:
         server.shutdown()
 
 
-def test_a_container_is_healthy_if_a_line_begins_with_the_text(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A container is healthy when the response is a success with a line that begins with the text."""
+def test_a_container_is_healthy_if_it_responds_with_success(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another status, or no response, means that it is not healthy. A proxy is not used."""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     assert is_healthy(f"{served}/")
-    assert is_healthy(f"{served}/", "ready 1")
-    assert not is_healthy(f"{served}/", "ready 0")
-    assert not is_healthy(f"{served}/", "HELP")
     assert not is_healthy(f"{served}/missing")
     assert not is_healthy("http://127.0.0.1:1/")
+
+
+def test_containers_demand_credentials(compose: dict[str, Any], built: dict[str, dict[str, Any]]) -> None:
+    """The API knows its callers. Whoever serves metrics to other containers compares the key that Prometheus sends."""
+    services = compose["services"]
+    assert "authenticated" == services["api"]["environment"]["LOYALTY_API_ACCESS"]
+    key = {job["authorization"]["credentials_file"] for job in prometheus_jobs()}
+    variables = {name: service.get("environment", {}) for name, service in built.items()}
+    serving = {name for name, environment in variables.items() if "LOYALTY_METRICS_HOST" in environment}
+    assert {"pipeline", "ledger", "webhooks"} == serving
+    for name in serving:
+        assert key == {variables[name]["LOYALTY_METRICS_KEY_FILE"]}
+        assert "keys" in services[name]["depends_on"]
+    readers = {name for name, service in services.items() if "scrape:/data/scrape:ro" in service.get("volumes", ())}
+    assert {*serving, "prometheus"} == readers
+    (script,) = services["keys"]["command"]
+    assert {*key, services["audit"]["environment"]["LOYALTY_API_KEY_FILE"]} == set(
+        re.findall(r" (/\S+\.key) --", script)
+    )
+
+
+def prometheus_jobs() -> list[dict[str, Any]]:
+    text = (ROOT / "infra" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8")
+    found: list[dict[str, Any]] = yaml.safe_load(text)["scrape_configs"]
+    assert {"pipeline", "api", "ledger", "webhooks"} == {job["job_name"] for job in found}
+    return found
+
+
+def test_the_commands_of_the_service_keys_are_commands(compose: dict[str, Any]) -> None:
+    """The command line accepts the arguments of each line. It ends at the settings, which lack a user here."""
+    (script,) = compose["services"]["keys"]["command"]
+    lines = [line.split()[1:] for line in script.splitlines() if line.startswith("loyalty ")]
+    assert 2 == len(lines)
+    for line in lines:
+        result = CliRunner().invoke(app, [*line, "--json"], env={"LOYALTY_KAFKA_SECURITY_PROTOCOL": "SASL_SSL"})
+        assert (2, True) == (result.exit_code, "LOYALTY_KAFKA_SASL" in result.stderr), result.stderr

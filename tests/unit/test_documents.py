@@ -30,7 +30,7 @@ from services.settings import Settings
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EVERY_DOCUMENT = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-OWN_OPTIONS = {("pipeline",): "pipelines", ("api",): "api"}
+OWN_OPTIONS = {("pipeline",): "pipelines", ("api",): "api", ("demo",): "infra/demo"}
 """Commands that forward their options, and the program that accepts them."""
 
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)

@@ -163,7 +163,17 @@ def test_documents_create_the_secrets_of_pods() -> None:
         if (reference := variable.get("valueFrom", {}).get("secretKeyRef"))
     }
     assert {("ledger", "url"), ("ledger", "password")} == needed
-    for name, key in needed | {("ledger", "pseudonym.key"), ("webhooks", "")}:
+    mounted = {
+        (volume["secret"]["secretName"], item["key"])
+        for manifest in OWN
+        if manifest["kind"] in WORKLOADS
+        for volume in manifest["spec"]["template"]["spec"].get("volumes", ())
+        if "secret" in volume
+        for item in volume["secret"].get("items", ())
+    }
+    credentials = {("credentials", "metrics.key"), ("credentials", "instance.secret")}
+    assert {("ledger", "pseudonym.key"), *credentials} == mounted
+    for name, key in needed | mounted | {("webhooks", "")}:
         (command,) = re.findall(rf"create secret generic {name} ((?:.*\\\n)*.*)", text)
         assert key in command
 
@@ -212,3 +222,19 @@ def test_kustomize_renders_them(kustomization: Path) -> None:
     kinds = sorted(each["kind"] for each in rendered if each["kind"] != "ConfigMap")
     assert sorted(each["kind"] for each in manifests(kustomization)) == kinds
     assert [] == [fault for manifest in rendered for fault in faults(manifest)]
+
+
+@EVERY_KUSTOMIZATION
+def test_pods_demand_credentials(kustomization: Path) -> None:
+    """The API knows its callers, and each server of metrics has a key. Each file of a secret is mounted there."""
+    for pod in pods(manifests(kustomization)):
+        for container in containers(pod):
+            variables = {each["name"]: each.get("value", "") for each in container.get("env", ())}
+            serves_metrics = "metrics" in {port["name"] for port in container.get("ports", ())}
+            assert serves_metrics == ("LOYALTY_METRICS_KEY_FILE" in variables)
+            assert ("api" == container["name"]) == ("LOYALTY_INSTANCE_SECRET_FILE" in variables)
+            mounts = [mount["mountPath"] for mount in container.get("volumeMounts", ()) if mount.get("readOnly")]
+            files = [value for name, value in variables.items() if name.endswith("_FILE")]
+            assert all(any(value.startswith(f"{mount}/") for mount in mounts) for value in files)
+    settings = (MANIFESTS / "stack" / "settings.env").read_text(encoding="utf-8")
+    assert "LOYALTY_API_ACCESS=authenticated\n" in settings

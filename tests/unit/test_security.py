@@ -84,10 +84,10 @@ def test_quotes_in_a_password_are_escaped(till, folder):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"PROTOCOL": "SASL_SSL", "USERNAME": "till"}, "KAFKA_SASL_PASSWORD: .* must be set, because .*SASL_SSL"),
-        ({"PROTOCOL": "SASL_SSL", "PASSWORD": "x"}, "KAFKA_SASL_USERNAME: .* must be set, because .*SASL_SSL"),
+        ({"PROTOCOL": "SASL_SSL", "USERNAME": "till"}, "KAFKA_SASL_PASSWORD: .*must be set, because .*SASL_SSL"),
+        ({"PROTOCOL": "SASL_SSL", "PASSWORD": "x"}, "KAFKA_SASL_USERNAME: .*must be set, because .*SASL_SSL"),
         ({"PASSWORD_FILE": "/nowhere", "PROTOCOL": "SASL_SSL", "USERNAME": "till"}, "/nowhere: No such file"),
-        ({"PASSWORD_FILE": __file__, "PASSWORD": "x"}, "KAFKA_SASL_PASSWORD: .* cannot be set together"),
+        ({"PASSWORD_FILE": __file__, "PASSWORD": "x"}, "KAFKA_SASL_PASSWORD: .*cannot be set together"),
         ({"CA": "/nowhere"}, "KAFKA_SSL_CA_LOCATION: .*/nowhere: No such file"),
         ({"PROTOCOL": "SASL"}, "KAFKA_SECURITY_PROTOCOL: "),
         ({"MECHANISM": "GSSAPI"}, "KAFKA_SASL_MECHANISM: "),

@@ -80,6 +80,17 @@ def test_a_folder_that_cannot_be_written_is_named(
     assert [tmp_path / "file"] == list(tmp_path.iterdir())
 
 
+def test_the_folder_of_the_ledger_is_checked(tmp_path: Path) -> None:
+    """The folder of a SQLite file is part of a URL."""
+    (tmp_path / "file").touch()
+    settings = private_settings(tmp_path, ledger_url=f"sqlite:///{tmp_path / 'file' / 'ledger.sqlite'}")
+
+    line = refusal("services.ledger", settings)
+
+    assert f"cannot write to {tmp_path / 'file'} ({tmp_path / 'file'} is not a folder)" in line
+    assert "set LOYALTY_LEDGER_URL to another folder" in line
+
+
 def test_a_read_only_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The nearest folder that exists decides. An administrator may write everywhere, so the test asks for another."""
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
@@ -118,3 +129,25 @@ def test_an_address_of_ip_version_6_is_checked_too() -> None:
     except OSError:
         with pytest.raises(StartUpError, match="::1:9 "):
             require_port("::1", 9, "LOYALTY_API_PORT")
+
+
+@pytest.mark.parametrize(("module", "command"), [("api", "loyalty api"), ("pipelines", "loyalty pipeline")])
+def test_the_help_names_the_command_that_users_type(module: str, command: str) -> None:
+    """The command `loyalty` replaces itself by these programs."""
+    run = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True)
+
+    assert f"Usage: {command} [OPTIONS]" in run.stdout
+
+
+def test_the_local_stack_checks_the_settings_first() -> None:
+    """Issue 15: a table of parts before an error looks as if the error had no effect."""
+    run = subprocess.run(
+        [sys.executable, "-m", "infra.local", "status"],
+        env=os.environ | {"LOYALTY_FOO": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (2, "") == (run.returncode, run.stdout)
+    assert run.stderr.startswith("error: LOYALTY_FOO: no such setting.")

@@ -13,7 +13,19 @@ from services.domain.account.model import (
 )
 from services.domain.account.posting import Posting
 from services.domain.entries import Credit, Kind, Refusal
-from services.domain.events import Adjust, Capture, Command, Erase, Receive, Reserve, SentLot, Transfer, Void
+from services.domain.events import (
+    Adjust,
+    Block,
+    Capture,
+    Command,
+    Erase,
+    Receive,
+    Reserve,
+    SentLot,
+    Transfer,
+    Unblock,
+    Void,
+)
 from services.domain.formats import LAST_TIME
 from services.domain.validation import LONGEST_TEXT, MOST_LINE_ITEMS
 
@@ -23,6 +35,9 @@ _BACK = "/back"
 
 def reserve(posting: Posting, event: Reserve) -> None:
     account = posting.account
+    if account.is_blocked:
+        refuse(posting, event, Refusal.CARD_BLOCKED, event.command_id)
+        return
     if account.available < event.points:
         refuse(posting, event, Refusal.INSUFFICIENT_POINTS, event.command_id)
         return
@@ -75,6 +90,9 @@ def transfer(posting: Posting, event: Transfer, card: str) -> None:
     if event.counterparty == card:
         refuse(posting, event, Refusal.SAME_CUSTOMER)
         return
+    if account.is_blocked:
+        refuse(posting, event, Refusal.CARD_BLOCKED)
+        return
     if account.available < event.points:
         refuse(posting, event, Refusal.INSUFFICIENT_POINTS)
         return
@@ -120,6 +138,16 @@ def _credit(posting: Posting, event: Transfer | Receive, sent: Sequence[SentLot]
         lots = tuple(sent[start : start + MOST_LINE_ITEMS])
         credit = Credit(f"{command_id}{end}", event.counterparty, lots, reason, event.actor)
         posting.outcome.credits.append(credit)
+
+
+def block(posting: Posting, event: Block | Unblock) -> None:
+    """Blocks or unblocks the card. A blocked card that is blocked again keeps the block and gets the new reason.
+
+    A block stops redemptions and transfers from the card. What was reserved before can still be captured, and points
+    can arrive. Products differ in whether a blocked card earns: Programme.blocked_cards.
+    """
+    posting.account.is_blocked = isinstance(event, Block)
+    posting.decide(event, posting.enter(Kind.BLOCKED if posting.account.is_blocked else Kind.UNBLOCKED))
 
 
 def erase(posting: Posting, event: Erase) -> None:

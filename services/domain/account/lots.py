@@ -52,6 +52,12 @@ def spendable(lots: Lots) -> int:
     return sum([points for terms, points in lots.items() if not terms.available_time])
 
 
+def next_expiry(lots: Lots) -> tuple[int, int]:
+    """Returns the time at which the next points expire, pending ones too, and how many; zeros if none expire."""
+    time = min([terms.expires_time for terms in lots if terms.expires_time], default=0)
+    return time, sum([points for terms, points in lots.items() if time and terms.expires_time == time])
+
+
 def add(lots: Lots, added: Lots) -> None:
     """Adds points to the lots of the same terms."""
     for terms, points in added.items():

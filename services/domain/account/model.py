@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import NamedTuple
 
-from services.domain.account.lots import Lots, spendable
-from services.domain.entries import Credit, Decision, Entry
+from services.domain.account.lots import Lots, next_expiry, spendable
+from services.domain.entries import Credit, Decision, Entry, Standing
 from services.domain.events import Line
 from services.domain.programme import DAY
 
@@ -96,6 +96,7 @@ class Account:
         reservations: by redemption id.
         purchases: by invoice number, oldest first, as long as they can be returned or their events are remembered.
         returns: by invoice number, as ``purchases``. An exchange is in both.
+        is_blocked: whether the card is blocked. Points of a blocked card cannot be reserved or sent.
         commands: by command id, oldest first, as long as their events are remembered.
         tier: empty without a tier. It follows from the points of the previous period, or of this one if they are more.
         period_start, period_end: the current tier period; 0 without one.
@@ -115,6 +116,7 @@ class Account:
     period_end: int = 0
     earned_in_period: int = 0
     returns: dict[str, PastReturn] = field(default_factory=dict)
+    is_blocked: bool = False
 
     @property
     def available(self) -> int:
@@ -132,6 +134,10 @@ class Account:
     @property
     def total(self) -> int:
         return sum(self.lots.values()) + self.reserved - self.debt
+
+    @property
+    def standing(self) -> Standing:
+        return Standing(*next_expiry(self.lots), self.is_blocked)
 
     def next_due(self) -> int | None:
         """Returns the time of the next change without an event, or None if there is none."""
@@ -156,6 +162,7 @@ class Account:
             self.period_end,
             self.earned_in_period,
             self.returns.copy(),
+            self.is_blocked,
         )
 
 

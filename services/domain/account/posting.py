@@ -55,6 +55,7 @@ class Posting:
             time=self.time,
             programme_version=self.programme.version,
             tier=account.tier,
+            standing=account.standing,
             **details,
         )
         self.outcome.entries.append(entry)

@@ -10,12 +10,35 @@ from services.domain.account import commands, purchases
 from services.domain.account.model import EVENT_MEMORY, Account, AccountState, ErasureMarker, Outcome, PastCommand
 from services.domain.account.posting import Posting
 from services.domain.account.timers import apply_due_changes, apply_next_change
-from services.domain.events import Adjust, Capture, Erase, Event, Purchase, Receive, Reserve, Transfer, Void
+from services.domain.events import (
+    Adjust,
+    Block,
+    Capture,
+    Erase,
+    Event,
+    Purchase,
+    Receive,
+    Reserve,
+    Transfer,
+    Unblock,
+    Void,
+)
 from services.domain.programme import Programme, Programmes
 from services.domain.returns import InvoiceKind
 
 # In one millisecond, events that add points come before events that take points. A return has rank 1.
-_RANKS: dict[type, int] = {Purchase: 0, Receive: 2, Adjust: 3, Reserve: 4, Capture: 5, Void: 6, Transfer: 7, Erase: 8}
+_RANKS: dict[type, int] = {
+    Purchase: 0,
+    Receive: 2,
+    Adjust: 3,
+    Unblock: 4,
+    Reserve: 5,
+    Capture: 6,
+    Void: 7,
+    Transfer: 8,
+    Block: 9,
+    Erase: 10,
+}
 
 
 def process(state: AccountState | None, events: Iterable[Event], programmes: Programmes, card: str) -> Outcome:
@@ -137,5 +160,7 @@ def _post(posting: Posting, card: str) -> None:
             commands.transfer(posting, event, card)
         case Receive() as event:
             commands.receive(posting, event)
+        case Block() | Unblock() as event:
+            commands.block(posting, event)
         case Erase() as event:
             commands.erase(posting, event)

@@ -7,10 +7,10 @@ from services.domain.account.lots import earned_terms
 from services.domain.account.model import EVENT_MEMORY, LARGEST_TOTAL, Account, PastPurchase, PastReturn
 from services.domain.account.posting import Posting
 from services.domain.accrual import accrual, base_points, earnings, spend
-from services.domain.entries import Kind, ReturnReason
+from services.domain.entries import Kind, Refusal, ReturnReason
 from services.domain.events import Line, Purchase, halves
 from services.domain.local_time import end_of_day, period_of
-from services.domain.programme import Programme, Programmes, SpentReturns
+from services.domain.programme import BlockedCards, Programme, Programmes, SpentReturns
 from services.domain.returns import InvoiceKind
 
 MOST_WAITING = 1_000
@@ -78,11 +78,14 @@ def _is_returnable(bought: PastPurchase, now: int, programmes: Programmes) -> bo
 def _earn(posting: Posting, event: Purchase) -> None:
     account, programme = posting.account, posting.programme
     today = _earned_on_day(account, event.append_time, programme) if programme.cap_per_day is not None else 0
-    points = min(accrual(event, programme, account.tier, today).points, max(0, LARGEST_TOTAL - account.total))
+    is_barred = account.is_blocked and programme.blocked_cards is BlockedCards.EARN_NOTHING
+    points = 0 if is_barred else accrual(event, programme, account.tier, today).points
+    points = min(points, max(0, LARGEST_TOTAL - account.total))
     account.purchases[event.invoice_number] = _past_purchase(event, programme, account.tier, points)
     terms = earned_terms(event.append_time, programme)
     posting.add({terms: points})
-    posting.enter(Kind.EARNED, points, expires_time=terms.expires_time)
+    reason = str(Refusal.CARD_BLOCKED) if is_barred else ""
+    posting.enter(Kind.EARNED, points, expires_time=terms.expires_time, reason=reason)
     if programme.tier_period:
         _count_towards_tier(posting, points)
 

@@ -127,6 +127,32 @@ def test_points_are_given_to_another_customer() -> None:
     play(steps)
 
 
+def test_a_blocked_card_cannot_redeem_until_it_is_unblocked() -> None:
+    """The balance shows the block. A redemption and a transfer are 409 card-blocked. An unknown card stays unknown."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        words = {"reason": "lost", "actor": "clerk 7"}
+        assert "unknown-customer" == problem_type(await scene.ask("POST", "/v1/customers/4711/block", words), 404)
+
+        blocked = await scene.ask("POST", f"/v1/customers/{CARD}/block", words)
+        assert (201, "block", "0.00") == (blocked.status_code, blocked.json()["Kind"], blocked.json()["Points"])
+        assert (await scene.balance())["Blocked"] is True
+        transfer = {"from": CARD, "to": "4711", "points": "1"}
+        assert "card-blocked" == problem_type(await scene.redeem("1", key="blocked"), 409)
+        assert "card-blocked" == problem_type(await scene.ask("POST", "/v1/transfers", transfer), 409)
+
+        unblocked = await scene.ask("POST", f"/v1/customers/{CARD}/unblock", words)
+        assert (201, "unblock") == (unblocked.status_code, unblocked.json()["Kind"])
+        assert (await scene.balance())["Blocked"] is False
+        assert 201 == (await scene.redeem("1", key="unblocked")).status_code
+        assert [("lost", "clerk 7")] * 2 == [
+            (each["Reason"], each["Actor"]) for each in scene.sent if each["Kind"].endswith("block")
+        ]
+
+    play(steps)
+
+
 def test_an_erased_customer_is_unknown_and_begins_anew() -> None:
     """200, also when repeated. The balance is 404, old commands are unknown, and later events open a new account."""
 

@@ -20,15 +20,23 @@ PATHS = pytest.mark.parametrize("path", ["/v1/customers/A/redemptions", "/v1/tra
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"hello", "Expecting value at character 0"),
-        (b'{"points": }', "Expecting value at character 11"),
-        (b"\xff", "it is not UTF-8, or is nested too deeply"),
-        (b"[" * 5_000, "it is not UTF-8, or is nested too deeply"),
+        (b"hello", "it is not JSON at line 1, column 1: Expecting value"),
+        (b'{\n "points": }', "it is not JSON at line 2, column 12: Expecting value"),
+        (b'{"points": "1', "it is not JSON at line 1, column 12: Unterminated string starting"),
+        (b"\xff", "the byte 0xFF at line 1, column 1 is not UTF-8"),
+        ('{\n"é": "'.encode() + b"\xe9", "the byte 0xE9 at line 2, column 7 is not UTF-8"),
+        (b'\xef\xbb\xbf{"points": "1"}', "it starts with a byte order mark"),
+        ('{"points": "1"}'.encode("utf-16"), "the byte 0xFF at line 1, column 1 is not UTF-8"),
+        (b'{"points": "1", "points": "2"}', "it has the member 'points' twice"),
+        (b'{"a": [{"b": 1, "\\u0062": 1}]}', "it has the member 'b' twice"),
+        (b'{"points": NaN}', "NaN is not a number in JSON"),
+        (b'{"points": -Infinity}', "-Infinity is not a number in JSON"),
+        (b"[" * 5_000, "it is nested too deeply"),
+        (b"1" * 5_000, "a number has too many digits"),
     ],
-    ids=["text", "half", "bytes", "deep"],
 )
 def test_a_body_that_is_no_json_is_unreadable(client: TestClient, path: str, body: bytes, reason: str) -> None:
-    """400 gives the reason and the place."""
+    """400 gives the reason and the place, from line 1 and column 1. A member that is given twice is not clear."""
     answer = client.post(path, content=body, headers={**JSON, "Idempotency-Key": "k"})
 
     assert "unreadable-body" == problem_type(answer, 400)

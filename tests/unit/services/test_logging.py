@@ -1,6 +1,7 @@
 """The log lines of processes: services.logging and services.messaging.clients."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from infra.local.ports import free_port
+from services.logging import Seldom
 
 _LONGEST_SECONDS = 60
 _QUIET_SECONDS = 3.0
@@ -43,3 +45,25 @@ def test_while_kafka_is_away_a_process_logs_one_line_and_only_json(module: str, 
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     (away,) = [line for line in lines if line["level"] not in ("info", "debug")]
     assert (AWAY, "127.0.0.1:1", "warning") == (away["event"], away["brokers"], away["level"])
+
+
+def test_a_warning_that_clients_cause_is_seldom(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line a minute for each text, which counts the others. Errors always pass."""
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    logger = logging.getLogger("tests.seldom")
+    logger.addFilter(seldom := Seldom())
+    for _ in range(1_000):
+        logger.warning("Invalid request.")
+    logger.warning("Another.")
+    logger.error("A failure.")
+    logger.error("A failure.")
+    now += 60
+    for _ in range(2):
+        logger.warning("Invalid request.")
+    logger.removeFilter(seldom)
+
+    last = "Invalid request. Since the last such line, 999 more were left out."
+    assert ["Invalid request.", "Another.", "A failure.", "A failure.", last] == caplog.messages

@@ -1,5 +1,6 @@
 """Settings that are not valid give an error of one line that names the variable."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -22,7 +23,6 @@ def test_given_settings_go_before_the_environment(monkeypatch):
         ("LOYALTY_LOYALTY_FACTOR", "1.5"),
         ("LOYALTY_LOYALTY_FACTOR", "NaN"),
         ("LOYALTY_REPEAT_HORIZON", "soon"),
-        ("LOYALTY_API_HOST", "0.0.0.0"),  # noqa: S104  # nobody could reach it under that address
         ("LOYALTY_TOPIC_PREFIX", "a b"),
     ],
 )
@@ -64,12 +64,69 @@ def test_an_unknown_variable_is_refused_with_the_nearest_setting(
 def test_no_duration_is_negative(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """A duration has a lower limit, and the error for another notation shows the right one."""
     monkeypatch.setenv(variable := f"LOYALTY_{name.upper()}", "-PT1S")
-    with pytest.raises(SettingsError, match=f"^{variable}: Input should be greater than or equal to"):
+    with pytest.raises(SettingsError, match=f"^{variable}: '-PT1S' is not possible: it must be at least [01] second"):
         read_settings()
 
     monkeypatch.setenv(variable, "5s")
-    with pytest.raises(SettingsError, match=rf"^{variable}: .*\. Write it as PT5S or P1DT12H$"):
+    with pytest.raises(SettingsError, match=f"^{variable}: '5s' .* a duration, such as PT5S or P1DT12H$"):
         read_settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expectation"),
+    [
+        ("API_PORT", "65536", "at most 65535"),
+        ("API_PORT", "x", "a whole number, such as 3"),
+        ("SHUFFLE_PARTITIONS", "0", "more than 0"),
+        ("LOYALTY_FACTOR", "NaN", "a number, such as 0.02"),
+        ("LOYALTY_FACTOR", "half", "a number, such as 0.02"),
+        ("ACCEPT_DATA_LOSS", "maybe", "true or false"),
+        ("LOG_LEVEL", "TRACE", "DEBUG, INFO, WARNING or ERROR"),
+        ("TOPIC_PREFIX", "a b", "letters, digits and hyphens"),
+        ("RATE_LIMIT", "5", "a number and a unit, such as 500/second or 20/minute"),
+        ("CORS_ORIGINS", "x", "origins such as https://shop.example, separated by commas"),
+        ("APPLICATION_SERVER", "x", "a URL without a path, such as http://10.0.0.7:8080"),
+    ],
+)
+def test_an_error_says_what_the_value_must_be(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, expectation: str
+) -> None:
+    """Issue 15: in our words, not in those of the library."""
+    monkeypatch.setenv(f"LOYALTY_{name}", value)
+
+    with pytest.raises(SettingsError) as error:
+        read_settings()
+
+    assert f"LOYALTY_{name}: {value!r} is not possible: it must be {expectation}" == str(error.value)
+
+
+def error_of(name: str, value: str) -> str:
+    """The error about a setting; empty if the setting takes the value."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(f"LOYALTY_{name.upper()}", value)
+        try:
+            read_settings()
+        except SettingsError as error:
+            return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_no_error_is_in_the_words_of_the_library(name: str) -> None:
+    """Whatever a setting is, the error about it is in our words. Folders and some texts take anything."""
+    error = error_of(name, "\x01 ,")
+
+    assert re.match(r"^(LOYALTY_\w+: ('.*' is not possible: it must be |cannot read|LOYALTY_)|$)", error)
+    assert not re.search("Input|Value error|should|valid", error)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])  # noqa: S104  # compared, not bound
+def test_peers_need_an_address(host: str) -> None:
+    """The first error is about what the user has typed. Other processes than the API do not need the address."""
+    with pytest.raises(SettingsError, match=r"^LOYALTY_API_HOST: other machines can reach"):
+        read_settings(api_host=host).require_safe_api()
+    with pytest.raises(SettingsError, match=r"^LOYALTY_APPLICATION_SERVER: it must be set"):
+        read_settings(api_host=host, api_access="anyone").require_safe_api()
 
 
 def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,8 @@
 """Callers over HTTP: real apps and memory stores. The test plays Kafka and the issuer of tokens."""
 
 import asyncio
-import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,17 +14,27 @@ import schemathesis
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
+from schemathesis.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from schemathesis.schemas import BaseSchema
 from structlog.testing import capture_logs
 
 from api.app import create_app
+from api.security.caller import Caller
 from api.security.gate import PUBLIC_PATHS
-from api.security.hops import HOP, Hops, InstanceSecrets
+from api.security.hops import HOP, HopRequest, Hops, InstanceSecrets
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_DECISIONS, STORES, Topic
 from services.api_keys.keys import Scope
 from services.commands.log import mark_of
+from services.ledger.queries import LedgerQueries
 from services.state_stores.assignment import Role
 from tests.support.builders import problem_type
 from tests.support.clusters import Callers, Group, Instance
+from tests.support.ledger import Ledger
 from tests.support.secured import EVERYTHING, PSEUDONYMS, SecuredGroup, bearer
 
 OPERATIONS = [
@@ -37,7 +46,33 @@ OPERATIONS = [
 EVERY_OPERATION = pytest.mark.parametrize(
     ("method", "path"), OPERATIONS, ids=[f"{method} {path}" for method, path in OPERATIONS]
 )
-SAMPLES = {"store": "customer-balances", "card": "A", "key": "A", "redemption": "r", "command": "c"}
+BALANCE = "/v1/customers/A/balance"
+NEEDED = {
+    "GET /v1/customers/{card}/balance": {Scope.BALANCE_READ},
+    "GET /v1/customers/{card}/entries": {Scope.LEDGER_READ},
+    "GET /v1/customers/{card}/statement": {Scope.LEDGER_READ},
+    "POST /v1/customers/{card}/redemptions": {Scope.POINTS_REDEEM},
+    "POST /v1/customers/{card}/adjustments": {Scope.POINTS_ADJUST},
+    "DELETE /v1/customers/{card}": {Scope.CUSTOMER_ERASE},
+    "redemptions": {Scope.POINTS_REDEEM},
+    "transfers": {Scope.POINTS_REDEEM},
+    "commands": {*Scope} - {Scope.LEDGER_READ, Scope.OPERATE},
+    "simulate": {Scope.BALANCE_READ},
+    "stores": {Scope.BALANCE_READ, Scope.OPERATE},
+    "POST /v1/customers/{card}/block": {Scope.CARD_MANAGE},
+    "POST /v1/customers/{card}/unblock": {Scope.CARD_MANAGE},
+    "instances": {Scope.OPERATE},
+    "GET /metrics": {Scope.OPERATE},
+}
+"""The scopes of each operation: any of them suffices, but of a store the one that belongs to it."""
+AS_DECLARED = [
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+UNKNOWN_ROUTE = 404, "unknown-route"
+"""A generated text can have the path of no route."""
 
 
 @pytest.fixture
@@ -50,10 +85,6 @@ def instance(secured: SecuredGroup) -> Instance:
     instance = Instance("http://one:8080", secured.security("http://one:8080"))
     instance.own_everything()
     return instance
-
-
-def of(path: str) -> str:
-    return re.sub(r"\{(\w+)(?::path)?\}", lambda name: SAMPLES[name[1]], path)
 
 
 def balance(card: str) -> tuple[Topic, str, dict[str, Any]]:
@@ -73,60 +104,109 @@ def decision(command_id: str, card: str, kind: str = "reserve") -> tuple[Topic, 
 
 def test_the_list_of_public_paths_is_short() -> None:
     """Only probes and the description of the API need no credentials. All other operations are tested below."""
-    assert {"/livez", "/readyz", "/docs", "/openapi.json"} == PUBLIC_PATHS
+    page = {"/docs", "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css", "/docs/favicon.png"}
+    assert {"/livez", "/readyz", "/openapi.json"} | page == PUBLIC_PATHS
     assert len(OPERATIONS) > 20
 
 
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SecuredGroup, BaseSchema]]:
+    """An instance with a balance, a decision and a ledger, as Schemathesis sees it. Its tests share it."""
+    secured = SecuredGroup(tmp_path_factory.mktemp("secured"))
+    instance = Instance("http://one:8080", secured.security("http://one:8080"))
+    instance.own_everything()
+    instance.write(*balance("A"))
+    instance.write(*decision("of-A", "A"))
+    ledger = Ledger(f"sqlite:///{tmp_path_factory.mktemp('ledger')}/ledger.sqlite")
+    instance.app.state.dependencies.ledger = LedgerQueries(ledger.url)
+    with TestClient(instance.app, raise_server_exceptions=False) as client:
+        yield secured, schemathesis.openapi.from_asgi("/openapi.json", client.app)
+    ledger.close()
+
+
+def answer_of(response: Any) -> tuple[int, str]:
+    """The status, and the code of the problem; an empty code if the response is no problem."""
+    is_problem = ["application/problem+json"] == response.headers.get("content-type")
+    return response.status_code, response.json()["type"].rpartition(":")[2] if is_problem else ""
+
+
+def for_requests(operation: Any, most: int, check: Callable[[Any], None]) -> None:
+    """Check generated valid requests of an operation. No request waits."""
+    checks = list(HealthCheck)
+
+    @settings(max_examples=most, deadline=None, database=None, suppress_health_check=checks, derandomize=True)
+    @given(case=operation.as_strategy(generation_mode=GenerationMode.POSITIVE))
+    def each(case: Any) -> None:
+        case.headers.pop("Authorization", None)
+        for waits in ("minSequence", "openedTime", "erased"):
+            (case.query or {}).pop(waits, None)
+        if any(parameter["name"] == "timeout" for parameter in operation.definition.raw.get("parameters", ())):
+            case.query = {**(case.query or {}), "timeout": 0}
+        check(case)
+
+    each()
+
+
 @EVERY_OPERATION
-def test_an_operation_needs_credentials_and_scopes(
-    instance: Instance, secured: SecuredGroup, method: str, path: str
+def test_no_request_without_the_right_credentials_gets_in(
+    deployment: tuple[SecuredGroup, BaseSchema], method: str, path: str
 ) -> None:
-    """Missing, wrong, expired and revoked credentials get 401, and a missing scope gets 403. A good caller gets in."""
-    revoked = secured.key(*Scope)
+    """Generated requests get 401 without a caller, and 403 without the scope of the operation: never 2xx or 5xx."""
+    secured, schema = deployment
+    operation, needed = schema[path][method], NEEDED.get(f"{method} {path}") or NEEDED[path.split("/")[2]]
+    revoked, others = secured.key(*Scope), [scope for scope in Scope if scope not in needed]
     secured.publish(revoked.key.revoked(1))
-    strangers = [
+    unknown: list[dict[str, str]] = [
         {},
         {"Authorization": "Basic YTpi"},
         bearer("nonsense"),
         bearer(secured.key(*Scope).text[:-3] + "xyz"),
+        bearer(secured.issuer.token(EVERYTHING)[:-3] + "xyz"),
         bearer(secured.expired_key()),
         bearer(revoked.text),
         bearer(secured.issuer.token(EVERYTHING, exp=time.time() - 60)),
         bearer(secured.issuer.token(EVERYTHING, aud="other")),
+        bearer(secured.issuer.token(EVERYTHING, iss="https://other.example")),
     ]
-    unscoped = [bearer(secured.key().text), bearer(secured.issuer.token("openid"))]
-    with TestClient(instance.app, raise_server_exceptions=False) as client:
-        for headers in strangers:
-            answer = client.request(method, of(path), headers=headers)
-            assert "unauthenticated" == problem_type(answer, 401)
-            assert "Bearer" == answer.headers["www-authenticate"]
-        for headers in unscoped:
-            assert "scope-missing" == problem_type(client.request(method, of(path), headers=headers), 403)
-        for text in (secured.key(*Scope).text, secured.issuer.token(EVERYTHING)):
-            assert client.request(method, of(path), headers=bearer(text)).status_code not in {401, 403, 500}
+    under_scoped = [
+        bearer(secured.key().text),
+        bearer(secured.key(*others).text),
+        bearer(secured.issuer.token(" ".join(["openid", *others]))),
+    ]
+
+    def check(case: Any) -> None:
+        for headers in unknown:
+            response = case.call(headers=headers)
+            assert (401, "unauthenticated") == answer_of(response)
+            assert ["Bearer"] == response.headers["www-authenticate"]
+            case.validate_response(response, checks=AS_DECLARED)
+        for headers in under_scoped:
+            response = case.call(headers=headers)
+            if answer_of(response) != UNKNOWN_ROUTE:
+                assert (403, "scope-missing") == answer_of(response)
+                case.validate_response(response, checks=AS_DECLARED)
+
+    for_requests(operation, 3, check)
 
 
 @EVERY_OPERATION
-def test_any_request_without_scopes_is_refused(
-    instance: Instance, secured: SecuredGroup, method: str, path: str
+def test_a_good_caller_gets_declared_responses(
+    deployment: tuple[SecuredGroup, BaseSchema], method: str, path: str
 ) -> None:
-    """Schemathesis finds no request that gets more than 401 or 403, as documented, or 404 for a path of no route."""
-    operation = schemathesis.openapi.from_asgi("/openapi.json", instance.app)[path][method]
-    headers = [{}, bearer(secured.key().text), bearer(secured.issuer.token("openid"))]
+    """With the scope of the operation, generated requests get in: no 401, 403 or 5xx, and each response is declared."""
+    secured, schema = deployment
+    needed = NEEDED.get(f"{method} {path}") or NEEDED[path.split("/")[2]]
+    callers = [bearer(secured.key(*needed).text), bearer(secured.issuer.token(" ".join(needed)))]
 
-    @settings(max_examples=5, deadline=None, database=None, suppress_health_check=list(HealthCheck), derandomize=True)
-    @given(case=operation.as_strategy(generation_mode=GenerationMode.POSITIVE))
     def check(case: Any) -> None:
-        for each in headers:
-            case.headers.pop("Authorization", None)
-            response = case.call(headers=each)
-            if response.status_code == 404:
-                assert b"unknown-route" in response.content
-            else:
-                assert response.status_code in {401, 403}
-                assert str(int(response.status_code)) in operation.definition.raw["responses"]
+        for headers in callers:
+            response = case.call(headers=headers)
+            assert response.status_code < 500
+            assert response.status_code not in {401, 403}
+            if answer_of(response) != UNKNOWN_ROUTE:
+                case.validate_response(response, checks=AS_DECLARED)
 
-    check()
+    for_requests(schema[path][method], 5, check)
 
 
 def test_probes_are_public_and_responses_have_security_headers(instance: Instance) -> None:
@@ -330,10 +410,10 @@ def test_forged_and_replayed_hops_are_refused(secured: SecuredGroup, tmp_path: P
 
     async def ask(callers: Callers) -> None:
         one = callers.group.instances[0]
-        url, path = one.url + "/v1/customers/A/balance", b"/v1/customers/A/balance"
+        url, standby = one.url + BALANCE, HopRequest("GET", BALANCE, Role.STANDBY.value)
         stranger = Hops("http://evil:8080", InstanceSecrets(tmp_path / "other.secret"))
         peer = Hops(callers.group.instances[1].url, InstanceSecrets(secured.secret_file))
-        good = peer.sign(None, one.url, "GET", path, Role.STANDBY.value)
+        good = peer.sign(None, one.url, standby)
         key = bearer(secured.key(*Scope).text)
 
         async def status(headers: dict[str, str]) -> int:
@@ -346,11 +426,45 @@ def test_forged_and_replayed_hops_are_refused(secured: SecuredGroup, tmp_path: P
         assert 403 == await status({**key, **role})
         assert 403 == await status(role)
         assert 403 == await status({**key, **role, HOP: "nonsense"})
-        assert 403 == await status({**role, HOP: stranger.sign(None, one.url, "GET", path, Role.STANDBY.value)})
+        assert 403 == await status({**role, HOP: stranger.sign(None, one.url, standby)})
         assert 403 == await status({HOP: good})
         assert 403 == await status({"Loyalty-Forwarded-To": Role.ACTIVE.value, HOP: good})
         assert await status({**role, HOP: good}) in {200, 503}
         assert 403 == await status({**role, HOP: good})
+
+    run_pair(secured, ask)
+
+
+def test_the_receiver_of_a_forward_checks_body_key_and_card(secured: SecuredGroup) -> None:
+    """A signed request with another body or Idempotency-Key is refused. The receiver refuses another card, too."""
+
+    async def ask(callers: Callers) -> None:
+        headers = bearer(secured.issuer.token())
+        answer = await callers.http.get(callers.group.instances[0].url + BALANCE, headers=headers)
+        owner = answer.headers["loyalty-served-by"]
+        peer = Hops("http://peer:8080", InstanceSecrets(secured.secret_file))
+        anna = Caller("token:anna", frozenset(Scope), card="A")
+        keys, own, foreign = "/v1/stores/customer-balances/keys", b'{"keys":["A"]}', b'{"keys":["B"]}'
+
+        async def send(method: str, path: str, signed: bytes | None, sent: bytes | None, *headers: str) -> tuple:
+            request = HopRequest(method, path, Role.ACTIVE.value, "k")
+            hop = peer.sign(anna, owner, request, signed)
+            given = [("Loyalty-Forwarded-To", Role.ACTIVE.value), (HOP, hop), ("Content-Type", "application/json")]
+            given += [("Idempotency-Key", each) for each in headers]
+            answer = await callers.http.request(method, owner + path, content=sent, headers=given)
+            code = "" if answer.is_success else problem_type(answer, answer.status_code)
+            return answer.status_code, code
+
+        refused = (403, "forward-refused")
+        assert 200 == (await send("POST", keys, own, own, "k"))[0]
+        assert refused == await send("POST", keys, own, foreign, "k")
+        assert refused == await send("POST", keys, own, None, "k")
+        assert refused == await send("POST", keys, own, own, "other")
+        assert refused == await send("POST", keys, own, own, "other", "k")
+        assert refused == await send("POST", "/v1/redemptions/of-A/void", None, b"{}", "k")
+        assert (403, "not-yours") == await send("POST", keys, foreign, foreign, "k")
+        assert (403, "not-yours") == await send("GET", "/v1/customers/B/balance", None, None, "k")
+        assert (200, "") == await send("GET", BALANCE, None, None, "k")
 
     run_pair(secured, ask)
 
@@ -458,7 +572,7 @@ def test_long_polls_of_one_caller_are_bounded(secured: SecuredGroup) -> None:
 def test_keys_and_secrets_rotate_under_load_without_a_refusal(
     secured: SecuredGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While tokens, their issuer's key and the secret of the group change, each read of each instance is 200."""
+    """While tokens, API keys, the issuer's key and the secret of the group change, each read is 200."""
     monkeypatch.setattr("api.security.hops._LOOK_AGAIN_SECONDS", 0.0)
     monkeypatch.setattr("api.security.issuer_keys.RETRY_SECONDS", 0.0)
     old = secured.security("http://x:1") and secured.secret_file.read_text().strip()
@@ -466,10 +580,11 @@ def test_keys_and_secrets_rotate_under_load_without_a_refusal(
 
     async def ask(callers: Callers) -> None:
         statuses = []
+        text, key = secured.key(Scope.BALANCE_READ)
 
         async def read(number: int) -> None:
             url = callers.group.instances[number % 2].url
-            headers = bearer(secured.issuer.token(sub=f"caller {number}"))
+            headers = bearer(text if number % 5 == 0 else secured.issuer.token(sub=f"caller {number}"))
             answer = await callers.http.get(f"{url}/v1/customers/{'ABC'[number % 3]}/balance", headers=headers)
             statuses.append(answer.status_code)
 
@@ -477,7 +592,9 @@ def test_keys_and_secrets_rotate_under_load_without_a_refusal(
             reads = [asyncio.create_task(read(number)) for number in range(30)]
             secured.secret_file.write_text(secrets)
             secured.issuer.rotate()
+            old_key, (text, key) = key, secured.key(Scope.BALANCE_READ)
             await asyncio.gather(*reads, *(read(number) for number in range(30)))
+            secured.publish(old_key.revoked(1))
         assert 180 == statuses.count(200) == len(statuses)
 
     run_pair(secured, ask)

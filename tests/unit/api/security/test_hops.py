@@ -1,22 +1,26 @@
 """The identity of instances: what is accepted, and what is refused."""
 
+import asyncio
 import os
 import time
 from pathlib import Path
 
 import pytest
+from fastapi import HTTPException
 from joserfc import jwt
 from joserfc.jwk import OctKey
+from starlette.types import Message
 
 from api.security import hops
 from api.security.caller import Caller
-from api.security.hops import Hops, InstanceSecretError, InstanceSecrets
+from api.security.hops import HopRequest, Hops, InstanceSecretError, InstanceSecrets
 from api.security.problems import ForwardRefused
 from services.api_keys.keys import Scope
 
 ONE, TWO = "http://one:8080", "http://two:8080"
 ANNA = Caller("token:anna", frozenset({Scope.BALANCE_READ}), frozenset({"STR1"}), "A")
-PATH = b"/v1/customers/A/balance?timeout=1"
+PATH = "/v1/customers/A/balance?timeout=1"
+REQUEST = HopRequest("GET", PATH, "active")
 
 
 @pytest.fixture
@@ -25,14 +29,14 @@ def file(tmp_path: Path) -> Path:
 
 
 def signed(file: Path, caller: Caller = ANNA, target: str = TWO) -> str:
-    return Hops(ONE, InstanceSecrets(file)).sign(caller, target, "GET", PATH, "active")
+    return Hops(ONE, InstanceSecrets(file)).sign(caller, target, REQUEST)
 
 
 def test_the_receiver_knows_the_caller(file: Path) -> None:
     """Name, scopes and limits arrive. The request counts as forwarded. The file is made once, for its owner only."""
     two = Hops(TWO, InstanceSecrets(file))
 
-    caller = two.verify(signed(file), "GET", PATH, "active")
+    caller = two.verify(signed(file), REQUEST).caller
 
     assert Caller(ANNA.name, ANNA.scopes, ANNA.store_ids, ANNA.card, is_forwarded=True) == caller
     assert 0o600 == file.stat().st_mode & 0o777
@@ -42,39 +46,77 @@ def test_an_identity_counts_once(file: Path) -> None:
     """A replayed request is refused, also by a receiver that has started since."""
     two = Hops(TWO, InstanceSecrets(file))
     identity = signed(file)
-    two.verify(identity, "GET", PATH, "active")
+    two.verify(identity, REQUEST)
 
     with pytest.raises(ForwardRefused):
-        two.verify(identity, "GET", PATH, "active")
+        two.verify(identity, REQUEST)
     with pytest.raises(ForwardRefused):
-        Hops(TWO, InstanceSecrets(file)).verify(identity, "GET", PATH, "active")
+        Hops(TWO, InstanceSecrets(file)).verify(identity, REQUEST)
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "role"),
+    "changed",
     [
-        ("DELETE", PATH, "active"),
-        ("GET", b"/v1/customers/B/balance?timeout=1", "active"),
-        ("GET", PATH + b"&maxLag=0", "active"),
-        ("GET", PATH, "standby"),
-        ("GET", PATH, ""),
+        {"method": "DELETE"},
+        {"path": "/v1/customers/B/balance?timeout=1"},
+        {"path": PATH + "&maxLag=0"},
+        {"role": "standby"},
+        {"role": ""},
+        {"idempotency_key": "k"},
     ],
 )
-def test_an_identity_belongs_to_one_request(file: Path, method: str, path: bytes, role: str) -> None:
-    """Another method, path, query or role is refused. The refusal does not use the identity up."""
+def test_an_identity_belongs_to_one_request(file: Path, changed: dict[str, str]) -> None:
+    """Another method, path, query, role or Idempotency-Key is refused. The refusal does not use the identity up."""
     two = Hops(TWO, InstanceSecrets(file))
     identity = signed(file)
 
     with pytest.raises(ForwardRefused):
-        two.verify(identity, method, path, role)
-    assert "token:anna" == two.verify(identity, "GET", PATH, "active").name
+        two.verify(identity, REQUEST._replace(**changed))
+    assert "token:anna" == two.verify(identity, REQUEST).caller.name
+
+
+@pytest.mark.parametrize(
+    ("content", "received", "accepted"),
+    [
+        (b'{"keys":["A"]}', [b'{"keys":["A"]}'], True),
+        (b'{"keys":["A"]}', [b'{"keys":', b'["A"]}'], True),
+        (b'{"keys":["A"]}', [b'{"keys":["B"]}'], False),
+        (b'{"keys":["A"]}', [b""], False),
+        (b'{"keys":["A"]}', [b'{"keys":["A"]}', b" "], False),
+        (None, [b""], True),
+        (None, [b"{}"], False),
+    ],
+)
+def test_an_identity_belongs_to_one_body(
+    file: Path, content: bytes | None, received: list[bytes], *, accepted: bool
+) -> None:
+    """The receiver refuses another body at its end, however it is cut, and a body where none was signed."""
+    two = Hops(TWO, InstanceSecrets(file))
+    hop = two.verify(Hops(ONE, InstanceSecrets(file)).sign(ANNA, TWO, REQUEST, content), REQUEST)
+    parts = [{"type": "http.request", "body": part, "more_body": True} for part in received]
+    parts[-1]["more_body"] = False
+
+    async def receive() -> Message:
+        return parts.pop(0)
+
+    async def read() -> None:
+        checked = hop.checked(receive)
+        while parts:
+            await checked()
+
+    if accepted:
+        asyncio.run(read())
+    else:
+        with pytest.raises(HTTPException) as refused:
+            asyncio.run(read())
+        assert isinstance(refused.value.__cause__, ForwardRefused)
 
 
 def test_an_identity_belongs_to_one_receiver(file: Path) -> None:
     """An instance cannot pass it on to a third one."""
     two = Hops(TWO, InstanceSecrets(file))
     with pytest.raises(ForwardRefused):
-        two.verify(signed(file, target="http://three:8080"), "GET", PATH, "active")
+        two.verify(signed(file, target="http://three:8080"), REQUEST)
 
 
 def test_an_old_identity_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +127,7 @@ def test_an_old_identity_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(time, "time", lambda: now + 2 * hops.LIFETIME_SECONDS + 1)
 
     with pytest.raises(ForwardRefused):
-        two.verify(identity, "GET", PATH, "active")
+        two.verify(identity, REQUEST)
 
 
 def test_a_forged_identity_is_refused(file: Path, tmp_path: Path) -> None:
@@ -93,17 +135,17 @@ def test_a_forged_identity_is_refused(file: Path, tmp_path: Path) -> None:
     two = Hops(TWO, InstanceSecrets(file))
     own = OctKey.import_key("x" * 32)
     key_id = InstanceSecrets(file).signing()[0]
-    claims = {"aud": TWO, "exp": time.time() + 5, "iat": time.time(), "jti": "1", "to": "active", "sub": "eve"}
+    claims = {"aud": TWO, "exp": time.time() + 5, "iat": time.time(), "jti": "1", "req": list(REQUEST), "sub": "eve"}
     forged = [
         signed(tmp_path / "other.secret"),
-        jwt.encode({"alg": "HS256", "kid": key_id}, {**claims, "req": f"GET {PATH.decode()}", "scope": []}, own),
+        jwt.encode({"alg": "HS256", "kid": key_id}, {**claims, "scope": []}, own),
         signed(file).rpartition(".")[0] + ".",
         "",
         "a.b.c",
     ]
     for identity in forged:
         with pytest.raises(ForwardRefused):
-            two.verify(identity, "GET", PATH, "active")
+            two.verify(identity, REQUEST)
 
 
 def test_secrets_rotate_without_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,14 +161,14 @@ def test_secrets_rotate_without_a_gap(tmp_path: Path, monkeypatch: pytest.Monkey
         for number, file in enumerate(files):
             file.write_text(content)
             os.utime(file, ns=(step, 10 * step + number + 1))
-            two.verify(one.sign(ANNA, TWO, "GET", PATH, "active"), "GET", PATH, "active")
-            one.verify(two.sign(ANNA, ONE, "GET", PATH, "active"), "GET", PATH, "active")
+            two.verify(one.sign(ANNA, TWO, REQUEST), REQUEST)
+            one.verify(two.sign(ANNA, ONE, REQUEST), REQUEST)
             steps += 1
     assert 6 == steps
     files[0].write_text("z" * 40)
     os.utime(files[0], ns=(9, 99))
     with pytest.raises(ForwardRefused):
-        two.verify(one.sign(ANNA, TWO, "GET", PATH, "active"), "GET", PATH, "active")
+        two.verify(one.sign(ANNA, TWO, REQUEST), REQUEST)
 
 
 def test_a_damaged_file_does_not_stop_a_running_instance(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,6 +179,6 @@ def test_a_damaged_file_does_not_stop_a_running_instance(file: Path, monkeypatch
     file.write_text("short\n")
     os.utime(file, ns=(1, 1))
 
-    assert "token:anna" == two.verify(identity, "GET", PATH, "active").name
+    assert "token:anna" == two.verify(identity, REQUEST).caller.name
     with pytest.raises(InstanceSecretError, match="at least 32"):
         InstanceSecrets(file)

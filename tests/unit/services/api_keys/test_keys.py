@@ -83,7 +83,7 @@ def test_wrong_input_is_refused_before_a_broker_is_asked(tmp_path: Path):
 def test_the_file_of_a_key_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Only its owner can read the file, and the key is not printed."""
     published: list[ApiKey] = []
-    monkeypatch.setattr("services.cli.keys.publish_key", lambda key, _: published.append(key))
+    monkeypatch.setattr("services.api_keys.topic.publish_key", lambda key, _: published.append(key))
     file = tmp_path / "key"
 
     result = loyalty("create", "till", "--scope", "operate", "--store", "STR1", "--days", "2", "--file", str(file))
@@ -93,3 +93,38 @@ def test_the_file_of_a_key_is_private(tmp_path: Path, monkeypatch: pytest.Monkey
     assert ({"STR1"}, 2 * DAY) == (published[0].store_ids, published[0].expires_time - published[0].created_time)
     assert 0o600 == file.stat().st_mode & 0o777
     assert text not in result.output
+
+
+def test_a_file_keeps_its_key_while_it_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A key that is valid for 30 days stays. A revoked, unknown or nearly expired one is replaced."""
+    topic: dict[str, ApiKey] = {}
+    monkeypatch.setattr("services.api_keys.topic.read_keys", lambda _: topic)
+    monkeypatch.setattr("services.api_keys.topic.publish_key", lambda key, _: topic.update({key.key_id: key}))
+    file = tmp_path / "new folder" / "key"
+
+    def ensure(days: int) -> str:
+        result = loyalty("ensure", "operator", str(file), "--scope", "operate", "--days", str(days))
+        assert 0 == result.exit_code, result.stderr
+        assert 0o600 == file.stat().st_mode & 0o777
+        return file.read_text().strip()
+
+    first = ensure(365)
+    assert first == ensure(365) != ""
+    topic[key_id_of(first) or ""] = topic[key_id_of(first) or ""].revoked(1)
+    second = ensure(29)
+    third = ensure(29)
+    topic.clear()
+    texts = {first, second, third, ensure(365)}
+    assert 4 == len(texts)
+    assert topic.keys() == {key_id_of(file.read_text().strip())}
+
+
+def test_a_file_with_anything_else_stays(tmp_path: Path):
+    """The command replaces keys only. The error names the file."""
+    file = tmp_path / "notes"
+    file.write_text("precious")
+
+    result = loyalty("ensure", "operator", str(file), "--scope", "operate")
+
+    assert (1, "precious") == (result.exit_code, file.read_text())
+    assert f"{file}: has no API key" in " ".join(result.stderr.split())

@@ -22,6 +22,7 @@ EVERYTHING = Coverage(frozenset(Source), 0, 0, 0, START + 200 * DAY)
 
 
 PROGRAMMES = Programmes()
+STANDING = ("NextExpiryTime", "NextExpiryPoints", "Blocked")
 
 
 def balance(entry):
@@ -161,6 +162,24 @@ def test_a_wrong_balance_is_found():
 
     facts.balance = None
     assert [(Source.BALANCE, "there is none, but entry 3", True)] == found(facts)
+
+
+def test_a_wrong_expiry_is_found_unless_the_balance_is_older_than_the_field():
+    """Balances of release 0.1 do not show the next expiry and the block. Without events, no source has them."""
+    history = three()
+    facts = facts_of(history)
+    facts.balance = {**facts.balance, "NextExpiryPoints": "1.00", "Blocked": True}
+    (difference,) = found(facts)
+    assert "of sequence 3: NextExpiryPoints is 1.00 and should be 0.00, Blocked is True and should be False" == (
+        difference.what
+    )
+
+    facts.balance = {name: value for name, value in balance(history.entries[-1]).items() if name not in STANDING}
+    assert [] == found(facts)
+    facts.balance = balance(history.entries[-1])
+    facts.events = []
+    seen, _ = compare(CARD, facts, PROGRAMMES, replace(EVERYTHING, events_from=START + 99), pseudonymize)
+    assert (False, []) == (seen.recomputed, seen.differences)
 
 
 def test_a_wrong_state_is_found():

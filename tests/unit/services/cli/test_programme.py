@@ -40,6 +40,16 @@ def test_a_bad_file_is_told_with_all_its_problems(command: str, tmp_path: Path) 
     ] == result.stderr.splitlines()
 
 
+def test_one_problem_is_not_several(tmp_path: Path) -> None:
+    """The tutorial shows this line."""
+    file = tmp_path / "bad.yaml"
+    file.write_text("loyalty-factor: much", encoding="utf-8")
+
+    result = loyalty("check", str(file))
+
+    assert f"error: {file} has 1 problem: correct it and try again" == result.stderr.splitlines()[-1]
+
+
 def test_problems_are_json_for_scripts(tmp_path: Path) -> None:
     """The JSON has the line, path and message of each problem. The exit code is 2."""
     file = tmp_path / "bad.yaml"

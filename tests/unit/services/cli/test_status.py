@@ -23,7 +23,6 @@ INSTANCE = {
     ],
 }
 METRICS = """
-loyalty_pipeline_ready 1.0
 loyalty_query_lag_records{partition="0",query="fan-out",topic="t-pos-invoices"} 5.0
 loyalty_query_lag_records{partition="1",query="fan-out",topic="t-pos-invoices"} 6.0
 loyalty_query_lag_records{partition="0",query="loyalty",topic="t-pos-invoices"} 0.0
@@ -103,15 +102,29 @@ def test_the_status_has_parts_topics_instances_dead_letters_and_freshness(answer
     assert {"ledger": 21} == topics["loyalty"]["lag"]
     assert 20 == found["dead_letters"] == topics["dead-letters"]["records"]
     assert [INSTANCE] == found["instances"]
-    assert {"0.5": 1.0, "0.99": 2.5} == found["freshness_seconds"]
+    assert ({"0.5": 1.0, "0.99": 2.5}, 100) == (found["freshness_seconds"], found["freshness_balances"])
+
+
+def test_a_slow_balance_is_beyond_the_last_limit(answers: dict[str, tuple[int, str]]) -> None:
+    """Infinity is not JSON, and no time for people. Without balances there is no freshness."""
+    slow = METRICS.replace('{le="+Inf"} 100.0', '{le="+Inf"} 200.0')
+    answers["/metrics"] = (200, slow)
+    assert {"0.5": 2.5, "0.99": None} == json.loads(status(answers, "--json").stdout)["freshness_seconds"]
+    assert "50% at most 2.5 s, 99% more than 2.5 s" in status(answers).stdout.replace("\n", " ")
+
+    answers["/metrics"] = (200, "loyalty_pipeline_ready 1.0\n")
+    assert {} == json.loads(status(answers, "--json").stdout)["freshness_seconds"]
+    assert "freshness" not in status(answers).stdout
 
 
 def test_the_table_is_for_people(answers: dict[str, tuple[int, str]]) -> None:
     """Without --json the command prints tables, with the partitions of the balances of each instance."""
     shown = status(answers).stdout
 
+    assert "50% at most 1 s, 99% at most 2.5 s after Kafka stored" in shown.replace("\n", " ")
+    assert "This counts 100 balances since the start" in shown.replace("\n", " ")
     assert "query fan-out: 33, query loyalty: 0" in shown
-    assert all(text in shown for text in ("dead letters: 20", "50% of the balances within 1 s", "answers"))
+    assert all(text in shown for text in ("dead letters: 20", "answers"))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +133,7 @@ def test_the_table_is_for_people(answers: dict[str, tuple[int, str]]) -> None:
         ("/readyz", (503, '{"ready": false}'), "api", "restores its stores"),
         ("/readyz", (200, '{"ready": true, "kafkaError": "Kafka: away"}'), "api", "Kafka: away"),
         ("/readyz", (503, '{"ready": false, "trouble": "the database is away"}'), "ledger", "the database is away"),
-        ("/metrics", (200, "loyalty_pipeline_ready 0.0\n"), "pipeline", "starts or stops; see its log"),
+        ("/readyz", (503, '{"ready": false, "trouble": "the queries start"}'), "pipeline", "the queries start"),
         ("/metrics", (500, "an error"), "pipeline", "answers with status 500"),
     ],
 )
@@ -142,23 +155,28 @@ def test_an_api_that_refuses_the_request_says_which_key_it_needs(
 ) -> None:
     answers["/metrics"] = (code, "refused")
 
-    (api,) = (each for each in json.loads(status(answers, "--json").stdout)["parts"] if each["name"] == "api")
+    problems = {each["name"]: each["problem"] for each in json.loads(status(answers, "--json").stdout)["parts"]}
 
-    assert "LOYALTY_API_KEY_FILE" in api["problem"]
-    assert "scope operate" in api["problem"]
+    assert "LOYALTY_API_KEY_FILE" in problems["api"]
+    assert "scope operate" in problems["api"]
+    assert code == 403 or "LOYALTY_METRICS_KEY_FILE" in problems["pipeline"]
 
 
-def test_only_the_api_receives_the_key(
+def test_each_part_receives_its_own_key(
     answers: dict[str, tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The metrics of the other parts need no credentials."""
+    """The API receives the API key, and the other parts the first key of their metrics."""
     (tmp_path / "key").write_text("lk_text\n")
+    (tmp_path / "metrics").write_text("first\nsecond\n")
     monkeypatch.setenv("LOYALTY_API_KEY_FILE", str(tmp_path / "key"))
+    monkeypatch.setenv("LOYALTY_METRICS_KEY_FILE", str(tmp_path / "metrics"))
 
     assert 0 == status(answers).exit_code
 
-    assert {("/v1/instances", "Bearer lk_text"), ("/metrics", "Bearer lk_text"), ("/metrics", None)} <= authorizations
-    assert ("/v1/instances", None) not in authorizations
+    api, metrics = "Bearer lk_text", "Bearer first"
+    assert {("/v1/instances", api), ("/metrics", api), ("/metrics", metrics)} <= authorizations
+    assert {api, metrics} == {sent for _, sent in authorizations}
+    assert ("/v1/instances", metrics) not in authorizations
 
 
 def test_without_kafka_the_rest_is_shown(answers: dict[str, tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,3 +191,12 @@ def test_without_kafka_the_rest_is_shown(answers: dict[str, tuple[int, str]], mo
     assert 1 == result.exit_code
     assert "topic t-pos-invoices: no such topic" in result.stdout
     assert "dead letters: not known" in result.stdout
+
+
+def test_a_part_that_does_not_run_does_not_answer(answers: dict[str, tuple[int, str]]) -> None:
+    """In words, and not as Python shows an error."""
+    found = json.loads(status(answers, "--json", "--pipeline", "http://127.0.0.1:1").stdout)
+
+    assert {"pipeline": "no answer: Connection refused"} == {
+        part["name"]: part["problem"] for part in found["parts"] if part["problem"]
+    }

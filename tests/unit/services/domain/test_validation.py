@@ -36,8 +36,9 @@ def test_any_record_gets_a_known_answer(invoice):
     ("change", "reason"),
     [
         ({"InvoiceNumber": None}, "InvoiceNumber is missing"),
-        ({"InvoiceNumber": " \t"}, "InvoiceNumber is missing"),
-        ({"StoreID": ""}, "StoreID is missing"),
+        ({"InvoiceNumber": " \t"}, "InvoiceNumber is blank"),
+        ({"StoreID": None}, "StoreID is missing"),
+        ({"StoreID": ""}, "StoreID is blank"),
         ({"TotalAmount": None}, "TotalAmount is missing"),
         ({"TotalAmount": math.nan}, "TotalAmount is not a number: it is NaN or infinite"),
         ({"TotalAmount": -math.inf}, "TotalAmount is not a number: it is NaN or infinite"),
@@ -56,11 +57,11 @@ def test_any_record_gets_a_known_answer(invoice):
             for card in (" 4629185211", "4629185211\t")
         ),
         ({"CustomerCardNo": None}, "CustomerCardNo is missing though CustomerType is PRIME"),
-        ({"CustomerCardNo": "", "CustomerType": "prime"}, "CustomerCardNo is missing though CustomerType is PRIME"),
+        ({"CustomerCardNo": "", "CustomerType": "prime"}, "CustomerCardNo is blank though CustomerType is PRIME"),
         ({"DeliveryAddress": None}, "DeliveryAddress.AddressLine is missing though DeliveryType is HOME-DELIVERY"),
         (
             {"DeliveryAddress": {"AddressLine": "1 High Street", "ContactNumber": ""}},
-            "DeliveryAddress.ContactNumber is missing though DeliveryType is HOME-DELIVERY",
+            "DeliveryAddress.ContactNumber is blank though DeliveryType is HOME-DELIVERY",
         ),
     ],
 )

@@ -34,6 +34,9 @@ _BALANCE = {
     "PendingLoyaltyPoints": None,
     "ReservedLoyaltyPoints": None,
     "Tier": "",
+    "NextExpiryTime": None,
+    "NextExpiryPoints": None,
+    "Blocked": None,
 }
 
 
@@ -95,7 +98,8 @@ BEFORE_THE_ACCOUNT = {
     },
     "Balance-1": {name: _BALANCE[name] for name in list(_BALANCE)[4:]},
     "PosInvoice-2": {"OriginalInvoiceNumber": None},
-    "HadoopRecord-1": {"LineKind": None},
+    "HadoopRecord-1": {"LineKind": None, "OriginalInvoiceNumber": None, "TotalAmount": None},
+    "HadoopRecord-2": {"OriginalInvoiceNumber": None, "TotalAmount": None},
     "Purchase-1": {"TaxableAmount": None},
 }
 

@@ -137,7 +137,7 @@ def test_it_connects_again_after_each_transient_error(monkeypatch: pytest.Monkey
     reader.run(connect, poll_once)
 
     assert ["connect", "connect", "poll_once", "connect", "poll_once", "poll_once", "poll_once"] == calls
-    assert [None, "Kafka: Local: Timed out", "TimeoutError: the database is away"] == errors
+    assert [None, "Kafka does not answer: Local: Timed out", "TimeoutError: the database is away"] == errors
     assert not reader.connected
 
 

@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.domain.programme import DAY, MINUTE, Campaign, Combining, Period, Programme, SpentReturns, TaxBasis, Tier
+from services.domain.programme import (
+    DAY,
+    MINUTE,
+    BlockedCards,
+    Campaign,
+    Combining,
+    Period,
+    Programme,
+    SpentReturns,
+    TaxBasis,
+    Tier,
+)
 from services.programmes.file import ROUNDING, WEEKDAYS, ProgrammeError, parse_programme
 from services.yaml_files.tree import Problem
 
@@ -79,6 +90,7 @@ def test_what_the_example_leaves_usual_can_be_said_too() -> None:
     text = (
         "loyalty-factor: 1.000001\nrounding: down\ncustomer-types: [prime, Gold]\nvalid-for: never\n"
         "spent-returns: negative-allowed\ncombining: all\nreserve-for: P1D\nreturn-window: PT0S\npending: P1W\n"
+        "blocked-cards: earn-nothing\n"
         "tax-basis: taxable\ncampaigns: [{name: none, multiplier: 0}]\n"
     )
     expected = Programme(
@@ -91,6 +103,7 @@ def test_what_the_example_leaves_usual_can_be_said_too() -> None:
         return_window=0,
         pending=7 * DAY,
         tax_basis=TaxBasis.TAXABLE,
+        blocked_cards=BlockedCards.EARN_NOTHING,
         campaigns=(Campaign("none", multiplier=Decimal(0)),),
     )
     assert expected == parse_programme(text)

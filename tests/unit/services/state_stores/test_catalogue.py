@@ -115,11 +115,14 @@ BALANCE = {
     "PendingLoyaltyPoints": Decimal("20.00"),
     "ReservedLoyaltyPoints": Decimal("12.50"),
     "Tier": "gold",
+    "NextExpiryTime": 1_800_000_000_000,
+    "NextExpiryPoints": Decimal("20.00"),
+    "Blocked": True,
 }
 
 
 def test_a_balance_says_what_can_be_spent() -> None:
-    """It has total, available, pending and reserved points as strings, the tier, and the opened time of the account."""
+    """It has the points as strings, the tier, the next expiry, the block, and the opened time of the account."""
     shown = view("customer-balances", LOYALTY_BALANCES, b"4711", BALANCE)
 
     assert (4, 1_600_000_000_000, 1_700_000_000_000) == (shown.sequence, shown.opened_time, shown.updated_time)
@@ -130,6 +133,9 @@ def test_a_balance_says_what_can_be_spent() -> None:
         "PendingLoyaltyPoints": "20.00",
         "ReservedLoyaltyPoints": "12.50",
         "Tier": "gold",
+        "NextExpiryTime": "2027-01-15T08:00:00Z",
+        "NextExpiryPoints": "20.00",
+        "Blocked": True,
         "Sequence": 4,
         "OpenedTime": "2020-09-13T12:26:40Z",
         "UpdatedTime": "2023-11-14T22:13:20Z",
@@ -149,7 +155,8 @@ def test_a_balance_of_the_old_schema_is_still_read() -> None:
     assert ("30.00", "30.00", "0.00", "0.00") == tuple(
         found[f"{kind}LoyaltyPoints"] for kind in ("Total", "Available", "Pending", "Reserved")
     )
-    assert (None, None) == (found["Tier"], found["OpenedTime"])
+    unknown = ("Tier", "OpenedTime", "NextExpiryTime", "NextExpiryPoints", "Blocked")
+    assert [None] * 5 == [found[name] for name in unknown]
 
 
 def test_a_decision_is_ready_to_send() -> None:

@@ -1,0 +1,12 @@
+"""A typed client of the HTTP API, for tills and apps.
+
+``LoyaltyClient`` (sync) and ``AsyncLoyaltyClient`` (async) are in ``api.client.clients``. Both repeat what passes by
+itself, under the same Idempotency-Key, and never read a balance that is older than one they have seen.
+
+    with LoyaltyClient("http://127.0.0.1:8000", credentials=key) as loyalty:
+        reservation = loyalty.redeem("9265846829", Decimal("10.00"))
+        loyalty.capture(reservation.redemption_id)
+        loyalty.balance("9265846829").available
+
+The package needs httpx and msgspec, and nothing else of this project.
+"""

@@ -1,0 +1,194 @@
+"""The clients: they run the flows with httpx."""
+
+import asyncio
+import time
+from decimal import Decimal
+from typing import Any, Self
+
+import httpx
+
+from api.client.flows import LONGEST_WAIT_SECONDS, Call, Flow, Flows, Pause, T
+from api.client.models import Balance, Command, EntryPage
+
+# The server answers one second after the time that it may wait. The rest is for the network.
+_TIMEOUT = httpx.Timeout(LONGEST_WAIT_SECONDS + 5, connect=5)
+
+
+class LoyaltyClient:
+    """A client for one thread at a time.
+
+    Args:
+        base_url: any instance of the API, or a load balancer in front of all.
+        credentials: an API key or a bearer token. None: the API serves without credentials.
+        seconds: how long a request is repeated before UnavailableError.
+        transport: replaces the connection, for tests and proxies.
+
+    Every command takes an ``idempotency_key``. Give it to repeat a command of an earlier process. Otherwise the client
+    makes a new key. All methods raise ProblemError and UnavailableError.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        credentials: str | None = None,
+        seconds: float = 30,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._flows = Flows(seconds)
+        self._http = httpx.Client(
+            base_url=base_url, headers=_headers(credentials), timeout=_TIMEOUT, transport=transport
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+
+    def balance(self, card: str) -> Balance:
+        """The points of a customer, never older than what this client has seen of the card."""
+        return self._run(self._flows.balance(card))
+
+    def entries(self, card: str, cursor: str | None = None, limit: int = 100) -> EntryPage:
+        """A page of the entries of an account, newest first."""
+        return self._run(self._flows.entries(card, cursor, limit))
+
+    def redeem(self, card: str, points: Decimal, reason: str = "", idempotency_key: str | None = None) -> Command:
+        """Reserve points. ``capture`` spends them, ``void`` frees them."""
+        return self._run(self._flows.redeem(card, points, reason, idempotency_key))
+
+    def capture(self, redemption: str, idempotency_key: str | None = None) -> Command:
+        """Spend the points of a redemption."""
+        return self._run(self._flows.capture(redemption, idempotency_key))
+
+    def void(self, redemption: str, idempotency_key: str | None = None) -> Command:
+        """Free the points of a redemption."""
+        return self._run(self._flows.void(redemption, idempotency_key))
+
+    def adjust(
+        self, card: str, points: Decimal, reason: str, actor: str, idempotency_key: str | None = None
+    ) -> Command:
+        """Add points, or take them."""
+        return self._run(self._flows.adjust(card, points, reason, actor, idempotency_key))
+
+    def transfer(
+        self, sender: str, receiver: str, points: Decimal, reason: str = "", idempotency_key: str | None = None
+    ) -> Command:
+        """Move points from one card to another."""
+        return self._run(self._flows.transfer(sender, receiver, points, reason, idempotency_key))
+
+    def erase(self, card: str, idempotency_key: str | None = None) -> Command:
+        """Forget a customer."""
+        return self._run(self._flows.erase(card, idempotency_key))
+
+    def _run(self, flow: Flow[T]) -> T:
+        step: Any = next(flow)
+        while True:
+            try:
+                if isinstance(step, Pause):
+                    time.sleep(step.seconds)
+                    step = next(flow)
+                    continue
+                try:
+                    response = self._http.request(**_arguments(step))
+                except httpx.TransportError as error:
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(response)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+
+
+class AsyncLoyaltyClient:
+    """The same client for asyncio; see LoyaltyClient. Several tasks can share it."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        credentials: str | None = None,
+        seconds: float = 30,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._flows = Flows(seconds)
+        self._http = httpx.AsyncClient(
+            base_url=base_url, headers=_headers(credentials), timeout=_TIMEOUT, transport=transport
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    async def balance(self, card: str) -> Balance:
+        """The points of a customer, never older than what this client has seen of the card."""
+        return await self._run(self._flows.balance(card))
+
+    async def entries(self, card: str, cursor: str | None = None, limit: int = 100) -> EntryPage:
+        """A page of the entries of an account, newest first."""
+        return await self._run(self._flows.entries(card, cursor, limit))
+
+    async def redeem(self, card: str, points: Decimal, reason: str = "", idempotency_key: str | None = None) -> Command:
+        """Reserve points. ``capture`` spends them, ``void`` frees them."""
+        return await self._run(self._flows.redeem(card, points, reason, idempotency_key))
+
+    async def capture(self, redemption: str, idempotency_key: str | None = None) -> Command:
+        """Spend the points of a redemption."""
+        return await self._run(self._flows.capture(redemption, idempotency_key))
+
+    async def void(self, redemption: str, idempotency_key: str | None = None) -> Command:
+        """Free the points of a redemption."""
+        return await self._run(self._flows.void(redemption, idempotency_key))
+
+    async def adjust(
+        self, card: str, points: Decimal, reason: str, actor: str, idempotency_key: str | None = None
+    ) -> Command:
+        """Add points, or take them."""
+        return await self._run(self._flows.adjust(card, points, reason, actor, idempotency_key))
+
+    async def transfer(
+        self, sender: str, receiver: str, points: Decimal, reason: str = "", idempotency_key: str | None = None
+    ) -> Command:
+        """Move points from one card to another."""
+        return await self._run(self._flows.transfer(sender, receiver, points, reason, idempotency_key))
+
+    async def erase(self, card: str, idempotency_key: str | None = None) -> Command:
+        """Forget a customer."""
+        return await self._run(self._flows.erase(card, idempotency_key))
+
+    async def _run(self, flow: Flow[T]) -> T:
+        step: Any = next(flow)
+        while True:
+            try:
+                if isinstance(step, Pause):
+                    await asyncio.sleep(step.seconds)
+                    step = next(flow)
+                    continue
+                try:
+                    response = await self._http.request(**_arguments(step))
+                except httpx.TransportError as error:
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(response)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+
+
+def _headers(credentials: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {credentials}"} if credentials else {}
+
+
+def _arguments(call: Call) -> dict[str, Any]:
+    return {"method": call.method, "url": call.path, "params": call.params, "headers": call.headers, "json": call.json}

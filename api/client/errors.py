@@ -1,0 +1,70 @@
+"""The errors of the client."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import httpx
+
+_PREFIX = "urn:problem-type:loyalty:"
+_PASSING_STATUSES = {
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+}
+_PASSING_TYPES = {"command-in-flight", "redemption-pending"}
+
+
+class LoyaltyError(Exception):
+    """The base of all errors of the client."""
+
+
+class ProblemError(LoyaltyError):
+    """The API refused a request (RFC 9457).
+
+    Attributes:
+        type: the name of the problem, for example ``insufficient-points``. docs/reference/problems.md lists all.
+        members: all members of the problem.
+        retry_after: after how many seconds a repetition is useful.
+    """
+
+    def __init__(self, status: int, members: Mapping[str, Any], retry_after: float = 0) -> None:
+        self.status = status
+        self.type = str(members.get("type", "")).removeprefix(_PREFIX)
+        self.members = members
+        self.retry_after = retry_after
+        text = members.get("detail") or members.get("title") or "the response has no problem document"
+        super().__init__(f"{status} {self.type}: {text}")
+
+    @classmethod
+    def of(cls, response: httpx.Response) -> "ProblemError":
+        try:
+            members = response.json()
+        except ValueError:  # a proxy answered
+            members = {}
+        seconds = response.headers.get("Retry-After", "0")
+        return cls(
+            response.status_code,
+            members if isinstance(members, dict) else {},
+            float(seconds) if seconds.isdecimal() else 0,
+        )
+
+    @property
+    def passes(self) -> bool:
+        """Whether the same request can succeed later."""
+        return self.status in _PASSING_STATUSES or self.type in _PASSING_TYPES
+
+
+class UnavailableError(LoyaltyError):
+    """No final answer came before the deadline.
+
+    Attributes:
+        idempotency_key: of a command. The command may have been executed: repeat it under this key to find out. None:
+            the request was a read.
+    """
+
+    def __init__(self, cause: str, idempotency_key: str | None) -> None:
+        self.idempotency_key = idempotency_key
+        unknown = f" The command may be executed. Repeat it with idempotency_key={idempotency_key!r}."
+        super().__init__(f"The API gave no final answer in time: {cause}.{unknown if idempotency_key else ''}")

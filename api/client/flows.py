@@ -1,0 +1,168 @@
+"""What the client does for each request, without input and output.
+
+A flow is a generator. It yields calls and pauses, receives responses, and returns the result. ``clients`` runs the
+flows with a sync and an async HTTP client, so the rules of repetition exist once.
+"""
+
+import random
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Generator, Mapping
+from datetime import datetime
+from decimal import Decimal
+from http import HTTPStatus
+from itertools import count
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from api.client.errors import ProblemError, UnavailableError
+from api.client.models import Balance, Command, EntryPage
+
+LONGEST_WAIT_SECONDS = 10.0
+"""How long the server may wait before it answers one call."""
+
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 5.0
+_MOST_VERSIONS = 10_000
+_DONE = "done"
+_ENDED = (_DONE, "pending")
+
+
+class Call(NamedTuple):
+    """One HTTP request."""
+
+    method: str
+    path: str
+    params: Mapping[str, Any]
+    headers: Mapping[str, str] = {}
+    json: Mapping[str, Any] | None = None
+
+
+class Pause(NamedTuple):
+    """A wait before the next call."""
+
+    seconds: float
+
+
+T = TypeVar("T")
+Flow = Generator[Call | Pause, httpx.Response, T]
+"""Yields calls and pauses, receives the response of each call (or its transport error), and returns a result."""
+
+
+class Flows:
+    """The flows of one client.
+
+    Args:
+        seconds: how long a flow tries to get a final answer.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._seen: OrderedDict[str, tuple[int, int]] = OrderedDict()
+
+    def balance(self, card: str) -> Flow[Balance]:
+        """The balance, never older than what this client has seen of the card."""
+        opened, sequence = self._seen.get(card, (0, 0))
+        params = {"minSequence": sequence, "openedTime": opened} if sequence else {}
+        try:
+            response = yield from self._answer(Call("GET", f"{_customer(card)}/balance", params))
+        except ProblemError as problem:
+            if problem.type == "unknown-customer":
+                self._seen.pop(card, None)
+            raise
+        balance = msgspec.json.decode(response.content, type=Balance)
+        self._remember(card, balance.opened_time, balance.sequence)
+        return balance
+
+    def entries(self, card: str, cursor: str | None, limit: int) -> Flow[EntryPage]:
+        params: dict[str, Any] = {"limit": limit} | ({"cursor": cursor} if cursor else {})
+        response = yield from self._answer(Call("GET", f"{_customer(card)}/entries", params))
+        return msgspec.json.decode(response.content, type=EntryPage)
+
+    def redeem(self, card: str, points: Decimal, reason: str, key: str | None) -> Flow[Command]:
+        body = {"points": str(points), "reason": reason}
+        return (yield from self._command("POST", f"{_customer(card)}/redemptions", key, body))
+
+    def capture(self, redemption: str, key: str | None) -> Flow[Command]:
+        return (yield from self._command("POST", f"/v1/redemptions/{_quoted(redemption)}/capture", key))
+
+    def void(self, redemption: str, key: str | None) -> Flow[Command]:
+        return (yield from self._command("POST", f"/v1/redemptions/{_quoted(redemption)}/void", key))
+
+    def adjust(self, card: str, points: Decimal, reason: str, actor: str, key: str | None) -> Flow[Command]:
+        body = {"points": str(points), "reason": reason, "actor": actor}
+        return (yield from self._command("POST", f"{_customer(card)}/adjustments", key, body))
+
+    def transfer(self, sender: str, receiver: str, points: Decimal, reason: str, key: str | None) -> Flow[Command]:
+        body = {"from": sender, "to": receiver, "points": str(points), "reason": reason}
+        return (yield from self._command("POST", "/v1/transfers", key, body))
+
+    def erase(self, card: str, key: str | None) -> Flow[Command]:
+        command = yield from self._command("DELETE", _customer(card), key)
+        self._seen.pop(card, None)
+        return command
+
+    def _command(self, method: str, path: str, key: str | None, body: Mapping[str, Any] | None = None) -> Flow[Command]:
+        """Execute a command once, however often its request is sent. Returns its decision."""
+        key = key or str(uuid.uuid4())
+        deadline = time.monotonic() + self._seconds
+        call = Call(method, path, {}, {"Idempotency-Key": key}, body)
+        response = yield from self._answer(call, deadline, key)
+        while response.status_code == HTTPStatus.ACCEPTED:
+            if time.monotonic() >= deadline:
+                raise UnavailableError("the command is accepted, and not decided or not visible yet", key)
+            location = Call("GET", response.headers["Location"], {})
+            response = yield from self._answer(location, deadline, key)
+        command = msgspec.json.decode(response.content, type=Command)
+        if command.status not in _ENDED:
+            raise ProblemError(HTTPStatus.CONFLICT, {"type": command.reason, "detail": "The command is refused."})
+        if command.card and command.account_sequence:
+            self._remember(command.card, command.opened_time, command.account_sequence)
+        return command
+
+    def _answer(self, call: Call, deadline: float | None = None, key: str | None = None) -> Flow[httpx.Response]:
+        """Repeat a call until its answer is final. Raises ProblemError and UnavailableError.
+
+        The pauses grow, and their length is random, so that clients which fail together do not return together.
+        """
+        deadline = deadline or time.monotonic() + self._seconds
+        for attempt in count():
+            left = max(deadline - time.monotonic(), 0)
+            wait = min(left, LONGEST_WAIT_SECONDS) if key or call.params.get("minSequence") else None
+            timed = call if wait is None else call._replace(params={**call.params, "timeout": round(wait, 3)})
+            retry_after, cause = 0.0, ""
+            try:
+                response = yield timed
+            except httpx.TransportError as error:
+                cause = f"{type(error).__name__}: {error}"
+            else:
+                if response.is_success:
+                    return response
+                problem = ProblemError.of(response)
+                if not problem.passes:
+                    raise problem
+                retry_after, cause = problem.retry_after, str(problem)
+            longest = min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS)
+            pause = retry_after + random.uniform(0, longest)  # noqa: S311 - not a secret
+            if time.monotonic() + pause >= deadline:
+                raise UnavailableError(cause, key)
+            yield Pause(pause)
+        raise AssertionError  # count() does not end
+
+    def _remember(self, card: str, opened_time: datetime | None, sequence: int) -> None:
+        version = (round(opened_time.timestamp() * 1000) if opened_time else 0, sequence)
+        self._seen[card] = max(version, self._seen.pop(card, version))
+        if len(self._seen) > _MOST_VERSIONS:
+            self._seen.popitem(last=False)
+
+
+def _customer(card: str) -> str:
+    return f"/v1/customers/{_quoted(card)}"
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="")

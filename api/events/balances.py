@@ -1,0 +1,251 @@
+"""The stream of the revisions of one balance, from any copy of its partition.
+
+Every copy applies the same changelog, so each of them can continue the stream of another. The client says with
+``Last-Event-ID`` what it has received. A stream never sends that revision or an older one.
+
+the copy has this revision, or an older one   ──► nothing was missed: wait for the next records
+the changelog still has this revision          ──► send the records after it. Compaction keeps a superseded record only
+                                                    where it has not yet cleaned, so all later ones are there
+the changelog does not have it any more        ──► ``gap``, and the balance now
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import NamedTuple, Self
+
+import orjson
+from confluent_kafka import KafkaException
+from fastapi import Request, Response
+
+from api.events.streams import HEARTBEAT, HEARTBEAT_SECONDS, START, Event, EventStreams
+from api.http import problems
+from api.routing.locator import Locator
+from api.routing.lookup import KeyRead, Lookup
+from api.routing.peer_client import (
+    FORWARDED_TO,
+    PeerClient,
+    PeerError,
+    PeerRequest,
+    PeerResponse,
+    no_answer,
+    received,
+)
+from services.interactive_queries.local import LocalInstance
+from services.messaging.avro import UndecodableError
+from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
+from services.state_stores.contract import StoreError
+from services.state_stores.definition import StoreDefinition, VersionedValue
+from services.state_stores.store import NotServingError, StateStore
+from services.state_stores.task import ChangelogRecord, StoreTask
+
+History = Callable[[StoreDefinition, int, bytes, range], list[ChangelogRecord]]
+"""Reads the records of a key between two offsets of a changelog partition (see ``read_key``)."""
+
+_ID = re.compile(r"(\d{1,19})\.(\d{1,19})(?:\.(\d{1,19}))?", re.ASCII)
+_MOST_HISTORIES_AT_ONCE = 4
+"""Each reads a part of the changelog with a consumer of its own."""
+
+
+class EventId(NamedTuple):
+    """The revision that a client has received last.
+
+    Attributes:
+        opened_time: of the account, in milliseconds since the epoch; 0 if the record does not say it.
+        sequence: of the account.
+        offset: of the changelog record, by which an instance finds it; None if the client does not know it.
+    """
+
+    opened_time: int
+    sequence: int
+    offset: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The id of an event, or the two numbers of an entity tag of the balance. Raises InvalidParameters."""
+        match = _ID.fullmatch(text)
+        if match is None:
+            reason = "is not an id of this stream: send the id of the last event, or none"
+            raise problems.InvalidParameters(errors=[{"in": ["header", "Last-Event-ID"], "reason": reason}])
+        return cls(*(None if each is None else int(each) for each in match.groups()))  # type: ignore[arg-type]
+
+    @property
+    def version(self) -> tuple[int, int]:
+        return self.opened_time, self.sequence
+
+    def __str__(self) -> str:
+        return ".".join(str(each) for each in self if each is not None)
+
+
+class _Revisions:
+    """Makes the events of one client from records, and leaves out what the client has."""
+
+    def __init__(self, definition: StoreDefinition, last: EventId | None) -> None:
+        self._view = definition.view
+        self._version = last.version if last else (0, 0)
+        # A deletion has no version. Its offset tells whether the client has it.
+        self._offset = -1
+
+    def has(self, value: VersionedValue) -> bool:
+        return value.version <= self._version
+
+    def skip_to(self, offset: int) -> None:
+        """Leave out deletions up to this offset."""
+        self._offset = max(self._offset, offset)
+
+    def current(self, value: VersionedValue | None, position: int) -> Event:
+        """The event of what the store has now; ``position`` is the next offset that it will apply."""
+        if value is None:
+            return self._erased(position - 1)
+        return self._balance(value)
+
+    def of(self, record: ChangelogRecord) -> Event | None:
+        """The event of a record; None if the client has it, or if the store ignores it too."""
+        if record.value is None:
+            return self._erased(record.offset) if record.offset > self._offset else None
+        value = self._value(record.value, record)
+        return None if value is None or self.has(value) else self._balance(value)
+
+    def is_of(self, record: ChangelogRecord) -> bool:
+        """Whether this is the record of the event that the client has received last."""
+        value = None if record.value is None else self._value(record.value, record)
+        return record.value is None or (value is not None and value.version == self._version)
+
+    def _value(self, body: bytes, record: ChangelogRecord) -> VersionedValue | None:
+        try:
+            view = self._view(record.key or b"", body)
+        except (UndecodableError, UnknownSchemaIdError):
+            return None
+        return VersionedValue(view.sequence or 0, record.offset, record.append_time, view.body, view.opened_time)
+
+    def _balance(self, value: VersionedValue) -> Event:
+        self._version = value.version
+        self.skip_to(value.offset)
+        return Event("balance", value.body, str(EventId(value.opened_time, value.sequence, value.offset)))
+
+    def _erased(self, offset: int) -> Event:
+        self.skip_to(offset)
+        opened_time, sequence = self._version
+        return Event("erased", b"{}", str(EventId(opened_time, sequence, max(0, offset))))
+
+
+class BalanceEvents:
+    """Streams the revisions of balances."""
+
+    def __init__(
+        self,
+        local: LocalInstance,
+        locator: Locator,
+        peers: PeerClient,
+        lookup: Lookup,
+        streams: EventStreams,
+        history: History | None = None,
+    ) -> None:
+        """Prepare the streams.
+
+        Args:
+            history: None if the past cannot be read. A client that has missed something then gets a gap.
+        """
+        self._local = local
+        self._locator = locator
+        self._peers = peers
+        self._lookup = lookup
+        self._streams = streams
+        self._history = history
+        self._histories = asyncio.Semaphore(_MOST_HISTORIES_AT_ONCE)
+
+    async def open(self, request: Request, store: StateStore, key: bytes, last: EventId | None) -> Response:
+        """Open a stream at the owner of the key, or at a standby if the owner does not answer. Raises Problem."""
+        self._streams.require_place(request)
+        read = KeyRead(store, key, request=request)
+        if received(request, FORWARDED_TO):
+            return await self._here(read, last)
+        failures: dict[str, PeerError] = {}
+        refusals: list[PeerResponse] = []
+        targets = self._locator.targets(store, read.partition)
+        if self._local.owns(store, read.partition):
+            targets.sort(key=lambda target: target.url != self._local.url)
+        for target in targets:
+            if target.url == self._local.url:
+                try:
+                    return await self._here(read, last)
+                except problems.Problem as problem:
+                    found = PeerResponse.from_problem(problem)
+            else:
+                try:
+                    opened = await self._peers.open_stream(await PeerRequest.from_client(request), target)
+                except PeerError as error:
+                    failures[target.url] = error
+                    continue
+                if not isinstance(opened, PeerResponse):
+                    return self._streams.response(request, self._relay(opened))
+                found = opened
+            if found.problem_code not in problems.ANOTHER_MAY_ANSWER:
+                return found.response()
+            refusals.append(found)
+        if not refusals:
+            raise no_answer(read.partition, dict(sorted(failures.items())))
+        return refusals[0].response()
+
+    async def _here(self, read: KeyRead, last: EventId | None) -> Response:
+        """The stream of the local copy. Raises Problem."""
+        found = await self._lookup.query_local(read)
+        if found.value is None and last is None:
+            raise found.with_freshness(problems.UnknownCustomer())
+        request = read.request
+        assert request is not None  # noqa: S101 - ``open`` has set it
+        return self._streams.response(request, self._events(read, last))
+
+    async def _relay(self, parts: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+        """The bytes of a peer's stream. The peer sends heartbeats, so a silent one is dead."""
+        try:
+            while True:
+                yield await self._streams.step(anext(parts), 3 * HEARTBEAT_SECONDS)
+        except (StopAsyncIteration, TimeoutError, PeerError):
+            return
+        finally:
+            await parts.aclose()
+
+    async def _events(self, read: KeyRead, last: EventId | None) -> AsyncGenerator[bytes]:
+        store, key = read.store, read.key
+        # The follower is registered before the first read, so no record between them is missed.
+        with self._local.stores.waiters.follow(store.definition.changelog.name, key) as follower:
+            yield START
+            is_owner = self._local.owns(store, read.partition)
+            revisions = _Revisions(store.definition, last)
+            try:
+                task = store.serving(read.partition)
+                for event in await self._missed(revisions, task, key, last):
+                    yield event.encode()
+                while store.serving(read.partition) is task and not follower.overflowed:
+                    if is_owner and not self._local.owns(store, read.partition):
+                        return
+                    for record in follower.take():
+                        if event_of_record := revisions.of(record):
+                            yield event_of_record.encode()
+                    try:
+                        await self._streams.step(follower.woken.wait())
+                    except TimeoutError:
+                        yield HEARTBEAT
+            except (NotServingError, StoreError, KafkaException, SchemaRegistryUnavailableError):
+                return  # The client connects again, and another copy or a later moment answers.
+
+    async def _missed(
+        self, revisions: _Revisions, task: StoreTask, key: bytes, last: EventId | None
+    ) -> Sequence[Event]:
+        """What the client has not received yet. Raises KafkaException."""
+        position, value = task.progress.position, task.get(key)
+        if last is None:
+            return [revisions.current(value, position)]
+        if last.offset is not None and last.offset < task.progress.end_offset:
+            revisions.skip_to(last.offset)
+        if value is not None and revisions.has(value):
+            return []
+        if self._history and last.offset is not None:
+            async with self._histories:
+                records = await asyncio.to_thread(
+                    self._history, task.definition, task.partition, key, range(last.offset, position)
+                )
+            if records and records[0].offset == last.offset and revisions.is_of(records[0]):
+                return [event for record in records[1:] if (event := revisions.of(record))]
+        return [Event("gap", orjson.dumps({"after": str(last)})), revisions.current(value, position)]

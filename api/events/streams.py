@@ -1,0 +1,128 @@
+"""Server-sent events (HTML Living Standard, section 9.2): their text, and the open streams of this instance."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable
+from http import HTTPStatus
+from typing import NamedTuple, TypeVar
+
+from fastapi import Request, Response
+from fastapi.responses import StreamingResponse
+
+from api.http.problems import Problem
+from api.http.responses import NO_STORE
+from api.security.permissions import caller_of
+
+MEDIA_TYPE = "text/event-stream"
+
+HEARTBEAT_SECONDS = 10.0
+"""A quiet stream sends a comment so often, so that a dead connection is noticed, and proxies keep the stream."""
+
+HEARTBEAT = b":\n\n"
+START = b"retry: 1000\n\n"
+"""The first bytes of a stream: a client waits a second before it connects again."""
+
+_LONGEST_SECONDS = 600.0
+"""A client then connects again, and its credentials are checked again."""
+
+T = TypeVar("T")
+
+
+class Event(NamedTuple):
+    """One event. ``data`` is one line."""
+
+    name: str
+    data: bytes
+    event_id: str = ""
+
+    def encode(self) -> bytes:
+        event_id = f"id: {self.event_id}\n" if self.event_id else ""
+        return f"event: {self.name}\n{event_id}data: ".encode() + self.data + b"\n\n"
+
+
+class TooManyStreams(
+    Problem,
+    status=HTTPStatus.TOO_MANY_REQUESTS,
+    code="too-many-streams",
+    title="Too many event streams",
+    retry_after=10,
+    example={"limit": 100},
+):
+    """The caller has {limit} event streams open on this instance. Close one of them, or use one stream for each card
+    only.
+    """
+
+
+class EndOfStreamError(Exception):
+    """The stream must end now: the instance stops, or the stream is old. The client connects again."""
+
+
+class EventStreams:
+    """The open streams of this instance. Only the thread of the event loop may call it, except ``close``."""
+
+    def __init__(self, most_of_a_caller: int) -> None:
+        self._most = most_of_a_caller
+        self._open: Counter[str] = Counter()
+        self._closing = False
+        self._waiting: set[asyncio.Timeout] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def close(self) -> None:
+        """End all streams. Any thread may call it."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._close)
+
+    def require_place(self, request: Request) -> None:
+        """Raise TooManyStreams if the caller has as many streams as it may have.
+
+        The instance that the caller has asked counts the stream, so forwarded requests are not counted.
+        """
+        caller = caller_of(request)
+        if not caller.is_forwarded and self._open[caller.name] >= self._most:
+            raise TooManyStreams(limit=self._most)
+
+    def response(self, request: Request, events: AsyncGenerator[bytes]) -> Response:
+        """Send the bytes of a generator as events until it ends, or until the stream must end."""
+        caller = caller_of(request)
+
+        async def counted() -> AsyncGenerator[bytes]:
+            deadline = time.monotonic() + _LONGEST_SECONDS
+            self._open[caller.name] += not caller.is_forwarded
+            try:
+                async for part in events:
+                    yield part
+                    if self._closing or time.monotonic() > deadline:
+                        return
+            except EndOfStreamError:
+                return
+            finally:
+                self._open[caller.name] -= not caller.is_forwarded
+                await events.aclose()
+
+        # Some proxies collect a response before they pass it on, unless this header forbids it.
+        headers = {"Cache-Control": NO_STORE, "X-Accel-Buffering": "no"}
+        return StreamingResponse(counted(), headers=headers, media_type=MEDIA_TYPE)
+
+    async def step(self, step: Awaitable[T], seconds: float = HEARTBEAT_SECONDS) -> T:
+        """Wait for the next thing to send. Raises TimeoutError, and EndOfStreamError when the instance stops."""
+        try:
+            async with asyncio.timeout(0 if self._closing else seconds) as limit:
+                self._waiting.add(limit)
+                try:
+                    return await step
+                finally:
+                    self._waiting.discard(limit)
+        except TimeoutError:
+            if self._closing:
+                raise EndOfStreamError from None
+            raise
+
+    def _close(self) -> None:
+        self._closing = True
+        now = asyncio.get_running_loop().time()
+        for limit in [each for each in self._waiting if not each.expired()]:
+            limit.reschedule(now)

@@ -1,0 +1,169 @@
+"""Finds the changes of a contract that break programs which were written for an older version.
+
+A client of the older version sends what the older document allows, and must understand what the newer one promises. So
+a request may only become more liberal, and a response may only become more precise. Topics follow the rules of Avro
+(``schemas.compatibility``). We wrote this because no maintained package compares OpenAPI documents in Python.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from schemas.compatibility import obstacles
+
+Document = Mapping[str, Any]
+
+
+def allows_breaking_changes(version: str, released: str) -> bool:
+    """Whether semantic versioning allows a breaking change from the released version to this one.
+
+    Below 1.0 the second number changes, afterwards the first one (https://semver.org/#spec-item-4).
+    """
+    new, old = ([int(part) for part in text.split(".")[:2]] for text in (version, released))
+    return new > old if old[0] == 0 else new[0] > old[0]
+
+
+def http_changes(new: Document, old: Document) -> list[str]:
+    """The breaking changes between two OpenAPI documents, with one line for each place."""
+    return list(dict.fromkeys(_operations(new, old)))
+
+
+def topic_changes(new: Document, old: Document) -> list[str]:
+    """The breaking changes between two AsyncAPI documents, with one line for each place."""
+    return list(dict.fromkeys(_channels(new, old)))
+
+
+def _channels(new: Document, old: Document) -> Iterator[str]:
+    for name, before in old["channels"].items():
+        after = new["channels"].get(name)
+        if after is None:
+            yield f"{name}: the topic is gone"
+            continue
+        if after["description"] != before["description"]:
+            yield f"{name}: the key was {before['description']!r} and is {after['description']!r}"
+        partitions = [each["bindings"]["kafka"]["partitions"] for each in (before, after)]
+        if partitions[0] != partitions[1]:
+            yield f"{name}: the topic had {partitions[0]} partitions and has {partitions[1]}"
+        for message in before["messages"]:
+            if message not in after["messages"]:
+                yield f"{name}: the message {message} is gone"
+    for name, before in old["components"]["messages"].items():
+        after = new["components"]["messages"].get(name)
+        if after and "schemaFormat" in before.get("payload", {}):
+            schemas = [each["payload"]["schema"] for each in (before, after)]
+            # A reader with the older schema must read new records, and a reader with the newer schema old records.
+            yield from (f"{name}: for a reader of the released schema, {each}" for each in obstacles(*schemas))
+            yield from (f"{name}: in a released record, {each}" for each in obstacles(*reversed(schemas)))
+
+
+def _operations(new: Document, old: Document) -> Iterator[str]:
+    for path, item in old["paths"].items():
+        for method, before in item.items():
+            after = new["paths"].get(path, {}).get(method)
+            place = f"{method.upper()} {path}"
+            if after is None:
+                yield f"{place}: the request is gone"
+            else:
+                yield from (f"{place}: {each}" for each in _Operation(new, old).changes(after, before))
+
+
+class _Operation:
+    """One request in two documents."""
+
+    def __init__(self, new: Document, old: Document) -> None:
+        self._new, self._old = new, old
+        self._visited: set[tuple[str, str, bool]] = set()
+
+    def changes(self, new: Document, old: Document) -> Iterator[str]:
+        yield from self._parameters(new, old)
+        bodies = [_json(each.get("requestBody", {})) for each in (new, old)]
+        yield from self._narrowed(bodies[0], bodies[1], "body", sent=True)
+        if new.get("requestBody", {}).get("required") and not old.get("requestBody", {}).get("required"):
+            yield "the body is now required"
+        for status, before in old["responses"].items():
+            if status < "400":
+                after = new["responses"].get(status)
+                if after is None:
+                    yield f"no response {status} any more"
+                else:
+                    yield from self._narrowed(_json(before), _json(after), f"response {status}", sent=False)
+
+    def _parameters(self, new: Document, old: Document) -> Iterator[str]:
+        found, known = (
+            {(each["in"], each["name"].lower()): each for each in operation.get("parameters", ())}
+            for operation in (new, old)
+        )
+        for (where, name), parameter in known.items():
+            if (where, name) not in found:
+                yield f"the {where} parameter {name} is gone"
+            else:
+                after = found[where, name].get("schema", {})
+                yield from self._narrowed(after, parameter.get("schema", {}), f"{where} parameter {name}", sent=True)
+        for (where, name), parameter in found.items():
+            if parameter.get("required") and not known.get((where, name), {}).get("required"):
+                yield f"the {where} parameter {name} is now required"
+
+    def _narrowed(self, reader: Document, writer: Document, place: str, *, sent: bool) -> Iterator[str]:
+        """The values of the writer that the reader does not expect.
+
+        The reader of a request is the newer service (``sent``). The reader of a response is the older client.
+        """
+        reader_document, writer_document = (self._new, self._old) if sent else (self._old, self._new)
+        pair = (str(reader.get("$ref")), str(writer.get("$ref")), sent)
+        if pair[0] != "None" and pair in self._visited:
+            return  # the schema contains itself, or was compared before
+        self._visited.add(pair)
+        wanted, given = _resolved(reader, reader_document), _resolved(writer, writer_document)
+        types = [{*_types(each)} for each in (wanted, given)]
+        if types[0] and types[1] - types[0]:
+            yield f"{place} can be {', '.join(sorted(types[1] - types[0]))}"
+        if not types[1] and types[0]:
+            yield f"{place} can be of any type"
+        if "enum" in wanted and {*given.get("enum", ())} - {*wanted["enum"]}:
+            yield f"{place} can be {', '.join(sorted({*given['enum']} - {*wanted['enum']}))}"
+        yield from self._members(wanted, given, place, sent=sent)
+        if "items" in wanted and "items" in given:
+            yield from self._narrowed(wanted["items"], given["items"], f"{place}[]", sent=sent)
+
+    def _members(self, wanted: Document, given: Document, place: str, *, sent: bool) -> Iterator[str]:
+        known, written = wanted.get("properties", {}), given.get("properties", {})
+        for name in wanted.get("required", ()):
+            if name not in given.get("required", ()):
+                yield f"{place}.{name} is required, and can be absent"
+        for name, schema in written.items():
+            if name in known:
+                yield from self._narrowed(known[name], schema, f"{place}.{name}", sent=sent)
+            elif sent and wanted.get("additionalProperties") is False:
+                yield f"{place}.{name} is refused"
+        for name in () if sent else known:
+            if name not in written:
+                yield f"{place}.{name} is gone"
+
+
+def _json(part: Document) -> Document:
+    """The schema of the JSON body of a request or a response. Empty if there is none."""
+    content = part.get("content", {})
+    schema: Document = next((each.get("schema", {}) for kind, each in content.items() if kind.endswith("json")), {})
+    return schema
+
+
+def _resolved(schema: Document, document: Document) -> Document:
+    """The schema without references. The branches of a union that are objects or arrays are merged into one schema."""
+    if "$ref" in schema:
+        found: Any = document
+        for name in schema["$ref"].removeprefix("#/").split("/"):
+            found = found[name]
+        return _resolved(found, document)
+    options = schema.get("anyOf", schema.get("oneOf"))
+    if not options:
+        return schema
+    branches = [_resolved(option, document) for option in options]
+    merged: dict[str, Any] = {"type": [name for branch in branches for name in _types(branch)]}
+    for branch in branches:
+        if "const" not in branch:
+            merged |= {name: value for name, value in branch.items() if name != "type"}
+    return merged
+
+
+def _types(schema: Document) -> list[str]:
+    names = schema.get("type", [])
+    return [names] if isinstance(names, str) else list(names)

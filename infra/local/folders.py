@@ -1,0 +1,35 @@
+"""Where a checkout and an installed package keep their data. Only the standard library, because ``make setup`` runs it.
+
+A checkout keeps everything in its folder ``var``. An installed package has no folder of its own, so it uses the folders
+of the XDG Base Directory Specification 0.8 (https://specifications.freedesktop.org/basedir-spec/).
+"""
+
+import os
+from pathlib import Path
+
+PACKAGES = Path(__file__).resolve().parents[2]
+"""The folder of the packages: the root of a checkout, or site-packages."""
+
+IS_CHECKOUT = (PACKAGES / "pyproject.toml").is_file()
+
+
+def enter(chosen: Path | None = None) -> Path:
+    """Make the folder of the data the working directory, because relative folders of the settings start there.
+
+    Without a choice it is the root of the checkout, or the user's data folder of an installed package.
+    """
+    home = chosen or (PACKAGES if IS_CHECKOUT else _user_folder("XDG_DATA_HOME", ".local/share"))
+    home.mkdir(parents=True, exist_ok=True)
+    os.chdir(home)
+    return home.resolve()
+
+
+def downloads() -> Path:
+    """The folder of files that can be downloaded again."""
+    return PACKAGES / "var" if IS_CHECKOUT else _user_folder("XDG_CACHE_HOME", ".cache")
+
+
+def _user_folder(variable: str, default: str) -> Path:
+    # The specification demands that relative paths are ignored.
+    given = Path(os.environ.get(variable, ""))
+    return (given if given.is_absolute() else Path.home() / default) / "retail-loyalty"

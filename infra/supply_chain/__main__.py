@@ -1,0 +1,108 @@
+"""``python -m infra.supply_chain``: what the project is made of, and whether an advisory is known about it."""
+
+import tomllib
+from datetime import UTC, date, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from infra import setup
+from infra.local import jars
+from infra.supply_chain import components, images
+from infra.supply_chain.advisories import Advisories, ExportError, Finding, read_exports
+from infra.supply_chain.components import MAVEN, PYPI, Component
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
+
+ACCEPTED = jars.ROOT / "infra" / "accepted-advisories.yaml"
+LOCKS = ("all", "api", "build", "pipeline", "peers")
+
+_AFFECTED, _UNREADABLE = 1, 2
+
+
+class Ecosystem(StrEnum):
+    """An ecosystem of components."""
+
+    PYPI = PYPI
+    MAVEN = MAVEN
+
+
+@app.command()
+def audit(
+    exports: Annotated[
+        list[Path], typer.Argument(help="OSV exports: all.zip, a folder of JSON files, or a JSON file.")
+    ],
+    *,
+    ecosystem: Annotated[list[Ecosystem] | None, typer.Option(help="Check only this ecosystem. Default: all.")] = None,
+) -> None:
+    """Compare all locked packages and jars with an OSV export. It uses no network.
+
+    The exit status is 0 if no advisory applies, 1 if one applies that infra/accepted-advisories.yaml does not accept,
+    and 2 if the check is not possible.
+    """
+    chosen = [*map(str, ecosystem or Ecosystem)]
+    try:
+        advisories = Advisories(read_exports(exports), chosen)
+        checked = [each for each in locked() if each.ecosystem in chosen]
+        accepted = accepted_ids(ACCEPTED, datetime.now(UTC).date())
+    except (ExportError, jars.JarsError, setup.SetupError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(_UNREADABLE) from error
+    findings = [each for component in checked for each in advisories.about(component)]
+    refused = [each for each in findings if not accepted & {*each.ids}]
+    console = Console(width=200)
+    if refused:
+        console.print(_table(refused))
+    count = (
+        f"{len(checked)} components checked; {len(refused)} advisories apply, {len(findings) - len(refused)} accepted"
+    )
+    console.print(count, highlight=False)
+    if refused:
+        raise typer.Exit(_AFFECTED)
+
+
+@app.command()
+def sbom(to: Annotated[Path, typer.Option(help="Folder of the files.")] = jars.ROOT / "var" / "sbom") -> None:
+    """Write the SBOM of each image as CycloneDX 1.6 (JSON)."""
+    to.mkdir(parents=True, exist_ok=True)
+    project: dict[str, Any] = tomllib.loads((jars.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for image in sorted(images.images()):
+        file = to / f"{image}.cdx.json"
+        file.write_text(images.sbom(image, project["version"]), encoding="utf-8")
+        typer.echo(f"written: {file}")
+
+
+def locked() -> list[Component]:
+    """All components of the lock files, and the jars in the package pyspark, each once."""
+    found = {each for lock in LOCKS for each in components.packages(lock)}
+    found |= {each for name in jars.CONFIGURATIONS for each in components.locked_jars(name)}
+    return sorted(found | {*components.spark_jars()})
+
+
+def accepted_ids(file: Path, today: date) -> set[str]:
+    """The ids of advisories that the file accepts today: a mapping of each id to a reason and a last day.
+
+    Raises ExportError.
+    """
+    entries = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    for name, entry in entries.items():
+        if not (isinstance(entry, dict) and entry.get("reason") and isinstance(entry.get("until"), date)):
+            raise ExportError(f"{file}: {name} needs a reason and a day: {name}: {{reason: …, until: 2027-01-31}}")
+    return {name for name, entry in entries.items() if today <= entry["until"]}
+
+
+def _table(findings: list[Finding]) -> Table:
+    table = Table("component", "version", "advisory", "fixed in", "problem")
+    for each in findings:
+        ids, fixed = ", ".join(each.ids), ", ".join(each.fixed) or "no version"
+        table.add_row(each.component.name, each.component.version, ids, fixed, each.summary)
+    return table
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,111 @@
+"""The SBOM of each image: what its Dockerfile installs, as CycloneDX."""
+
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from cyclonedx.model import HashAlgorithm, HashType
+from cyclonedx.model.bom import Bom, BomMetaData
+from cyclonedx.model.component import Component as BomComponent
+from cyclonedx.model.component import ComponentType
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
+
+from infra.local import jars
+from infra.supply_chain import components
+from infra.supply_chain.components import MAVEN, PYPI, Component
+
+_COMPOSE = jars.ROOT / "docker-compose.yml"
+
+
+def images() -> dict[str, tuple[Path, str | None]]:
+    """The images that docker-compose.yml builds: their Dockerfile, and the target if it is not the last stage."""
+    services: Mapping[str, Any] = yaml.safe_load(_COMPOSE.read_text(encoding="utf-8"))["services"]
+    built = (service for service in services.values() if "build" in service)
+    return {each["image"]: (jars.ROOT / each["build"]["dockerfile"], each["build"].get("target")) for each in built}
+
+
+def sbom(image: str, version: str) -> str:
+    """The SBOM of an image as JSON. Its time is SOURCE_DATE_EPOCH, if that is set; then two runs give the same bytes.
+
+    Versions of Debian packages are not known before the build, so they are missing.
+    """
+    dockerfile, target = images()[image]
+    text = dockerfile.read_text(encoding="utf-8")
+    root = BomComponent(name=image, version=version, type=ComponentType.CONTAINER, bom_ref=image)
+    parts = sorted([*_base(text), *map(_described, _installed(text, target))])
+    epoch = int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))
+    bom = Bom(
+        components=parts,
+        # The same content has the same number.
+        serial_number=uuid.uuid5(
+            uuid.NAMESPACE_URL, "\n".join([image, version, *(str(part.bom_ref) for part in parts)])
+        ),
+        metadata=BomMetaData(component=root, timestamp=datetime.fromtimestamp(epoch, UTC)),
+    )
+    bom.register_dependency(root, parts)
+    return JsonV1Dot6(bom).output_as_string(indent=2) + "\n"
+
+
+def _stages(text: str, target: str | None) -> str:
+    """The text of the stages that make up the image: the target, and the stages that it is built from."""
+    stages: dict[str, tuple[str, str]] = {}
+    for part in re.split(r"^FROM ", text, flags=re.MULTILINE)[1:]:
+        head, _, body = part.partition("\n")
+        base, _, name = head.partition(" AS ")
+        stages[name] = base, body
+    found, stage = "", target or ""
+    while stage in stages:
+        stage, body = stages[stage]
+        found = body + found
+    return found
+
+
+def _base(text: str) -> Iterator[BomComponent]:
+    for name, tag in re.findall(r"^ARG BASE=(\w+):(\S+)$", text, re.MULTILINE):
+        purl = PackageURL("docker", None, name, tag)
+        yield BomComponent(name=name, version=tag, type=ComponentType.CONTAINER, purl=purl, bom_ref=str(purl))
+
+
+def _installed(text: str, target: str | None) -> Iterator[Component]:
+    own = _stages(text, target)
+    for packages in re.findall(r"--no-install-recommends((?:\s+\\?\s*[^\s&\\]+)+)", own):
+        for name in packages.replace("\\", " ").split():
+            if re.fullmatch(r"[a-z][a-z0-9.+-]*", name):  # others are options
+                yield Component("Debian", name, "")
+    if "/app/.venv /app/.venv" in own:
+        # build.txt is removed from the image again.
+        (lock,) = re.findall(r"for file in build (\w+); do", text)
+        yield from components.packages(lock)
+        if lock == "pipeline":
+            yield from components.spark_jars()
+    for configuration in re.findall(r"^COPY --from=jars /app/var/jars/(\w+) ", own, re.MULTILINE):
+        yield from components.locked_jars(configuration)
+
+
+def _described(each: Component) -> BomComponent:
+    group, _, name = each.name.rpartition(":")
+    if each.ecosystem == PYPI:
+        purl = PackageURL("pypi", None, name, each.version)
+    elif each.ecosystem == MAVEN:
+        purl = PackageURL("maven" if group else "generic", group or None, name, each.version)
+    else:
+        purl = PackageURL("deb", "debian", name, qualifiers={"distro": "bookworm"})
+    hashes = [HashType(alg=HashAlgorithm.SHA_256, content=each.sha256)] if each.sha256 else []
+    # Two jars of one class path can have the same name in Spark's folder and in the lock.
+    reference = f"{purl}#{each.sha256[:12]}" if each.sha256 else str(purl)
+    return BomComponent(
+        name=name,
+        group=group or None,
+        version=each.version or None,
+        type=ComponentType.LIBRARY,
+        purl=purl,
+        hashes=hashes,
+        bom_ref=reference,
+    )

@@ -1,0 +1,185 @@
+"""`loyalty sql`: questions to the exported files, the ledger and the topics."""
+
+import base64
+import csv
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+
+from services.cli.output import MISUSED, AsJson, clear_errors, print_json, read_settings, report, stop, table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from services.sql.database import Database
+
+# The packages of the extra `sql` are not installed everywhere, so each function imports them when it needs them.
+# ruff: noqa: PLC0415
+
+_SHOWN_ROWS = 500
+
+
+def sql(  # noqa: PLR0913  # one argument for each option
+    statement: Annotated[
+        str | None, typer.Argument(help="A statement, or the name of a ready question. Without one: a shell, or stdin.")
+    ] = None,
+    *,
+    list_questions: Annotated[bool, typer.Option("--list", help="List the ready questions.")] = False,
+    list_tables: Annotated[bool, typer.Option("--tables", help="List the tables and their columns.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Print the matching records of one topic as they arrive, as JSON lines.")
+    ] = False,
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV (RFC 4180) with a line of names.")] = False,
+    parquet: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result to a Parquet file.")] = None,
+) -> None:
+    """Answer a question in SQL from the exported files, the ledger and the topics as they are now.
+
+    Each source is read only if the statement names it. No connection is made except to Kafka, the Schema Registry and
+    the database of the ledger.
+    """
+    if as_json + as_csv + (parquet is not None) > 1:
+        stop("choose one of --json, --csv and --parquet", MISUSED)
+    if follow and (as_csv or parquet or statement is None):
+        stop("--follow needs a statement, and prints JSON lines only", MISUSED)
+    with _clear_errors():
+        from services.sql.database import Database
+        from services.sql.questions import BY_NAME, QUESTIONS
+
+        if list_questions:
+            rows = [(question.name, question.asks) for question in QUESTIONS]
+            value = [{"name": each.name, "asks": each.asks, "sql": " ".join(each.sql.split())} for each in QUESTIONS]
+            report({"questions": value}, table("name", "question", rows=rows), as_json=as_json)
+            return
+        with closing(Database(read_settings())) as database:
+            if list_tables:
+                _report_tables(database, as_json=as_json)
+                return
+            if statement is None and sys.stdin.isatty():
+                from services.cli.sql_shell import run_shell
+
+                run_shell(database, lambda text: _answer(database, text))
+                return
+            asked = sys.stdin.read() if statement is None else statement
+            asked = BY_NAME[asked].sql if asked in BY_NAME else asked
+            if follow:
+                _follow(database, asked)
+            elif parquet:
+                _write(database.run(asked), parquet)
+            else:
+                _print(database.run(asked), database.skipped, as_json=as_json, as_csv=as_csv)
+            _warn(database)
+
+
+def _answer(database: "Database", text: str) -> None:
+    """Answer one statement of the shell. An error does not end the shell."""
+    with suppress(typer.Exit), _clear_errors():
+        from services.sql.questions import BY_NAME
+
+        _print(database.run(BY_NAME[text].sql if text in BY_NAME else text), {})
+        _warn(database)
+
+
+def _report_tables(database: "Database", *, as_json: bool) -> None:
+    found = database.columns()
+    value = {name: [{"name": column, "type": kind} for column, kind in columns] for name, columns in found.items()}
+    rows = ((name, ", ".join(column for column, _ in columns)) for name, columns in found.items())
+    report({"tables": value}, table("table", "columns", rows=rows), as_json=as_json)
+
+
+def _print(result: "pa.Table", skipped: object, *, as_json: bool = False, as_csv: bool = False) -> None:
+    if as_json:
+        rows = [dict(zip(result.column_names, row, strict=True)) for row in _rows(result)]
+        print_json({"rows": [_plain(row) for row in rows], "skipped": skipped})
+    elif as_csv:
+        writer = csv.writer(sys.stdout)
+        writer.writerow(result.column_names)
+        writer.writerows(map(_cell, row) for row in _rows(result))
+    elif result.num_columns:
+        shown = table(*result.column_names, rows=(map(_cell, row) for row in _rows(result.slice(0, _SHOWN_ROWS))))
+        hidden = result.num_rows - _SHOWN_ROWS
+        more = [f"{hidden} more rows: use --csv, --json or --parquet to get all"] if hidden > 0 else []
+        report(None, shown, *more, as_json=False)
+
+
+def _rows(result: "pa.Table") -> Iterable[tuple[Any, ...]]:
+    return zip(*(column.to_pylist() for column in result.columns), strict=True)
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, dict | list):
+        return orjson.dumps(_plain(value), default=str).decode()
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """The value for JSON. Bytes become base 64."""
+    match value:
+        case bytes():
+            return base64.b64encode(value).decode()
+        case dict():
+            return {name: _plain(each) for name, each in value.items()}
+        case list():
+            return [_plain(each) for each in value]
+    return value
+
+
+def _write(result: "pa.Table", file: Path) -> None:
+    from pyarrow import parquet
+
+    parquet.write_table(result, file, compression="zstd")
+    report(None, f"{file}: {result.num_rows} rows", as_json=False)
+
+
+def _follow(database: "Database", statement: str) -> None:
+    # The user ends it with Ctrl-C.
+    with suppress(KeyboardInterrupt):
+        for number, result in enumerate(database.follow(statement)):
+            if number == 0:
+                typer.echo("following the topic; Ctrl-C ends it", err=True)
+            for row in _rows(result):
+                print_json(_plain(dict(zip(result.column_names, row, strict=True))))
+            sys.stdout.flush()
+
+
+def _warn(database: "Database") -> None:
+    stderr = Console(stderr=True, soft_wrap=True)
+    for name, reasons in database.skipped.items():
+        (reason, _), *_ = sorted(reasons.items(), key=lambda each: -each[1])
+        line = f"skipped {sum(reasons.values())} records of {name} that cannot be decoded, for example: {reason}"
+        stderr.print(line, markup=False, highlight=False)
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """Print the errors that the user can solve as one line."""
+    try:
+        from sqlalchemy.exc import DBAPIError
+
+        from services.ledger.database import LedgerError
+        from services.ledger.queries import LedgerUnavailableError
+        from services.messaging.schema_ids import SchemaRegistryUnavailableError
+        from services.pseudonyms import PseudonymKeyError
+        from services.sql.database import SqlError
+        from services.sql.files import NoExportError
+        from services.sql.ledger import CustomerKeyError
+    except ModuleNotFoundError as error:
+        stop(f"{error.name} is not installed: install retail-loyalty[sql]")
+    try:
+        with clear_errors():
+            yield
+    except (
+        *(CustomerKeyError, LedgerError, NoExportError),
+        *(PseudonymKeyError, SchemaRegistryUnavailableError, SqlError),
+    ) as error:
+        stop(str(error))
+    except (LedgerUnavailableError, DBAPIError) as error:
+        stop(f"cannot read the ledger: check LOYALTY_LEDGER_URL, and start `loyalty ledger run` once ({error})")

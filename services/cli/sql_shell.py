@@ -1,0 +1,118 @@
+"""The shell of `loyalty sql`: statements of several lines, history, completion."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import get_app
+from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
+from prompt_toolkit.completion import WordCompleter
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.history import FileHistory
+from prompt_toolkit.key_binding import KeyBindings
+from prompt_toolkit.lexers import PygmentsLexer
+from pygments.lexers.sql import SqlLexer  # type: ignore[import-untyped]
+
+from services.sql.questions import BY_NAME
+
+if TYPE_CHECKING:
+    from services.sql.database import Database
+
+HISTORY = Path.home() / ".loyalty_sql_history"
+_QUIT = ("quit", "exit", r"\q")
+_WORDS = [
+    "SELECT",
+    "FROM",
+    "WHERE",
+    "GROUP",
+    "BY",
+    "ORDER",
+    "LIMIT",
+    "JOIN",
+    "LEFT",
+    "USING",
+    "ON",
+    "AS",
+    "AND",
+    "OR",
+    "NOT",
+    "NULL",
+    "IS",
+    "IN",
+    "BETWEEN",
+    "HAVING",
+    "DISTINCT",
+    "WITH",
+    "UNION",
+    "DESC",
+    "CASE",
+    "WHEN",
+    "THEN",
+    "ELSE",
+    "END",
+    "count",
+    "sum",
+    "avg",
+    "min",
+    "max",
+    "round",
+    "strftime",
+    "DESCRIBE",
+    "SUMMARIZE",
+]
+
+
+def run_shell(database: "Database", answer: Callable[[str], None], history: Path = HISTORY, **terminal: Any) -> None:
+    """Read statements until the end of the input or `quit`, and answer each.
+
+    Enter ends a statement after a semicolon, and the name of a ready question. Otherwise it begins a new line.
+    """
+    session: PromptSession[str] = PromptSession(
+        "loyalty> ",
+        history=FileHistory(str(history)),
+        auto_suggest=AutoSuggestFromHistory(),
+        completer=WordCompleter(_words(database), ignore_case=True),
+        lexer=PygmentsLexer(SqlLexer),
+        multiline=True,
+        prompt_continuation="    ...> ",
+        key_bindings=_keys(),
+        **terminal,
+    )
+    while True:
+        try:
+            text = session.prompt().strip().rstrip(";").strip()
+        except KeyboardInterrupt:
+            continue
+        except EOFError:
+            return
+        if text in _QUIT:
+            return
+        if text:
+            answer(text)
+
+
+def _words(database: "Database") -> list[str]:
+    columns = {column for each in database.columns().values() for column, _ in each}
+    return [*_WORDS, *database.columns(), *sorted(columns), *BY_NAME, "quit"]
+
+
+def _keys() -> KeyBindings:
+    keys = KeyBindings()
+
+    @keys.add("enter", filter=Condition(_is_complete))
+    def accept(event: Any) -> None:
+        event.current_buffer.validate_and_handle()
+
+    return keys
+
+
+def _is_complete() -> bool:
+    return ends(get_app().current_buffer.document)
+
+
+def ends(document: Document) -> bool:
+    """Whether Enter ends the statement."""
+    text = document.text.strip()
+    return not text or text.endswith(";") or text in BY_NAME or text in _QUIT

@@ -1,0 +1,92 @@
+"""Serves metrics and health of a process without an API: /metrics, /livez and /readyz on a port of its own."""
+
+import hmac
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import ThreadingHTTPServer
+
+from prometheus_client import CollectorRegistry, MetricsHandler
+
+from services.secret_files import lines_of
+from services.settings import Settings
+
+
+@contextmanager
+def serve_health(
+    settings: Settings, port: int, registry: CollectorRegistry, find_problem: Callable[[], str | None] = lambda: None
+) -> Iterator[int]:
+    """Serve on ``metrics_host`` while the block runs. Yields the port.
+
+    Args:
+        find_problem: returns why the process cannot work now; None if it can. It decides about /readyz. A problem does
+            not change /livez, because a restart would not solve it.
+    """
+    with _Server(settings, port, registry, find_problem) as server:
+        thread = threading.Thread(target=server.serve_forever, name="health", daemon=True)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(
+        self, settings: Settings, port: int, registry: CollectorRegistry, find_problem: Callable[[], str | None]
+    ) -> None:
+        self.address_family = socket.AF_INET6 if ":" in settings.metrics_host else socket.AF_INET
+        self.key_file, self.find_problem = settings.metrics_key_file, find_problem
+        super().__init__((settings.metrics_host, port), _Handler.factory(registry))
+
+
+class _Handler(MetricsHandler):
+    server: _Server
+    # In seconds. A client that sends nothing does not keep its thread.
+    timeout = 10
+
+    def do_GET(self) -> None:  # noqa: N802 - the name in the library
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            if self._is_permitted():
+                super().do_GET()
+        elif path == "/livez":
+            self._respond(HTTPStatus.OK, {"alive": True})
+        elif path == "/readyz":
+            problem = self.server.find_problem()
+            status = HTTPStatus.SERVICE_UNAVAILABLE if problem else HTTPStatus.OK
+            self._respond(status, {"ready": problem is None, "trouble": problem})
+        else:
+            self._respond(HTTPStatus.NOT_FOUND, {"paths": ["/metrics", "/livez", "/readyz"]})
+
+    def _is_permitted(self) -> bool:
+        """Whether the request has a key of the file, which is read each time. If not, this responds."""
+        file = self.server.key_file
+        if file is None:
+            return True
+        given = self.headers.get("Authorization", "").encode("latin-1")
+        try:
+            is_known = any(hmac.compare_digest(given, b"Bearer " + key) for key in lines_of(file))
+        except OSError as error:
+            self._respond(HTTPStatus.SERVICE_UNAVAILABLE, {"trouble": f"cannot read {file}: {error.strerror}"})
+            return False
+        if not is_known:
+            needed = "the header Authorization: Bearer with a key of LOYALTY_METRICS_KEY_FILE"
+            self._respond(HTTPStatus.UNAUTHORIZED, {"needed": needed})
+        return is_known
+
+    def _respond(self, status: HTTPStatus, body: object) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        if status is HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", "Bearer")
+        self.end_headers()
+        self.wfile.write(content)

@@ -1,0 +1,106 @@
+"""Arrow types of Avro records, and tables that DuckDB reads through Arrow when a statement scans them."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+import schemas
+
+_TYPES: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "int": pa.int32(),
+    "double": pa.float64(),
+    "float": pa.float32(),
+    "boolean": pa.bool_(),
+    "bytes": pa.binary(),
+}
+BATCH_ROWS = 10_000
+
+Row = dict[str, Any]
+
+
+def record_fields(name: str) -> "list[pa.Field[Any]]":
+    """The Arrow fields of the newest schema of an Avro record. Decimals keep their precision and scale."""
+    named: dict[str, pa.DataType] = {}
+    return [pa.field(field["name"], _arrow_type(field["type"], named)) for field in schemas.current(name)["fields"]]
+
+
+def _arrow_type(avro: Any, named: dict[str, pa.DataType]) -> pa.DataType:
+    match avro:
+        case list():  # a union with null: every Arrow field can be null
+            return next(_arrow_type(each, named) for each in avro if each != "null")
+        case {"logicalType": "decimal", "precision": precision, "scale": scale}:
+            return pa.decimal128(precision, scale)
+        case {"type": "array", "items": items}:
+            return pa.list_(_arrow_type(items, named))
+        case {"type": "record", "name": name, "fields": fields}:
+            named[name] = pa.struct([pa.field(each["name"], _arrow_type(each["type"], named)) for each in fields])
+            return named[name]
+        case {"type": inner}:
+            return _arrow_type(inner, named)
+    return named[avro] if avro in named else _TYPES[avro]
+
+
+def batches(rows: Iterable[Row], schema: pa.Schema, refused: Callable[[], None]) -> Iterator[pa.RecordBatch]:
+    """Arrow batches of rows. ``refused`` is called for each row with a value that its column cannot hold."""
+    waiting: list[Row] = []
+    for row in rows:
+        waiting.append(row)
+        if len(waiting) == BATCH_ROWS:
+            yield from _valid(waiting, schema, refused)
+            waiting.clear()
+    yield from _valid(waiting, schema, refused)
+
+
+def _valid(rows: Sequence[Row], schema: pa.Schema, refused: Callable[[], None]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield pa.RecordBatch.from_pylist(rows, schema)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError, AttributeError):
+        # Arrow does not say which row it refuses. Halves find it, and keep all others.
+        if len(rows) == 1:
+            refused()
+            return
+        middle = len(rows) // 2
+        yield from _valid(rows[:middle], schema, refused)
+        yield from _valid(rows[middle:], schema, refused)
+
+
+class LazyTable:
+    """A table that is read when a statement scans it, and once in a statement.
+
+    DuckDB calls the two methods of Arrow's PyCapsule interface: the first one to plan, the second one to scan.
+
+    Attributes:
+        planned: whether a statement that DuckDB has planned since ``forget`` scans the table.
+        failure: the error of the last reading. DuckDB passes on only the text of an error.
+    """
+
+    def __init__(self, schema: pa.Schema, read: Callable[[], Iterable[pa.RecordBatch]]) -> None:
+        self.schema = schema
+        self.planned = False
+        self.failure: Exception | None = None
+        self._read = read
+        self._table: pa.Table | None = None
+
+    def __arrow_c_schema__(self) -> object:
+        self.planned = True
+        return self.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        try:
+            if self._table is None:
+                self._table = pa.Table.from_batches(list(self._read()), self.schema)
+        except Exception as error:
+            self.failure = error
+            raise
+        return self._table.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
+
+    def replace(self, found: Iterable[pa.RecordBatch]) -> None:
+        """Give these rows to all scans until ``forget``."""
+        self._table = pa.Table.from_batches(list(found), self.schema)
+
+    def forget(self) -> None:
+        """Read again at the next scan."""
+        self._table, self.failure, self.planned = None, None, False

@@ -1,0 +1,272 @@
+"""The tables for analysts: views over files, ledger and topics. docs/reference/tables.md shows them."""
+
+from dataclasses import dataclass
+
+import schemas
+from services.domain.formats import FIRST_TIME, LAST_TIME
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: its type in SQL, and its meaning with the unit."""
+
+    name: str
+    type: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table for analysts.
+
+    Attributes:
+        grain: what one row is.
+        source: where the rows come from.
+        sql: the query of the view. Empty: the table is a source itself.
+    """
+
+    name: str
+    grain: str
+    source: str
+    columns: tuple[Column, ...]
+    sql: str = ""
+
+
+MACROS = (
+    "CREATE MACRO points(hundredths) AS (hundredths::DECIMAL(20, 0) * 0.01)::DECIMAL(21, 2)",
+    f"CREATE MACRO time_of(ms) AS CASE WHEN ms BETWEEN {FIRST_TIME} AND {LAST_TIME} THEN epoch_ms(ms) END",
+)
+"""Functions of all statements: hundredths to points, and milliseconds since the epoch to a time in UTC."""
+
+_POINTS = "DECIMAL(21,2)"
+_MONEY = "DECIMAL(38,2)"
+_AVRO = {"string": "VARCHAR", "long": "BIGINT", "int": "INTEGER", "double": "DOUBLE"}
+_MEANINGS = {
+    "InvoiceNumber": "Identifies the invoice across all stores.",
+    "CreatedTime": "The till's clock, milliseconds since the epoch.",
+    "CustomerType": "PRIME or NONPRIME.",
+    "ItemPrice": "Price of one item, in money.",
+    "ItemQty": "Number of items.",
+    "TotalValue": "Value of the line, in money.",
+}
+_DATE = Column("date", "DATE", "Day of CreatedTime in UTC, or the broker's day if CreatedTime is not usable.")
+
+
+def _lines() -> tuple[Column, ...]:
+    """The fields of HadoopRecord. A field of a later schema is a column of the table without a change here."""
+    found = []
+    for field in schemas.current("HadoopRecord")["fields"]:
+        kind = next(each for each in field["type"] if each != "null")
+        meaning = _MEANINGS.get(field["name"]) or field.get("doc") or "As on the invoice."
+        found.append(Column(field["name"], _AVRO[kind], meaning))
+    return (*found, Column("DateSource", "VARCHAR", "`till` or `broker`: the clock of the date."), _DATE)
+
+
+LINE_ITEMS = Table(
+    "line_items",
+    "a line item of an invoice, each once, without customers",
+    "the files of `loyalty export` (topic hadoop)",
+    _lines(),
+)
+
+INVOICES = Table(
+    "invoices",
+    "an invoice that has line items",
+    "line_items",
+    (
+        Column("InvoiceNumber", "VARCHAR", "Identifies the invoice across all stores."),
+        Column("StoreID", "VARCHAR", "The store."),
+        _DATE,
+        Column("CreatedTime", "TIMESTAMP", "The till's clock in UTC. Null if it is not usable."),
+        Column("CustomerType", "VARCHAR", "PRIME or NONPRIME."),
+        Column("PaymentMethod", "VARCHAR", "As on the invoice."),
+        Column("DeliveryType", "VARCHAR", "HOME-DELIVERY or TAKEAWAY."),
+        Column("City", "VARCHAR", "City of the delivery."),
+        Column("State", "VARCHAR", "State of the delivery."),
+        Column("Lines", "BIGINT", "Number of line items."),
+        Column("Sold", _MONEY, "Sum of the sold lines, in money. Discounts are subtracted."),
+        Column("Returned", _MONEY, "Sum of the returned lines, in money, not negative."),
+        Column("Net", _MONEY, "Sold less Returned, in money."),
+    ),
+    """
+    WITH lines AS (
+        SELECT *, TRY_CAST(TotalValue AS DECIMAL(18, 2)) AS amount, LineKind IS NOT DISTINCT FROM 'return' AS is_return
+        FROM line_items
+    ), totals AS (
+        SELECT InvoiceNumber, any_value(StoreID) AS StoreID, min(date) AS date,
+            min(CASE WHEN DateSource IS DISTINCT FROM 'broker' THEN time_of(CreatedTime) END) AS CreatedTime,
+            any_value(CustomerType) AS CustomerType, any_value(PaymentMethod) AS PaymentMethod,
+            any_value(DeliveryType) AS DeliveryType, any_value(City) AS City, any_value(State) AS State,
+            count(*) AS Lines, coalesce(sum(amount) FILTER (NOT is_return), 0) AS Sold,
+            coalesce(sum(abs(amount)) FILTER (is_return), 0) AS Returned
+        FROM lines GROUP BY InvoiceNumber
+    )
+    SELECT *, (Sold - Returned)::DECIMAL(38, 2) AS Net FROM totals
+    """,
+)
+
+CUSTOMER_LINE_ITEMS = Table(
+    "customer_line_items",
+    "a line item of an invoice, with the key of the customer",
+    "line_items, and the ledger for the customer",
+    (
+        Column(
+            "CustomerKey",
+            "VARCHAR",
+            "A keyed hash of the customer's account. Null: not a member, an erased account, or not in the ledger.",
+        ),
+        *LINE_ITEMS.columns,
+    ),
+    """
+    WITH owners AS (
+        SELECT invoice_number, min(account_id) AS account_id FROM ledger_entry
+        WHERE kind IN ('earned', 'returned') AND invoice_number <> '' GROUP BY invoice_number
+    )
+    SELECT customer_key AS CustomerKey, line_items.*
+    FROM line_items LEFT JOIN owners ON InvoiceNumber = invoice_number LEFT JOIN customer_keys USING (account_id)
+    """,
+)
+
+LOYALTY_ENTRIES = Table(
+    "loyalty_entries",
+    "a change of an account, without the card and without free texts",
+    "the ledger (topic loyalty)",
+    (
+        Column("Account", "BIGINT", "Number of the account in the ledger. It says nothing about the card."),
+        Column("Sequence", "BIGINT", "Counts the changes of the account, from 1."),
+        Column("Time", "TIMESTAMP", "Time of the change in UTC."),
+        Column("Kind", "VARCHAR", "earned, redeemed, expired … (docs/reference/records.md)."),
+        Column("Points", _POINTS, "Change of the total, in points."),
+        Column("Total", _POINTS, "Total after the change, in points."),
+        Column("Available", _POINTS, "Part of the total that can be spent now, in points."),
+        Column("Pending", _POINTS, "Part of the total that can be spent later, in points."),
+        Column("Reserved", _POINTS, "Part of the total that is reserved, in points."),
+        Column("Tier", "VARCHAR", "Tier after the change. Empty: none."),
+        Column("InvoiceNumber", "VARCHAR", "The invoice of the points. Empty: none."),
+        Column("Amount", "DOUBLE", "Total of the invoice, in money. 0 without an invoice."),
+        Column("Expires", "TIMESTAMP", "Time in UTC at which the points expire. Null: never."),
+        Column("ProgrammeVersion", "BIGINT", "Version of the programme that decided."),
+    ),
+    """
+    SELECT account_id AS Account, sequence AS Sequence, time_of(time) AS Time, kind AS Kind, points(points) AS Points,
+        points(total) AS Total, points(available) AS Available, points(pending) AS Pending,
+        points(reserved) AS Reserved, tier AS Tier, invoice_number AS InvoiceNumber, total_amount AS Amount,
+        time_of(nullif(expires_time, 0)) AS Expires, programme_version AS ProgrammeVersion
+    FROM ledger_entry
+    """,
+)
+
+BALANCES_BY_DAY = Table(
+    "balances_by_day",
+    "an account and a day on which it changed",
+    "loyalty_entries",
+    (
+        Column("Account", "BIGINT", "Number of the account in the ledger."),
+        Column("Day", "DATE", "Day in UTC. A late change is of the day of the change before it."),
+        Column("Changes", "BIGINT", "Number of changes on the day."),
+        Column("Total", _POINTS, "Total after the last change of the day, in points."),
+        Column("Available", _POINTS, "Part of it that could be spent, in points."),
+        Column("Tier", "VARCHAR", "Tier after the last change of the day. Empty: none."),
+    ),
+    """
+    WITH dated AS (
+        SELECT *, (max(Time) OVER (PARTITION BY Account ORDER BY Sequence))::DATE AS Day FROM loyalty_entries
+    )
+    SELECT Account, Day, count(*) AS Changes, arg_max(Total, Sequence) AS Total,
+        arg_max(Available, Sequence) AS Available, arg_max(Tier, Sequence) AS Tier
+    FROM dated GROUP BY Account, Day
+    """,
+)
+
+LIABILITY = Table(
+    "liability",
+    "a month of expiry and a tier",
+    "the ledger (topic loyalty)",
+    (
+        Column(
+            "Expiry",
+            "VARCHAR",
+            "Month of expiry in UTC (2027-03). `never`; `debt`: the account owes points; `unknown`: the ledger began "
+            "later than the account.",
+        ),
+        Column("Tier", "VARCHAR", "Tier of the account now. Empty: none."),
+        Column("Accounts", "BIGINT", "Number of accounts with such points."),
+        Column("Points", _MONEY, "Points that are not spent, reserved and pending points included."),
+    ),
+    # Customers spend the points that expire soonest. So the points that are left are those that expire last.
+    """
+    WITH accounts AS (
+        SELECT account_id, arg_max(total, sequence) AS total, arg_max(tier, sequence) AS tier
+        FROM ledger_entry GROUP BY account_id
+    ), lots AS (
+        SELECT account_id, expires_time, sum(points) AS points FROM ledger_entry
+        WHERE kind IN ('earned', 'received', 'adjusted') AND points > 0 GROUP BY account_id, expires_time
+    ), ordered AS (
+        SELECT *, coalesce(sum(points) OVER (
+            PARTITION BY account_id ORDER BY expires_time <> 0, expires_time DESC
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ), 0) AS later
+        FROM lots JOIN accounts USING (account_id)
+    ), remaining AS (
+        SELECT account_id, tier, greatest(0, least(points, total - later)) AS points,
+            CASE WHEN expires_time = 0 THEN 'never' ELSE strftime(time_of(expires_time - 1), '%Y-%m') END AS expiry
+        FROM ordered
+    ), explained AS (
+        SELECT account_id, sum(points) AS points FROM remaining GROUP BY account_id
+    ), others AS (
+        SELECT account_id, tier, total - coalesce(points, 0) AS points,
+            CASE WHEN total < 0 THEN 'debt' ELSE 'unknown' END AS expiry
+        FROM accounts LEFT JOIN explained USING (account_id)
+    )
+    SELECT expiry AS Expiry, tier AS Tier, count(DISTINCT account_id) AS Accounts,
+        sum(points(points))::DECIMAL(38, 2) AS Points
+    FROM (FROM remaining SELECT account_id, tier, points, expiry UNION ALL FROM others) WHERE points <> 0
+    GROUP BY expiry, tier
+    """,
+)
+
+DEAD_LETTERS_BY_REASON = Table(
+    "dead_letters_by_reason",
+    "a day, an original topic and a reason",
+    "topic dead-letters",
+    (
+        Column("Day", "DATE", "Day in UTC on which the dead letters were written."),
+        Column("OriginTopic", "VARCHAR", "The topic that the records came from."),
+        Column("Reason", "VARCHAR", "What could not be read, or the first rule that is broken."),
+        Column("Records", "BIGINT", "Number of records, each once."),
+    ),
+    """
+    SELECT AppendTime::DATE AS Day, OriginTopic, Reason, count(*) AS Records FROM dead_letters GROUP BY ALL
+    """,
+)
+
+SALES_BY_MINUTE = Table(
+    "sales_by_minute",
+    "a store and a minute",
+    "topic store-sales",
+    (
+        Column("StoreID", "VARCHAR", "The store."),
+        Column("Minute", "TIMESTAMP", "Start of the minute in UTC, by the broker's clock."),
+        Column("Invoices", "BIGINT", "Number of valid invoices, each once, returns included."),
+        Column("Net", "DECIMAL(28,2)", "Sum of the invoices, in money. Returns are subtracted."),
+        Column("Smallest", "DECIMAL(18,2)", "The smallest invoice, in money."),
+        Column("Largest", "DECIMAL(18,2)", "The largest invoice, in money."),
+    ),
+    """
+    SELECT StoreID, time_of(WindowStart) AS Minute, "Count" AS Invoices, "Sum" AS Net, Minimum AS Smallest,
+        Maximum AS Largest
+    FROM store_sales
+    """,
+)
+
+TABLES = (
+    LINE_ITEMS,
+    INVOICES,
+    CUSTOMER_LINE_ITEMS,
+    LOYALTY_ENTRIES,
+    BALANCES_BY_DAY,
+    LIABILITY,
+    DEAD_LETTERS_BY_REASON,
+    SALES_BY_MINUTE,
+)
+"""All tables, a view after the tables that it reads."""

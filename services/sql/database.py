@@ -1,0 +1,132 @@
+"""DuckDB in this process: the sources as tables, the catalogue as views, and statements on them."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from schemas import topics
+from services.settings import Settings
+from services.sql import files, ledger
+from services.sql.arrow import LazyTable
+from services.sql.catalogue import LINE_ITEMS, MACROS, TABLES
+from services.sql.topics import TopicSource, table_name
+
+_CONFIGURATION: Mapping[str, Any] = {
+    # A statement may not start a download, and the name of a table is never the name of a Python variable.
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",
+}
+_STANDING = ("AGGREGATE", "GROUP_BY", "WINDOW", "ORDER_BY", "TOP_N", "LIMIT", "DISTINCT")
+"""Operators that need all records: parts of their names in DuckDB's plan."""
+
+
+class SqlError(RuntimeError):
+    """DuckDB refuses a statement. The message says why."""
+
+
+class Database:
+    """Tables over the files, the ledger and the topics of the settings. It reads a source when a statement scans it.
+
+    A statement can also read files below the working directory. It cannot read other files and cannot use the network.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._topics = {table_name(topic): TopicSource(topic, settings) for topic in topics.ALL}
+        self._lazy = {name: LazyTable(source.schema, source.read) for name, source in self._topics.items()}
+        for table in ledger.TABLES:
+            self._lazy[table.name] = LazyTable(ledger.ledger_schema(table), partial(ledger.read_table, table, settings))
+        self._lazy["customer_keys"] = LazyTable(ledger.KEY_SCHEMA, partial(ledger.read_customer_keys, settings))
+        self._connection = duckdb.connect(":memory:", config=dict(_CONFIGURATION))
+        exported = files.line_items(settings)
+        if exported is None:
+            self._lazy[LINE_ITEMS.name] = LazyTable(files.SCHEMA, partial(files.refuse, settings))
+        else:
+            self._connection.register(LINE_ITEMS.name, exported)
+        for name, lazy in self._lazy.items():
+            self._connection.register(name, lazy)
+        for macro in MACROS:
+            self._connection.execute(macro)
+        for view in filter(lambda table: table.sql, TABLES):
+            self._connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")
+        for setting in ("allowed_directories = ['.']", "enable_external_access = false", "lock_configuration = true"):
+            self._connection.execute(f"SET {setting}")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def run(self, statement: str) -> pa.Table:
+        """The result of a statement, or of the last of several.
+
+        Raises SqlError, and the error of a source that cannot be read.
+        """
+        for lazy in self._lazy.values():
+            lazy.forget()
+        for source in self._topics.values():
+            source.skipped.clear()
+        return self._run(statement)
+
+    @property
+    def skipped(self) -> dict[str, Mapping[str, int]]:
+        """Topics with records that the last statement could not decode: their numbers by reason."""
+        return {name: dict(source.skipped) for name, source in self._topics.items() if source.skipped}
+
+    def columns(self) -> dict[str, list[tuple[str, str]]]:
+        """The columns of every table, with their types."""
+        rows = self._connection.execute("SELECT table_name, column_name, data_type FROM duckdb_columns()").fetchall()
+        found: dict[str, list[tuple[str, str]]] = {}
+        for table, column, kind in rows:
+            found.setdefault(table, []).append((column, kind))
+        return dict(sorted(found.items()))
+
+    def follow(self, statement: str) -> Iterator[pa.Table]:
+        """The results of a statement on the records of its topic that arrive from now on. An empty table: none arrived.
+
+        Raises SqlError, also for a statement that reads no topic or several, or that needs all records at once.
+        """
+        for lazy in self._lazy.values():
+            lazy.forget()
+        plan = self._run(f"EXPLAIN (FORMAT json) {statement}").column(1)[0].as_py()
+        followed = [name for name in self._topics if self._lazy[name].planned]
+        if len(followed) != 1:
+            raise SqlError(f"a statement with --follow must read exactly one topic, and this one reads {len(followed)}")
+        if needed := sorted(name for name in _operators(json.loads(plan)) if any(each in name for each in _STANDING)):
+            raise SqlError(
+                f"a statement with --follow can select and filter. This one needs all records first ({needed[0]}): "
+                "leave out aggregates, DISTINCT, ORDER BY and LIMIT"
+            )
+        for arrived in self._topics[followed[0]].follow():
+            self._lazy[followed[0]].replace(arrived)
+            yield self._run(statement)
+
+    def _run(self, statement: str) -> pa.Table:
+        try:
+            relation: duckdb.DuckDBPyRelation | None = self._connection.sql(statement)
+            return pa.table({}) if relation is None else _with_unique_names(relation.to_arrow_table())
+        except duckdb.Error as error:
+            # DuckDB passes on only the text of the error of a source.
+            raise self._failure() or SqlError(str(error)) from error
+
+    def _failure(self) -> Exception | None:
+        return next((lazy.failure for lazy in self._lazy.values() if lazy.failure), None)
+
+
+def _with_unique_names(table: pa.Table) -> pa.Table:
+    """The same columns. JSON and Parquet cannot have two of one name, so the second ``a`` is ``a_1``."""
+    seen: Counter[str] = Counter()
+    names = []
+    for name in table.column_names:
+        names.append(f"{name}_{seen[name]}" if seen[name] else name)
+        seen[name] += 1
+    return table.rename_columns(names)
+
+
+def _operators(plan: Any) -> Iterator[str]:
+    for node in plan:
+        yield node["name"]
+        yield from _operators(node["children"])

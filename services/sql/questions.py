@@ -1,0 +1,136 @@
+"""Ready questions: statements with names. `loyalty sql NAME` answers one."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A statement with a name. ``asks`` is the question in one line."""
+
+    name: str
+    asks: str
+    sql: str
+
+
+QUESTIONS = (
+    Question(
+        "liability",
+        "How many points do we owe, by month of expiry and tier?",
+        "SELECT * FROM liability ORDER BY Expiry, Tier",
+    ),
+    Question(
+        "expiring-points",
+        "How many of the points expire in which month, and how many are left after it?",
+        """
+        SELECT Expiry, sum(Points) AS Expiring,
+            sum(sum(Points)) OVER () - sum(sum(Points)) OVER (ORDER BY Expiry) AS Rest
+        FROM liability GROUP BY Expiry ORDER BY Expiry
+        """,
+    ),
+    Question(
+        "breakage",
+        "Which share of the issued points has expired, by month?",
+        """
+        SELECT strftime(Time, '%Y-%m') AS Month, sum(Points) FILTER (Kind = 'earned') AS Issued,
+            -sum(Points) FILTER (Kind = 'expired') AS Expired, round(100 * Expired / nullif(Issued, 0), 2) AS Percent
+        FROM loyalty_entries GROUP BY Month ORDER BY Month
+        """,
+    ),
+    Question(
+        "redemption-rate",
+        "Which share of the issued points is spent, by month?",
+        """
+        SELECT strftime(Time, '%Y-%m') AS Month, sum(Points) FILTER (Kind = 'earned') AS Issued,
+            -sum(Points) FILTER (Kind = 'redeemed') AS Redeemed,
+            round(100 * Redeemed / nullif(Issued, 0), 2) AS Percent
+        FROM loyalty_entries GROUP BY Month ORDER BY Month
+        """,
+    ),
+    Question(
+        "members-by-tier",
+        "How many members has each tier, and how many points do they have?",
+        """
+        WITH members AS (
+            SELECT Account, arg_max(Tier, Sequence) AS Tier, arg_max(Total, Sequence) AS Total,
+                arg_max(Kind, Sequence) AS Kind
+            FROM loyalty_entries GROUP BY Account
+        )
+        SELECT Tier, count(*) AS Members, sum(Total) AS Points FROM members WHERE Kind <> 'erased'
+        GROUP BY Tier ORDER BY Tier
+        """,
+    ),
+    Question(
+        "active-members",
+        "How many members bought something, by month, and how much?",
+        """
+        SELECT strftime(Time, '%Y-%m') AS Month,
+            count(DISTINCT Account) AS Members, count(*) AS Invoices, round(sum(Amount), 2) AS Amount
+        FROM loyalty_entries WHERE Kind = 'earned' GROUP BY Month ORDER BY Month
+        """,
+    ),
+    Question(
+        "repeat-rate",
+        "Which share of a store's members has bought there more than once?",
+        """
+        WITH visits AS (
+            SELECT StoreID, Account, count(DISTINCT InvoiceNumber) AS Visits
+            FROM loyalty_entries JOIN invoices USING (InvoiceNumber) WHERE Kind = 'earned' GROUP BY StoreID, Account
+        )
+        SELECT StoreID, count(*) AS Members, count(*) FILTER (Visits > 1) AS Repeating,
+            round(100 * Repeating / Members, 2) AS Percent
+        FROM visits GROUP BY StoreID ORDER BY Percent DESC, StoreID
+        """,
+    ),
+    Question(
+        "campaign-uplift",
+        "What did each version of the programme change: invoices a day, their mean amount, points for 100 of money?",
+        """
+        WITH versions AS (
+            SELECT ProgrammeVersion, count(*) AS Invoices,
+                round(count(*) / nullif(count(DISTINCT Time::DATE), 0), 2) AS InvoicesPerDay,
+                round(avg(Amount), 2) AS MeanAmount,
+                round(100 * sum(Points) / nullif(sum(Amount), 0), 2) AS PointsPer100
+            FROM loyalty_entries WHERE Kind = 'earned' GROUP BY ProgrammeVersion
+        )
+        SELECT *, round(100 * MeanAmount / lag(MeanAmount) OVER (ORDER BY ProgrammeVersion) - 100, 2) AS UpliftPercent
+        FROM versions ORDER BY ProgrammeVersion
+        """,
+    ),
+    Question(
+        "sales-by-city",
+        "How much do home deliveries bring in each city?",
+        """
+        SELECT City, count(*) AS Invoices, sum(Net) AS Net FROM invoices
+        WHERE DeliveryType = 'HOME-DELIVERY' GROUP BY City ORDER BY Net DESC, City
+        """,
+    ),
+    Question(
+        "top-items",
+        "Which twenty items bring the most money?",
+        """
+        SELECT ItemCode, any_value(ItemDescription) AS Item, sum(ItemQty) AS Quantity,
+            round(sum(TotalValue), 2) AS Value
+        FROM line_items WHERE LineKind IS DISTINCT FROM 'return'
+        GROUP BY ItemCode ORDER BY Value DESC, ItemCode LIMIT 20
+        """,
+    ),
+    Question(
+        "return-rate",
+        "Which share of its sales does each store take back?",
+        """
+        SELECT StoreID, sum(Sold) AS Sold, sum(Returned) AS Returned,
+            round(100 * sum(Returned) / nullif(sum(Sold), 0), 2) AS Percent
+        FROM invoices GROUP BY StoreID ORDER BY Percent DESC, StoreID
+        """,
+    ),
+    Question(
+        "dead-letters",
+        "Why were records refused, the most frequent reason first?",
+        """
+        SELECT OriginTopic, Reason, sum(Records) AS Records, max(Day) AS LastDay
+        FROM dead_letters_by_reason GROUP BY ALL ORDER BY Records DESC, Reason
+        """,
+    ),
+)
+
+BY_NAME = {question.name: question for question in QUESTIONS}

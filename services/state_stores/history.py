@@ -1,0 +1,27 @@
+"""Reads the records of one key that a changelog still has."""
+
+from services.messaging import clients
+from services.messaging.topic_reader import read_range
+from services.settings import Settings
+from services.state_stores.definition import StoreDefinition
+from services.state_stores.task import ChangelogRecord
+
+
+def read_key(
+    settings: Settings, definition: StoreDefinition, partition: int, key: bytes, span: range
+) -> list[ChangelogRecord]:
+    """The records of a key between two offsets of a changelog partition, in their order.
+
+    It reads every record of the span, and blocks. Compaction may have removed some of them. Raises KafkaException.
+    """
+    topic = settings.name_of(definition.changelog)
+    consumer = clients.bounded_consumer(settings, "loyalty-api-events")
+    try:
+        messages = read_range(consumer, topic, {partition: span.start}, {partition: span.stop})
+        return [
+            ChangelogRecord(message.offset() or 0, message.timestamp()[1], key, message.value())
+            for message in messages
+            if message.key() == key
+        ]
+    finally:
+        consumer.close()

@@ -1,0 +1,220 @@
+"""The client repeats what passes, under one key, and never goes back in time. Both clients behave the same."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import httpx
+import pytest
+
+from api.client import flows
+from api.client.clients import AsyncLoyaltyClient, LoyaltyClient
+from api.client.errors import ProblemError, UnavailableError
+
+CARD = "50/03"
+OPENED = "2026-01-31T09:30:00.000Z"
+OPENED_MS = 1_769_851_800_000
+BALANCE = {
+    "CustomerCardNo": CARD,
+    "TotalLoyaltyPoints": "417.04",
+    "AvailableLoyaltyPoints": "400.00",
+    "PendingLoyaltyPoints": "7.04",
+    "ReservedLoyaltyPoints": "10.00",
+    "Tier": None,
+    "Sequence": 3,
+    "OpenedTime": OPENED,
+    "UpdatedTime": OPENED,
+}
+DECISION = {
+    "CommandID": "c1",
+    "Status": "done",
+    "Kind": "reserve",
+    "CustomerCardNo": CARD,
+    "Points": "0.00",
+    "ReservedPoints": "10.00",
+    "RedemptionID": "c1",
+    "Reason": None,
+    "ExpiresTime": OPENED,
+    "TotalLoyaltyPoints": "417.04",
+    "AvailableLoyaltyPoints": "390.00",
+    "AccountSequence": 4,
+    "OpenedTime": OPENED,
+    "UpdatedTime": OPENED,
+}
+PENDING = {**dict.fromkeys(DECISION), "CommandID": "c1", "Status": "pending", "Kind": "reserve"}
+
+
+def problem(status: int, name: str, retry_after: str | None = None) -> httpx.Response:
+    headers = {"Retry-After": retry_after} if retry_after else {}
+    members = {"type": f"urn:problem-type:loyalty:{name}", "title": name, "detail": f"It is {name}."}
+    return httpx.Response(status, json=members, headers=headers)
+
+
+class Api:
+    """An API that gives the answers of a script, and keeps the requests."""
+
+    def __init__(self, *answers: httpx.Response | Exception) -> None:
+        self.answers = list(answers)
+        self.requests: list[httpx.Request] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+Run = Callable[..., list[Any]]
+
+
+def run_sync(api: Api, *calls: tuple[Any, ...], seconds: float = 30, credentials: str | None = None) -> list[Any]:
+    transport = httpx.MockTransport(api)
+    with LoyaltyClient("http://api", seconds=seconds, credentials=credentials, transport=transport) as client:
+        return [getattr(client, name)(*arguments) for name, *arguments in calls]
+
+
+def run_async(api: Api, *calls: tuple[Any, ...], seconds: float = 30, credentials: str | None = None) -> list[Any]:
+    async def main() -> list[Any]:
+        transport = httpx.MockTransport(api)
+        client = AsyncLoyaltyClient("http://api", seconds=seconds, credentials=credentials, transport=transport)
+        async with client:
+            return [await getattr(client, name)(*arguments) for name, *arguments in calls]
+
+    return asyncio.run(main())
+
+
+@pytest.fixture(params=[run_sync, run_async], ids=["sync", "async"])
+def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(flows, "_FIRST_PAUSE_SECONDS", 0.001)
+    found: Run = request.param
+    return found
+
+
+def test_balance(run: Run) -> None:
+    api = Api(httpx.Response(200, json=BALANCE))
+    [balance] = run(api, ("balance", CARD), credentials="secret")
+    assert (CARD, Decimal("417.04"), None, 3) == (balance.card, balance.total, balance.tier, balance.sequence)
+    assert datetime(2026, 1, 31, 9, 30, tzinfo=UTC) == balance.opened_time
+    assert b"/v1/customers/50%2F03/balance" == api.requests[0].url.raw_path
+    assert "Bearer secret" == api.requests[0].headers["Authorization"]
+
+
+def test_entries_are_read_page_by_page(run: Run) -> None:
+    entry = {
+        **dict.fromkeys(("EarnedLoyaltyPoints", "TotalLoyaltyPoints", "AvailableLoyaltyPoints"), "1.00"),
+        **dict.fromkeys(("Kind", "InvoiceNumber", "Reason"), ""),
+        "Sequence": 1,
+        "OpenedTime": OPENED,
+        "UpdatedTime": OPENED,
+        "Tier": "gold",
+        "ExpiresTime": None,
+    }
+    api = Api(httpx.Response(200, json={"entries": [entry], "next": "n"}), httpx.Response(200, json={"entries": []}))
+    first, last = run(api, ("entries", CARD), ("entries", CARD, "n", 5))
+    assert ("n", "gold", None) == (first.next, first.entries[0].tier, last.next)
+    assert {"limit": "5", "cursor": "n"} == dict(api.requests[1].url.params)
+
+
+def test_every_command_is_sent_as_the_api_reads_it(run: Run) -> None:
+    ten, calls = Decimal("10.00"), [("capture", "r/1"), ("void", "r1"), ("erase", CARD)]
+    calls += [("adjust", CARD, -ten, "parcel late", "anna"), ("transfer", "1", "2", ten)]
+    api = Api(*(httpx.Response(200, json=DECISION) for _ in calls))
+    run(api, *calls)
+    sent = [(each.method, each.url.raw_path.split(b"?")[0].decode(), each.content.decode()) for each in api.requests]
+    assert [
+        ("POST", "/v1/redemptions/r%2F1/capture", ""),
+        ("POST", "/v1/redemptions/r1/void", ""),
+        ("DELETE", "/v1/customers/50%2F03", ""),
+        ("POST", "/v1/customers/50%2F03/adjustments", '{"points":"-10.00","reason":"parcel late","actor":"anna"}'),
+        ("POST", "/v1/transfers", '{"from":"1","to":"2","points":"10.00","reason":""}'),
+    ] == sent
+
+
+def test_a_repeated_command_keeps_its_key(run: Run) -> None:
+    """Neither a lost connection nor a problem that passes makes a second command."""
+    api = Api(
+        httpx.ConnectError("refused"),
+        problem(503, "rebalancing", "0"),
+        problem(409, "command-in-flight", "0"),
+        httpx.ReadTimeout("late"),
+        httpx.Response(201, json=DECISION),
+    )
+    [command] = run(api, ("redeem", CARD, Decimal("10.00")))
+    assert ("done", "c1", Decimal("10.00")) == (command.status, command.redemption_id, command.reserved_points)
+    assert 5 == len(api.requests)
+    assert 1 == len({request.headers["Idempotency-Key"] for request in api.requests})
+
+
+def test_each_command_has_its_own_key_unless_the_caller_gives_one(run: Run) -> None:
+    api = Api(*(httpx.Response(201, json=DECISION) for _ in range(3)))
+    run(api, ("redeem", CARD, 1), ("redeem", CARD, 1), ("redeem", CARD, 1, "", "mine"))
+    keys = [request.headers["Idempotency-Key"] for request in api.requests]
+    assert (3, "mine") == (len(set(keys)), keys[2])
+
+
+def test_an_accepted_command_is_followed_at_its_location(run: Run) -> None:
+    accepted = httpx.Response(202, json=PENDING, headers={"Location": "/v1/commands/c1"})
+    api = Api(accepted, accepted, httpx.Response(200, json=DECISION))
+    [command] = run(api, ("redeem", CARD, 1))
+    assert "done" == command.status
+    assert ["POST", "GET", "GET"] == [request.method for request in api.requests]
+
+
+def test_a_refusal_is_a_problem_at_once_and_at_its_location(run: Run) -> None:
+    refused = DECISION | {"Status": "refused", "Reason": "insufficient-points"}
+    accepted = httpx.Response(202, json=PENDING, headers={"Location": "/v1/commands/c1"})
+    for answers in ([problem(409, "insufficient-points")], [accepted, httpx.Response(200, json=refused)]):
+        with pytest.raises(ProblemError) as raised:
+            run(Api(*answers), ("redeem", CARD, 1))
+        assert (409, "insufficient-points") == (raised.value.status, raised.value.type)
+
+
+def test_a_command_without_an_answer_tells_its_key(run: Run) -> None:
+    api = Api(*(httpx.ConnectError("refused") for _ in range(1_000)))
+    with pytest.raises(UnavailableError, match="Repeat it with idempotency_key='mine'") as raised:
+        run(api, ("redeem", CARD, 1, "", "mine"), seconds=0.05)
+    assert "mine" == raised.value.idempotency_key
+
+
+def test_a_read_without_an_answer_has_no_key(run: Run) -> None:
+    with pytest.raises(UnavailableError, match="ConnectError: refused") as raised:
+        run(Api(httpx.ConnectError("refused")), ("balance", CARD), seconds=0)
+    assert raised.value.idempotency_key is None
+
+
+def test_a_pause_lasts_at_least_retry_after(run: Run) -> None:
+    with pytest.raises(UnavailableError, match="503 rebalancing"):
+        run(Api(problem(503, "rebalancing", "60")), ("balance", CARD), seconds=30)
+
+
+def test_a_balance_is_never_older_than_the_last_command_or_read(run: Run) -> None:
+    api = Api(
+        httpx.Response(201, json=DECISION),
+        problem(503, "sequence-not-reached"),
+        httpx.Response(200, json=BALANCE | {"Sequence": 5}),
+        httpx.Response(200, json=BALANCE | {"Sequence": 6}),
+    )
+    run(api, ("redeem", CARD, 1), ("balance", CARD), ("balance", CARD))
+    asked = [request.url.params.get("minSequence") for request in api.requests]
+    assert [None, "4", "4", "5"] == asked
+    assert str(OPENED_MS) == api.requests[1].url.params["openedTime"]
+
+
+def test_an_erased_customer_is_forgotten() -> None:
+    """The account after an erasure begins with sequence 1, so older sequences say nothing about it."""
+    again = httpx.Response(200, json=BALANCE | {"Sequence": 1})
+    api = Api(httpx.Response(200, json=BALANCE), problem(404, "unknown-customer"), again)
+    with LoyaltyClient("http://api", transport=httpx.MockTransport(api)) as client:
+        client.balance(CARD)
+        with pytest.raises(ProblemError, match="unknown-customer"):
+            client.balance(CARD)
+        assert 1 == client.balance(CARD).sequence
+    assert ["3", None] == [request.url.params.get("minSequence") for request in api.requests[1:]]
+
+
+def test_a_proxy_without_a_problem_document(run: Run) -> None:
+    with pytest.raises(ProblemError, match="the response has no problem document"):
+        run(Api(httpx.Response(400, text="<html>")), ("balance", CARD))

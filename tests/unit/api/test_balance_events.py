@@ -1,0 +1,289 @@
+"""GET /v1/customers/{card}/events: instances in one process, and a changelog that the test compacts."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from api.events import balances
+from api.events.balances import EventId
+from schemas.topics import LOYALTY_BALANCES
+from services.api_keys.keys import Scope
+from services.messaging.avro import encoder
+from services.state_stores.definition import StoreDefinition
+from services.state_stores.task import ChangelogRecord
+from tests.support.builders import IDS, problem_type
+from tests.support.clusters import Group, StreamingTransport
+from tests.support.secured import SecuredGroup, bearer
+
+CARD = "9265846829"
+PATH = f"/v1/customers/{CARD}/events"
+OPENED = 1_767_373_451_000
+
+
+def balance(sequence: int, opened: int = OPENED) -> dict[str, Any]:
+    return {
+        "CustomerCardNo": CARD,
+        "TotalLoyaltyPoints": Decimal(sequence),
+        "Sequence": sequence,
+        "OpenedTime": opened,
+        "UpdatedTime": OPENED,
+    }
+
+
+class Changelog:
+    """The records of the card's partition. ``compact`` forgets all but the last one of the card."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self.records: list[ChangelogRecord] = []
+        self._next = 0
+        for each in group.instances:
+            each.app.state.dependencies.balance_events._history = self.read
+
+    def write(self, record: dict[str, Any] | None) -> None:
+        value = None if record is None else encoder(LOYALTY_BALANCES, IDS)(record)
+        self.records.append(ChangelogRecord(self._next, 0, CARD.encode(), value))
+        self._next += 1
+        self._group.write([(LOYALTY_BALANCES, CARD, record)])
+
+    def compact(self) -> None:
+        del self.records[:-1]
+
+    def read(self, _: StoreDefinition, __: int, key: bytes, span: range) -> list[ChangelogRecord]:
+        return [each for each in self.records if each.offset in span and each.key == key]
+
+
+class Stream:
+    """The events of one connection."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self.response = response
+        self._lines = response.aiter_lines()
+
+    async def next(self) -> tuple[str, str, Any]:
+        """Name, id and data of the next event."""
+        fields: dict[str, str] = {}
+        async with asyncio.timeout(20):
+            async for line in self._lines:
+                name, _, value = line.partition(": ")
+                if line and name:
+                    fields[name] = value
+                elif "event" in fields:
+                    return fields["event"], fields.get("id", ""), orjson.loads(fields["data"])
+        raise AssertionError("the stream has ended")
+
+    async def sequence(self) -> int:
+        name, _, data = await self.next()
+        assert "balance" == name
+        return int(data["Sequence"])
+
+    async def end(self) -> None:
+        """Wait for the end of the stream."""
+        async with asyncio.timeout(20):
+            async for _ in self._lines:
+                pass
+
+
+class Client:
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.http = httpx.AsyncClient(transport=StreamingTransport(group))
+
+    @asynccontextmanager
+    async def stream(self, number: int = 0, last: str | None = None, **headers: str) -> AsyncIterator[Stream]:
+        all_headers = headers | ({"Last-Event-ID": last} if last is not None else {})
+        url = self.group.instances[number].url + PATH
+        async with self.http.stream("GET", url, headers=all_headers) as response:
+            yield Stream(response)
+
+    async def refusal(self, number: int = 0, last: str | None = None, **headers: str) -> httpx.Response:
+        async with self.stream(number, last, **headers) as stream, asyncio.timeout(20):
+            await stream.response.aread()
+            return stream.response
+
+
+def run(
+    scenario: Callable[[Client, Changelog], Any], size: int = 1, group: Group | None = None, owner: int = 0
+) -> None:
+    async def main() -> None:
+        cluster = group or Group.of(size)
+        cluster.share(lambda _: owner, lambda _: 1 - owner if len(cluster.instances) > 1 else None)
+        async with cluster.running():
+            await scenario(Client(cluster), Changelog(cluster))
+
+    asyncio.run(main())
+
+
+def test_each_revision_comes_once_and_in_order() -> None:
+    """The stream begins with the balance now. Its ids hold the opened time and the sequence."""
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        changelog.write(balance(1))
+        async with client.stream() as stream:
+            assert "text/event-stream; charset=utf-8" == stream.response.headers["content-type"]
+            assert "no-store" == stream.response.headers["cache-control"]
+            name, event_id, data = await stream.next()
+            assert ("balance", f"{OPENED}.1.0", "1.00") == (name, event_id, data["TotalLoyaltyPoints"])
+            for sequence in (2, 3, 3, 2, 5):  # a record that is not newer changes nothing
+                changelog.write(balance(sequence))
+            assert [2, 3, 5] == [await stream.sequence() for _ in range(3)]
+            changelog.write(None)
+            assert "erased" == (await stream.next())[0]
+            changelog.write(balance(1, OPENED + 1))
+            assert ("balance", f"{OPENED + 1}.1.7") == (await stream.next())[:2]
+
+    run(scenario)
+
+
+def test_a_client_resumes_where_it_was() -> None:
+    """Whatever the client has received last, it gets all later revisions, and no other."""
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        for sequence in (1, 2, 3):
+            changelog.write(balance(sequence))
+        async with client.stream(last=f"{OPENED}.1.0") as stream:
+            assert [2, 3] == [await stream.sequence() for _ in range(2)]
+            changelog.write(balance(4))
+            assert 4 == await stream.sequence()
+        async with client.stream(last=f"{OPENED}.4.3") as stream, client.stream(last=f"{OPENED}.6.5") as ahead:
+            await asyncio.sleep(0)
+            for sequence in (5, 6, 7):
+                changelog.write(balance(sequence))
+            assert [5, 6, 7] == [await stream.sequence() for _ in range(3)]
+            # This client has seen more than the copy had when it connected. It sees no step back.
+            assert 7 == await ahead.sequence()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("last", [f"{OPENED}.1.0", f"{OPENED}.1", "7.1.0"])
+def test_a_client_learns_of_revisions_that_are_compacted_away(last: str) -> None:
+    """A gap event, then the balance now. So it is also for an id without offset, and for one of another account."""
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        for sequence in (1, 2, 3):
+            changelog.write(balance(sequence))
+        changelog.compact()
+        async with client.stream(last=last) as stream:
+            assert ("gap", "", {"after": last}) == await stream.next()
+            assert 3 == await stream.sequence()
+            changelog.write(balance(4))
+            assert 4 == await stream.sequence()
+
+    run(scenario)
+
+
+def test_an_erasure_that_the_client_missed_is_an_event() -> None:
+    """The client gets the erasure once, also when it resumes after it."""
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        changelog.write(balance(1))
+        changelog.write(None)
+        async with client.stream(last=f"{OPENED}.1.0") as stream:
+            name, event_id, _ = await stream.next()
+            assert "erased" == name
+        assert "unknown-customer" == problem_type(await client.refusal(), 404)
+        async with client.stream(last=event_id) as stream:
+            await asyncio.sleep(0.05)
+            changelog.write(balance(1, OPENED + 1))
+            assert 1 == await stream.sequence()
+
+    run(scenario)
+
+
+def test_another_instance_forwards_and_a_standby_continues() -> None:
+    """The stream of a dead owner ends. The standby sends the rest, and the client sees each revision once."""
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        group = client.group
+        changelog.write(balance(1))
+        async with client.stream(0) as stream:
+            assert 1 == await stream.sequence()
+            assert group.instances[1].url + PATH in [str(each.url) for each in group.sent]
+            changelog.write(balance(2))
+            assert 2 == await stream.sequence()
+            group.instances[1].app.state.dependencies.streams.close()
+            await stream.end()
+        group.dead.add(group.instances[1].url)
+        changelog.write(balance(3))
+        async with client.stream(0, last=f"{OPENED}.2.1") as stream:
+            assert 3 == await stream.sequence()
+
+    run(scenario, size=2, owner=1)
+
+
+def test_a_stream_ends_when_the_partition_moves_or_the_client_is_too_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client connects again, and finds the new owner or the records that it has missed."""
+    monkeypatch.setattr("services.state_stores.waiters._MOST_RECORDS", 3)
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        changelog.write(balance(1))
+        async with client.stream() as stream:
+            await stream.sequence()
+            for sequence in range(2, 10):
+                changelog.write(balance(sequence))
+            await stream.end()
+        async with client.stream() as stream:
+            await stream.sequence()
+            instance = client.group.instances[0]
+            instance.membership.owned = frozenset()
+            instance.membership.changed()
+            await stream.end()
+
+    run(scenario)
+
+
+def test_a_quiet_stream_sends_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(balances.EventStreams.step, "__defaults__", (0.01,))
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        changelog.write(balance(1))
+        async with client.stream() as stream:
+            async for line in stream._lines:
+                if line == ":":
+                    break
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("last", ["", "x", "1", "1.2.3.4", "99999999999999999999.1", "-1.2"])
+def test_an_id_of_something_else_is_refused(last: str) -> None:
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        changelog.write(balance(1))
+        assert "invalid-parameters" == problem_type(await client.refusal(last=last), 422)
+
+    run(scenario)
+
+
+def test_streams_need_the_scope_the_card_and_a_place(tmp_path: Path) -> None:
+    """The limits of a caller hold, also behind a forward. Places are free again when streams end."""
+    secured = SecuredGroup(tmp_path)
+    group = Group.of(2, secured.security)
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        changelog.write(balance(1))
+        own = bearer(secured.issuer.token(scope=Scope.BALANCE_READ, card=CARD))
+        for claims in ({"scope": Scope.LEDGER_READ}, {"scope": Scope.BALANCE_READ, "card": "other"}):
+            refused = await client.refusal(**bearer(secured.issuer.token(**claims)))
+            assert 403 == refused.status_code
+        assert 401 == (await client.refusal()).status_code
+        client.group.instances[0].app.state.dependencies.streams._most = 1
+        async with client.stream(**own) as stream:
+            assert 1 == await stream.sequence()
+            assert "too-many-streams" == problem_type(await client.refusal(**own), 429)
+        async with client.stream(**own) as stream:
+            assert 1 == await stream.sequence()
+
+    run(scenario, group=group, owner=1)
+
+
+def test_ids_keep_their_text() -> None:
+    for text in ("1.2.3", "1.2", "0.7.0"):
+        assert text == str(EventId.parse(text))

@@ -1,0 +1,77 @@
+"""The page /docs: it loads everything from its own instance, and can send credentials."""
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+from urllib.parse import urljoin, urlsplit
+
+from fastapi.testclient import TestClient
+
+from api.http.documentation import PATHS
+
+
+class Addresses(HTMLParser):
+    """The addresses in a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found |= {value for name, value in attrs if name in ("src", "href") and value}
+
+
+def policy_of(header: str) -> dict[str, list[str]]:
+    return {name: sources for name, *sources in (directive.split() for directive in header.split(";"))}
+
+
+def test_the_page_loads_its_files_from_this_instance(client: TestClient) -> None:
+    """The page names no other host. Each of its files is there, with the type that a browser needs."""
+    page = client.get("/docs")
+    parser = Addresses()
+    parser.feed(page.text)
+
+    assert page.status_code == 200
+    assert parser.found == PATHS - {"/docs"}
+    assert "//" not in page.text
+    files = {path: client.get(path) for path in parser.found}
+    assert {200} == {answer.status_code for answer in files.values()}
+    types = {
+        path.rpartition(".")[2]: answer.headers["content-type"].partition(";")[0] for path, answer in files.items()
+    }
+    assert types == {"js": "text/javascript", "css": "text/css", "png": "image/png"}
+    assert "SwaggerUIBundle" in files["/docs/swagger-ui-bundle.js"].text
+
+
+def test_the_style_sheet_loads_nothing_from_other_hosts(client: TestClient) -> None:
+    """The pictures of the style sheet are inside of it."""
+    text = client.get("/docs/swagger-ui.css").text
+    addresses = re.findall(r"url\(\s*[\"']?([^\"')\s]+)", text) + re.findall(r"@import\s+[\"']([^\"']+)", text)
+
+    assert addresses
+    assert {"data"} == {urlsplit(urljoin("http://self", address)).scheme for address in addresses}
+
+
+def test_the_browser_refuses_other_hosts(client: TestClient) -> None:
+    """The policy allows this instance only, and of the scripts in the page only the one that it has."""
+    page = client.get("/docs")
+    policy = policy_of(page.headers["content-security-policy"])
+    (script,) = re.findall(r"<script>(.*?)</script>", page.text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+    assert policy["default-src"] == ["'none'"]
+    assert policy["script-src"] == ["'self'", f"'sha256-{digest}'"]
+    assert {"'self'", "'none'", "'unsafe-inline'", "data:", f"'sha256-{digest}'"} == {
+        source for sources in policy.values() for source in sources
+    }
+
+
+def test_the_page_can_send_credentials(client: TestClient) -> None:
+    """Swagger UI shows its button Authorize for the schemes of the document. No other page of FastAPI is served."""
+    schemes = client.get("/openapi.json").json()["components"]["securitySchemes"]
+
+    assert [("http", "bearer")] == [(scheme["type"], scheme["scheme"]) for scheme in schemes.values()]
+    assert client.get("/redoc").status_code == 404
+    assert client.head("/docs").status_code == 200
+    assert client.get("/docs/redoc.standalone.js").status_code == 404

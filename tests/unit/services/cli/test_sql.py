@@ -1,0 +1,135 @@
+"""`loyalty sql`: its output, its errors and its shell."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from prompt_toolkit.completion import CompleteEvent, WordCompleter
+from prompt_toolkit.document import Document
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
+from pyarrow import parquet
+from typer.testing import CliRunner, Result
+
+from services.cli import app
+from services.cli.sql_shell import _words, ends, run_shell
+from services.settings import Settings
+from services.sql.database import Database
+from services.sql.questions import QUESTIONS
+
+NOBODY = "127.0.0.1:1"
+STATEMENT = """
+    SELECT 1 AS a, 'x,"y' AS b, 1.50::DECIMAL(9,2) AS c, NULL AS d, DATE '2026-11-22' AS e, '\\xFF'::BLOB AS f, [1] AS g
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No data of the checkout, and a short timeout for the broker, because no broker listens on the port."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 0.5)
+
+
+def loyalty(*arguments: str, text: str | None = None) -> Result:
+    return CliRunner().invoke(app, ["sql", *arguments], env={"LOYALTY_KAFKA_BOOTSTRAP_SERVERS": NOBODY}, input=text)
+
+
+def test_json_has_every_type() -> None:
+    """Decimals are texts, bytes are base 64, and a list is a list."""
+    row = {"a": 1, "b": 'x,"y', "c": "1.50", "d": None, "e": "2026-11-22", "f": "/w==", "g": [1]}
+    assert {"rows": [row], "skipped": {}} == json.loads(loyalty("--json", STATEMENT).stdout)
+
+
+def test_csv_and_parquet_have_every_type(tmp_path: Path) -> None:
+    """CSV has a line of names. Parquet has the types of the result."""
+    names, row = csv.reader(io.StringIO(loyalty("--csv", STATEMENT).stdout))
+    assert ["a", "b", "c", "d", "e", "f", "g"] == names
+    assert ["1", 'x,"y', "1.50", "", "2026-11-22", "\ufffd", "[1]"] == row
+    result = loyalty("--parquet", "found.parquet", STATEMENT)
+    assert "found.parquet: 1 rows\n" == result.stdout
+    assert "1.50" == str(parquet.read_table(tmp_path / "found.parquet")["c"][0])
+
+
+def test_a_table_shows_the_first_rows_only() -> None:
+    """The last line says how to get all of them."""
+    result = loyalty("SELECT range AS n FROM range(2000)")
+    assert "│ 499 │" in result.stdout
+    assert "│ 500 │" not in result.stdout
+    assert result.stdout.endswith("1500 more rows: use --csv, --json or --parquet to get all\n")
+
+
+def test_stdin_is_a_statement() -> None:
+    """Without a statement and without a terminal, the command reads the statement from stdin."""
+    assert [{"a": 7}] == json.loads(loyalty("--json", text="SELECT 7 AS a;\n").stdout)["rows"]
+
+
+def test_the_lists_are_complete() -> None:
+    """The list of questions has their statements with --json. The list of tables has all kinds of tables."""
+    questions = json.loads(loyalty("--list", "--json").stdout)["questions"]
+    assert [question.name for question in QUESTIONS] == [each["name"] for each in questions]
+    assert "breakage" in loyalty("--list").stdout
+    tables = {
+        each: len(columns) for each, columns in json.loads(loyalty("--tables", "--json").stdout)["tables"].items()
+    }
+    assert {"hadoop", "store_sales", "ledger_entry", "line_items", "liability"} <= tables.keys()
+    assert all(tables.values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "error"),
+    [
+        (["SELECT * FROM hadoop"], 1, f"no Kafka broker answers at {NOBODY}"),
+        (["SELECT * FROM dead_letters"], 1, f"no Kafka broker answers at {NOBODY}"),
+        (["--follow", "SELECT * FROM hadoop"], 1, f"no Kafka broker answers at {NOBODY}"),
+        (["liability"], 1, "cannot read the ledger: check LOYALTY_LEDGER_URL"),
+        (["invoices"], 1, "syntax error"),
+        (["return-rate"], 1, "var/parquet has no exported files: run `loyalty export` first"),
+        (["FROM customer_keys"], 1, "set LOYALTY_CUSTOMER_KEY_FILE"),
+        (["--json", "--csv", "SELECT 1"], 2, "choose one of --json, --csv and --parquet"),
+        (["--follow", "--csv", "SELECT * FROM hadoop"], 2, "prints JSON lines only"),
+        (["--follow"], 2, "--follow needs a statement"),
+        (["--parquet", "no/folder/f.parquet", "SELECT 1"], 1, "No such file"),
+    ],
+)
+def test_an_error_is_one_clear_line(arguments: list[str], status: int, error: str) -> None:
+    """Stdout is empty, and the line says what to do."""
+    result = loyalty(*arguments)
+    assert (status, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n")), result.output
+    assert error in result.stderr
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with closing(Database(Settings(export_dir=str(tmp_path)))) as database:
+        yield database
+
+
+def test_the_shell_reads_statements_of_several_lines(database: Database, tmp_path: Path) -> None:
+    """Enter ends a statement after a semicolon, and a ready question. `quit` ends the shell. The history stays."""
+    asked: list[str] = []
+    with create_pipe_input() as keys:
+        keys.send_text("SELECT 1\nAS a;\n\nliability\nquit\n")
+        run_shell(database, asked.append, tmp_path / "history", input=keys, output=DummyOutput())
+    assert ["SELECT 1\nAS a", "liability"] == asked
+    assert "+AS a;" in (tmp_path / "history").read_text()
+
+
+def test_the_shell_ends_with_its_input(database: Database, tmp_path: Path) -> None:
+    """Ctrl-C gives up a statement, and Ctrl-D ends the shell."""
+    asked: list[str] = []
+    with create_pipe_input() as keys:
+        keys.send_text("SELECT 1\x03SELECT 2;\n\x04")
+        run_shell(database, asked.append, tmp_path / "history", input=keys, output=DummyOutput())
+    assert ["SELECT 2"] == asked
+
+
+@pytest.mark.parametrize(("begin", "completed"), [("hado", "hadoop"), ("SEL", "SELECT"), ("totalv", "TotalValue")])
+def test_the_shell_completes_words(database: Database, begin: str, completed: str) -> None:
+    """Tables, columns, questions and words of SQL."""
+    completer = WordCompleter(_words(database), ignore_case=True)
+    assert completed in [each.text for each in completer.get_completions(Document(begin), CompleteEvent())]
+    assert not ends(Document(begin))

@@ -1,0 +1,262 @@
+"""The tables of the catalogue: their columns, their rows, and their sums."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import Phase, given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from services.domain.entries import Entry, Kind
+from services.ledger.queries import LedgerUnavailableError
+from services.settings import Settings
+from services.sql import files
+from services.sql.catalogue import TABLES
+from services.sql.database import Database, SqlError
+from services.sql.files import NoExportError
+from services.sql.ledger import CustomerKeyError
+from services.sql.questions import BY_NAME, QUESTIONS
+from tests.support.account_histories import HISTORIES, Processed
+from tests.support.builders import CARD, entry
+from tests.support.ledger import Ledger
+
+MARCH = int(datetime(2027, 3, 31, 18, 30, tzinfo=UTC).timestamp() * 1000)
+MAY = int(datetime(2027, 6, 1, tzinfo=UTC).timestamp() * 1000)
+"""The end of the last day of May: the first millisecond of June."""
+
+
+def rows(database: Database, statement: str) -> list[tuple[Any, ...]]:
+    return list(zip(*(column.to_pylist() for column in database.run(statement).columns), strict=True))
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[..., Database]]:
+    """Opens a database on the files and the ledger of this test."""
+    found: list[Database] = []
+
+    def opened(**changes: Any) -> Database:
+        settings = Settings(ledger_url=f"sqlite:///{tmp_path / 'ledger.sqlite'}", export_dir=str(tmp_path / "export"))
+        found.append(Database(settings.model_copy(update=changes)))
+        return found[-1]
+
+    yield opened
+    for database in found:
+        database.close()
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with closing(Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")) as ledger:
+        yield ledger
+
+
+def line(number: str, item: str, value: float, **changes: Any) -> dict[str, Any]:
+    """A line item as the export writes it."""
+    own = {"InvoiceNumber": number, "ItemCode": item, "TotalValue": value, "ItemQty": 1, "StoreID": "S1"}
+    return {**own, "CreatedTime": 1_790_000_000_000, "LineKind": "sale", "DateSource": "till", **changes}
+
+
+def export(folder: Path, *lines: dict[str, Any], batch: int = 0, without: str = "") -> None:
+    names = [name for name in files.SCHEMA.names if name not in ("date", without)]
+    schema = pa.schema([files.SCHEMA.field(name) for name in names])
+    target = folder / "date=2026-09-21" / f"batch={batch}"
+    target.mkdir(parents=True)
+    parquet.write_table(pa.Table.from_pylist([*lines], schema), target / "part-0.parquet")
+
+
+def test_the_catalogue_describes_the_tables(opened: Callable[..., Database]) -> None:
+    """Every table has exactly the columns of the catalogue, in their order and with their types."""
+    columns = opened().columns()
+    for table in TABLES:
+        assert [(column.name, column.type) for column in table.columns] == columns[table.name], table.name
+        assert all(column.meaning.endswith(".") for column in table.columns), table.name
+
+
+def test_line_items_are_the_rows_of_all_files(opened: Callable[..., Database], tmp_path: Path) -> None:
+    """Old files without LineKind have null there. The checkpoint and unfinished files are not rows."""
+    export(tmp_path / "export", line("1", "A", 10.5), line("1", "B", 2))
+    export(tmp_path / "export", line("2", "A", 7), batch=1, without="LineKind")
+    for hidden in ("_checkpoint", ".spark-staging-1"):
+        (tmp_path / "export" / hidden).mkdir()
+        (tmp_path / "export" / hidden / "part-9.parquet").write_bytes(b"no Parquet")
+
+    found = rows(opened(), "SELECT InvoiceNumber, ItemCode, TotalValue, LineKind, date FROM line_items ORDER BY 1, 2")
+
+    day = date(2026, 9, 21)
+    assert [("1", "A", 10.5, "sale", day), ("1", "B", 2.0, "sale", day), ("2", "A", 7.0, None, day)] == found
+
+
+def test_invoices_add_up_their_lines(opened: Callable[..., Database], tmp_path: Path) -> None:
+    """Money is exact. A returned line counts as returned, whatever its sign is. A discount makes a sale smaller."""
+    lines = [line("1", "A", 0.1), line("1", "B", 0.2), line("1", "C", -0.05), line("2", "A", 5.0, LineKind="return")]
+    export(tmp_path / "export", *lines, line("2", "B", -1.0, LineKind="return"), line("3", "A", float("nan")))
+
+    found = rows(opened(), "SELECT InvoiceNumber, Lines, Sold, Returned, Net FROM invoices ORDER BY 1")
+
+    money = [
+        [Decimal(amount) for amount in each] for each in (("0.25", "0", "0.25"), ("0", "6", "-6"), ("0", "0", "0"))
+    ]
+    assert [("1", 3, *money[0]), ("2", 2, *money[1]), ("3", 1, *money[2])] == found
+
+
+@pytest.mark.parametrize("created", [2**63 - 1, -(2**63), None])
+def test_a_wrong_clock_stops_no_statement(opened: Callable[..., Database], tmp_path: Path, created: int) -> None:
+    """A time that the calendar does not have is null."""
+    export(tmp_path / "export", line("1", "A", 1.0, CreatedTime=created, DateSource="broker"))
+    assert [(None,)] == rows(opened(), "SELECT CreatedTime FROM invoices")
+
+
+def lots_of(*entries: tuple[str, int, int, int]) -> list[Entry]:
+    """Entries of one account: kind, points, total and time of expiry."""
+    found = []
+    for sequence, (kind, points, total, expires) in enumerate(entries, start=1):
+        made = entry(sequence, points, kind=Kind(kind), total=total, available=total, expires_time=expires, tier="gold")
+        found.append(made)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ([("earned", 500, 500, MARCH), ("earned", 700, 1200, MAY)], {"2027-03": "5.00", "2027-05": "7.00"}),
+        # Customers spend the points that expire soonest.
+        ([("earned", 500, 500, MARCH), ("earned", 700, 1200, MAY), ("redeemed", -600, 600, 0)], {"2027-05": "6.00"}),
+        (
+            [("earned", 500, 500, MARCH), ("adjusted", 100, 600, 0), ("redeemed", -450, 150, 0)],
+            {"2027-03": "0.50", "never": "1.00"},
+        ),
+        ([("earned", 500, 500, MARCH), ("expired", -500, 0, 0), ("earned", 1, 1, MAY)], {"2027-05": "0.01"}),
+        ([("earned", 500, 500, MARCH), ("returned", -800, -300, 0)], {"debt": "-3.00"}),
+        ([("earned", 100, 900, MARCH)], {"2027-03": "1.00", "unknown": "8.00"}),
+        ([("earned", 500, 500, MARCH), ("reserved", 0, 500, MAY)], {"2027-03": "5.00"}),
+        ([("earned", 500, 500, MARCH), ("erased", -500, 0, 0)], {}),
+    ],
+)
+def test_liability_by_month(
+    opened: Callable[..., Database], ledger: Ledger, entries: list[Any], expected: dict[str, str]
+) -> None:
+    """The points that are left are those that expire last. All of them together are the balance."""
+    ledger.append(*((CARD, each) for each in lots_of(*entries)))
+    found = rows(opened(), "SELECT Expiry, Tier, Points FROM liability ORDER BY Expiry")
+    assert [(month, "gold", Decimal(points)) for month, points in sorted(expected.items())] == found
+
+
+@examples(max_examples=15, phases=[Phase.generate])  # each example has a database, so shrinking takes minutes
+@given(st.lists(HISTORIES, max_size=4))
+def test_liability_is_the_sum_of_all_balances(histories: list[Processed]) -> None:
+    """Whatever happened to the accounts: to the hundredth, for each tier."""
+    with TemporaryDirectory() as folder, closing(Ledger(f"sqlite:///{folder}/ledger.sqlite")) as ledger:
+        for number, history in enumerate(histories):
+            ledger.append(*((f"CARD{number}", each) for each in history.entries))
+        accounts = [history.account for history in histories if history.account]
+        expected: dict[str, int] = {}
+        for account in accounts:
+            expected[account.tier] = expected.get(account.tier, 0) + account.total
+        with closing(Database(Settings(ledger_url=ledger.url, export_dir=folder))) as database:
+            found = rows(database, "SELECT Tier, sum(Points) FROM liability GROUP BY Tier")
+            days = rows(
+                database,
+                "SELECT sum(Total) FROM (SELECT arg_max(Total, Day) AS Total FROM balances_by_day GROUP BY Account)",
+            )
+    assert {tier: Decimal(points) / 100 for tier, points in expected.items() if points} == {
+        tier: points for tier, points in found if points
+    }
+    assert Decimal(sum(expected.values())) / 100 == (days[0][0] or 0)
+
+
+def test_entries_show_no_customer(opened: Callable[..., Database], ledger: Ledger) -> None:
+    """Neither the card nor a text that a person wrote is in a table of the catalogue that the ledger feeds."""
+    ledger.append(
+        (CARD, entry(1)), (CARD, entry(2, reason="calls himself Ravi", actor=CARD, counterparty="other-card"))
+    )
+    database = opened()
+    for table in ("loyalty_entries", "balances_by_day", "liability"):
+        shown = str(rows(database, f"FROM {table}"))
+        assert "2" in shown
+        assert not {word for word in (CARD, "Ravi", "other-card") if word in shown}
+
+
+def test_customer_keys_end_with_the_account(opened: Callable[..., Database], ledger: Ledger, tmp_path: Path) -> None:
+    """All lines of a customer have one key, which names nobody. After an erasure they have none."""
+    export(tmp_path / "export", line("INV1", "A", 1.0), line("INV2", "A", 1.0), line("INV9", "A", 1.0))
+    ledger.append((CARD, entry(1)), (CARD, entry(2)), ("other", entry(1, invoice_number="INV7")))
+    with pytest.raises(CustomerKeyError, match="LOYALTY_CUSTOMER_KEY_FILE"):
+        opened().run("FROM customer_line_items")
+    keyed = opened(customer_key_file=tmp_path / "customer.key")
+    statement = "SELECT CustomerKey FROM customer_line_items ORDER BY InvoiceNumber"
+
+    [(first,), (second,), (stranger,)] = rows(keyed, statement)
+
+    assert first == second
+    assert first
+    assert stranger is None
+    assert CARD not in first
+    assert [(first,), (second,), (None,)] == rows(keyed, statement)
+    assert first not in str(rows(opened(customer_key_file=tmp_path / "other.key"), statement))
+    ledger.append((CARD, entry(3, -200, kind=Kind.ERASED, total=0)))
+    assert [(None,)] * 3 == rows(keyed, statement)
+
+
+def test_every_question_has_an_answer(opened: Callable[..., Database], ledger: Ledger, tmp_path: Path) -> None:
+    """There are twelve, with different names. Those that read the files and the ledger give a row here."""
+    export(tmp_path / "export", line("INV1", "A", 50.5, City="Pune", DeliveryType="HOME-DELIVERY"))
+    ledger.append((CARD, entry(1)), (CARD, entry(2, -40, kind=Kind.REDEEMED, total=60)))
+    assert 12 == len(QUESTIONS) == len(BY_NAME)
+    database = opened()
+    answers = {name: rows(database, each.sql) for name, each in BY_NAME.items() if name != "dead-letters"}
+    assert all(answers.values()), answers
+    assert [("1970-01", Decimal("1.00"), Decimal("0.40"), 40.0)] == answers["redemption-rate"]
+    assert [("Pune", 1, Decimal("50.50"))] == answers["sales-by-city"]
+    assert [("S1", 1, 0, 0.0)] == answers["repeat-rate"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "error"),
+    [
+        ("SELECT * FROM nothing", "nothing does not exist"),
+        ("SELEC 1", "syntax error"),
+        ("INSTALL httpfs", "disabled by configuration"),
+        ("LOAD httpfs", "disabled"),
+        ("SELECT * FROM 'https://127.0.0.1:1/a.parquet'", "disabled by configuration"),
+        ("SELECT * FROM 's3://bucket/a.parquet'", "disabled by configuration"),
+        ("ATTACH '/etc/passwd'", "disabled by configuration"),
+        ("SELECT * FROM read_text('/etc/hostname')", "disabled by configuration"),
+        ("SET enable_external_access = true", "configuration has been locked"),
+        ("SELECT * FROM settings", "settings does not exist"),
+    ],
+)
+def test_a_statement_reaches_only_its_tables(opened: Callable[..., Database], statement: str, error: str) -> None:
+    """No extension, no network, no file outside of the working directory, and no variable of Python."""
+    settings = "a Python variable"
+    assert settings
+    with pytest.raises(SqlError, match=error):
+        opened().run(statement)
+
+
+def test_files_of_the_working_directory_can_be_joined(
+    opened: Callable[..., Database], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An analyst's own CSV is a table too, and COPY writes one."""
+    monkeypatch.chdir(tmp_path)
+    database = opened()
+    database.run("COPY (SELECT 1 AS a UNION ALL SELECT 2) TO 'mine.csv'")
+    assert [(3,)] == rows(database, "SELECT sum(a)::INTEGER FROM 'mine.csv'")
+
+
+def test_a_missing_source_says_what_to_do(opened: Callable[..., Database]) -> None:
+    """The error is that of the source, and only statements that read the source fail."""
+    database = opened()
+    with pytest.raises(NoExportError, match="run `loyalty export` first"):
+        database.run("SELECT count(*) FROM invoices")
+    with pytest.raises(LedgerUnavailableError):
+        database.run("SELECT count(*) FROM liability")
+    assert [(1, 2)] == rows(database, "SELECT 1 AS a, 2 AS a")
+    assert ["a", "a_1"] == database.run("SELECT 1 AS a, 2 AS a").column_names

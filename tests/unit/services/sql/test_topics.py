@@ -1,0 +1,191 @@
+"""Topics as tables, with a fake consumer. tests/integration/test_sql.py has a real broker."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas import topics
+from schemas.topics import HADOOP, LOYALTY, LOYALTY_BALANCES, POS_INVOICES, STORE_SALES, Topic
+from services.messaging.avro import encoder
+from services.settings import Settings
+from services.sql.database import Database, SqlError
+from services.sql.topics import table_name
+from tests.support.builders import CARD, IDS, MINUTE, NOON, balance, entry, invoice, notification, sales
+
+
+class FakeMessage:
+    def __init__(self, offset: int, key: str, value: bytes | None, event_id: str | None) -> None:
+        self._offset, self._key, self._value, self._event_id = offset, key, value, event_id
+
+    def key(self) -> bytes:
+        return self._key.encode()
+
+    def value(self) -> bytes | None:
+        return self._value
+
+    def headers(self) -> list[tuple[str, bytes]] | None:
+        return None if self._event_id is None else [("ce_id", self._event_id.encode())]
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return 2, NOON + self._offset
+
+    def error(self) -> None:
+        return None
+
+
+class Log:
+    """Topics in memory. Notes which ones are read."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, list[FakeMessage]] = {topic.name: [] for topic in topics.ALL}
+        self.read: list[str] = []
+
+    def append(self, topic: Topic, key: str, value: bytes | dict[str, Any] | None, event_id: str | None = None) -> None:
+        if isinstance(value, dict):
+            value = encoder(topic, IDS)(value)
+        records = self.records[topic.name]
+        records.append(FakeMessage(len(records), key, value, event_id))
+
+    def read_topic(self, _: object, name: str) -> Iterable[FakeMessage]:
+        self.read.append(name)
+        return self.records[name]
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Log:
+    log = Log()
+    monkeypatch.setattr("services.sql.topics.require_broker", lambda _: None)
+    monkeypatch.setattr("services.sql.topics.clients.bounded_consumer", lambda *_: log)
+    monkeypatch.setattr("services.sql.topics.read_topic", log.read_topic)
+    return log
+
+
+@pytest.fixture
+def database(log: Log, tmp_path: Path) -> Iterator[Database]:  # noqa: ARG001  # the topics of the database
+    with closing(Database(Settings(ledger_url=f"sqlite:///{tmp_path / 'none'}", export_dir=str(tmp_path)))) as database:
+        yield database
+
+
+def rows(database: Database, statement: str) -> list[tuple[Any, ...]]:
+    return list(zip(*(column.to_pylist() for column in database.run(statement).columns), strict=True))
+
+
+def test_only_topics_that_the_statement_names_are_read(database: Database, log: Log) -> None:
+    """Each is read once in a statement, also if the statement names it twice, and again in the next statement."""
+    database.run("SELECT count(*) FROM hadoop JOIN hadoop AS again USING (InvoiceNumber)")
+    database.run("DESCRIBE loyalty")
+    assert ["hadoop"] == log.read
+    log.append(HADOOP, "S1", {"InvoiceNumber": "1", "City": "Pune", "TotalValue": 2.5})
+    assert [("Pune", 2.5)] == rows(database, "SELECT City, sum(TotalValue) FROM hadoop GROUP BY 1")
+    assert ["hadoop"] * 2 == log.read
+
+
+@pytest.mark.parametrize("topic", topics.ALL, ids=lambda topic: topic.name)
+def test_every_topic_is_a_table(database: Database, topic: Topic) -> None:
+    """The columns are the fields of its schema, and then the time and position of the record."""
+    columns = [name for name, _ in database.columns()[table_name(topic)]]
+    assert ["AppendTime", "RecordPartition", "RecordOffset"] == columns[-3:]
+
+
+def test_a_record_that_was_written_twice_is_one_row(database: Database, log: Log) -> None:
+    """Records with equal ids are one; records without an id are all kept."""
+    record = notification(CARD, entry(1, 205))
+    log.append(LOYALTY, CARD, record, f"{CARD}@1000.1")
+    log.append(LOYALTY, CARD, record, f"{CARD}@1000.1")
+    log.append(LOYALTY, CARD, record)
+    assert [(0, Decimal("2.05")), (2, Decimal("2.05"))] == rows(
+        database, "SELECT RecordOffset, EarnedLoyaltyPoints FROM loyalty"
+    )
+
+
+def test_a_compacted_topic_has_the_newest_record_of_each_key(database: Database, log: Log) -> None:
+    """A late older record does not count. A deleted key is no row, until it is written again."""
+    for card, points, sequence in (("A", "1.00", 1), ("A", "3.00", 3), ("A", "2.00", 2), ("B", "9.00", 1)):
+        log.append(*balance(card, points, sequence))
+    log.append(LOYALTY_BALANCES, "B", None)
+    log.append(LOYALTY_BALANCES, "C", None)
+    log.append(*balance("C", "0.50", 1))
+    statement = "SELECT CustomerCardNo, TotalLoyaltyPoints FROM loyalty_balances ORDER BY 1"
+    assert [("A", Decimal("3.00")), ("C", Decimal("0.50"))] == rows(database, statement)
+
+
+def test_sales_by_minute(database: Database, log: Log) -> None:
+    """The latest figures of each store and minute."""
+    for record in (sales("S1", NOON, "10.00"), sales("S1", NOON, "10.00", "-2.50"), sales("S1", NOON + MINUTE, "1.00")):
+        log.append(*record)
+    found = rows(database, "SELECT Invoices, Net, Smallest, Largest FROM sales_by_minute ORDER BY Minute")
+    amounts = [[Decimal(amount) for amount in each] for each in (("7.50", "-2.50", "10.00"), ("1.00",) * 3)]
+    assert [(2, *amounts[0]), (1, *amounts[1])] == found
+    assert STORE_SALES.name == log.read[0]
+
+
+def test_records_that_cannot_be_decoded_are_counted(database: Database, log: Log) -> None:
+    """They stop no statement and hide no other record. The next statement counts again."""
+    good = encoder(HADOOP, IDS)({"InvoiceNumber": "1"})
+    for value in (b"junk", good, good + b"!", b"\0\0\0\0\xff", None, good):
+        log.append(HADOOP, "S1", value)
+    for _ in range(2):
+        assert [(2,)] == rows(database, "SELECT count(*) FROM hadoop")
+        assert 4 == sum(database.skipped["hadoop"].values())
+    database.run("SELECT 1")
+    assert {} == database.skipped
+
+
+def test_a_value_that_fits_no_column_is_counted(database: Database, log: Log) -> None:
+    """Avro allows a decimal with more digits than its schema says. The other rows of its batch stay."""
+    digits = (10**30).to_bytes(13, "big", signed=True)
+    good = encoder(LOYALTY_BALANCES, IDS)(balance("A", "1.00")[2])
+    one = (100).to_bytes(1, "big", signed=True)
+    at = good.index(b"\x02" + one)
+    bad = good[:at] + bytes([len(digits) * 2]) + digits + good[at + 2 :]
+    for number, value in enumerate((good, bad, good)):
+        log.append(LOYALTY_BALANCES, str(number), value)
+    assert [(2,)] == rows(database, "SELECT count(*) FROM loyalty_balances")
+    assert {"loyalty_balances": {"a value does not fit its column": 1}} == database.skipped
+
+
+def test_invoices_of_simple_tills_are_rows(database: Database, log: Log) -> None:
+    """JSON counts as in the pipeline: a whole number is a text where one is expected, and other types are refused."""
+    log.append(POS_INVOICES, "S1", invoice("1", amount=10.0))
+    log.append(
+        POS_INVOICES, "S1", b' {"InvoiceNumber": 2, "TotalAmount": 5, "InvoiceLineItems": [{"ItemCode": 7}], "x": 1}'
+    )
+    log.append(POS_INVOICES, "S1", b'{"InvoiceNumber": "3", "TotalAmount": "five"}')
+    log.append(POS_INVOICES, "S1", b"[]")
+    statement = "SELECT InvoiceNumber, TotalAmount, InvoiceLineItems[1].ItemCode FROM pos_invoices ORDER BY 1"
+    assert [("1", 10.0, "458"), ("2", 5.0, "7")] == rows(database, statement)
+    assert 2 == sum(database.skipped["pos_invoices"].values())
+
+
+@pytest.mark.parametrize(
+    ("statement", "error"),
+    [
+        ("SELECT 1", "exactly one topic, and this one reads 0"),
+        ("SELECT * FROM hadoop, loyalty", "exactly one topic, and this one reads 2"),
+        ("SELECT count(*) FROM hadoop", "leave out aggregates"),
+        ("SELECT City, sum(TotalValue) FROM hadoop GROUP BY City", "leave out aggregates"),
+        ("SELECT DISTINCT City FROM hadoop", "leave out aggregates"),
+        ("SELECT City FROM hadoop ORDER BY City", "leave out aggregates"),
+        ("SELECT City FROM hadoop LIMIT 3", "leave out aggregates"),
+        ("SELECT row_number() OVER () FROM hadoop", "leave out aggregates"),
+        ("SELECT nothing FROM hadoop", "nothing"),
+        ("SELECT * FROM dead_letters_by_reason", "leave out aggregates"),
+    ],
+)
+def test_a_statement_to_follow_selects_and_filters(database: Database, statement: str, error: str) -> None:
+    """A statement that needs all records would give a wrong answer for each batch of them."""
+    with pytest.raises(SqlError, match=error):
+        next(database.follow(statement))

@@ -1,0 +1,108 @@
+"""The port with metrics and health of a process: who may read what."""
+
+import http.client
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from services.health import serve_health
+from services.settings import Settings, SettingsError
+
+HOST = "127.0.0.1"
+Ask = Callable[..., tuple[int, http.client.HTTPMessage, bytes]]
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    file = tmp_path / "keys"
+    file.write_text("first-key\n\n  second-key  \n")
+    return file
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Ask]]:
+    """Starts a server with these settings. The server ends with the test."""
+    with ExitStack() as stack:
+        registry = CollectorRegistry()
+        Counter("things", "Things.", registry=registry).inc()
+
+        def start(settings: Settings, problem: str | None = None) -> Ask:
+            port = stack.enter_context(serve_health(settings, 0, registry, lambda: problem))
+
+            def ask(path: str, authorization: str | None = None) -> tuple[int, http.client.HTTPMessage, bytes]:
+                connection = http.client.HTTPConnection(settings.metrics_host, port, timeout=10)
+                connection.request("GET", path, headers={"Authorization": authorization} if authorization else {})
+                answer = connection.getresponse()
+                found = answer.status, answer.headers, answer.read()
+                connection.close()
+                return found
+
+            return ask
+
+        yield start
+
+
+def test_metrics_need_a_key_if_the_setting_names_a_file(serve: Callable[..., Ask], key_file: Path) -> None:
+    """Each key of the file is good. Anything else gets 401 and no metric."""
+    ask = serve(Settings(metrics_key_file=key_file))
+
+    for good in ("Bearer first-key", "Bearer second-key"):
+        status, _, body = ask("/metrics", good)
+        assert (200, True) == (status, b"things_total 1.0" in body)
+    for wrong in (None, "Bearer", "Bearer ", "Bearer first", "Bearer first-key2", "Basic Zmlyc3Qta2V5", "first-key"):
+        status, headers, body = ask("/metrics?name[]=things_total", wrong)
+        assert (401, "Bearer", False) == (status, headers["WWW-Authenticate"], b"things_total" in body)
+
+
+def test_a_changed_file_counts_at_once(serve: Callable[..., Ask], key_file: Path) -> None:
+    """A removed key is refused. Without a readable file nobody gets in, and the answer says why."""
+    ask = serve(Settings(metrics_key_file=key_file))
+    key_file.write_text("third-key\n")
+
+    assert (401, 200) == (ask("/metrics", "Bearer first-key")[0], ask("/metrics", "Bearer third-key")[0])
+    key_file.unlink()
+    status, _, body = ask("/metrics", "Bearer third-key")
+    assert (503, True) == (status, str(key_file) in json.loads(body)["trouble"])
+
+
+def test_probes_need_no_key(serve: Callable[..., Ask], key_file: Path) -> None:
+    """An orchestrator has no key. It learns only whether the process lives and works."""
+    works, does_not = serve(Settings(metrics_key_file=key_file)), serve(Settings(metrics_key_file=key_file), "no disk")
+
+    assert (200, {"alive": True}) == (works("/livez")[0], json.loads(works("/livez")[2]))
+    assert (200, {"ready": True, "trouble": None}) == (works("/readyz")[0], json.loads(works("/readyz")[2]))
+    assert (503, "no disk") == (does_not("/readyz")[0], json.loads(does_not("/readyz")[2])["trouble"])
+    assert 200 == does_not("/livez")[0]
+    assert 404 == works("/nowhere")[0]
+
+
+def test_without_a_file_the_own_machine_needs_no_key(serve: Callable[..., Ask]) -> None:
+    assert 200 == serve(Settings())("/metrics")[0]
+
+
+def test_an_ipv6_address_can_serve(serve: Callable[..., Ask]) -> None:
+    assert 200 == serve(Settings(metrics_host="::1"))("/readyz")[0]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_loopback_addresses_are_safe(host: str) -> None:
+    Settings(metrics_host=host).require_safe_metrics()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "metrics.example"])  # noqa: S104
+def test_other_machines_need_a_key(host: str, key_file: Path) -> None:
+    """Without a key a process refuses any address that other machines can reach, and says what to do."""
+    Settings(metrics_host=host, metrics_key_file=key_file).require_safe_metrics()
+    with pytest.raises(SettingsError, match=rf"LOYALTY_METRICS_HOST: other machines can reach {host}.*_KEY_FILE"):
+        Settings(metrics_host=host).require_safe_metrics()
+
+
+def test_a_file_without_a_key_is_refused(tmp_path: Path) -> None:
+    """Nobody could read the metrics, and the operator would not know why."""
+    (tmp_path / "empty").write_text("\n")
+    with pytest.raises(SettingsError, match=r"LOYALTY_METRICS_KEY_FILE: .*empty has no key"):
+        Settings(metrics_key_file=tmp_path / "empty").require_safe_metrics()
