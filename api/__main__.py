@@ -10,21 +10,21 @@ from types import FrameType
 from typing import Annotated
 
 import typer
-import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from api.app import create_app
 from api.dependencies import Dependencies
 from api.http.metrics import Metrics
-from api.http.problems import UnreadableRequest
-from api.security.audit import AuditLog
+from api.http.server import server_of
+from api.operations import Operations
+from api.security.audit import RequestAudit
 from api.security.gate import Security
 from api.security.hops import Hops, InstanceSecretError, InstanceSecrets
 from api.security.issuer_keys import IssuerKeys
 from api.security.known_keys import KnownKeys
 from api.security.limits import CallerLimits
 from api.security.tokens import TokenVerifier
+from services.audit_trail import KafkaAuditTrail
 from services.commands.log import KafkaCommandLog
 from services.interactive_queries.assignment import GroupAssignment
 from services.interactive_queries.local import LocalInstance
@@ -45,22 +45,18 @@ from services.state_stores.memory import open_memory
 from services.state_stores.rocksdb import StateDirectory, StateDirectoryInUseError, rocksdb_options
 from services.state_stores.store import LocalStores, StateStore, state_stores
 from services.state_stores.waiters import SequenceWaiters
+from services.tls import Certificate, certificate_of, client_context
 
 # Requests in flight may take this long after SIGTERM. Longer long polls are cut off.
 _GRACE_SECONDS = 5
 
 
-class ProblemProtocol(HttpToolsProtocol):
-    """HTTP/1.1 of uvicorn. Bytes that are no request get a problem, too."""
-
-    def send_400_response(self, msg: str) -> None:
-        response = UnreadableRequest().response()
-        lines = [b"%s: %s\r\n" % header for header in (*response.raw_headers, (b"connection", b"close"))]
-        self.transport.write(b"HTTP/1.1 400 Bad Request\r\n%s\r\n%s" % (b"".join(lines), response.body))
-        self.transport.close()
-
-
-def build_app(settings: Settings, directory: StateDirectory, membership: GroupMembership) -> FastAPI:
+def build_app(
+    settings: Settings,
+    directory: StateDirectory,
+    membership: GroupMembership,
+    certificate: Certificate | None = None,
+) -> FastAPI:
     """Compose the app from stores that follow the changelogs in Kafka and from the group of instances."""
     metrics, waiters, reports = Metrics(), SequenceWaiters(), PeerReports()
     ids = schema_ids(settings)
@@ -82,7 +78,7 @@ def build_app(settings: Settings, directory: StateDirectory, membership: GroupMe
     )
     local = LocalInstance(LocalStores(stores, materialiser, waiters), membership, settings)
     command_log, ledger = KafkaCommandLog(settings), LedgerQueries(settings.ledger_url)
-    security = _security(settings, api_keys[catalogue.API_KEYS], membership.url) if api_keys else None
+    security = _security(settings, api_keys[catalogue.API_KEYS], membership.url, metrics) if api_keys else None
     return create_app(
         Dependencies(
             local,
@@ -94,11 +90,13 @@ def build_app(settings: Settings, directory: StateDirectory, membership: GroupMe
             security,
             partial(read_key, settings),
             settings.most_event_streams,
+            client_context(settings, certificate),
+            Operations(settings),
         )
     )
 
 
-def _security(settings: Settings, keys: StateStore, url: str) -> Security:
+def _security(settings: Settings, keys: StateStore, url: str, metrics: Metrics) -> Security:
     tokens = None
     if settings.token_issuer and settings.token_audience and settings.token_keys:
         tokens = TokenVerifier(settings.token_issuer, settings.token_audience, IssuerKeys(settings.token_keys))
@@ -107,7 +105,11 @@ def _security(settings: Settings, keys: StateStore, url: str) -> Security:
         tokens,
         Hops(url, InstanceSecrets(settings.instance_secret_file)),
         CallerLimits(settings.rate_limit, settings.most_requests_at_once),
-        AuditLog(pseudonyms(settings.pseudonym_key_file)),
+        RequestAudit(
+            url,
+            pseudonyms(settings.pseudonym_key_file),
+            KafkaAuditTrail(settings, metrics.lost_audit_records.inc),
+        ),
         settings.accept_unsigned_forwards,
         tuple(filter(None, settings.cors_origins.split(","))),
     )
@@ -124,25 +126,13 @@ def serve(settings: Settings) -> None:
     require_writable(settings.state_dir, "LOYALTY_STATE_DIR")
     directory = StateDirectory(settings.state_dir)
     membership = GroupMembership(settings, settings.advertised_url)
-    app = build_app(settings, directory, membership)
+    certificate = certificate_of(settings)
+    app = build_app(settings, directory, membership, certificate)
     # All present objects live until the end. The garbage collector need not examine them again and again.
     gc.freeze()
     # Any client can cause a warning with each request.
     logging.getLogger("uvicorn.error").addFilter(Seldom())
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            host=settings.api_host,
-            port=settings.api_port,
-            loop="uvloop",
-            http=ProblemProtocol,
-            # Paths contain card numbers, and writing a line costs more than serving a lookup.
-            access_log=False,
-            log_config=None,
-            timeout_graceful_shutdown=_GRACE_SECONDS,
-            server_header=False,
-        )
-    )
+    server = server_of(app, settings, certificate, _GRACE_SECONDS)
 
     def stop(_: int, __: FrameType | None) -> None:
         # Leave the group first: the peers take over while this instance finishes its requests.

@@ -7,12 +7,13 @@ from importlib.metadata import version
 
 from fastapi import Depends, FastAPI
 
+from api.console import pages
 from api.dependencies import Dependencies
 from api.http import documentation, openapi, problems
 from api.http.limits import BodyLimitMiddleware
 from api.http.lookup_routes import LookupApp
 from api.http.parameters import refuse_unknown_parameters
-from api.routers import balances, commands, events, health, instances, ledger, simulation, stores
+from api.routers import balances, commands, events, health, instances, ledger, operations, simulation, stores
 from api.routing.peer_client import ReportCollector
 
 
@@ -37,6 +38,8 @@ def create_app(dependencies: Dependencies) -> FastAPI:
         collecting = asyncio.create_task(collector.run())
         yield
         await dependencies.commands.close()
+        if dependencies.security:
+            await asyncio.to_thread(dependencies.security.audit.close)
         await asyncio.to_thread(feed.stop)
         collecting.cancel()
         await peers.close()
@@ -74,11 +77,13 @@ def create_app(dependencies: Dependencies) -> FastAPI:
         commands.router,
         simulation.router,
         instances.router,
+        operations.router,
         stores.lookups,
         stores.router,
     ):
         app.include_router(router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(health.router)
+    pages.install(app)
     documentation.install(app)
     app.add_middleware(BodyLimitMiddleware)
     return app

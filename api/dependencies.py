@@ -1,5 +1,6 @@
 """The dependencies of the routers. FastAPI injects them."""
 
+from ssl import SSLContext
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
@@ -11,6 +12,7 @@ from api.events.streams import EventStreams
 from api.http import problems
 from api.http.metrics import Metrics
 from api.http.parameters import StoreName
+from api.operations import Operations
 from api.routing.locator import Locator
 from api.routing.lookup import Lookup
 from api.routing.owner_only import OwnerOnly
@@ -35,6 +37,8 @@ class Dependencies:
         security: None if callers need no credentials.
         history: reads the past of a changelog; None if it cannot be read.
         most_event_streams: how many event streams one caller may have open.
+        tls: how this app proves to peers who it is, and whom it trusts; None: by the authorities of the system.
+        operations: None if this app does not operate the system.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - what an app consists of
@@ -48,6 +52,8 @@ class Dependencies:
         security: Security | None = None,
         history: History | None = None,
         most_event_streams: int = 100,
+        tls: SSLContext | None = None,
+        operations: Operations | None = None,
     ) -> None:
         self.local = local
         self.reports = reports
@@ -56,9 +62,10 @@ class Dependencies:
         self.stores = local.stores
         self.locator = Locator(local, reports)
         self.security = security
-        self.peers = PeerClient(reports, security.hops if security else None)
+        self.peers = PeerClient(reports, security.hops if security else None, tls)
         self.lookup = Lookup(local, self.locator, self.peers, metrics)
         self.scatter_gather = ScatterGather(local, self.locator, self.peers)
+        self.operations = operations
         self.streams = EventStreams(most_event_streams)
         self.balance_events = BalanceEvents(local, self.locator, self.peers, self.lookup, self.streams, history)
         owner_only = OwnerOnly(local, self.locator, self.peers)
@@ -85,8 +92,10 @@ LocalDep = Annotated[LocalInstance, Depends(Part("local"))]
 LookupDep = Annotated[Lookup, Depends(Part("lookup"))]
 LocatorDep = Annotated[Locator, Depends(Part("locator"))]
 MetricsDep = Annotated[Metrics, Depends(Part("metrics"))]
+OperationsOfApp = Annotated[Operations | None, Depends(Part("operations"))]
 ProgrammeDep = Annotated[CurrentProgramme, Depends(Part("programme"))]
 ScatterGatherDep = Annotated[ScatterGather, Depends(Part("scatter_gather"))]
+StreamsDep = Annotated[EventStreams, Depends(Part("streams"))]
 StoresDep = Annotated[LocalStores, Depends(Part("stores"))]
 
 
@@ -97,4 +106,12 @@ async def store_by_name(stores: StoresDep, store: StoreName) -> StateStore:
     raise problems.UnknownStore(stores=list(stores.by_name))
 
 
+async def require_operations(operations: OperationsOfApp) -> Operations:
+    """The operations of the app. Raises BrokerUnavailable if it has none."""
+    if operations is None:
+        raise problems.BrokerUnavailable(reason="this app has no connection to Kafka")
+    return operations
+
+
+OperationsDep = Annotated[Operations, Depends(require_operations)]
 StoreOfPath = Annotated[StateStore, Depends(store_by_name)]

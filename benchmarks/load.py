@@ -33,17 +33,33 @@ class Measured:
         return quantiles(self.latencies, n=100)[percent - 1]
 
 
-def run(url: str, paths: Sequence[str], *, rate: float | None, seconds: float, connections: int = 32) -> Measured:
-    """GET the paths in turn, with ``rate`` requests a second. Without a rate, as fast as the connections allow."""
-    return uvloop.run(_run(url, paths, rate, seconds, connections))
+def run(
+    url: str,
+    paths: Sequence[str],
+    *,
+    rate: float | None,
+    seconds: float,
+    connections: int = 32,
+    tokens: Sequence[str] = (),
+) -> Measured:
+    """GET the paths in turn, with ``rate`` requests a second. Without a rate, as fast as the connections allow.
+
+    Args:
+        tokens: the bearer tokens to send in turn; none for requests without credentials.
+    """
+    lines = [f"Authorization: Bearer {token}\r\n" for token in tokens] or [""]
+    heads = (
+        f"GET {path} HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\n{line}\r\n".encode()
+        for path, line in zip(itertools.cycle(paths), itertools.cycle(lines), strict=True)
+    )
+    return uvloop.run(_run(url, heads, rate, seconds, connections))
 
 
-async def _run(url: str, paths: Sequence[str], rate: float | None, seconds: float, connections: int) -> Measured:
+async def _run(url: str, heads: Iterator[bytes], rate: float | None, seconds: float, connections: int) -> Measured:
     measured = Measured()
     start = time.perf_counter() + 0.05
     schedule = _schedule(start, rate, seconds)
-    target = itertools.cycle(paths)
-    await asyncio.gather(*(_connection(url, target, schedule, start + seconds, measured) for _ in range(connections)))
+    await asyncio.gather(*(_connection(url, heads, schedule, start + seconds, measured) for _ in range(connections)))
     measured.seconds = time.perf_counter() - start
     return measured
 
@@ -56,7 +72,7 @@ def _schedule(start: float, rate: float | None, seconds: float) -> Iterator[floa
 
 
 async def _connection(
-    url: str, paths: Iterator[str], schedule: Iterator[float], end: float, measured: Measured
+    url: str, heads: Iterator[bytes], schedule: Iterator[float], end: float, measured: Measured
 ) -> None:
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
@@ -67,7 +83,7 @@ async def _connection(
         elif not due and now > end:
             break
         begun = due or now
-        writer.write(f"GET {next(paths)} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode())
+        writer.write(next(heads))
         head = await reader.readuntil(b"\r\n\r\n")
         length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
         await reader.readexactly(int(length or 0))

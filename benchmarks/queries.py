@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -31,9 +31,13 @@ from services.settings import Settings
 from tests.support.kafka import BalanceWriter
 from tests.support.processes import ApiProcess
 from tests.support.read_load import Load, Writer
+from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 
 REPORT = Path("var/reports/queries.json")
 _LOOK_SECONDS = 0.1
+CARDS = 2_000
+"""The cards that authenticated reads ask for."""
+TOKENS = 1_000
 STANDBY_CARDS = [f"CARD{number}" for number in range(45)]
 
 
@@ -55,6 +59,7 @@ def main() -> None:
             "machine": machine(),
             "options": vars(options),
             **death_of_an_owner(settings.model_copy(update={"topic_prefix": "death-"}), directory),
+            **authenticated_reads(settings, directory, options),
             **restore_and_reads(settings, directory, options),
         }
     REPORT.parent.mkdir(parents=True, exist_ok=True)
@@ -90,6 +95,71 @@ def death_of_an_owner(settings: Settings, directory: Path) -> dict[str, Any]:
         "max_stale_records": findings.most_stale,
         "checked_answers": findings.answers,
     }
+
+
+def authenticated_reads(settings: Settings, directory: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Reads for each second of processor time with tokens and limits, as a share of those without credentials.
+
+    Two groups of two instances take turns. Each read goes to the first instance of a group, which forwards those of the
+    other's cards. The processor time is that of both instances.
+    """
+    issuer = Issuer(directory / "issuer.json", "RS256")
+    tokens = [issuer.token(sub=f"caller {number}", exp=time.time() + 3600) for number in range(TOKENS)]
+    secured = {
+        "api_access": "authenticated",
+        "token_issuer": ISSUER,
+        "token_audience": AUDIENCE,
+        "token_keys": str(issuer.file),
+        "instance_secret_file": directory / "instance.secret",
+    }
+    operator = issuer.token("operate balance:read", sub="operator", exp=time.time() + 3600)
+    with ExitStack() as stack:
+        unknown = _pair(stack, settings.model_copy(update={"topic_prefix": "unknown-"}), directory, "")
+        known = _pair(stack, settings.model_copy(update={"topic_prefix": "known-", **secured}), directory, operator)
+        return {
+            f"authenticated_ratio{name}": round(_ratio(known, unknown, tokens, kind, options), 3)
+            for name, kind in (("", (0, 1)), ("_local", (0,)), ("_forwarded", (1,)))
+        }
+
+
+def _pair(stack: ExitStack, settings: Settings, directory: Path, token: str) -> tuple[ApiProcess, ApiProcess]:
+    create_topics(settings)
+    restores.write_balances(settings, CARDS)
+    first, second = (
+        stack.enter_context(_instance(settings, directory, f"{settings.topic_prefix}{number}")) for number in "ab"
+    )
+    for instance in (first, second):
+        instance.wait_until_ready()
+        instance.http.headers.update({"Authorization": f"Bearer {token}"} if token else {})
+    _wait_until(lambda: _owners(first) == 2 and _owners(second) == 2)
+    second.wait_until_ready()
+    return first, second
+
+
+def _ratio(
+    known: tuple[ApiProcess, ApiProcess],
+    unknown: tuple[ApiProcess, ApiProcess],
+    tokens: list[str],
+    kind: tuple[int, ...],
+    options: argparse.Namespace,
+) -> float:
+    """The median ratio of the rounds.
+
+    Args:
+        kind: which instances of a pair own the cards that are read. The first one is asked.
+    """
+    pairs = []
+    for pair, credentials in ((known, tokens), (unknown, [])):
+        urls = {pair[number].url for number in kind}
+        paths = [f"/v1/customers/{restores.card(number)}/balance" for number in range(CARDS)]
+        own = [path for path in paths if _served_by(pair[0], path) in urls]
+        pairs.append(([_process(each) for each in pair], pair[0].url, own, credentials))
+    seconds = options.seconds / options.rounds
+    rounds = [
+        [_per_core(processes, url, own, seconds, tokens=credentials) for processes, url, own, credentials in pairs]
+        for _ in range(options.rounds)
+    ]
+    return median(ours / theirs for ours, theirs in rounds)
 
 
 def restore_and_reads(settings: Settings, directory: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -165,8 +235,8 @@ def _against_bare_server(instance: ApiProcess, paths: list[str], options: argpar
         rates: list[float] = []
         seconds = options.seconds / options.rounds
         for _ in range(options.rounds):
-            ours.append(_per_core(_process(instance), instance.url, paths, seconds, rates))
-            theirs.append(_per_core(bare, bare_url, paths, seconds))
+            ours.append(_per_core([_process(instance)], instance.url, paths, seconds, rates))
+            theirs.append(_per_core([bare], bare_url, paths, seconds))
         steady = load.run(instance.url, paths, rate=options.rate, seconds=options.seconds)
         return {
             "local_rps_per_core": round(median(ours)),
@@ -184,17 +254,26 @@ def _against_bare_server(instance: ApiProcess, paths: list[str], options: argpar
 
 
 def _per_core(
-    process: psutil.Process, url: str, paths: list[str], seconds: float, rates: list[float] | None = None
+    processes: list[psutil.Process],
+    url: str,
+    paths: list[str],
+    seconds: float,
+    rates: list[float] | None = None,
+    tokens: Sequence[str] = (),
 ) -> float:
-    """Requests for each second of the server's processor time, under full load."""
-    load.run(url, paths, rate=None, seconds=0.3)
-    before = sum(process.cpu_times()[:2])
-    measured = load.run(url, paths, rate=None, seconds=seconds)
+    """Requests for each second of the servers' processor time, under full load."""
+    load.run(url, paths, rate=None, seconds=0.3, tokens=tokens)
+    before = _cpu_seconds(processes)
+    measured = load.run(url, paths, rate=None, seconds=seconds, tokens=tokens)
     if set(measured.statuses) != {200}:
         raise RuntimeError(f"{url} answered {measured.statuses}")
     if rates is not None:
         rates.append(measured.requests_per_second)
-    return len(measured.latencies) / (sum(process.cpu_times()[:2]) - before)
+    return len(measured.latencies) / (_cpu_seconds(processes) - before)
+
+
+def _cpu_seconds(processes: list[psutil.Process]) -> float:
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
 def _instance(settings: Settings, directory: Path, name: str, standbys: int = 0) -> ApiProcess:

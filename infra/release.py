@@ -15,9 +15,9 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-from infra.local import jars
+from infra.local import folders
 
-ROOT = jars.ROOT
+ROOT = folders.PACKAGES
 DIST = ROOT / "dist"
 CHECKSUMS = "SHA256SUMS"
 _CONTRACTS = "docs/reference/contracts"
@@ -52,12 +52,11 @@ def build(target: Path, revision: str = "HEAD") -> list[Path]:
         version = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
         notes = changelog_section((source / "CHANGELOG.md").read_text(encoding="utf-8"), version)
         commit_time = _git("log", "-1", "--format=%ct", revision).decode().strip()
-        # The SBOMs describe these jars, if their hashes are those of the source.
-        (source / "var").mkdir()
-        (source / "var" / "jars").symlink_to(jars.JARS)
-        # The packages of the source, not of this checkout, describe what is in the release.
-        for program in (["hatchling", "build", "--directory"], ["infra.supply_chain", "sbom", "--to"]):
-            _run([*program, str(target)], source, commit_time)
+        commit_time = _git("log", "-1", "--format=%ct", revision).decode().strip()
+        _run(["hatchling", "build", "--directory", str(target)], source, commit_time)
+        # The SBOMs describe the downloaded jars, if their hashes are those of the source.
+        (source / "var").symlink_to(folders.downloads())
+        _run(["infra.supply_chain", "sbom", "--to", str(target)], source, commit_time)
         for contract in ("openapi.json", "asyncapi.json"):
             shutil.copyfile(source / _CONTRACTS / contract, target / contract)
     (target / "CHANGES.md").write_text(notes, encoding="utf-8")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from schemas.topics import (
     ALL,
     API_KEYS,
+    AUDIT_TRAIL,
     DEAD_LETTERS,
     HADOOP,
     LOYALTY,
@@ -61,6 +62,7 @@ SERVICES = (
             LOYALTY_DECISIONS,
             STORE_SALES,
             DEAD_LETTERS,
+            AUDIT_TRAIL,  # in `loyalty rebuild`, `export` and `archive`
         ),
         reads_settings_of=(POS_INVOICES, LOYALTY_COMMANDS, HADOOP),
         groups=("loyalty-pipeline", "loyalty-programmes", "loyalty-audit"),
@@ -68,7 +70,7 @@ SERVICES = (
     Service(
         "api",
         reads=(LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_PROGRAMMES, STORE_SALES, STORES, API_KEYS),
-        writes=(LOYALTY_COMMANDS, LOYALTY_DECISIONS),
+        writes=(LOYALTY_COMMANDS, LOYALTY_DECISIONS, AUDIT_TRAIL),
         reads_settings_of=(LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_PROGRAMMES, STORE_SALES, STORES, API_KEYS),
         groups=("loyalty-api", "loyalty-api-stores"),
     ),
@@ -77,11 +79,15 @@ SERVICES = (
     Service(
         "operator",
         reads=(DEAD_LETTERS, LOYALTY_PROGRAMMES, API_KEYS),
-        writes=(POS_INVOICES, LOYALTY_COMMANDS, LOYALTY_PROGRAMMES, HADOOP, STORES, API_KEYS),
+        writes=(POS_INVOICES, LOYALTY_COMMANDS, LOYALTY_PROGRAMMES, HADOOP, STORES, API_KEYS, AUDIT_TRAIL),
         groups=("loyalty-dead-letters", "loyalty-programmes", "loyalty-keys"),
         transactional_ids=("loyalty-programmes-publisher",),
     ),
-    Service("auditor", reads=ALL, groups=("loyalty-audit", "loyalty-demo", "loyalty-programmes", "loyalty-sql")),
+    Service(
+        "auditor",
+        reads=ALL,
+        groups=("loyalty-audit", "loyalty-audit-trail", "loyalty-demo", "loyalty-programmes", "loyalty-sql"),
+    ),
 )
 
 USERS = (ADMIN, *(service.user for service in SERVICES))

@@ -69,6 +69,7 @@ LOYALTY_PROGRAMMES = Topic("loyalty-programmes", key="Version", value="Programme
 STORE_SALES = Topic("store-sales", key="StoreID@WindowStart", value="StoreSales", compacted=True)
 STORES = Topic("stores", key="StoreID", value="Store", partitions=1, retention=None)
 API_KEYS = Topic("api-keys", key="KeyID", value="ApiKey", partitions=1, retention=None)
+AUDIT_TRAIL = Topic("audit-trail", key="Actor", value="AuditRecord", retention=timedelta(days=400))
 DEAD_LETTERS = Topic("dead-letters", key="the original key", value=None, retention=timedelta(days=30))
 
 ALL = (
@@ -83,5 +84,6 @@ ALL = (
     STORE_SALES,
     STORES,
     API_KEYS,
+    AUDIT_TRAIL,
     DEAD_LETTERS,
 )

@@ -164,6 +164,31 @@ class Settings(BaseSettings):
         "loopback addresses only. authenticated: callers with an API key or a token. anyone: everybody who reaches the "
         "port, for a network that something else protects.",
     )
+    api_certificate_file: Path | None = Field(
+        None,
+        description="PEM file with the certificate of the API and its chain. The API then speaks TLS only. A new "
+        "certificate is used a second after the files change.",
+    )
+    api_certificate_key_file: Path | None = Field(
+        None, validate_default=True, description="PEM file with the key of the certificate."
+    )
+    api_ca_file: Path | None = Field(
+        None,
+        description="PEM file with the authorities that sign the certificates of instances, for those who ask them. "
+        "Unset: the authorities of the system.",
+    )
+    api_client_ca_file: Path | None = Field(
+        None,
+        validate_default=True,
+        description="PEM file with authorities. Whoever asks the API then needs a certificate of one of them, also "
+        "probes (mutual TLS). Instances show their own. Unset: nobody needs one.",
+    )
+    request_timeout: timedelta = Field(
+        timedelta(seconds=20),
+        ge=timedelta(seconds=1),
+        description="Time in which a request must arrive completely, head and body (ISO 8601). The connection of a "
+        "slower one is closed.",
+    )
     api_key_file: Path = Field(
         Path("var/api.key"),
         description="File with the API key that `loyalty audit` (scope balance:read, without limits) and `loyalty "
@@ -284,7 +309,24 @@ class Settings(BaseSettings):
             raise ValueError("LOYALTY_TOKEN_ISSUER, LOYALTY_TOKEN_AUDIENCE and LOYALTY_TOKEN_KEYS need each other")
         return keys
 
-    @field_validator("kafka_sasl_password_file", "kafka_ssl_ca_location", "metrics_key_file")
+    @field_validator("api_certificate_key_file", "api_client_ca_file")
+    @classmethod
+    def _require_certificate(cls, file: Path | None, info: ValidationInfo) -> Path | None:
+        certificate = info.data.get("api_certificate_file")
+        is_key = info.field_name == "api_certificate_key_file"
+        if (certificate is None and file) or (certificate and is_key and file is None):
+            raise ValueError("LOYALTY_API_CERTIFICATE_FILE and LOYALTY_API_CERTIFICATE_KEY_FILE must be set, too")
+        return file
+
+    @field_validator(
+        "kafka_sasl_password_file",
+        "kafka_ssl_ca_location",
+        "metrics_key_file",
+        "api_certificate_file",
+        "api_certificate_key_file",
+        "api_ca_file",
+        "api_client_ca_file",
+    )
     @classmethod
     def _require_readable(cls, file: Path | None) -> Path | None:
         if file is not None:
@@ -304,7 +346,8 @@ class Settings(BaseSettings):
     @property
     def advertised_url(self) -> str:
         """The URL at which peers reach this instance."""
-        return self.application_server or f"http://{self.api_host}:{self.api_port}"
+        scheme = "https" if self.api_certificate_file else "http"
+        return self.application_server or f"{scheme}://{self.api_host}:{self.api_port}"
 
     def require_safe_api(self) -> None:
         """Raise SettingsError if the API would serve other machines without credentials, or peers cannot reach it."""

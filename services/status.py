@@ -2,9 +2,11 @@
 
 import json
 import math
+import time
 import urllib.error
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.request import OpenerDirector
@@ -19,15 +21,19 @@ from services.messaging import clients
 from services.messaging.publishing import PublishError
 from services.messaging.topic_reader import watermarks_of
 from services.settings import Settings
+from services.tls import client_context
 
 _SECONDS = 3.0
 """The time for the answer of one process."""
 _LAGS = {
-    "loyalty_query_lag_records": "query {query}",
     "loyalty_ledger_lag_records": "ledger",
     "loyalty_webhook_lag": "webhook {endpoint}",
 }
 """The metrics with the lag of readers, and the names of the readers."""
+_POSITION = "loyalty_query_position"
+"""The lag of a query follows from its position. Its own metric of the lag is that of its last micro-batch."""
+_Spans = Mapping[str, Mapping[int, tuple[int, int]]]
+"""By topic and partition: the first offset, and the end offset."""
 _REFUSALS = {
     ("api", 401): "refuses the request: set LOYALTY_API_KEY_FILE to the file of a valid API key with the scope operate",
     ("api", 403): "refuses the request: the API key in LOYALTY_API_KEY_FILE needs the scope operate",
@@ -37,6 +43,12 @@ _REFUSALS = {
     },
 }
 _FRESHNESS = "loyalty_balance_freshness_seconds_bucket"
+_QUERY_COUNTS = {
+    "loyalty_query_input_rows_total": "records",
+    "loyalty_query_batches_total": "batches",
+    "loyalty_query_batch_duration_seconds_sum": "seconds",
+}
+"""The metrics that count the work of a query, and their names in ``QueryWork``."""
 _SHARES = (0.5, 0.99)
 
 
@@ -54,6 +66,22 @@ class Lag(NamedTuple):
     reader: str
     topic: str
     records: int
+
+
+class QueryWork(NamedTuple):
+    """What a query has done since the start of its process; ``seconds`` is the sum over its micro-batches."""
+
+    records: float = 0.0
+    batches: float = 0.0
+    seconds: float = 0.0
+
+
+class ApiState(NamedTuple):
+    """What an API instance tells: its metrics as text, why it does not work, and the instances that it knows."""
+
+    metrics: str
+    problem: str | None
+    instances: list[dict[str, Any]]
 
 
 class Freshness(NamedTuple):
@@ -76,18 +104,29 @@ class Status:
     """The state of the system at one moment.
 
     Attributes:
+        time: the moment, in seconds since the epoch.
         parts: the processes.
+        appended: the number of records that each topic has ever had, by topic. Empty if Kafka does not answer.
+        work: of each query, by its name. Empty if the pipeline does not answer.
+        balances: the number of balances by the upper bound of their freshness in seconds, cumulated as in Prometheus.
         records: the number of records that each topic has, by topic. Empty if Kafka does not answer.
         lags: of all readers that answered.
         instances: the instances of the API as ``GET /v1/instances`` shows them.
-        freshness: how fresh the balances are; None without balances.
     """
 
+    time: float
     parts: list[Part]
+    appended: dict[str, int]
+    work: dict[str, QueryWork]
+    balances: dict[float, float]
     records: dict[str, int]
     lags: list[Lag]
     instances: list[dict[str, Any]]
-    freshness: Freshness | None
+
+    @property
+    def freshness(self) -> Freshness | None:
+        """How fresh the balances are; None without balances."""
+        return _freshness(self.balances)
 
     @property
     def dead_letters(self) -> int | None:
@@ -95,17 +134,58 @@ class Status:
         return self.records.get(topics.DEAD_LETTERS.name)
 
 
-def status_of(settings: Settings, urls: Mapping[str, str]) -> Status:
-    """Ask Kafka and the parts at these URLs: api, pipeline, ledger, webhooks. Each has a few seconds for its answer."""
-    records, kafka_problem = _records(settings)
+class Rates(NamedTuple):
+    """What happened between two moments.
+
+    Attributes:
+        topics: the records a second that were appended to each topic.
+        queries: the records a second that each query has read.
+        batch_seconds: the mean length of the micro-batches of each query that has completed one.
+        freshness: of the balances in this time; None without balances.
+    """
+
+    topics: dict[str, float]
+    queries: dict[str, float]
+    batch_seconds: dict[str, float]
+    freshness: Freshness | None
+
+
+def rates_between(before: Status, after: Status) -> Rates:
+    """The rates between two moments. A process that has started again in between counts from 0."""
+    seconds = max(after.time - before.time, 0.001)
+    work = {
+        name: QueryWork(*(max(0.0, new - old) for new, old in zip(done, before.work.get(name, done), strict=True)))
+        for name, done in after.work.items()
+    }
+    counts = {le: max(0.0, count - before.balances.get(le, 0.0)) for le, count in after.balances.items()}
+    return Rates(
+        {name: max(0, count - before.appended.get(name, count)) / seconds for name, count in after.appended.items()},
+        {name: done.records / seconds for name, done in work.items()},
+        {name: done.seconds / done.batches for name, done in work.items() if done.batches},
+        _freshness(counts),
+    )
+
+
+def status_of(settings: Settings, urls: Mapping[str, str], api: ApiState | None = None) -> Status:
+    """Ask Kafka and the parts at these URLs: api, pipeline, ledger, webhooks. Each has a few seconds for its answer.
+
+    Args:
+        api: what the instance at the URL of the API tells, if this process is that instance.
+    """
+    spans, kafka_problem = _spans(settings)
     parts = [Part("kafka", settings.kafka_bootstrap_servers, kafka_problem)]
     samples: list[Sample] = []
-    openers = dict.fromkeys(urls, opener(settings.metrics_key_file)) | {"api": opener(settings.api_key_file)}
+    instances: list[dict[str, Any]] = api.instances if api else []
+    to_api = opener(settings.api_key_file, client_context(settings))
+    openers = dict.fromkeys(urls, opener(settings.metrics_key_file)) | {"api": to_api}
     for name, url in urls.items():
         try:
-            found = list(_samples(openers[name], url))
+            if name == "api" and api:
+                found, problem = _samples(api.metrics), api.problem
+            else:
+                found = _samples(_read(openers[name], f"{url}/metrics"))
+                problem = _problem(openers[name], url)
             samples += found
-            problem = _problem(openers[name], url)
         except urllib.error.HTTPError as error:
             problem = _REFUSALS.get((name, error.code), f"answers with status {error.code}")
             error.close()
@@ -113,11 +193,19 @@ def status_of(settings: Settings, urls: Mapping[str, str]) -> Status:
             cause = getattr(error, "reason", error)  # URLError wraps the error of the connection
             problem = f"no answer: {getattr(cause, 'strerror', None) or cause}"
         parts.append(Part(name, url, problem))
-    try:
-        instances = _get(openers["api"], f"{urls['api']}/v1/instances")["instances"]
-    except (OSError, ValueError, KeyError):
-        instances = []
-    return Status(parts, records, _lags(samples, settings.topic_prefix), instances, _freshness(samples))
+    if not api:
+        with suppress(OSError, ValueError, KeyError):
+            instances = _get(openers["api"], f"{urls['api']}/v1/instances")["instances"]
+    return Status(
+        time.time(),
+        parts,
+        {name: sum(high for _, high in span.values()) for name, span in spans.items()},
+        _work(samples),
+        {float(each.labels["le"]): each.value for each in samples if each.name == _FRESHNESS},
+        {name: sum(high - low for low, high in span.values()) for name, span in spans.items()},
+        _lags(samples, spans, settings.topic_prefix),
+        instances,
+    )
 
 
 def default_urls(settings: Settings) -> dict[str, str]:
@@ -129,13 +217,13 @@ def default_urls(settings: Settings) -> dict[str, str]:
     return {"api": settings.advertised_url} | {name: f"http://{host}:{port}" for name, port in ports.items()}
 
 
-def _records(settings: Settings) -> tuple[dict[str, int], str | None]:
-    """The records in each topic, and why they are not known."""
+def _spans(settings: Settings) -> tuple[_Spans, str | None]:
+    """The first offset and the end offset of each partition of each topic, and why they are not known."""
     diagnosis = clients.ConnectionDiagnosis()
     consumer = clients.bounded_consumer(settings, "loyalty-dead-letters", error_cb=diagnosis.on_error)
     try:
         consumer.list_topics(timeout=_SECONDS)
-        spans = {topic.name: watermarks_of(consumer, settings.name_of(topic)) for topic in topics.ALL}
+        return {topic.name: watermarks_of(consumer, settings.name_of(topic)) for topic in topics.ALL}, None
     except KafkaException:
         consumer.poll(0)
         return {}, diagnosis.explain(settings)
@@ -143,7 +231,6 @@ def _records(settings: Settings) -> tuple[dict[str, int], str | None]:
         return {}, str(error)
     finally:
         consumer.close()
-    return {name: sum(high - low for low, high in span.values()) for name, span in spans.items()}, None
 
 
 def _get(part: OpenerDirector, url: str) -> Any:
@@ -156,9 +243,17 @@ def _read(part: OpenerDirector, url: str) -> str:
     return content.decode()
 
 
-def _samples(part: OpenerDirector, url: str) -> Iterator[Sample]:
-    for family in text_string_to_metric_families(_read(part, f"{url}/metrics")):
-        yield from family.samples
+def _samples(metrics: str) -> list[Sample]:
+    return [sample for family in text_string_to_metric_families(metrics) for sample in family.samples]
+
+
+def _work(samples: Iterable[Sample]) -> dict[str, QueryWork]:
+    found: dict[str, QueryWork] = {}
+    for sample in samples:
+        if name := _QUERY_COUNTS.get(sample.name):
+            query = sample.labels["query"]
+            found[query] = found.get(query, QueryWork())._replace(**{name: sample.value})
+    return found
 
 
 def _problem(part: OpenerDirector, url: str) -> str | None:
@@ -170,17 +265,21 @@ def _problem(part: OpenerDirector, url: str) -> str | None:
     return report.get("kafkaError") or report.get("trouble") or (None if report["ready"] else "restores its stores")
 
 
-def _lags(samples: Iterable[Sample], prefix: str) -> list[Lag]:
+def _lags(samples: Iterable[Sample], spans: _Spans, prefix: str) -> list[Lag]:
     found: Counter[tuple[str, str]] = Counter()
     for sample in samples:
+        if sample.name == _POSITION:
+            topic = sample.labels["topic"].removeprefix(prefix)
+            _, end = spans.get(topic, {}).get(int(sample.labels["partition"]), (0, 0))
+            found[f"query {sample.labels['query']}", topic] += max(0, end - int(sample.value))
         if reader := _LAGS.get(sample.name):
             topic = sample.labels.get("topic", topics.LOYALTY.name).removeprefix(prefix)
             found[reader.format(**sample.labels), topic] += int(sample.value)
     return [Lag(reader, topic, records) for (reader, topic), records in sorted(found.items())]
 
 
-def _freshness(samples: Iterable[Sample]) -> Freshness | None:
-    buckets = sorted((float(each.labels["le"]), each.value) for each in samples if each.name == _FRESHNESS)
+def _freshness(balances: Mapping[float, float]) -> Freshness | None:
+    buckets = sorted(balances.items())
     if not buckets or not (total := buckets[-1][1]):
         return None
     limits = [(le, count) for le, count in buckets if math.isfinite(le)]

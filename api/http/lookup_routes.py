@@ -144,7 +144,7 @@ class _LookupRoute:
     def arguments(self, scope: Scope) -> dict[str, Any] | None:
         """The arguments of the endpoint, without its defaults; None if the path belongs to another route.
 
-        Raises ValidationError, and KeyError for an unknown parameter.
+        Raises ValidationError, and KeyError for a parameter that is unknown or given twice.
         """
         match = self._match(scope["path"])
         if match is None:
@@ -157,10 +157,10 @@ class _LookupRoute:
             name, parse = self._path_parameters[alias]
             arguments[name] = parse(text)
         if query := scope["query_string"]:
-            # The last value of a repeated parameter counts, as in FastAPI.
-            given = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
-            for alias, text in given.items():
+            for alias, text in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
                 name, parse = self._query_parameters[alias]
+                if name in arguments:
+                    raise KeyError(alias)  # it is given twice
                 arguments[name] = parse(text)
         for header, value in scope["headers"]:
             if header in self._headers:

@@ -41,6 +41,9 @@ class Metrics:
         self.stale_answers = Counter(
             "loyalty_stale_answers", "Responses of this instance from a standby copy.", registry=self.registry
         )
+        self.lost_audit_records = Counter(
+            "loyalty_audit_lost_records", "Audit records that did not reach their topic.", registry=self.registry
+        )
         self._freshness = Histogram(
             "loyalty_balance_freshness_seconds",
             "Time from the append of an invoice in Kafka to its balance in the store. Not measured during a restore.",

@@ -1,7 +1,8 @@
 """Parameters of requests."""
 
 import re
-from typing import Annotated, Any
+from collections import Counter
+from typing import Annotated, Any, get_args, get_origin
 
 from fastapi import Header, Path, Query, Request
 from fastapi.dependencies.utils import get_flat_params
@@ -43,14 +44,27 @@ IsBoolean = BeforeValidator(_require_boolean)
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
-    """Raise InvalidParameters for a query parameter that the route does not have. A misspelled one would be ignored."""
+    """Raise InvalidParameters for a query parameter that the route does not have, or has once and is given twice.
+
+    Without this check the former, which may be misspelled, and the first of the latter would be ignored.
+    """
     if not request.query_params:
         return
     parameters = get_flat_params(request.scope["route"].dependant)
-    known = [each.alias for each in parameters if isinstance(each.field_info, QueryParameter)]
-    if unknown := [name for name in request.query_params if name not in known]:
-        reason = f"is unknown. This path has {', '.join(known) or 'no parameters'}"
-        raise InvalidParameters(errors=[{"in": ["query", name], "reason": reason} for name in unknown])
+    known = {each.alias: each.field_info for each in parameters if isinstance(each.field_info, QueryParameter)}
+    unknown = f"is unknown. This path has {', '.join(known) or 'no parameters'}"
+    errors = [
+        {"in": ["query", name], "reason": unknown if name not in known else "is given twice"}
+        for name, number in Counter(name for name, _ in request.query_params.multi_items()).items()
+        if name not in known or (number > 1 and not _takes_several(known[name].annotation))
+    ]
+    if errors:
+        raise InvalidParameters(errors=errors)
+
+
+def _takes_several(annotation: Any) -> bool:
+    """Whether the type of a parameter is a list, or a list or None."""
+    return any(get_origin(each) is list for each in (annotation, *get_args(annotation)))
 
 
 async def refuse_body(request: Request) -> None:

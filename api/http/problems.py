@@ -5,6 +5,7 @@ the client reads.** Routes name the classes of the problems that they can answer
 the classes.
 """
 
+import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Self
@@ -123,6 +124,10 @@ class NotFound(Problem, status=HTTPStatus.NOT_FOUND):
     """The requested object does not exist."""
 
 
+class UnknownRoute(NotFound, code="unknown-route", title="No such path"):
+    """There is no such path. Correct it: /openapi.json has all paths."""
+
+
 class UnknownCustomer(NotFound, code="unknown-customer", title="No such customer"):
     """This card has no balance. A card gets one with its first PRIME invoice. Check the card number, or try again
     later.
@@ -150,6 +155,12 @@ class UnknownCommand(NotFound, code="unknown-command", title="No such command"):
     """No command with this id was sent in the last days, or its customer is erased. Check the id."""
 
 
+class UnknownDeadLetter(
+    NotFound, code="unknown-dead-letter", title="No such dead letter", example={"positions": ["0:42"]}
+):
+    """There is no dead letter at {positions}. Nothing was published. Read the list again."""
+
+
 class UnknownRedemption(NotFound, code="unknown-redemption", title="No such redemption"):
     """No redemption with this id was made in the last days. Use the RedemptionID of the response to the reservation."""
 
@@ -173,6 +184,21 @@ class UnreadableRequest(BadRequest, code="unreadable-request", title="The reques
     """
 
 
+class HeadersTooLarge(
+    Problem,
+    status=HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+    code="headers-too-large",
+    title="The headers are too large",
+):
+    """The headers of the request have more than 65,536 bytes together. Send fewer or shorter headers."""
+
+
+class RequestTimeout(
+    Problem, status=HTTPStatus.REQUEST_TIMEOUT, code="request-timeout", title="The request did not arrive in time"
+):
+    """The request was not complete in time (LOYALTY_REQUEST_TIMEOUT). Send it again on a new connection."""
+
+
 class IdempotencyKeyMissing(BadRequest, code="idempotency-key-missing", title="Idempotency-Key is missing"):
     """A command needs the header Idempotency-Key with 1 to 255 printable ASCII characters. Use a new key for each
     command, and the same key to repeat a command.
@@ -183,6 +209,12 @@ class NotWindowed(
     BadRequest, code="not-windowed", title="The store has no windows", example={"store": "customer-balances"}
 ):
     """The store {store} has one entry for each key. Read it by /keys."""
+
+
+class MethodNotAllowed(
+    Problem, status=HTTPStatus.METHOD_NOT_ALLOWED, code="method-not-allowed", title="The path has no such method"
+):
+    """The path does not take this method. Use a method in the header Allow."""
 
 
 class BodyTooLarge(
@@ -213,7 +245,7 @@ class InvalidParameters(
     Unprocessable,
     code="invalid-parameters",
     title="Invalid parameters",
-    example={"errors": [{"in": ["query", "minSequence"], "reason": "Input should be an integer"}]},
+    example={"errors": [{"in": ["query", "minSequence"], "reason": "should be an integer as 42"}]},
 ):
     """Each error has the members ``in``, which is the path to the value, and ``reason``."""
 
@@ -222,7 +254,17 @@ class InvalidParameters(
         return cls(errors=[{"in": ["query", parameter], "reason": reason}])
 
     def describe(self) -> str:
-        return "; ".join(f"{each['in'][-1]}: {each['reason']}" for each in self.members["errors"])
+        errors = self.members["errors"]
+        return "; ".join(f"{'.'.join(each['in'][1:]) or each['in'][0]}: {each['reason']}" for each in errors)
+
+
+class InvalidProgramme(
+    Unprocessable,
+    code="invalid-programme",
+    title="The programme is not valid",
+    example={"problems": [{"line": 3, "path": "tiers", "message": "should be a list"}], "reason": "line 3, tiers"},
+):
+    """Nothing was published: {reason}. Correct the file, or the time."""
 
 
 class IdempotencyKeyReused(
@@ -374,6 +416,16 @@ class KafkaUnavailable(Unavailable, code="kafka-unavailable", title="Kafka is un
     """
 
 
+class BrokerUnavailable(
+    Unavailable,
+    code="broker-unavailable",
+    title="Kafka does not answer",
+    retry_after=5,
+    example={"reason": "no Kafka broker answers at 127.0.0.1:9092"},
+):
+    """The operation needs Kafka: {reason}. Repeat the request later."""
+
+
 class TooManyCommands(Unavailable, code="too-many-commands", title="Too many commands at the same time"):
     """This instance waits for the decisions of as many commands as it accepts. This command was not sent. Repeat the
     request later.
@@ -468,6 +520,27 @@ def responses(*kinds: type[Problem]) -> dict[int | str, dict[str, Any]]:
     return described
 
 
+_REASONS = {
+    "missing": "is missing",
+    "extra_forbidden": "is unknown",
+    "model_attributes_type": "must be an object",
+    "list_type": "must be a list",
+    "string_type": "must be a text",
+    "string_unicode": "must be a text without half of a surrogate pair",
+    "bool_type": "must be true or false",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+}
+"""Why a value is not allowed, by Pydantic's type of the error."""
+
+
+def _reason(error: Mapping[str, Any]) -> str:
+    if error["type"] == "value_error":  # our own checks
+        return str(error["ctx"]["error"])
+    return _REASONS.get(error["type"]) or re.sub(r"^\w+ should ", "must ", error["msg"])
+
+
 def install(app: FastAPI) -> None:
     """Turn every error of the app, the framework's own included, into a problem."""
 
@@ -480,17 +553,20 @@ def install(app: FastAPI) -> None:
         if isinstance(error.__cause__, Problem):
             return error.__cause__.response()
         status = HTTPStatus(error.status_code)
-        code = {404: "unknown-route", 405: "method-not-allowed"}.get(status, "http-error")
         headers = dict(error.headers or {})
         if headers.get("Allow") == "GET":
             headers["Allow"] = "GET, HEAD"
-        return OtherProblem(status, code, status.phrase, str(error.detail), headers=headers).response()
+        if status == HTTPStatus.NOT_FOUND:
+            return UnknownRoute().response()
+        if status == HTTPStatus.METHOD_NOT_ALLOWED:
+            return MethodNotAllowed(headers=headers).response()
+        return OtherProblem(status, "http-error", status.phrase, str(error.detail), headers=headers).response()
 
     @app.exception_handler(RequestValidationError)
     async def answer_invalid_request(_: Request, error: RequestValidationError) -> Response:
         if isinstance(error.body, bytes):  # FastAPI parses only a body that is declared as JSON.
             return NotJson().response()
-        errors = [{"in": list(map(str, each["loc"])), "reason": each["msg"]} for each in error.errors()]
+        errors = [{"in": list(map(str, each["loc"])), "reason": _reason(each)} for each in error.errors()]
         return InvalidParameters(errors=errors).response()
 
     @app.exception_handler(Exception)

@@ -105,6 +105,7 @@ async def submission_of_request(
     if idempotency_key is None:
         raise problems.IdempotencyKeyMissing
     identity = command_id(request.method, request.scope["path"], idempotency_key)
+    request.scope["audit_details"] = {"command": identity}
     return Submission(request, commands, identity, timeout_seconds)
 
 

@@ -7,10 +7,12 @@ from fastapi import APIRouter, Path, Response
 from api.dependencies import LocalDep, LocatorDep, StoreOfPath
 from api.http import problems
 from api.http.responses import NO_STORE, json_response
+from api.routing.locator import Locator
 from api.schemas.instances import InstanceList, KeyMetadata, StoreList, StoreMetadata
 from api.schemas.stores import LONGEST_KEY
 from api.security.permissions import needs
 from services.api_keys.keys import Scope
+from services.interactive_queries.local import LocalInstance
 from services.interactive_queries.reports import HeldPartition, InstanceReport
 from services.state_stores.assignment import Role
 
@@ -20,7 +22,12 @@ router = APIRouter(prefix="/v1", tags=["discovery"], dependencies=[needs(Scope.O
 @router.get("/instances", summary="All instances", response_model=InstanceList)
 async def instances(locator: LocatorDep, local: LocalDep) -> Response:
     """The instances of the group that this instance knows, and the copies that each of them reports."""
-    found = [
+    return json_response({"instances": instance_list(locator, local)}, caching=NO_STORE)
+
+
+def instance_list(locator: Locator, local: LocalInstance) -> list[dict[str, Any]]:
+    """The members of ``Instance`` for each instance of the group."""
+    return [
         {
             "url": url,
             "self": url == local.url,
@@ -29,7 +36,6 @@ async def instances(locator: LocatorDep, local: LocalDep) -> Response:
         }
         for url, report in locator.instances()
     ]
-    return json_response({"instances": found}, caching=NO_STORE)
 
 
 @router.get("/instances/local", summary="This instance", response_model=InstanceReport)

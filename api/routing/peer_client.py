@@ -4,6 +4,8 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
+from functools import partial
+from ssl import SSLContext
 from typing import NamedTuple
 
 import httpx
@@ -167,19 +169,20 @@ class PeerResponse(NamedTuple):
 class PeerClient:
     """Sends requests to peers. Each request goes to one peer, which never forwards it again."""
 
-    def __init__(self, reports: PeerReports, hops: Hops | None = None) -> None:
+    def __init__(self, reports: PeerReports, hops: Hops | None = None, tls: SSLContext | None = None) -> None:
         """Prepare a client.
 
         Args:
             hops: signs the requests; None: they are not signed, because peers need no credentials.
+            tls: for peers with TLS; None: trust the authorities of the system.
         """
         self._reports = reports
         self._hops = hops
         # httpx logs every URL, and our URLs contain card numbers.
         logging.getLogger("httpx").setLevel(logging.WARNING)
         # A proxy or a redirect could send the request to a server outside of the group.
-        self._client = httpx.AsyncClient(trust_env=False, follow_redirects=False, limits=_LIMITS)
-        self._streams = httpx.AsyncClient(trust_env=False, follow_redirects=False, limits=_STREAM_LIMITS)
+        client = partial(httpx.AsyncClient, trust_env=False, follow_redirects=False, verify=tls or True)
+        self._client, self._streams = client(limits=_LIMITS), client(limits=_STREAM_LIMITS)
 
     async def forward(self, request: PeerRequest, target: Target, seconds_left: float, patience: float) -> PeerResponse:
         """Send a request to a peer. A peer that does not respond becomes a suspect.

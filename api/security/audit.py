@@ -1,33 +1,75 @@
-"""The audit log: who sent which command, and who read which statement, with pseudonyms instead of cards."""
+"""The audit of requests: who sent which command, and who exported what, with pseudonyms instead of cards."""
+
+import re
+from http import HTTPStatus
 
 import structlog
 from starlette.types import Scope
 
 from api.security.caller import Caller
+from services.audit_trail import AuditTrail, audit_record
 from services.pseudonyms import Pseudonyms
 
 log = structlog.get_logger(__name__)
 
-_EXPORTS = frozenset({"/v1/customers/{card}/entries", "/v1/customers/{card}/statement"})
+_EXPORTS = frozenset(
+    {
+        "/v1/customers/{card}/entries",
+        "/v1/customers/{card}/statement",
+        "/v1/stores/{store}/all",
+        "/v1/stores/{store}/range",
+        "/v1/stores/{store}/local/all",
+        "/v1/stores/{store}/local/range",
+    }
+)
+_REFUSED = HTTPStatus.BAD_REQUEST
+_COMMAND_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _READS_BY_POST = ("/v1/simulate", "/v1/stores/")
 
 
-class AuditLog:
-    """Writes one log line for each command, for each export of a customer's entries, and for each refusal of them.
+class RequestAudit:
+    """Writes one record and one log line for each command, for each export, and for each refusal of them.
 
-    The instance that received the request from the caller writes it, and no other.
+    An export is a read of a customer's entries, or of many entries of a store. The instance that received the request
+    from the caller writes the record, and no other.
     """
 
-    def __init__(self, pseudonyms: Pseudonyms) -> None:
+    def __init__(self, url: str, pseudonyms: Pseudonyms, trail: AuditTrail) -> None:
+        """Prepare to write.
+
+        Args:
+            url: of this instance.
+        """
+        self._url = url
         self._pseudonyms = pseudonyms
+        self._trail = trail
 
     def note(self, caller: Caller, scope: Scope, status: int) -> None:
-        """Write the line of a request after its response, if the request belongs to the audit log."""
+        """Write the record of a request after its response, if the request belongs to the audit trail."""
         route = getattr(scope.get("route"), "path", "")
         is_read = scope["method"] in {"GET", "HEAD"} or scope["path"].startswith(_READS_BY_POST)
         if caller.is_forwarded or not route or (is_read and route not in _EXPORTS):
             return
-        subject = dict(scope.get("path_params", {}))
-        if "card" in subject:
-            subject = {"customer": self._pseudonyms.of(subject["card"])}
-        log.info("audit", actor=caller.name, action=f"{scope['method']} {route}", status=int(status), **subject)
+        texts = scope.get("path_params", {})
+        # The path of a refused request can contain anything, also a card in the wrong place.
+        details = {name: text for name, text in texts.items() if status < _REFUSED or _COMMAND_ID.fullmatch(text)}
+        details = {**details, **scope.get("audit_details", {})}
+        details.pop("card", None)
+        customer = self._pseudonyms.of(texts["card"]) if "card" in texts else ""
+        action = f"{scope['method']} {route}"
+        record = audit_record(caller.name, action, f"{status:d}", self._url, customer=customer, details=details)
+        # The line comes first: it is what remains if Kafka does not take the record.
+        log.info(
+            "audit",
+            id=record["EventID"],
+            actor=caller.name,
+            action=action,
+            status=int(status),
+            **({"customer": customer} if customer else {}),
+            **details,
+        )
+        self._trail.write(record)
+
+    def close(self) -> None:
+        """Send the waiting records and stop."""
+        self._trail.close()

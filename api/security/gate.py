@@ -16,7 +16,7 @@ from api.http import documentation
 from api.http.metrics import Metrics
 from api.http.problems import Problem
 from api.routing.peer_client import FORWARDED_TO, REPORT_PATH
-from api.security.audit import AuditLog
+from api.security.audit import RequestAudit
 from api.security.caller import UNSIGNED_INSTANCE, Caller
 from api.security.hops import HOP, HopRequest, Hops
 from api.security.known_keys import KnownKeys
@@ -26,6 +26,9 @@ from api.security.tokens import TokenVerifier
 
 PUBLIC_PATHS = frozenset({"/livez", "/readyz", "/openapi.json"}) | documentation.PATHS
 """Paths of GET and HEAD requests without credentials: probes, and the description of the API."""
+
+_CONSOLE = "/console/"
+"""The pages of the console are public. What they show comes through this gate, with the credentials of the user."""
 
 _BEARER = "bearer "
 _AUTHORIZATION, _IDEMPOTENCY_KEY = b"authorization", b"idempotency-key"
@@ -54,7 +57,7 @@ class Security:
     tokens: TokenVerifier | None
     hops: Hops
     limits: CallerLimits
-    audit: AuditLog
+    audit: RequestAudit
     accepts_unsigned_forwards: bool = False
     cors_origins: tuple[str, ...] = ()
 
@@ -133,7 +136,8 @@ class Gate:
                 message["headers"] = message["headers"] + _RESPONSE_HEADERS
             await send(message)
 
-        if scope["path"] in PUBLIC_PATHS and scope["method"] in {"GET", "HEAD"}:
+        is_public = scope["path"] in PUBLIC_PATHS and scope["method"] in {"GET", "HEAD"}
+        if is_public or scope["path"] == "/" or scope["path"].startswith(_CONSOLE):
             await self._app(scope, receive, send_safely)
             return
         started = time.perf_counter()

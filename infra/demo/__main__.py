@@ -25,6 +25,7 @@ from infra.local.processes import ProcessFailedError
 from infra.local.stack import LocalStack, private_settings
 from infra.security.folder import LOCAL_HOSTS, SecurityFolder
 from pipelines.checkpoints.lock import CheckpointInUseError, hold
+from services.cli.output import AsJson, print_json
 from services.messaging.administration import TopicMismatchError
 from services.messaging.avro import UndecodableError
 from services.messaging.publishing import PublishError
@@ -33,7 +34,7 @@ from services.pos_simulator.simulation import Options
 from services.settings import Settings
 from services.start_up import StartUpError
 
-_RETURNS, _EXCHANGES = 0.04, 0.02
+_RETURNS, _EXCHANGES, _OFFLINE = 0.04, 0.02, 0.05
 """Shares of the simulated invoices, to have some of each also on a short day."""
 
 _MISMATCH, _INTERRUPTED = 1, 130
@@ -71,7 +72,7 @@ def demo_settings(directory: Path) -> Settings:
     )
 
 
-def main(
+def main(  # noqa: PLR0913  # one argument for each option
     files: Annotated[
         list[Path] | None,
         typer.Argument(
@@ -96,8 +97,10 @@ def main(
     secured: Annotated[
         bool, typer.Option("--secured", help="With --containers: use a Kafka that is secured as in production.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Send a trading day or recorded invoices through Kafka, the pipeline and the API, and check all results."""
+    console.stderr = as_json
     if secured and not containers:
         raise typer.BadParameter("--secured works only with --containers: add it")
     recorded = [file.resolve() for file in files or []]
@@ -115,7 +118,8 @@ def main(
         jars.provide(console.print)
         # A second demo would delete the data of the first.
         with hold(str(directory)):
-            result = _demo(recorded, Options(count=invoices, returns=_RETURNS, exchanges=_EXCHANGES), rate, stack)
+            options = Options(count=invoices, returns=_RETURNS, exchanges=_EXCHANGES, offline=_OFFLINE)
+            result = _demo(recorded, options, rate, stack)
     except InterruptedBySignalError:
         console.print("demo: interrupted. All its processes are stopped.")
         raise typer.Exit(_INTERRUPTED) from None
@@ -125,6 +129,8 @@ def main(
         sys.exit(f"demo: {error}")
     report.show(console, result)
     report.write(var / "reports" / f"{name}.json", report.figures(result))
+    if as_json:
+        print_json(report.figures(result))
     if result.mismatches:
         raise typer.Exit(_MISMATCH)
 

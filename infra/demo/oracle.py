@@ -36,7 +36,7 @@ class Expected:
         shipment: the whole invoice by InvoiceNumber.
         hadoop: the number of each row. Each line item is a row.
         earned: points by InvoiceNumber, by customer: of sales, and of what exchanges sell.
-        returned: the invoices of each customer that return something, with their originals.
+        returned: the invoices that return something in the account of each customer, with their originals.
         taken: the points that returns take back, by customer.
         readings: for the index of each message that earns points, the customer and the first sequence that includes it.
         strangers: customers with invoices and without points.
@@ -79,41 +79,47 @@ def expect(sent: Iterable[Sent], loyalty_factor: Decimal) -> Expected:
         else:
             seen.add(invoice["InvoiceNumber"])
             _count(expected, number, invoice, sales)
-    for (card, invoice_number), sale in sales.sold.items():
-        expected.taken[card] += expected.earned[card][invoice_number] - sales.points(sale, rest=True)
+    for invoice_number, sale in sales.sold.items():
+        expected.taken[sale.card] += expected.earned[sale.card][invoice_number] - sales.points(sale, rest=True)
+        expected.returned[sale.card] |= dict.fromkeys((number for number, *_ in sale.returns), invoice_number)
     expected.strangers -= expected.earned.keys()
     return expected
 
 
+Return = tuple[str, Decimal, list[Record]]
+"""The number of a return, its amount and its lines."""
+
+
 @dataclass
 class Sale:
-    """What a customer bought with one invoice, and the returns of it: (amount, lines) pairs."""
+    """What a customer bought with one invoice, and the returns of it, whatever cards they carry."""
 
+    card: str
     amount: Decimal
     lines: list[Record]
-    returns: list[tuple[Decimal, list[Record]]]
+    returns: list[Return]
 
 
 class Sales:
-    """The sales of PRIME customers by card and InvoiceNumber, with their returns, in whatever order they come."""
+    """The sales of PRIME customers by InvoiceNumber, with their returns, in whatever order they come."""
 
     def __init__(self, loyalty_factor: Decimal) -> None:
         self._factor = loyalty_factor
-        self.sold: dict[tuple[str, str], Sale] = {}
-        self._returns: defaultdict[tuple[str, str], list[tuple[Decimal, list[Record]]]] = defaultdict(list)
+        self.sold: dict[str, Sale] = {}
+        self._returns: defaultdict[str, list[Return]] = defaultdict(list)
 
     def sell(self, card: str, number: str, amount: Decimal, lines: list[Record]) -> Decimal:
         """Returns the points of the sale."""
-        self.sold[card, number] = sale = Sale(amount, lines, self._returns[card, number])
+        self.sold[number] = sale = Sale(card, amount, lines, self._returns[number])
         return self.points(sale)
 
-    def take_back(self, card: str, original: str, amount: Decimal, lines: list[Record]) -> None:
-        self._returns[card, original].append((amount, lines))
+    def take_back(self, original: str, returned: Return) -> None:
+        self._returns[original].append(returned)
 
     def points(self, sale: Sale, *, rest: bool = False) -> Decimal:
         """The points of the sale, or of what its returns leave. Of each item at most what was bought goes back."""
         amount, left = sale.amount, _values(sale.lines)
-        for total, lines in sale.returns if rest else []:
+        for _, total, lines in sale.returns if rest else []:
             back = _values(lines)
             excess = sum((max(Decimal(0), value - left[item]) for item, value in back.items() if item), Decimal(0))
             if not excess or not sale.lines:
@@ -141,26 +147,29 @@ def _count(expected: Expected, number: int, invoice: Record, sales: Sales) -> No
     if _has_value(invoice, "DeliveryType", "HOME-DELIVERY"):
         expected.shipment[invoice_number] = whole(invoice)
     expected.hadoop.update(rows(invoice))
-    if _has_value(invoice, "CustomerType", "PRIME"):
-        _count_points(expected, number, invoice, sales)
-    elif card and card.strip():
+    if card and card.strip() and not _has_value(invoice, "CustomerType", "PRIME"):
         expected.strangers.add(card)
+    _count_points(expected, number, invoice, sales)
 
 
 def _count_points(expected: Expected, number: int, invoice: Record, sales: Sales) -> None:
-    invoice_number, card = invoice["InvoiceNumber"], str(invoice["CustomerCardNo"])
+    """A return takes back whoever brings it. An entry of its own card says that it found no purchase there."""
+    invoice_number, card = invoice["InvoiceNumber"], str(invoice.get("CustomerCardNo"))
     items, total = invoice.get("InvoiceLineItems") or [], _exact(invoice["TotalAmount"])
     parts = {kind: [item for item in items if line_kind(invoice, item) == kind] for kind in ("sale", "return")}
     amounts = {kind: sum((_exact(item.get("TotalValue") or 0) for item in parts[kind]), Decimal(0)) for kind in parts}
     if not (parts["sale"] and parts["return"]):
         amounts = {line_kind(invoice, {}): total}
-    earned = expected.earned[card]
-    if "sale" in amounts:
+    original, is_prime = invoice.get("OriginalInvoiceNumber") or "", _has_value(invoice, "CustomerType", "PRIME")
+    if "sale" in amounts and is_prime:
+        earned = expected.earned[card]
         earned[invoice_number] = sales.sell(card, invoice_number, amounts["sale"], parts["sale"])
         expected.readings[number] = card, len(earned)
     if "return" in amounts:
-        original = expected.returned[card][invoice_number] = invoice.get("OriginalInvoiceNumber") or ""
-        sales.take_back(card, original, abs(amounts["return"]), parts["return"])
+        sales.take_back(original, (invoice_number, abs(amounts["return"]), parts["return"]))
+        if is_prime:
+            _ = expected.earned[card]
+            expected.returned[card][invoice_number] = original
 
 
 def as_read(value: Any, name: str = "") -> Any:

@@ -124,6 +124,8 @@ class Demo:
         invoices = self._topics.ends(topics.POS_INVOICES)
         for query in (FAN_OUT, LOYALTY):
             self._until(f"the {query} query", partial(self._has_passed, query, invoices))
+        commands = self._topics.ends(topics.LOYALTY_COMMANDS)
+        self._until("the commands that forward returns", lambda: reached(self._commands(), commands))
         rows = self._topics.ends(topics.HADOOP)
         self._until(f"the {EXPORT} query", partial(self._has_passed, EXPORT, rows))
         outputs = {topic: self._topics.ends(topic) for topic in OUTPUTS}
@@ -154,6 +156,9 @@ class Demo:
 
     def _has_passed(self, query: str, ends: dict[int, int]) -> bool:
         return reached(self._positions(query), ends)
+
+    def _commands(self) -> dict[int, int]:
+        return self._pipeline.positions(LOYALTY, self._settings.name_of(topics.LOYALTY_COMMANDS))
 
     def _positions(self, query: str) -> dict[int, int]:
         return self._pipeline.positions(query, self._settings.name_of(QUERIES[query]))

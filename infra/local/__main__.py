@@ -5,7 +5,7 @@ The data of the local stack is in ``var`` below the folder of the data (``infra.
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,6 +16,7 @@ from infra.local.interruption import InterruptedBySignalError, interrupt_on_sign
 from infra.local.java import JavaNotFoundError
 from infra.local.processes import ProcessFailedError
 from infra.local.stack import LocalStack
+from services.cli.output import AsJson, print_json
 from services.messaging.administration import TopicMismatchError
 from services.settings import read_settings
 from services.start_up import StartUpError
@@ -45,15 +46,19 @@ console = Console()
 
 
 @app.command()
-def up(directory: Folder = None) -> None:
+def up(directory: Folder = None, *, as_json: AsJson = False) -> None:
     """Start all parts that do not run. Data, logs and pid files are in ./var."""
+    console.stderr = as_json
     stack = _stack(directory)
     jars.provide(console.print)
     console.print("Starting the stack. The first start takes about a minute.")
     stack.start(on_part=lambda name: console.print(f"  {name} …"))
     stack.ensure_key()
+    if as_json:
+        print_json({"parts": _parts(stack), "api_key_file": str(stack.key_file)})
+        return
     _show(stack)
-    console.print(f"API key with all scopes: {stack.key_file.relative_to(jars.ROOT)} (only you can read the file)")
+    console.print(f"API key with all scopes: {stack.key_file.relative_to(Path.cwd())} (only you can read the file)")
     if stack.settings.api_access != "authenticated":
         console.print("The API answers everybody on this machine without a key: LOYALTY_API_ACCESS is loopback.")
 
@@ -68,9 +73,18 @@ def kafka(directory: Folder = None) -> None:
 
 
 @app.command()
-def down(directory: Folder = None) -> None:
+def down(directory: Folder = None, *, as_json: AsJson = False) -> None:
     """Stop all parts. The data stays."""
-    _stack(directory).stop(on_part=lambda name: console.print(f"  stopping {name} …"))
+    stopped: list[str] = []
+
+    def on_part(name: str) -> None:
+        stopped.append(name)
+        if not as_json:
+            console.print(f"  stopping {name} …")
+
+    _stack(directory).stop(on_part)
+    if as_json:
+        print_json({"stopped": stopped})
 
 
 @app.command()
@@ -90,12 +104,19 @@ def _stack(directory: Path | None) -> LocalStack:
     return LocalStack(home / "var", settings)
 
 
+def _parts(stack: LocalStack) -> list[dict[str, Any]]:
+    addresses = [stack.broker.bootstrap_servers, *(service.url for service in stack.services)]
+    return [
+        {"name": process.name, "pid": process.pid, "address": address, "log": str(process.log_file)}
+        for process, address in zip(stack.processes, addresses, strict=True)
+    ]
+
+
 def _show(stack: LocalStack) -> None:
     table = Table("part", "process", "address", "log")
-    addresses = [stack.broker.bootstrap_servers, *(service.url for service in stack.services)]
-    for process, address in zip(stack.processes, addresses, strict=True):
-        state = "[red]not running" if process.pid is None else str(process.pid)
-        table.add_row(process.name, state, address, str(process.log_file.relative_to(Path.cwd())))
+    for part in _parts(stack):
+        state = "[red]not running" if part["pid"] is None else str(part["pid"])
+        table.add_row(part["name"], state, part["address"], str(Path(part["log"]).relative_to(Path.cwd())))
     console.print(table)
     if not folders.IS_CHECKOUT:
         console.print(f"The data is in {Path.cwd()}. Run other commands there, because their folders are relative.")

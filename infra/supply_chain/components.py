@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from infra import setup
-from infra.local import jars
+from infra.local import folders, jars
 
 PYPI, MAVEN = "PyPI", "Maven"
 """Ecosystems, as OSV names them (https://ossf.github.io/osv-schema/#defined-ecosystems)."""
@@ -23,7 +23,7 @@ _ENVIRONMENT |= {"platform_system": "Linux", "os_name": "posix", "implementation
 _ENVIRONMENT |= {"platform_python_implementation": "CPython", "platform_machine": "x86_64"}
 
 # Its folders are groups, and the folders of these are artifacts.
-_IVY_CACHE = jars.ROOT / "var" / "ivy"
+_IVY_CACHE = folders.downloads() / "ivy"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -62,7 +62,7 @@ def locked_jars(configuration: str) -> list[Component]:
 
 def spark_jars() -> list[Component]:
     """The jars inside of the installed package pyspark."""
-    return [*map(_jar, sorted(setup.ivy_jar().parent.glob("*.jar")))]
+    return [*map(_jar, sorted(jars.ivy_jar().parent.glob("*.jar")))]
 
 
 @cache  # the jars of Spark are in the SBOM of an image and in the lock

@@ -10,7 +10,7 @@ from pipelines.columns.deduplication import command_identity, deduplicate, invoi
 from pipelines.columns.returns import names_original
 from pipelines.runtime.query import QueryContext
 from services.domain.programme import Programmes
-from services.domain.validation import BLANKS
+from services.domain.validation import BLANKS, LONGEST_TEXT
 from services.messaging.schema_ids import FolderSchemaIds
 
 EVENT_TYPE = T.StructType(
@@ -18,9 +18,16 @@ EVENT_TYPE = T.StructType(
         T.StructField("CustomerCardNo", T.StringType()),
         T.StructField("append_time", T.LongType()),
         T.StructField("event", T.BinaryType()),
+        T.StructField("invoice", T.StringType()),
+        T.StructField("original", T.StringType()),
     ]
 )
-"""An event: the card, the append time in milliseconds, and a framed Purchase or LoyaltyCommand (schemas/ids.json)."""
+"""An event: the card, the append time in milliseconds, and a framed Purchase or LoyaltyCommand (schemas/ids.json).
+
+``CustomerCardNo`` is null for a return without a card. ``invoice`` is the number of an invoice that the index of
+invoices learns, or forgets if ``event`` is null. ``original`` is the number that a return names. Both are null for
+other events.
+"""
 
 _POSITION = ("topic", "partition", "offset")
 
@@ -54,30 +61,40 @@ def events_with_duplicates(invoices: DataFrame, commands: DataFrame, programmes:
 def _invoice_events(invoices: DataFrame, programmes: Programmes) -> DataFrame:
     types = sorted({customer_type for version in programmes.versions for customer_type in version.customer_types})
     invoice = F.col("invoice")
-    has_card = F.btrim(invoice.getField("CustomerCardNo"), F.lit(BLANKS)) != ""
-    # A return takes points back even from a customer who has left the programme. The account knows what it earned.
-    takes_part = F.upper(invoice.getField("CustomerType")).isin(types) | names_original(invoice)
-    is_event = F.col("reason").isNull() & takes_part & has_card
+    given = invoice.getField("CustomerCardNo")
+    card = F.when(F.btrim(given, F.lit(BLANKS)) != "", given)
+    # A return takes points back whatever card it carries, and from a customer who has left the programme.
+    earns = F.upper(invoice.getField("CustomerType")).isin(types) & card.isNotNull()
+    is_event = F.col("reason").isNull() & (earns | names_original(invoice))
     lines = F.transform(invoice.getField("InvoiceLineItems"), lambda item: _fields(item, "ItemCode", "TotalValue"))
     purchase = F.struct(
         *(invoice.getField(name).alias(name) for name in schemas.field_names("Purchase") if name != "InvoiceLineItems"),
         F.coalesce(lines, F.array()).alias("InvoiceLineItems"),
     )
-    card = invoice.getField("CustomerCardNo")
-    return _rows(invoices, invoice_identity(), is_event, card, _encode(purchase, "Purchase"))
+    number = F.when(earns, invoice.getField("InvoiceNumber"))
+    named = invoice.getField("OriginalInvoiceNumber")
+    # No valid invoice has a longer number.
+    original = F.when(names_original(invoice) & (F.length(named) <= LONGEST_TEXT), named)
+    event = _encode(purchase, "Purchase")
+    return _rows(invoices, invoice_identity(), is_event, card, event, number, original)
 
 
 def _command_events(commands: DataFrame) -> DataFrame:
-    card, event = F.col("command.CustomerCardNo"), _encode(F.col("command"), "LoyaltyCommand")
-    return _rows(commands, command_identity(), F.col("reason").isNull(), card, event)
+    forgets = F.col("command.Kind") == "forget"
+    event = F.when(~forgets, _encode(F.col("command"), "LoyaltyCommand"))
+    number, no_original = F.when(forgets, F.col("command.Invoice.InvoiceNumber")), F.lit(None).cast("string")
+    is_event, card = F.col("reason").isNull(), F.col("command.CustomerCardNo")
+    return _rows(commands, command_identity(), is_event, card, event, number, no_original)
 
 
-def _rows(records: DataFrame, identity: Column, is_event: Column, card: Column, event: Column) -> DataFrame:
+def _rows(records: DataFrame, identity: Column, is_event: Column, *fields: Column) -> DataFrame:
+    """Args: fields: CustomerCardNo, event, invoice, original."""
     # Records without an event stay, because a later record with the same number is a duplicate of them. A filter would
     # also be slow: the optimizer would move it before the decoding and decode each invoice once for each of its fields.
-    row = F.struct(
-        card.alias("CustomerCardNo"), F.unix_millis("timestamp").alias("append_time"), event.alias("event"), *_POSITION
-    )
+    card, event, invoice, original = fields
+    values = (card, F.unix_millis("timestamp"), event, invoice, original)
+    named = (value.alias(name) for value, name in zip(values, EVENT_TYPE.names, strict=True))
+    row = F.struct(*named, *_POSITION)
     found = F.when(is_event, row).alias("found")
     return records.select("timestamp", identity.alias("identity"), "partition", "offset", found)
 

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from pipelines.accounts.invoice_index import BOUGHT, FORGOTTEN, RETURNED, InvoiceIndex, News, decode_waiting
 from pipelines.accounts.records import RECORD_TYPE, rows_of, writer_ids
 from pipelines.accounts.state_calls import map_calls
 from pipelines.accounts.timers import Timers
@@ -29,6 +30,7 @@ from services.codecs.state import decode_account, encode_account
 from services.domain.account import processor as accounts
 from services.domain.account.model import Account, AccountState, ErasureMarker
 from services.domain.events import Event
+from services.domain.invoice_index import IndexedInvoice
 from services.domain.programme import Programmes
 from services.messaging.schema_ids import SchemaIds
 from services.pseudonyms import Pseudonyms, pseudonyms
@@ -46,30 +48,56 @@ The key of an account is its card. The key of an erasure marker is the card's ps
 does not stay.
 """
 
+SEED_TYPE = T.StructType(
+    [
+        T.StructField("CustomerCardNo", T.StringType()),
+        T.StructField("account", T.BinaryType()),
+        T.StructField("invoice", T.StringType()),
+        T.StructField("owner", T.StringType()),
+        T.StructField("waiting", T.BinaryType()),
+    ]
+)
+"""A part of the state of a new checkpoint: an account (``encode_account``) or an indexed invoice.
+
+``owner`` is the card that bought, empty if it is not known; ``waiting`` the returns that wait (``encode_waiting``).
+"""
+
+_EVENT = ("CustomerCardNo", "append_time", "event")
 _CARD = T.StructType([T.StructField("card", T.StringType())])
 _ACCOUNT = T.StructType([T.StructField("account", T.BinaryType()), T.StructField("due", T.LongType())])
 
 
 def process_events(
-    events: DataFrame, programmes: Programmes, ids: SchemaIds, settings: Settings, initial: DataFrame | None
+    events: DataFrame,
+    clock: DataFrame,
+    programmes: Programmes,
+    ids: SchemaIds,
+    settings: Settings,
+    initial: DataFrame | None,
 ) -> DataFrame:
     """Unique events and rows of the clock in, as rows of EVENT_TYPE. Out: rows of RECORD_TYPE.
 
-    A row of the clock has no card. It goes to every bucket.
+    An event goes to the bucket of its card, and to the buckets of the numbers that it buys, forgets, or returns. A row
+    of the clock goes to every bucket.
 
     Args:
-        initial: the accounts of a new checkpoint: CustomerCardNo string, account binary (``encode_account``). Spark
-            reads it in the first micro-batch only.
+        initial: the state of a new checkpoint, as rows of SEED_TYPE. Spark reads it in the first micro-batch only.
     """
     interval = int(settings.timer_interval.total_seconds() * 1000)
     # The number of buckets is fixed for the life of a checkpoint, because ``shuffle_partitions`` is.
     count = BUCKETS_A_PARTITION * settings.shuffle_partitions
-    bucket = F.pmod(F.xxhash64("CustomerCardNo"), F.lit(count)).cast("int")
-    initial_state = None if initial is None else initial.withColumn("bucket", bucket).groupBy("bucket")
-    every_bucket = F.sequence(F.lit(0), F.lit(count - 1))
-    buckets = F.when(F.col("CustomerCardNo").isNull(), every_bucket).otherwise(F.array(bucket))
+    bucket = F.pmod(F.xxhash64("key"), F.lit(count)).cast("int")
+    initial_state = None
+    if initial is not None:
+        keyed = initial.withColumn("key", F.coalesce("CustomerCardNo", "invoice"))
+        initial_state = keyed.withColumn("bucket", bucket).drop("key").groupBy("bucket")
+    no_news = (F.lit(None).cast("string").alias(name) for name in ("news", "number"))
+    every_bucket = F.explode(F.sequence(F.lit(0), F.lit(count - 1))).alias("bucket")
+    ticks = clock.select(*_EVENT, *no_news, every_bucket)
     return (
-        events.withColumn("bucket", F.explode(buckets))
+        _routed(events)
+        .select(*_EVENT, "news", "number", bucket.alias("bucket"))
+        .union(ticks)
         .groupBy("bucket")
         .transformWithState(
             statefulProcessor=AccountOperator(
@@ -83,8 +111,36 @@ def process_events(
     )
 
 
+def _routed(events: DataFrame) -> DataFrame:
+    """One row for each card and each number that an event concerns, with ``key``, ``news`` and ``number``.
+
+    The last two are null in the row for the account of the card.
+    """
+    has_event = F.col("event").isNotNull()
+    routes = {
+        None: F.when(has_event, F.col("CustomerCardNo")),
+        BOUGHT: F.when(has_event, F.col("invoice")),
+        FORGOTTEN: F.when(~has_event, F.col("invoice")),
+        RETURNED: F.col("original"),
+    }
+    route = F.array(
+        *(
+            F.struct(F.lit(news).cast("string").alias("news"), key.cast("string").alias("key"))
+            for news, key in routes.items()
+        )
+    )
+    return (
+        events.withColumn("route", F.explode(route))
+        .select("*", "route.*")
+        .where(F.col("key").isNotNull())
+        .withColumn("number", F.when(F.col("news").isNotNull(), F.col("key")))
+        # The index needs only the returns themselves.
+        .withColumn("event", F.when(F.coalesce(F.col("news") == RETURNED, F.lit(True)), F.col("event")))
+    )
+
+
 class AccountOperator(StatefulProcessor):
-    """Processes the events and timers of one bucket of accounts."""
+    """Processes the events and timers of one bucket of accounts, and the news of one bucket of invoice numbers."""
 
     def __init__(
         self, programmes: Programmes, writer_ids: Mapping[Topic, int], interval: int, names: Pseudonyms
@@ -101,14 +157,19 @@ class AccountOperator(StatefulProcessor):
         exclude_imports_from_garbage_collection()
         self._accounts = map_calls(handle.getMapState(ACCOUNTS, _CARD, _ACCOUNT))
         self._timers = Timers(handle)
+        self._index = InvoiceIndex(handle, self._programmes, self._writer_ids)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         by_card: dict[str, list[Event]] = defaultdict(list)
+        news = []
         for row in rows:
-            if row.CustomerCardNo is None:
+            if row.news:
+                news.append(News(row.news, row.number, row.append_time, row.CustomerCardNo, row.event))
+            elif row.CustomerCardNo is None:
                 self._read_until = row.append_time
             else:
                 by_card[row.CustomerCardNo].append(decode_event(row.append_time, bytes(row.event)))
+        yield from self._index.process(news)
         changes = _Changes()
         outcomes = {}
         for card, (before, timer) in self._load(sorted(by_card)).items():
@@ -155,6 +216,10 @@ class AccountOperator(StatefulProcessor):
             yield from rows_of(key, outcome, self._writer_ids)
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802, N803
+        if initialState.account is None:
+            waiting = tuple(decode_waiting(bytes(initialState.waiting or b"")))
+            self._index.add(initialState.invoice, IndexedInvoice(initialState.owner, waiting))
+            return
         changes = _Changes()
         state = decode_account(bytes(initialState.account))
         self._save(self._key_of(initialState.CustomerCardNo, state), state, state.next_due(), 0, changes)

@@ -9,7 +9,7 @@ from pyspark.sql import types as T
 
 from pipelines.columns import avro
 from schemas.topics import LOYALTY, LOYALTY_BALANCES, LOYALTY_COMMANDS, LOYALTY_DECISIONS, Topic
-from services.codecs.events import credit_record
+from services.codecs.events import credit_record, forget_record, forward_record
 from services.codecs.records import (
     balance_record,
     decision_record,
@@ -19,6 +19,7 @@ from services.codecs.records import (
 )
 from services.domain.account.model import Outcome
 from services.domain.entries import Entry, Kind
+from services.domain.invoice_index import Returned
 from services.messaging.avro import Record, record_encoder
 from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
@@ -47,8 +48,25 @@ _encoder = cache(record_encoder)
 def rows_of(card: str, outcome: Outcome, writer_ids: Mapping[Topic, int]) -> Iterator[Row]:
     """The outcome of one customer's events as rows of RECORD_TYPE."""
     for topic, record_id, key, record in _records(card, outcome):
-        value = None if record is None else _encoder(str(topic.value), writer_ids[topic])(record)
-        yield Row(topic=topic.name, id=record_id, key=key.encode(), value=value)
+        yield _row(topic, record_id, key, record, writer_ids)
+
+
+def forwarded_row(card: str, returned: Returned, writer_ids: Mapping[Topic, int]) -> Row:
+    """The command that lets the account of the card decide a return. ``returned.invoice`` is a framed Purchase."""
+    record = forward_record(card, returned.append_time, returned.invoice)
+    return _row(LOYALTY_COMMANDS, record["CommandID"], card, record, writer_ids)
+
+
+def step_rows(counts: Mapping[str, int]) -> Iterator[Row]:
+    """Rows without a topic, which are counted and not written: ``id`` is a step of returns, one row for each return."""
+    for step, number in counts.items():
+        for _ in range(number):
+            yield Row(topic=None, id=step, key=None, value=None)
+
+
+def _row(topic: Topic, record_id: str, key: str, record: Record | None, writer_ids: Mapping[Topic, int]) -> Row:
+    value = None if record is None else _encoder(str(topic.value), writer_ids[topic])(record)
+    return Row(topic=topic.name, id=record_id, key=key.encode(), value=value)
 
 
 def _records(card: str, outcome: Outcome) -> Iterable[tuple[Topic, str, str, Record | None]]:
@@ -67,6 +85,9 @@ def _records(card: str, outcome: Outcome) -> Iterable[tuple[Topic, str, str, Rec
         yield LOYALTY_DECISIONS, command.command_id, command.command_id, erased_decision_record(command)
     for credit in outcome.credits:
         yield LOYALTY_COMMANDS, credit.command_id, credit.to_card, credit_record(card, credit)
+    for invoice_number in outcome.forgotten_invoices:
+        record = forget_record(card, invoice_number)
+        yield LOYALTY_COMMANDS, record["CommandID"], card, record
 
 
 def _entry_id(card: str, entry: Entry) -> str:

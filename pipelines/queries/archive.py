@@ -46,10 +46,11 @@ def _archive(context: QueryContext) -> DataStreamWriter:
 
 
 def _pseudonymize(events: DataFrame, pseudonyms: Pseudonyms) -> DataFrame:
-    """Replace cards by pseudonyms: pseudonym, append_time, topic, partition, offset, event."""
-    pseudonym_of = _for_each(pseudonyms.of, T.StringType())
+    """Replace cards by pseudonyms: pseudonym (null for a return without a card), append_time, position, event."""
+    pseudonym_of = _for_each(lambda card: card and pseudonyms.of(card), T.StringType())
     without_cards = _for_each(_without_cards(pseudonyms), T.BinaryType())
-    return events.select(
+    # An event for the index of invoices alone repeats what an erasure already says.
+    return events.where(F.col("event").isNotNull()).select(
         pseudonym_of("CustomerCardNo").alias("pseudonym"),
         *("append_time", "topic", "partition", "offset"),
         without_cards("event").alias("event"),

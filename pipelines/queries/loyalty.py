@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipelines.accounts.events import EVENT_TYPE, unique_events
@@ -17,6 +18,7 @@ from pipelines.accounts.records import kafka_records
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.queries.branches import DEAD_LETTERS, branch_records
 from pipelines.runtime.query import Query, QueryContext
+from pipelines.runtime.query_metrics import RETURN_STEPS, RETURNS
 from pipelines.runtime.read_progress import serve_read_progress
 from pipelines.sinks.kafka import write_stream
 from pipelines.sources.clock import clock_rows
@@ -37,12 +39,12 @@ class Seed:
     """The accounts with which a new checkpoint begins.
 
     Attributes:
-        accounts: CustomerCardNo string, account binary (``encode_account``).
+        state: rows of SEED_TYPE.
         remembered: what no later record repeats with an effect: identity, timestamp.
         offsets: by topic, the first records that these accounts do not include.
     """
 
-    accounts: DataFrame
+    state: DataFrame
     remembered: DataFrame
     offsets: Mapping[Topic, Offsets]
 
@@ -59,9 +61,16 @@ def _loyalty(context: QueryContext, seed: Seed | None = None) -> DataStreamWrite
         context.spark, LOYALTY.checkpoint(settings), (POS_INVOICES, LOYALTY_COMMANDS), settings
     )
     clock = clock_rows(context.spark, EVENT_TYPE, address, settings)
-    rows = process_events(events.union(clock), versions, ids, settings, seed.accounts if seed else None)
+    rows = process_events(events, clock, versions, ids, settings, seed.state if seed else None)
     dead_letters = branch_records([DEAD_LETTERS], commands, ids, settings)
-    return write_stream(kafka_records(rows, settings).union(dead_letters), settings)
+    return write_stream(kafka_records(_with_steps_counted(rows), settings).union(dead_letters), settings)
+
+
+def _with_steps_counted(rows: DataFrame) -> DataFrame:
+    """Count the rows without a topic, and drop them."""
+    is_step = F.col("topic").isNull()
+    counts = (F.count_if(is_step & (F.col("id") == step)).alias(step) for step in RETURN_STEPS)
+    return rows.observe(RETURNS, *counts).where(~is_step)
 
 
 def _check_changelog(checkpoint: str, settings: Settings, is_new: bool) -> None:  # noqa: FBT001

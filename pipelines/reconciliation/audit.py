@@ -28,6 +28,7 @@ from services.audit.sources import ledger_entries, served_balances
 from services.cli.audit import PARTS, SHOWN, ApiOption, From, FromOption, ShowOption, WithoutOption
 from services.cli.output import AsJson, console, print_json
 from services.messaging.schema_ids import schema_ids
+from services.tls import client_context
 
 ROUNDS = 6
 """How often the audit compares customers whose sources have not progressed equally far."""
@@ -165,7 +166,9 @@ def _snapshot(context: Context, api: str, left_out: Collection[Source], *, archi
     progress = Progress(reader.positions(), max(0, reader.clock_time() - delay))
     reads: dict[Source, Read] = {
         Source.LEDGER: lambda: facts.from_python(context, Source.LEDGER, ledger_entries(settings, context.ids)),
-        Source.BALANCE: lambda: facts.from_python(context, Source.BALANCE, served_balances(api, settings.api_key_file)),
+        Source.BALANCE: lambda: facts.from_python(
+            context, Source.BALANCE, served_balances(api, settings.api_key_file, client_context(settings))
+        ),
         Source.STATE: lambda: facts.state(context, checkpoint),
     }
     reads = {source: read for source, read in reads.items() if source not in left_out}

@@ -18,6 +18,7 @@ from pipelines.checkpoints.reader import CheckpointReader, Positions
 from pipelines.checkpoints.retention import LostRecords, accepted_losses
 from pipelines.columns import avro
 from pipelines.columns.deduplication import longest_memory
+from pipelines.columns.returns import names_original
 from pipelines.queries.archive import ARCHIVE, PSEUDONYM_KEY
 from pipelines.reconciliation.context import ArchiveError, Context
 from pipelines.sources.commands import check_commands
@@ -40,7 +41,8 @@ class Events:
 
     Attributes:
         records: identity and append_time of each record, duplicates included; and of each event: pseudonym, card (null
-            in the archive), topic, partition, offset, event.
+            in the archive, both null for a return without a card), topic, partition, offset, event, and the original
+            that a return names.
         extents: by topic, the offsets that were read.
         complete_from: earlier events may be missing (milliseconds since the epoch). 0 if none is missing.
         notes: what is missing, in words.
@@ -70,7 +72,7 @@ def read_events(context: Context, now: int, *, archive: bool) -> Events:
         F.unix_millis("timestamp").alias("append_time"),
         pseudonym_of(context.pseudonyms, card).alias("pseudonym"),
         card.alias("card"),
-        *(event.getField(name).alias(name) for name in ("topic", "partition", "offset", "event")),
+        *(event.getField(name).alias(name) for name in ("topic", "partition", "offset", "event", "original")),
     )
     incomplete_before = {extent.topic: extent.complete_from for extent in extents.values()}
     where = "no longer in the topic"
@@ -178,7 +180,8 @@ def _archived(context: Context, extents: dict[Topic, TopicExtent]) -> DataFrame:
         .where(is_before({settings.name_of(topic): extent.begins for topic, extent in extents.items()}))
         .withColumn("identity", identity)
         .withColumn("card", F.lit(None).cast("string"))
-        .select("identity", "append_time", "pseudonym", "card", "topic", "partition", "offset", "event")
+        .withColumn("original", F.when(names_original(invoice), invoice.getField("OriginalInvoiceNumber")))
+        .select("identity", "append_time", "pseudonym", "card", "topic", "partition", "offset", "event", "original")
     )
 
 

@@ -100,20 +100,25 @@ def balances(context: Context, extent: TopicExtent) -> DataFrame:
 
 def state(context: Context, checkpoint: str) -> DataFrame:
     """The accounts in Spark's state after the last committed micro-batch, as facts. Raises UnreadableError."""
+    rows = (
+        state_variable(context, checkpoint, ACCOUNTS)
+        .where(F.substring("user_map_value.account", 1, 1) != F.lit(MARKER))
+        .select(F.col("user_map_key.card").alias("card"), F.col("user_map_value.account").alias("account"))
+        .withColumn("pseudonym", pseudonym_of(context.pseudonyms, F.col("card")))
+    )
+    return _facts(rows, Source.STATE, F.lit(0), F.col("account"))
+
+
+def state_variable(context: Context, checkpoint: str, name: str) -> DataFrame:
+    """A map of the loyalty query's state after the last committed micro-batch. Raises UnreadableError."""
     # The reader of state needs a coordinator, which a session creates when its streams are first used.
     _ = context.spark.streams.active
     read = context.spark.read
     try:
         # Spark counts operators from the end of a query, so this one comes before the deduplication.
-        accounts = read.format("statestore").options(operatorId=0, stateVarName=ACCOUNTS).load(checkpoint)
+        return read.format("statestore").options(operatorId=0, stateVarName=name).load(checkpoint)
     except (PySparkException, ValueError) as error:
         raise UnreadableError(Source.STATE, f"{checkpoint}: {first_line(error)}") from error
-    rows = (
-        accounts.where(F.substring("user_map_value.account", 1, 1) != F.lit(MARKER))
-        .select(F.col("user_map_key.card").alias("card"), F.col("user_map_value.account").alias("account"))
-        .withColumn("pseudonym", pseudonym_of(context.pseudonyms, F.col("card")))
-    )
-    return _facts(rows, Source.STATE, F.lit(0), F.col("account"))
 
 
 def from_python(context: Context, source: Source, found: Iterable[Fact]) -> DataFrame:

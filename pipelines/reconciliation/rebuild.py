@@ -14,11 +14,13 @@ from datetime import UTC, datetime
 
 import typer
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pipelines.accounts.records import RECORD_TYPE, kafka_records, rows_of, writer_ids
+from pipelines.accounts.invoice_index import encode_waiting, longest_window
+from pipelines.accounts.operator import SEED_TYPE
+from pipelines.accounts.records import RECORD_TYPE, forwarded_row, kafka_records, rows_of, writer_ids
 from pipelines.checkpoints import lock
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.reader import CheckpointReader
@@ -26,6 +28,7 @@ from pipelines.queries.loyalty import LOYALTY, Seed, seeded
 from pipelines.reconciliation import facts
 from pipelines.reconciliation.audit import Found, print_differences
 from pipelines.reconciliation.context import Context, first_line, open_context
+from pipelines.reconciliation.events import pseudonym_of
 from pipelines.reconciliation.facts import FactRow, by_customer, pseudonymize
 from pipelines.reconciliation.snapshot import Snapshot, take_snapshot
 from pipelines.runtime.query import RepeatHorizonError
@@ -40,6 +43,7 @@ from services.cli.audit import SHOWN, From, FromOption
 from services.cli.output import MISUSED, AsJson, console, print_json, stop
 from services.codecs.state import encode_account
 from services.domain.account.model import EVENT_MEMORY, Account, AccountState, Outcome
+from services.domain.invoice_index import MOST_WAITING, Returned
 from services.domain.recomputation import Recomputed, is_from_timer
 from services.messaging.administration import TimestampTypeError
 from services.messaging.schema_ids import schema_ids
@@ -58,9 +62,13 @@ _REBUILT = T.StructType(
         T.StructField("problem", T.StringType()),
         T.StructField("differences", T.ArrayType(_DIFFERENCE)),
         T.StructField("records", T.ArrayType(RECORD_TYPE)),
+        T.StructField("purchases", T.ArrayType(T.StringType())),
     ]
 )
-"""One customer: the account (null if there is none), the number of newly processed events, and any problem."""
+"""One customer: the account (null if there is none), the number of newly processed events, and any problem.
+
+``purchases`` are the numbers that the index of invoices must know.
+"""
 
 
 class RebuildError(RuntimeError):
@@ -116,13 +124,15 @@ def _rebuild(context: Context, checkpoint: str, *, archive: bool) -> Rebuilt:
     # Stores the result on the executors' disks: it is used several times, and the loyalty topic grows meanwhile.
     accounts = by_customer(snapshot.facts, _reconstruction(context, snapshot.coverage), _REBUILT).localCheckpoint()
     _check_complete(accounts, snapshot)
-    _write(context, accounts, snapshot)
+    numbers = accounts.select(F.col("CustomerCardNo").alias("owner"), F.explode("purchases").alias("original"))
+    returns = snapshot.returns.join(numbers, "original", "left").localCheckpoint()
+    _write(context, accounts, returns, snapshot)
     aside = None
     if reader.exists:
         aside = f"{checkpoint}-before-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
         reader.rename(aside)
     seed = Seed(
-        accounts.where(F.col("account").isNotNull()).select("CustomerCardNo", "account"),
+        _seed(context, accounts, numbers, returns, snapshot.coverage.now),
         snapshot.events.records.select("identity", F.timestamp_millis("append_time").alias("timestamp")),
         {topic: extent.ends for topic, extent in snapshot.events.extents.items()},
     )
@@ -132,6 +142,33 @@ def _rebuild(context: Context, checkpoint: str, *, archive: bool) -> Rebuilt:
     found = [Found(*each) for each in [*snapshot.anomalies.collect(), *differences]]
     notes = [*snapshot.unreadable, *snapshot.notes]
     return Rebuilt(row.accounts, row.late or 0, checkpoint, aside, found, notes)
+
+
+def _seed(context: Context, accounts: DataFrame, numbers: DataFrame, returns: DataFrame, now: int) -> DataFrame:
+    """The accounts and the index of invoices, as rows of SEED_TYPE.
+
+    Args:
+        numbers: owner and original of each purchase.
+        returns: as ``Snapshot.returns``, with the ``owner`` of the original, null if it is not known.
+    """
+    is_in_time = F.col("append_time") > now - longest_window(context.programmes)
+    waiting = (
+        returns.where(F.col("owner").isNull() & is_in_time)
+        .groupBy("original")
+        .agg(F.sort_array(F.collect_list(F.struct("append_time", F.lit("").alias("card"), "event"))).alias("waiting"))
+        .select(F.col("original").alias("invoice"), F.lit("").alias("owner"), _encoded("waiting").alias("waiting"))
+    )
+    known = numbers.select(F.col("original").alias("invoice"), "owner", F.lit(b"").alias("waiting"))
+    stored = accounts.where(F.col("account").isNotNull()).select("CustomerCardNo", "account")
+    index = known.unionByName(waiting)
+    return stored.unionByName(index, allowMissingColumns=True).select(*SEED_TYPE.names)
+
+
+def _encoded(waiting: str) -> Column:
+    """The waiting returns of one number, as Spark's state has them."""
+    # A lambda has no type hints. With them Spark would expect a vectorised function.
+    encode = F.udf(lambda rows: encode_waiting([Returned._make(row) for row in rows[:MOST_WAITING]]), "binary")
+    return encode(waiting)
 
 
 def _start(context: Context, reader: CheckpointReader, seed: Seed) -> None:
@@ -182,14 +219,25 @@ def _check_complete(accounts: DataFrame, snapshot: Snapshot) -> None:
         raise RebuildError(f"{number} accounts cannot be recomputed: {reasons}{notes}")
 
 
-def _write(context: Context, accounts: DataFrame, snapshot: Snapshot) -> None:
+def _write(context: Context, accounts: DataFrame, returns: DataFrame, snapshot: Snapshot) -> None:
     """Write the records of the newly processed events, and those that the last micro-batch may have left out."""
-    records = accounts.select(F.explode("records").alias("record")).select("record.*")
-    is_credit = F.col("topic") == topics.LOYALTY_COMMANDS.name
+    of_accounts = accounts.select(F.explode("records").alias("record")).select("record.*")
+    records = of_accounts.union(_forwarded(context, returns))
+    is_command = F.col("topic") == topics.LOYALTY_COMMANDS.name
     sent = snapshot.events.records.select(F.substring("identity", 2, 2**31 - 1).alias("id")).distinct()
-    # Writes credits first. After the entry of a transfer is in the topic, no rebuild sends its credit again.
-    for rows in (records.where(is_credit).join(sent, "id", "left_anti"), records.where(~is_credit)):
+    # Writes commands first. After the entry of a transfer is in the topic, no rebuild sends its credit again.
+    for rows in (records.where(is_command).join(sent, "id", "left_anti"), records.where(~is_command)):
         write_batch(kafka_records(rows.select(*RECORD_TYPE.names), context.settings), context.settings)
+
+
+def _forwarded(context: Context, returns: DataFrame) -> DataFrame:
+    """The commands that forward returns to the accounts that bought, as rows of RECORD_TYPE."""
+    ids, pseudonyms = writer_ids(context.ids), context.pseudonyms
+    is_foreign = F.col("owner").isNotNull() & ~F.col("pseudonym").eqNullSafe(pseudonym_of(pseudonyms, F.col("owner")))
+
+    command = F.udf(lambda owner, time, event: forwarded_row(owner, Returned(time, "", bytes(event)), ids), RECORD_TYPE)
+    rows = returns.where(is_foreign).select(command("owner", "append_time", "event").alias("record"))
+    return rows.select("record.*")
 
 
 def _reconstruction(context: Context, coverage: Coverage) -> Callable[[], facts.Decide]:
@@ -212,7 +260,8 @@ def _reconstruction(context: Context, coverage: Coverage) -> Callable[[], facts.
             differences = [{"where": str(each.where), "what": each.what} for each in verdict.differences]
             late = len({entry.event_id for entry in recomputed.late.entries if not is_from_timer(entry)})
             encoded = encode_account(state) if state and card else None
-            yield card or pseudonym, card, encoded, late, problem, differences, records
+            purchases = [*state.purchases] if isinstance(state, Account) and card else []
+            yield card or pseudonym, card, encoded, late, problem, differences, records, purchases
 
         return decide
 

@@ -36,6 +36,7 @@ class Snapshot:
         facts: rows of FACT_TYPE, of all customers.
         coverage: how complete the facts are.
         events: the events from which accounts are recomputed.
+        returns: the processed events that name an original, also those without a card.
         anomalies: errors that do not belong to one customer: whose (or which record's), where, and what.
         unreadable: the sources that could not be read, and why.
         notes: what retention has deleted, in words.
@@ -44,6 +45,7 @@ class Snapshot:
     facts: DataFrame
     coverage: Coverage
     events: Events
+    returns: DataFrame
     anomalies: DataFrame
     unreadable: list[str]
     notes: list[str]
@@ -91,7 +93,8 @@ def take_snapshot(
     event_ids = recorded.where(F.col("event_id").isNotNull()).select("pseudonym", "event_id")
     effective = effective_events(events.records, event_ids, settings)
     processed = effective.where(F.col("is_recorded") | is_before(progress.positions)) if progress else effective
-    all_facts = facts.of_events(processed).union(entries.where("is_readable").select(*facts.FACT_TYPE.names))
+    of_customers = processed.where(F.col("pseudonym").isNotNull())
+    all_facts = facts.of_events(of_customers).union(entries.where("is_readable").select(*facts.FACT_TYPE.names))
     for rows in found.values():
         all_facts = all_facts.union(rows)
     coverage = Coverage(
@@ -107,7 +110,8 @@ def take_snapshot(
         effect = "are compared in the ledger alone" if Source.LEDGER in found else "are gone, and so is their order"
         before = format_time(loyalty.complete_from)
         notes.append(f"{settings.name_of(topics.LOYALTY)}: entries of before {before} {effect}")
-    return Snapshot(all_facts, coverage, events, _anomalies(context, entries, effective), unreadable, notes)
+    returns = processed.where(F.col("original").isNotNull())
+    return Snapshot(all_facts, coverage, events, returns, _anomalies(context, entries, effective), unreadable, notes)
 
 
 def _anomalies(context: Context, entries: DataFrame, events: DataFrame) -> DataFrame:

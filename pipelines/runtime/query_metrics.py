@@ -43,6 +43,18 @@ _REMOVAL_SECONDS = Counter(
 )
 
 
+_RETURN_STEPS = Counter(
+    "loyalty_returns_total",
+    "Returns in the index of invoices, by step: waiting and settled count returns that came before their purchases.",
+    ["step"],
+)
+
+RETURNS = "returns"
+"""The observation of the loyalty query that counts these steps."""
+
+RETURN_STEPS = ("waiting", "settled", "forwarded", "dropped")
+
+
 class ProgressMetrics:
     """Turns progress reports into metrics, and starts and ends of queries into log lines.
 
@@ -92,6 +104,8 @@ def report(progress: Mapping[str, Any]) -> None:
     observed = progress.get("observedMetrics", {})
     if UNIQUE in observed:
         _DUPLICATES.labels(query).inc(observed[IDENTIFIED][ROWS] - observed[UNIQUE][ROWS])
+    for step, number in (observed.get(RETURNS) or {}).items():
+        _RETURN_STEPS.labels(step).inc(number)
     if progress["numInputRows"]:
         log.info(
             "batch",

@@ -18,7 +18,8 @@ _LONGEST_TEXTS = {
     "Actor": LONGEST_TEXT,
     "Reason": LONGEST_REASON,
 }
-_KINDS = ("reserve", "capture", "void", "adjust", "transfer", "receive", "block", "unblock", "erase")
+_OF_INVOICES = ("forward", "forget")
+_KINDS = ("reserve", "capture", "void", "adjust", "transfer", "receive", "block", "unblock", *_OF_INVOICES, "erase")
 
 
 def check_commands(records: DataFrame, ids: SchemaIds) -> DataFrame:
@@ -45,6 +46,7 @@ def check_commands(records: DataFrame, ids: SchemaIds) -> DataFrame:
 def _first_violation(command: Column, key: Column) -> Column:
     """The reason of the first broken rule, or null. Rules about the account itself are in the domain, not here."""
     kind, card, points = (command.getField(name) for name in ("Kind", "CustomerCardNo", "Points"))
+    invoice = command.getField("Invoice")
     rules = {
         "CommandID is blank": _is_not_blank(command.getField("CommandID")),
         "CustomerCardNo is blank": _is_not_blank(card),
@@ -61,8 +63,25 @@ def _first_violation(command: Column, key: Column) -> Column:
         "RedemptionID is blank": ~kind.isin("capture", "void") | _is_not_blank(command.getField("RedemptionID")),
         "Counterparty is blank": ~kind.isin("transfer", "receive") | _is_not_blank(command.getField("Counterparty")),
         "Lots do not make up the Points": (kind != "receive") | _sum_to(command.getField("Lots"), points),
+        "the Invoice is missing or not valid": ~kind.isin(*_OF_INVOICES) | _is_valid(invoice),
+        "IssuedTime is out of range": (kind != "forward") | command.getField("IssuedTime").between(0, LAST_TIME),
     }
     return F.coalesce(*(F.when(~holds, F.lit(reason)) for reason, holds in rules.items()))
+
+
+def _is_valid(invoice: Column) -> Column:
+    amounts = (invoice.getField("TotalAmount"), F.coalesce(invoice.getField("TaxableAmount"), F.lit(0.0)))
+    lines = invoice.getField("InvoiceLineItems")
+    are_bounded = F.forall(lines.getField("TotalValue"), lambda value: value.isNull() | _is_bounded(value))
+    is_valid = _is_not_blank(invoice.getField("InvoiceNumber")) & (F.size(lines) <= MOST_LINE_ITEMS) & are_bounded
+    for amount in amounts:
+        is_valid &= _is_bounded(amount)
+    return F.coalesce(is_valid, F.lit(False))
+
+
+def _is_bounded(amount: Column) -> Column:
+    # Spark orders NaN above every number.
+    return F.abs(amount) < LARGEST_AMOUNT
 
 
 def _is_not_blank(text: Column) -> Column:

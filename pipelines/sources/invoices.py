@@ -60,7 +60,8 @@ def _not_an_object(value: Column) -> Column:
     """Why bytes are neither a JSON object nor framed Avro."""
     kind = kind_in_words(F.schema_of_variant(F.try_parse_json(value.cast("string"))))
     return (
-        F.when(
+        F.when(F.length(value) == 0, F.lit("an empty value"))
+        .when(
             F.substring(value, 1, 3) == F.lit(b"\xef\xbb\xbf"),
             F.lit("a byte order mark is before the JSON: send UTF-8 without it"),
         )

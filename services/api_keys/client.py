@@ -2,7 +2,8 @@
 
 import os
 from pathlib import Path
-from urllib.request import OpenerDirector, ProxyHandler, build_opener
+from ssl import SSLContext
+from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, build_opener
 
 from services.secret_files import lines_of
 
@@ -15,9 +16,13 @@ def authorization(key_file: Path | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {keys[0].decode()}"} if keys else {}
 
 
-def opener(key_file: Path | None) -> OpenerDirector:
-    """Opens URLs of one process, with the key in the file."""
+def opener(key_file: Path | None, tls: SSLContext | None = None) -> OpenerDirector:
+    """Opens URLs of one process, with the key in the file.
+
+    Args:
+        tls: None: trust the authorities of the system.
+    """
     # The process is in the same network, so the proxy of the environment is not used.
-    found = build_opener(ProxyHandler({}))
+    found = build_opener(ProxyHandler({}), HTTPSHandler(context=tls))
     found.addheaders += authorization(key_file).items()
     return found

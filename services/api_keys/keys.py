@@ -26,6 +26,8 @@ class Scope(StrEnum):
     CARD_MANAGE = "card:manage"
     CUSTOMER_ERASE = "customer:erase"
     LEDGER_READ = "ledger:read"
+    PROGRAMME_PUBLISH = "programme:publish"
+    DEAD_LETTERS = "dead-letters:manage"
     OPERATE = "operate"
 
 

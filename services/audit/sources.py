@@ -5,6 +5,7 @@ import time
 import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
+from ssl import SSLContext
 from typing import Any, NamedTuple
 from urllib.request import OpenerDirector
 
@@ -41,13 +42,14 @@ class Fact(NamedTuple):
     value: bytes
 
 
-def served_balances(url: str, key_file: Path | None = None) -> Iterator[Fact]:
+def served_balances(url: str, key_file: Path | None = None, tls: SSLContext | None = None) -> Iterator[Fact]:
     """All balances that the API at this URL serves. Raises UnreadableError.
 
     Args:
         key_file: has the API key. Without the file the request has no credentials.
+        tls: None: trust the authorities of the system.
     """
-    api, cursor = opener(key_file), None
+    api, cursor = opener(key_file, tls), None
     while True:
         after = f"&cursor={cursor}" if cursor else ""
         page = _page(api, f"{url.rstrip('/')}/v1/stores/{BALANCES}/all?limit={_PAGE}{after}")

@@ -16,6 +16,7 @@ from services.cli import (
     sql,
     status,
     stores,
+    trail,
 )
 
 app = typer.Typer(
@@ -44,6 +45,9 @@ app.command("export", context_settings=processes.FORWARD_OPTIONS)(processes.expo
 app.command("archive", context_settings=processes.FORWARD_OPTIONS)(processes.archive)
 app.command("sql")(sql.sql)
 app.command("status")(status.status)
+app.command("doctor")(processes.doctor)
 app.command("audit")(audit.audit)
+app.command("trail")(trail.trail)
 app.command("rebuild")(audit.rebuild)
+app.command("returns")(audit.returns)
 app.command("webhooks")(processes.webhooks)

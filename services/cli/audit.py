@@ -1,4 +1,4 @@
-"""`loyalty audit` and `loyalty rebuild`: their options. The programs of the pipelines replace this process."""
+"""`loyalty audit`, `rebuild` and `returns`: their options. The programs of the pipelines replace this process."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -7,7 +7,7 @@ import typer
 
 from services.audit.facts import Source
 from services.cli.output import AsJson
-from services.cli.processes import replace_process
+from services.cli.processes import announced, replace_process
 
 SHOWN = 20
 
@@ -67,7 +67,16 @@ def rebuild(*, source: FromOption = From.TOPICS, as_json: AsJson = False) -> Non
 
     Stop the pipeline first. The command renames the old checkpoint. The output contains card numbers.
     """
+    announced("rebuild", source=source)
     replace_process("pipelines.reconciliation.rebuild", [f"--from={source}", *_json(as_json=as_json)])
+
+
+def returns(*, as_json: AsJson = False) -> None:
+    """List the returns whose purchases have not arrived. They settle when the purchases arrive.
+
+    The list is in the state of the loyalty query, so this command needs its checkpoint. The output names no card.
+    """
+    replace_process("pipelines.reconciliation.waiting_returns", _json(as_json=as_json))
 
 
 def _json(*, as_json: bool) -> list[str]:

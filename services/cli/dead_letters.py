@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from services.audit_trail import audited
 from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, seconds_text, stop, table
 from services.messaging import dead_letters
 from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, RecordPosition
@@ -81,7 +82,10 @@ def replay(
         letters = list(dead_letters.read(settings, letter_filter))
         if missing := sorted(set(positions) - {letter.position for letter in letters}):
             stop(f"there is no dead letter at {', '.join(map(str, missing))}: nothing was published")
-        published = 0 if dry_run else dead_letters.replay(settings, letters)
+        published = 0
+        if not dry_run:
+            with audited("loyalty dead-letters replay", settings, selected=f"{len(letters)}"):
+                published = dead_letters.replay(settings, letters)
     found = Counter(letter.topic or "?" for letter in letters)
     to = ", ".join(f"{count:,} to {topic}" for topic, count in found.items()) or "nothing"
     report(

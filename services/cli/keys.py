@@ -11,6 +11,7 @@ import typer
 
 from services.api_keys.keys import ApiKey, NewKey, Scope, new_key
 from services.api_keys.topic import keep_key, publish_key, read_keys, write_key
+from services.audit_trail import audited
 from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop, table
 from services.domain.formats import to_datetime
 from services.messaging.avro import UndecodableError
@@ -43,17 +44,18 @@ def create(
 ) -> None:
     """Make a key. It is shown once, because only its hash is stored. Every API instance knows it at once."""
     made, settings = _new(name, scope, store or [], days), read_settings()
-    with clear_errors():
+    scopes = " ".join(sorted(scope))
+    with clear_errors(), audited("loyalty keys create", settings, key=made.key.key_id, scopes=scopes):
         if file:
             write_key(made, file, settings)
         else:
             publish_key(made.key, settings)
-    report(
-        {**_json(made.key), "key": None if file else made.text},
-        f"{made.key.key_id} expires {_iso(made.key.expires_time)}",
-        f"written to {file}" if file else made.text,
-        as_json=as_json,
-    )
+        report(
+            {**_json(made.key), "key": None if file else made.text},
+            f"{made.key.key_id} expires {_iso(made.key.expires_time)}",
+            f"written to {file}" if file else made.text,
+            as_json=as_json,
+        )
 
 
 @app.command("ensure")
@@ -67,8 +69,9 @@ def ensure(
 ) -> None:
     """Make sure that a file has a key that stays valid for 30 days. If not, make a key and replace the file."""
     made, settings = _new(name, scope, [], days), read_settings()
-    with _readable_keys(settings):
+    with _readable_keys(settings), audited("loyalty keys ensure", settings) as details:
         key = keep_key(made, file, settings)
+        details["key"] = key.key_id
     report(_json(key), f"{key.key_id} in {file} expires {_iso(key.expires_time)}", as_json=as_json)
 
 
@@ -103,7 +106,7 @@ def revoke(
         stop(f"no key has the id {', '.join(unknown)}; nothing was revoked. `loyalty keys list` shows the ids", MISUSED)
     settings = read_settings()
     revoked = [keys[key_id].revoked(_now()) for key_id in dict.fromkeys(key_ids)]
-    with clear_errors():
+    with clear_errors(), audited("loyalty keys revoke", settings, keys=" ".join(key.key_id for key in revoked)):
         for key in revoked:
             publish_key(key, settings)
     text = f"revoked: {', '.join(key.key_id for key in revoked)}"

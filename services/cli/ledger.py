@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from services.cli.output import MISUSED, AsJson, read_settings, report, seconds_text, stop, table
-from services.cli.processes import replace_process
+from services.cli.processes import AsJsonLines, replace_process
 from services.start_up import StartUpError
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ app = typer.Typer(no_args_is_help=True, help="The ledger: all entries of all acc
 
 
 @app.command("run")
-def run() -> None:
+def run(*, as_json: AsJsonLines = False) -> None:
     """Append the records of the topic loyalty to the database. If several run, one of them works."""
-    replace_process("services.ledger", [])
+    replace_process("services.ledger", [], log_json=as_json)
 
 
 @app.command("migrate")

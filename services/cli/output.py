@@ -38,7 +38,7 @@ def clear_errors() -> Iterator[None]:
     """Print errors that the user can solve as one line. Other errors are defects and keep their tracebacks."""
     try:
         yield
-    except (PublishError, DeadLettersError, TopicMismatchError) as error:
+    except (PublishError, DeadLettersError, TopicMismatchError, settings.SettingsError) as error:
         stop(str(error))
     except KafkaException as error:
         stop(f"Kafka failed: {error.args[0].str()}")

@@ -6,42 +6,45 @@ supervisor sees its exit status.
 
 import os
 import sys
+from importlib.util import find_spec
 from typing import Annotated, NoReturn
 
 import typer
 
-from services.cli.output import read_settings
+from services.audit_trail import announce
+from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, stop
 
 FORWARD_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Context settings of a command that forwards all options, also ``--help``, to its program."""
 
 
+AsJsonLines = Annotated[bool, typer.Option("--json", help="Write the log as JSON lines (LOYALTY_LOG_FORMAT=json).")]
 Folder = Annotated[str | None, typer.Option("--dir", help="Folder of the data. Default: the user's data folder (XDG).")]
 
 
-def up(directory: Folder = None) -> None:
+def up(directory: Folder = None, *, as_json: AsJson = False) -> None:
     """Start Kafka, the pipeline, one API instance and the ledger on this machine."""
-    replace_process("infra.local", ["up", *_option("--dir", directory)])
+    replace_process("infra.local", ["up", *_options(directory, as_json=as_json)])
 
 
-def down(directory: Folder = None) -> None:
+def down(directory: Folder = None, *, as_json: AsJson = False) -> None:
     """Stop what `loyalty up` has started. The data stays."""
-    replace_process("infra.local", ["down", *_option("--dir", directory)])
+    replace_process("infra.local", ["down", *_options(directory, as_json=as_json)])
 
 
-def demo(context: typer.Context) -> None:
+def demo(context: typer.Context, *, as_json: AsJson = False) -> None:
     """Run a trading day through a stack of its own, and check all results. `loyalty demo --help` shows its options."""
-    replace_process("infra.demo", context.args)
+    replace_process("infra.demo", [*context.args, *_options(None, as_json=as_json)])
 
 
-def pipeline(context: typer.Context) -> None:
+def pipeline(context: typer.Context, *, as_json: AsJsonLines = False) -> None:
     """Run the Spark pipeline. `loyalty pipeline --help` shows its options."""
-    replace_process("pipelines", context.args)
+    replace_process("pipelines", context.args, log_json=as_json)
 
 
-def api(context: typer.Context) -> None:
+def api(context: typer.Context, *, as_json: AsJsonLines = False) -> None:
     """Run one API instance. `loyalty api --help` shows its options."""
-    replace_process("api", context.args)
+    replace_process("api", context.args, log_json=as_json)
 
 
 def export(
@@ -51,16 +54,19 @@ def export(
     continuous: Annotated[
         bool, typer.Option("--continuous", help="Keep running. Without it, export the present records and end.")
     ] = False,
+    as_json: AsJsonLines = False,
 ) -> None:
     """Export the masked invoices to Parquet files."""
     folder = to or read_settings().export_dir
     until = [] if continuous else ["--available-now"]
-    replace_process("pipelines", ["--query", "export", "--to", folder, *until, *context.args])
+    announced("export", to=folder)
+    replace_process("pipelines", ["--query", "export", "--to", folder, *until, *context.args], log_json=as_json)
 
 
-def archive(context: typer.Context) -> None:
+def archive(context: typer.Context, *, as_json: AsJsonLines = False) -> None:
     """Append the new events of accounts to the Parquet archive, with pseudonyms instead of cards."""
-    replace_process("pipelines", ["--query", "archive", "--available-now", *context.args])
+    announced("archive")
+    replace_process("pipelines", ["--query", "archive", "--available-now", *context.args], log_json=as_json)
 
 
 def webhooks(
@@ -68,17 +74,43 @@ def webhooks(
     check: Annotated[
         bool, typer.Option("--check", help="Read the endpoints and their secrets, print the endpoints, and end.")
     ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Write the log as JSON lines, and with --check one JSON object.")
+    ] = False,
 ) -> None:
     """Deliver loyalty notifications to the endpoints of LOYALTY_WEBHOOKS_FILE."""
-    replace_process("services.webhooks", ["--check"] if check else [])
+    options = ["--check"] * check + ["--json"] * (check and as_json)
+    replace_process("services.webhooks", options, log_json=as_json)
 
 
-def _option(name: str, value: str | None) -> list[str]:
-    return [f"{name}={value}"] if value else []
+def doctor(directory: Folder = None, *, as_json: AsJson = False) -> None:
+    """Check whether this machine can run the system: Java, memory, ports, disk and clock. Say what to do.
+
+    The exit status is 1 if something must be done first.
+    """
+    replace_process("infra.doctor", _options(directory, as_json=as_json))
 
 
-def replace_process(module: str, arguments: list[str]) -> NoReturn:
-    """Replace this process by ``python -m module``."""
+def announced(command: str, **details: str) -> None:
+    """Write to the audit trail that a command begins, which another program will execute."""
+    with clear_errors():
+        announce(f"loyalty {command}", read_settings(), **details)
+
+
+def _options(directory: str | None, *, as_json: bool) -> list[str]:
+    return [f"--dir={directory}"] * bool(directory) + ["--json"] * as_json
+
+
+def replace_process(module: str, arguments: list[str], *, log_json: bool = False) -> NoReturn:
+    """Replace this process by ``python -m module``. Stops with status 2 if the installation lacks the module."""
+    try:
+        is_here = find_spec(module) is not None
+    except ModuleNotFoundError:
+        is_here = False
+    if not is_here:
+        stop(f"this installation has no {module}: use one that has it, such as another image or a checkout", MISUSED)
+    if log_json:
+        os.environ["LOYALTY_LOG_FORMAT"] = "json"
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-m", module, *arguments])  # noqa: S606 - no shell is wanted

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from services.audit_trail import audited
 from services.cli.output import MISUSED, AsJson, clear_errors, print_json, read_settings, report, stop, table
 from services.domain.formats import to_datetime, to_milliseconds
 from services.programmes.file import ProgrammeError, parse_programme
@@ -50,7 +51,10 @@ def publish(
     settings = read_settings()
     with clear_errors():
         try:
-            version = publish_programme(text, settings, effective_time)
+            parse_programme(text)  # a file with problems is no action
+            with audited("loyalty programme publish", settings) as details:
+                version = publish_programme(text, settings, effective_time)
+                details["version"] = f"{version.number}"
         except ProgrammeError as error:
             if error.problems:
                 _stop_with_problems(file, error)

@@ -17,7 +17,7 @@ from services.cli.output import MISUSED, AsJson, clear_errors, progress, read_se
 from services.messaging.publishing import connected_producer, publish
 from services.messaging.schema_ids import schema_ids
 from services.pos_simulator.replay import Format, lines_of, recorded
-from services.pos_simulator.simulation import Options, Simulation
+from services.pos_simulator.simulation import LARGEST_OFFLINE, Options, Simulation
 from services.settings import Settings
 
 DEFAULT = Options()
@@ -42,6 +42,9 @@ def simulate(  # noqa: PLR0913 - each option is a parameter
     broken: Annotated[float, typer.Option(min=0, max=1, help="Share of broken messages.")] = DEFAULT.broken,
     returns: Annotated[float, typer.Option(min=0, max=1, help="Share of returns.")] = DEFAULT.returns,
     exchanges: Annotated[float, typer.Option(min=0, max=1, help="Share of exchanges.")] = DEFAULT.exchanges,
+    offline: Annotated[
+        float, typer.Option(min=0, max=LARGEST_OFFLINE, help="Share of invoices that offline tills send hours later.")
+    ] = DEFAULT.offline,
     customers: Annotated[int, typer.Option(help="Number of customers.")] = DEFAULT.customers,
     stores: Annotated[int, typer.Option(help="Number of stores.")] = DEFAULT.stores,
     day: Annotated[datetime, typer.Option(formats=["%Y-%m-%d"], help="The simulated day.")] = f"{DEFAULT.day}",  # type: ignore[assignment]
@@ -61,6 +64,7 @@ def simulate(  # noqa: PLR0913 - each option is a parameter
             stores=stores,
             day=day.date(),
             returns=returns,
+            offline=offline,
             exchanges=exchanges,
         )
     except ValueError as error:

@@ -1,7 +1,7 @@
 """`loyalty stores`: the shops in the compacted topic stores."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +9,7 @@ import typer
 
 import schemas
 from schemas import topics
+from services.audit_trail import audited
 from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop
 from services.messaging import publishing
 from services.messaging.avro import Record, encoder
@@ -33,7 +34,7 @@ def publish(
     with clear_errors():
         shops = [shop for file in files for shop in _shops_of(file)] if files else list(_simulated(stores))
         encode = encoder(topics.STORES, schema_ids(read_settings()))
-        _publish([(shop["StoreID"].encode(), encode(shop)) for shop in shops], as_json=as_json)
+        _publish("publish", [(shop["StoreID"].encode(), encode(shop)) for shop in shops], as_json=as_json)
 
 
 @app.command("remove")
@@ -42,7 +43,7 @@ def remove(
 ) -> None:
     """Remove shops. An unknown shop is not an error."""
     with clear_errors():
-        _publish([(store_id.encode(), None) for store_id in store_ids], as_json=as_json)
+        _publish("remove", [(store_id.encode(), None) for store_id in store_ids], as_json=as_json)
 
 
 def _simulated(stores: int) -> Iterator[Record]:
@@ -69,8 +70,10 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-def _publish(messages: Iterable[tuple[bytes, bytes | None]], *, as_json: bool) -> None:
+def _publish(command: str, messages: Sequence[tuple[bytes, bytes | None]], *, as_json: bool) -> None:
     settings = read_settings()
     topic = settings.name_of(topics.STORES)
-    number = publishing.publish(messages, connected_producer(settings, "loyalty-stores", [topic]), topic)
+    producer = connected_producer(settings, "loyalty-stores", [topic])
+    with audited(f"loyalty stores {command}", settings, stores=f"{len(messages)}"):
+        number = publishing.publish(messages, producer, topic)
     report({"topic": topic, "published": number}, f"published to {topic}: {number}", as_json=as_json)

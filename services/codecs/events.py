@@ -17,6 +17,7 @@ from services.domain.events import (
     Command,
     Erase,
     Event,
+    Forward,
     Line,
     Purchase,
     Receive,
@@ -25,6 +26,7 @@ from services.domain.events import (
     Transfer,
     Unblock,
     Void,
+    derived_id,
 )
 from services.domain.formats import to_points
 from services.domain.validation import BLANKS
@@ -83,6 +85,32 @@ def credit_record(card: str, credit: Credit, issued_time: int = 0) -> Record:
         lots=credit.lots,
     )
     return command_record(credit.to_card, received, issued_time)
+
+
+def forward_record(card: str, append_time: int, invoice: bytes) -> Record:
+    """Returns the record of the command that lets the account of a card decide a return of another card, or of none.
+
+    Args:
+        append_time: of the return, milliseconds since the epoch.
+        invoice: the return, a framed Purchase.
+    """
+    record = _decode_purchase(invoice)
+    return _index_record("forward", card, record, append_time)
+
+
+def forget_record(card: str, invoice_number: str) -> Record:
+    """Returns the record of the command that lets the index of invoices forget a number of an erased account."""
+    return _index_record("forget", card, {"InvoiceNumber": invoice_number, "TotalAmount": 0.0, "StoreID": ""}, 0)
+
+
+def _index_record(kind: str, card: str, invoice: Record, issued_time: int) -> Record:
+    return {
+        "CommandID": derived_id(invoice["InvoiceNumber"], f"/{kind}"),
+        "Kind": kind,
+        "CustomerCardNo": card,
+        "IssuedTime": issued_time,
+        "Invoice": invoice,
+    }
 
 
 def _purchase(append_time: int, record: Record) -> Purchase:
@@ -156,11 +184,12 @@ _FIELDS: dict[str, Callable[[Record], Any]] = {
     "allow_negative": itemgetter("AllowNegative"),
     "counterparty": _text("Counterparty"),
     "lots": _sent_lots,
+    "invoice": lambda record: _purchase(record["IssuedTime"], record["Invoice"]),
 }
 """How to read each field of a command from its record."""
 
 _COMMANDS: dict[str, tuple[Any, list[str]]] = {
     command.__name__.lower(): (command, [each.name for each in fields(command) if each.name in _FIELDS])
-    for command in (Reserve, Capture, Void, Adjust, Transfer, Receive, Block, Unblock, Erase)
+    for command in (Reserve, Capture, Void, Adjust, Transfer, Receive, Forward, Block, Unblock, Erase)
 }
 """The commands by their kinds, with the names of their fields."""

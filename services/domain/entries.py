@@ -40,6 +40,10 @@ class Refusal(StrEnum):
     CARD_BLOCKED = "card-blocked"
 
 
+RECEIPT_TOO_OLD = "receipt-too-old"
+"""The reason of an entry of kind earned: the programme does not allow so old a receipt. The broker's time decided."""
+
+
 class ReturnReason(StrEnum):
     """Why the entry of a return took nothing. With ``return-of-return`` the kind is refused.
 

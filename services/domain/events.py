@@ -1,10 +1,12 @@
 """Events that change an account: purchases from tills, and commands. Times are milliseconds since the epoch."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from services.domain.returns import InvoiceKind, kind_of
+from services.domain.validation import LONGEST_TEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,17 @@ class Receive(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Forward(Command):
+    """A return that carries no card or another one. The index of invoices sends it to the account that bought.
+
+    Attributes:
+        invoice: the return, or the exchange, with its own append time. This account decides only what it returns.
+    """
+
+    invoice: Purchase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Block(Command):
     """Blocks the card, for example a lost one: its points cannot be redeemed or transferred until it is unblocked."""
 
@@ -164,4 +177,10 @@ class Erase(Command):
     """Ends the account and removes the personal data."""
 
 
-Event = Purchase | Reserve | Capture | Void | Adjust | Transfer | Receive | Block | Unblock | Erase
+Event = Purchase | Reserve | Capture | Void | Adjust | Transfer | Receive | Forward | Block | Unblock | Erase
+
+
+def derived_id(source: str, suffix: str) -> str:
+    """Returns the id of a command that follows from another event. It is not longer than a command id may be."""
+    is_short = len(source) + len(suffix) <= LONGEST_TEXT
+    return f"{source if is_short else hashlib.sha256(source.encode()).hexdigest()}{suffix}"

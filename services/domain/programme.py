@@ -64,6 +64,13 @@ class TaxBasis(StrEnum):
     TAXABLE = "taxable"
 
 
+class TimeBasis(StrEnum):
+    """Whether the broker's time of a purchase decides it, or the clock of its till (see ``receipt_time``)."""
+
+    BROKER = "broker"
+    TILL = "till"
+
+
 @dataclass(frozen=True, slots=True)
 class Tier:
     """A customer reaches a tier with that many points in a period, and keeps it until the end of the next period."""
@@ -140,6 +147,8 @@ class Programme:
     minimum_spend: Decimal = Decimal(0)
     cap_per_invoice: int | None = None
     cap_per_day: int | None = None
+    time_basis: TimeBasis = TimeBasis.BROKER
+    largest_backdating: int = DAY
     blocked_cards: BlockedCards = BlockedCards.EARN
 
     def is_eligible(self, customer_type: str) -> bool:

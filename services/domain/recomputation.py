@@ -15,6 +15,7 @@ from services.domain.account.timers import apply_next_change
 from services.domain.entries import Entry, Kind
 from services.domain.events import Event, Purchase
 from services.domain.programme import Programmes
+from services.domain.receipt_time import decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def is_from_timer(entry: Entry) -> bool:
 
 def _must_count(event: Event, programmes: Programmes) -> bool:
     """Whether the event must change an account. The return of an ineligible customer may have found no purchase."""
-    return not isinstance(event, Purchase) or programmes.at(event.append_time).is_eligible(event.customer_type)
+    return not isinstance(event, Purchase) or decided(event, programmes).rules.is_eligible(event.customer_type)
 
 
 def _apply_due_changes(settled: Outcome, entry: Entry, programmes: Programmes) -> None:

@@ -13,13 +13,16 @@ RETURNABLE = 10_000
 # The behaviour of tills. The numbers are estimates.
 _POSITIVE = 0.3
 _EARLY = 0.2
+_WITHOUT_CARD = 0.15
+_OTHER_CARD = 0.15
 
 
 class Returning:
     """Gives the invoices of a day, with returns and exchanges in the place of some of them.
 
-    A return is made where the other customer would have shopped, mostly in another store. Some tills send returns with
-    positive amounts. Some send the original only after its return.
+    A return is made where the other customer would have shopped, mostly in another store. Some customers forget their
+    card, and some give the card of somebody else. Some tills send returns with positive amounts. Some send the original
+    only after its return.
 
     Args:
         returns, exchanges: their shares of the invoices, 0 to 1, together at most 1.
@@ -55,7 +58,18 @@ class Returning:
         sign = 1 if not sold and dice.random() < _POSITIVE else -1
         lines = [*_some_of(original["InvoiceLineItems"] or [], sign, dice), *sold]
         self._written += 1
-        return _invoice(f"{self._seed}-R{self._written:07d}", original, visit, lines)
+        number = f"{self._seed}-R{self._written:07d}"
+        card, customer_type = self._customer(original, visit)
+        returned = _invoice(number, original, visit, lines)
+        return {**returned, "CustomerCardNo": card, "CustomerType": customer_type}
+
+    def _customer(self, original: PosInvoice, visit: PosInvoice) -> tuple[str | None, str | None]:
+        """The card and the type of the customer who brings the items. The visit has the card of somebody else."""
+        choice = self._dice.random()
+        if choice < _WITHOUT_CARD:
+            return None, None
+        whose = visit if choice < _WITHOUT_CARD + _OTHER_CARD else original
+        return whose["CustomerCardNo"], whose["CustomerType"]
 
 
 def _some_of(items: Sequence[LineItem], sign: int, dice: random.Random) -> list[LineItem]:
@@ -69,7 +83,7 @@ def _some_of(items: Sequence[LineItem], sign: int, dice: random.Random) -> list[
 
 
 def _invoice(number: str, original: PosInvoice, visit: PosInvoice, lines: list[LineItem]) -> PosInvoice:
-    """The invoice of the visit, with the customer of the original and with these lines."""
+    """The invoice of the visit, with these lines."""
     total = sum((Decimal(repr(line["TotalValue"])) for line in lines), Decimal(0))
     cents = int(total * 100)
     half_gst = tax(cents, 2_500) / 100
@@ -77,8 +91,6 @@ def _invoice(number: str, original: PosInvoice, visit: PosInvoice, lines: list[L
         **visit,
         "InvoiceNumber": number,
         "OriginalInvoiceNumber": original["InvoiceNumber"],
-        "CustomerCardNo": original["CustomerCardNo"],
-        "CustomerType": original["CustomerType"],
         "DeliveryType": TAKEAWAY,
         "DeliveryAddress": None,
         "InvoiceLineItems": lines,

@@ -15,12 +15,14 @@ from services.pos_simulator.broken import BREAKAGES, Breakage, break_invoice
 from services.pos_simulator.chain import LARGEST_CHAIN, Chain
 from services.pos_simulator.encoding import encoder
 from services.pos_simulator.invoicing import Invoicing
+from services.pos_simulator.offline import Offline
 from services.pos_simulator.returning import Returning
 
 REPEATABLE = 10_000
 """The number of earlier messages that a late duplicate is chosen from. It limits the memory of a long run."""
 
 FEWEST_CUSTOMERS = 2
+LARGEST_OFFLINE = 0.5
 
 _IMMEDIATE = 0.5
 
@@ -36,6 +38,7 @@ class Options:
         repeats: share of duplicates.
         broken: share of messages that no reader can accept.
         returns, exchanges: shares of the invoices that return something of an earlier one.
+        offline: share of the invoices that a till sends hours later, with the times of their receipts.
         customers: the number of customers, with and without PRIME.
         day: in the time zone of the stores (``invoicing.TIME_ZONE``).
     """
@@ -51,17 +54,20 @@ class Options:
     day: date = date(2026, 3, 2)
     returns: float = 0
     exchanges: float = 0
+    offline: float = 0
 
     def __post_init__(self) -> None:
         if self.count < 0 or self.seed < 0:
             raise ValueError("count and seed must not be negative")
-        for name in ("prime", "home_delivery", "repeats", "broken", "returns", "exchanges"):
+        for name in ("prime", "home_delivery", "repeats", "broken", "returns", "exchanges", "offline"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be from 0 to 1, and is {getattr(self, name)}")
         if self.repeats + self.broken > 1:
             raise ValueError("repeats and broken together must not be more than 1")
         if self.returns + self.exchanges > 1:
             raise ValueError("returns and exchanges together must not be more than 1")
+        if self.offline > LARGEST_OFFLINE:
+            raise ValueError(f"offline must be at most {LARGEST_OFFLINE}: the tills must send the rest in the evening")
         if self.customers < FEWEST_CUSTOMERS:
             raise ValueError(f"customers must be at least {FEWEST_CUSTOMERS}: one with and one without PRIME")
         if not 1 <= self.stores <= LARGEST_CHAIN:
@@ -114,6 +120,8 @@ class Simulation:
         next_invoice = invoicing.next_invoice
         if options.returns or options.exchanges:
             next_invoice = Returning(invoicing, options.seed, options.returns, options.exchanges).next_invoice
+        if options.offline:
+            next_invoice = Offline(next_invoice, options.seed, options.offline).next_invoice
         # A second generator, so that the shares of duplicates and broken messages do not change the invoices.
         trouble = random.Random(f"{options.seed}/trouble")
         earlier: list[Message] = []

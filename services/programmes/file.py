@@ -22,7 +22,7 @@ from typing import Annotated, cast
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from services.domain import programme as domain
-from services.domain.programme import BlockedCards, Combining, Period, Programme, SpentReturns, TaxBasis
+from services.domain.programme import BlockedCards, Combining, Period, Programme, SpentReturns, TaxBasis, TimeBasis
 from services.yaml_files.model import FileModel, Notes, validated
 from services.yaml_files.scalars import choice, day, duration, in_iso, number, points, scalar, text
 from services.yaml_files.tree import InvalidFileError, Problem
@@ -47,6 +47,7 @@ _DEFAULT = Programme()
 _ZERO, _DAY, _YEARS = timedelta(0), timedelta(days=1), timedelta(days=36_500)
 # An account remembers each invoice for the return window.
 _LONGEST_RETURN = timedelta(days=730)
+_LONGEST_BACKDATING = timedelta(days=90)
 _MILLISECOND = timedelta(milliseconds=1)
 _HOURS = re.compile(r"(\d{1,2}):00-(\d{1,2}):00", re.ASCII)
 _LAST_HOUR = 24
@@ -171,6 +172,8 @@ class _ProgrammeFile(FileModel):
     blocked_cards: Annotated[BlockedCards, scalar(choice({word.value: word for word in BlockedCards}))] = (
         _DEFAULT.blocked_cards
     )
+    time_basis: Annotated[TimeBasis, scalar(choice({word.value: word for word in TimeBasis}))] = _DEFAULT.time_basis
+    largest_backdating: Annotated[int, scalar(duration(_ZERO, _LONGEST_BACKDATING))] | None = None
     combining: Annotated[Combining, scalar(choice({word.value: word for word in Combining}))] = _DEFAULT.combining
     campaigns: list[_Campaign] = Field(default_factory=list)
 
@@ -205,6 +208,13 @@ class _ProgrammeFile(FileModel):
                 notes.append((("tiers", index, "points"), "must be more than the points of the previous tier"))
         notes += _duplicate_names("tiers", [tier.name for tier in tiers])
         return tiers
+
+    @field_validator("largest_backdating")
+    @classmethod
+    def _only_with_till(cls, limit: int | None, info: ValidationInfo) -> int | None:
+        if limit is not None and info.data.get("time_basis") is TimeBasis.BROKER:
+            raise ValueError("has no effect with the time basis broker. Add time-basis: till, or remove this key.")
+        return limit
 
     @field_validator("campaigns")
     @classmethod
@@ -242,6 +252,10 @@ class _ProgrammeFile(FileModel):
             minimum_spend=self.minimum_spend,
             cap_per_invoice=self.cap_per_invoice,
             cap_per_day=self.cap_per_day,
+            time_basis=self.time_basis,
+            largest_backdating=(
+                _DEFAULT.largest_backdating if self.largest_backdating is None else self.largest_backdating
+            ),
             blocked_cards=self.blocked_cards,
         )
 

@@ -1,12 +1,13 @@
 """The webhook process: ``python -m services.webhooks`` or ``loyalty webhooks``. This module connects its parts."""
 
 import asyncio
+import json
 import logging
 import signal
 import threading
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from typing import Annotated
+from typing import Annotated, Any
 
 import structlog
 import typer
@@ -62,15 +63,14 @@ def main(
     check: Annotated[
         bool, typer.Option("--check", help="Read the endpoints and their secrets, show the endpoints, and exit.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --check: print one JSON object.")] = False,
 ) -> None:
     """Deliver loyalty notifications to webhooks. LOYALTY_… environment variables configure the process."""
     try:
         settings = read_settings()
         endpoints = load(settings.webhooks_file)
         if check:
-            for endpoint in endpoints:
-                kinds = ", ".join(sorted(endpoint.kinds))
-                typer.echo(f"{endpoint.name}: {kinds}; {len(endpoint.secrets)} secret(s), {endpoint.attempts} attempts")
+            _show(endpoints, as_json=as_json)
             return
         settings.require_safe_metrics()
         configure_logging(settings)
@@ -88,6 +88,23 @@ def main(
         _stop(str(error))
     except (SettingsError, StartUpError) as error:
         _stop(str(error), 2)
+
+
+def _show(endpoints: Sequence[Endpoint], *, as_json: bool) -> None:
+    shown: list[dict[str, Any]] = [
+        {
+            "name": each.name,
+            "kinds": sorted(each.kinds),
+            "secrets": len(each.secrets),
+            "attempts": each.attempts,
+        }
+        for each in endpoints
+    ]
+    lines = [
+        f"{each['name']}: {', '.join(each['kinds'])}; {each['secrets']} secret(s), {each['attempts']} attempts"
+        for each in shown
+    ]
+    typer.echo(json.dumps({"endpoints": shown}) if as_json else "\n".join(lines))
 
 
 def _stop(message: str, status: int = 1) -> None:

@@ -13,7 +13,7 @@ from tests.faults.auditor import audit
 from tests.faults.environment import Environment
 from tests.faults.programs import loyalty
 from tests.faults.report import Row
-from tests.support.kafka import publish
+from tests.support.kafka import publish, records_of
 
 _KILLS, _BETWEEN = 2, 250
 """The number of kills, and of messages before each of them."""
@@ -22,9 +22,13 @@ _KILLS, _BETWEEN = 2, 250
 def crossing_returns(name: str, directory: Path, seed: int) -> Row:
     """Kill the pipeline in the middle of a day whose returns are read before and after their purchases.
 
+    Some returns carry no card or another one, and some tills are offline for hours.
+
     There are no commands, so the oracle of the demo computes the accounts. ``loyalty audit`` computes them too.
     """
-    options = Options(_KILLS * _BETWEEN, seed, prime=0.9, customers=50, stores=2, returns=0.2, exchanges=0.1)
+    options = Options(
+        _KILLS * _BETWEEN, seed, prime=0.9, customers=50, stores=2, returns=0.2, exchanges=0.1, offline=0.1
+    )
     recoveries = []
     with Environment(directory, api_instances=1) as environment:
         settings = environment.settings
@@ -37,15 +41,18 @@ def crossing_returns(name: str, directory: Path, seed: int) -> Row:
         environment.settle()
         verdict = audit(settings, environment.stack.apis[0].url)
         audited = loyalty(settings, "audit").returncode
+        commands = {each["CommandID"]: each["Kind"] for each in records_of(settings, topics.LOYALTY_COMMANDS)}
+    forwarded = [*commands.values()].count("forward")
     return Row(
         fault=name,
         injected=len(recoveries),
-        lost=verdict.count(Nature.LOST),
+        lost=verdict.count(Nature.LOST) + (not forwarded),
         doubled=verdict.count(Nature.DOUBLED),
         wrong_answers=verdict.count(Nature.WRONG) + bool(audited),
         again=verdict.again,
         recovery_seconds=round(max(recoveries), 1),
-        evidence=f"{verdict.invoices:,} invoices: {verdict}; exit status of audit: {audited}",
+        evidence=f"{verdict.invoices:,} invoices, {forwarded} returns to other accounts: {verdict}; exit status of "
+        f"audit: {audited}",
     )
 
 

@@ -9,12 +9,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import psutil
 
 from infra.local import jars
 
 _PATIENCE_SECONDS = 600
+CARDS = "4629185211", "7051101351"
 
 
 @contextmanager
@@ -50,7 +52,7 @@ def test_every_result_of_recorded_invoices_agrees(tmp_path: Path) -> None:
     """
     common = {
         "StoreID": "STR1",
-        "CustomerCardNo": "4629185211",
+        "CustomerCardNo": CARDS[0],
         "TotalAmount": 100.25,
         "CreatedTime": 1_595_688_900_348,
     }
@@ -63,15 +65,24 @@ def test_every_result_of_recorded_invoices_agrees(tmp_path: Path) -> None:
         {**common, **items, "InvoiceNumber": "1", "CustomerType": "PRIME"},
         {**common, **delivery, "InvoiceNumber": "2", "CustomerType": "PRIME", "TotalAmount": 50},
         {**common, **items, "InvoiceNumber": "1", "CustomerType": "PRIME"},
-        {**common, **items, "InvoiceNumber": "3", "CustomerType": "NONPRIME", "CustomerCardNo": "7051101351"},
+        {**common, **items, "InvoiceNumber": "3", "CustomerType": "NONPRIME", "CustomerCardNo": CARDS[1]},
         {**common, "CustomerType": "PRIME", "InvoiceNumber": "4", "InvoiceLineItems": [sofa]},
         {**common, "CustomerType": "PRIME", "InvoiceNumber": "5", "InvoiceLineItems": [sofa], **of_4},
         {**common, "CustomerType": "PRIME", "InvoiceNumber": "6", "InvoiceLineItems": swapped, **of_1},
     ]
     file = tmp_path / "day.jsonl"
     file.write_text("\n".join([*map(json.dumps, lines), "no JSON"]), encoding="utf-8")
+    logs: dict[Path, IO[str]] = {}
+    deadline = time.monotonic() + _PATIENCE_SECONDS
     with _demo(tmp_path / "var", str(file)) as demo:
-        output, _ = demo.communicate(timeout=_PATIENCE_SECONDS)
+        while demo.poll() is None:
+            assert time.monotonic() < deadline
+            # The demo deletes its logs. An open file stays readable.
+            found = (tmp_path / "var/demo/log").glob("*.log")
+            logs.update((each, each.open(encoding="utf-8", errors="replace")) for each in found if each not in logs)
+            time.sleep(0.2)
+        assert demo.stdout
+        output = demo.stdout.read()
     assert demo.returncode == 0, output
     report = json.loads((tmp_path / "var/reports/demo.json").read_text(encoding="utf-8"))
     expected = {
@@ -87,6 +98,9 @@ def test_every_result_of_recorded_invoices_agrees(tmp_path: Path) -> None:
     }
     assert expected == {name: report[name] for name in expected}
     assert report["latency_p50_ms"] > 0
+    shown = {"the demo": output, **{path.stem: log.read() for path, log in logs.items()}}
+    assert {"pipeline", "api-1", "ledger"} <= shown.keys()
+    assert [] == [(name, card) for name, text in shown.items() for card in CARDS if card in text]
     assert _of(tmp_path / "var") == []
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from pipelines.accounts.invoice_index import INVOICES
 from pipelines.accounts.operator import ACCOUNTS
 from pipelines.queries.loyalty import LOYALTY
 from schemas import topics
@@ -15,7 +16,10 @@ from tests.support.kafka import publish_commands, publish_invoices, read_all, re
 from tests.support.ledger import bytes_of
 from tests.support.processes import ApiProcess, run_to_the_end, running_ledger
 
-STATE_VARIABLES = {0: [ACCOUNTS, "timers", "waiting", "later", "postponed"], 1: ["segments"]}
+STATE_VARIABLES = {
+    0: [ACCOUNTS, INVOICES, "invoice-slots", "timers", "waiting", "later", "postponed"],
+    1: ["segments"],
+}
 CARD, FRIEND = "9265846829", "4629185211"
 
 
@@ -55,6 +59,7 @@ def served(api: ApiProcess) -> str:
 def test_no_store_contains_an_erased_card(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
     """State, changelogs, API stores and the ledger contain no erased card. Amounts stay under a pseudonym."""
     publish_invoices(settings, invoice("I1", CARD, 1000.0), invoice("I2", FRIEND, 500.0))
+    publish_invoices(settings, invoice("R0", CARD, -1.0, OriginalInvoiceNumber="unknown"))
     publish_commands(
         settings,
         (CARD, Reserve(append_time=0, command_id="open", points=100)),
@@ -69,6 +74,8 @@ def test_no_store_contains_an_erased_card(spark: SparkSession, settings: Setting
 
     publish_commands(settings, (CARD, Erase(append_time=0, command_id="erase")))
     run_to_the_end(spark, settings, LOYALTY)
+    run_to_the_end(spark, settings, LOYALTY)  # the index of invoices forgets the card
+    assert any("I2" in row for row in spark_state_text(spark, settings)), "the index still knows other invoices"
     entries = records_of(settings, topics.LOYALTY)
     assert any(entry["Counterparty"] == CARD for entry in entries)
     with running_ledger(settings, len(entries), tmp_path / "ledger.log"):

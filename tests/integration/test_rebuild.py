@@ -16,10 +16,12 @@ from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation.audit import audit
 from pipelines.reconciliation.context import ArchiveError
 from pipelines.reconciliation.rebuild import RebuildError, rebuild
+from pipelines.reconciliation.waiting_returns import waiting_returns
 from pipelines.runtime.query import DEDUPLICATION
 from schemas import topics
 from services.audit.facts import Source
 from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
+from services.domain.programme import DAY
 from services.messaging.clients import admin
 from tests.support.builders import invoice
 from tests.support.kafka import last_balances_of, publish_commands, publish_invoices, unique_records_of
@@ -44,6 +46,30 @@ def delete_records(settings, *of):
         future.result()
 
 
+def assert_refused_without(checkpoint, spark, settings):
+    assert DEDUPLICATION not in manifest.read(spark, str(checkpoint)), "release 0.1"
+    elsewhere = checkpoint.rename(checkpoint.with_name("elsewhere"))
+    with pytest.raises(CheckpointMismatchError, match="loyalty rebuild"):
+        run_to_the_end(spark, settings, LOYALTY)
+    elsewhere.rename(checkpoint)
+
+
+def publish_the_first(settings):
+    """Events of the accounts A, B and C."""
+    publish_invoices(
+        settings,
+        *(invoice("I1", A, 1000.0), invoice("I2", B, 50.0), invoice("I3", C, 10.0)),
+        invoice("R1", B, -100.0, OriginalInvoiceNumber="I1"),
+        invoice("R6", None, -10.0, CustomerType="GUEST", OriginalInvoiceNumber="I6"),  # waits for its purchase
+    )
+    publish_commands(
+        settings,
+        (A, Reserve(append_time=0, command_id="reserve", points=300)),
+        (A, Transfer(append_time=0, command_id="gift", points=100, counterparty=B)),
+        (C, Erase(append_time=0, command_id="erase")),
+    )
+
+
 @pytest.mark.usefixtures("topics_created")
 @pytest.mark.timeout(1500)
 def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
@@ -53,50 +79,45 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
     replaces a checkpoint of release 0.1, which drops duplicates with Spark's own operator. The second one finds none.
     """
     start_as_release_0_1(LOYALTY, settings)
-    publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0), invoice("I3", C, 10.0))
-    publish_commands(
-        settings,
-        (A, Reserve(append_time=0, command_id="reserve", points=300)),
-        (A, Transfer(append_time=0, command_id="gift", points=100, counterparty=B)),
-        (C, Erase(append_time=0, command_id="erase")),
-    )
+    publish_the_first(settings)
     run_to_the_end(spark, settings, LOYALTY)
-    run_to_the_end(spark, settings, LOYALTY)  # process the credit of the transfer
+    run_to_the_end(spark, settings, LOYALTY)  # process the credit of the transfer, and the return of another card
     before = last_balances_of(settings)
-    assert DEDUPLICATION not in manifest.read(spark, LOYALTY.checkpoint(settings))
+    assert Decimal("17.00") == before[A]["TotalLoyaltyPoints"]
+    (waiting,) = waiting_returns(reconciliation_context(spark, settings))
+    assert ("R6", "I6", Decimal(-10)) == (waiting.invoice, waiting.original, waiting.amount)
+    assert 89 * DAY < waiting.expires_time - waiting.append_time < 91 * DAY
     # These events are not processed when the checkpoint is lost.
     publish_invoices(settings, invoice("I4", B, 100.0), invoice("I5", C, 30.0))
+    publish_invoices(settings, invoice("R5", B, -15.0, OriginalInvoiceNumber="I5"))
     checkpoint = Path(LOYALTY.checkpoint(settings))
-    elsewhere = checkpoint.rename(checkpoint.with_name("elsewhere"))
-    with pytest.raises(CheckpointMismatchError, match="loyalty rebuild"):
-        run_to_the_end(spark, settings, LOYALTY)
-    elsewhere.rename(checkpoint)
+    assert_refused_without(checkpoint, spark, settings)
 
     with lock.hold(LOYALTY.checkpoint(settings)), pytest.raises(RebuildError, match="stop the pipeline first"):
         rebuild(reconciliation_context(spark, settings), archive=False)
 
     rebuilt = rebuild(reconciliation_context(spark, settings), archive=False)
 
-    assert (3, 2, []) == (rebuilt.accounts, rebuilt.late, rebuilt.differences)
+    assert (3, 3, []) == (rebuilt.accounts, rebuilt.late, rebuilt.differences)
     assert Path(rebuilt.aside).is_dir()
     assert DEDUPLICATION in manifest.read(spark, str(checkpoint))
     after = last_balances_of(settings)
     assert before[A] == after[A]
-    assert (Decimal("4.00"), before[B]["Sequence"] + 1) == (after[B]["TotalLoyaltyPoints"], after[B]["Sequence"])
+    assert (Decimal("4.00"), before[B]["Sequence"] + 2) == (after[B]["TotalLoyaltyPoints"], after[B]["Sequence"])
     assert before[B]["OpenedTime"] == after[B]["OpenedTime"]
     assert C not in before, "erased"
-    assert (Decimal("0.60"), 1) == (after[C]["TotalLoyaltyPoints"], after[C]["Sequence"])
+    assert (Decimal("0.30"), 2) == (after[C]["TotalLoyaltyPoints"], after[C]["Sequence"])
 
     # I2 was an invoice of another card.
     repeats = invoice("I1", A, 1000.0), invoice("I4", B, 100.0), invoice("I2", A, 9.0)
     publish_invoices(settings, *repeats, invoice("I6", A, 10.0))
     publish_commands(settings, (A, Capture(append_time=0, command_id="capture", redemption_id="reserve")))
     run_to_the_end(spark, settings, LOYALTY)
-    run_to_the_end(spark, settings, ARCHIVE)
+    run_to_the_end(spark, settings, LOYALTY, ARCHIVE)  # process the return that has waited, also for the rebuild
     report = audit(reconciliation_context(spark, settings), "", OTHERS, archive=False)
     assert ([], []) == (report.differences, report.unreadable)
     going_on = last_balances_of(settings)
-    assert (Decimal("16.20"), before[A]["Sequence"] + 2) == (
+    assert (Decimal("14.00"), before[A]["Sequence"] + 3) == (
         going_on[A]["TotalLoyaltyPoints"],
         going_on[A]["Sequence"],
     )

@@ -12,17 +12,23 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
+from infra.local.ports import HOST
 from infra.local.stack import environment_of
+from infra.security.certificates import Authority
 from schemas.topics import STORE_SALES, Topic
+from services.api_keys.keys import Scope, key_id_of
 from services.cli import app
 from services.messaging.avro import encoder
 from services.messaging.schema_ids import FolderSchemaIds
+from services.pseudonyms import pseudonyms
 from services.settings import Settings
 from tests.support.builders import MINUTE, NOON, sales
 from tests.support.kafka import BalanceWriter, publish
 from tests.support.processes import DEADLINE_SECONDS, ApiProcess
 
 CARDS = [f"CARD{number:03}" for number in range(120)]
+CLERK = [argument for scope in Scope for argument in ("--scope", scope.value)]
+ERASED = "DELETE /v1/customers/{card}", "202"
 THRESHOLD = Decimal("1000.00")
 
 
@@ -144,18 +150,34 @@ def test_every_instance_has_the_published_stores(settings: Settings, tmp_path: P
 def test_instances_know_every_key_and_trust_each_other_only(
     changelog: BalanceWriter, settings: Settings, tmp_path: Path
 ) -> None:
-    """A key works on each instance, also for forwarded cards, until it is revoked. No log has a key, secret or card."""
+    """A key works on each instance, also for forwarded cards, until it is revoked. Instances use mutual TLS.
+
+    The audit trail says who did what.
+
+    No log, metric, error and no record of the trail has a key, a secret or a card.
+    """
     for card in CARDS:
         changelog.balance(card, "1.00", 1)
     changelog.flush()
     made = loyalty(settings, "keys", "create", "till 7", "--scope", "balance:read", "--json")
+    clerk = loyalty(settings, "keys", "create", "clerk", *CLERK, "--json")["key"]
     ensured = [
         loyalty(settings, "keys", "ensure", "operator", str(tmp_path / "key"), "--scope", "operate", "--json")["id"]
         for _ in range(2)
     ]
     assert ensured[0] == ensured[1]
     operator = (tmp_path / "key").read_text().strip()
-    secured = {"api_access": "authenticated", "instance_secret_file": tmp_path / "instance.secret"}
+    authority, ca, certificate = Authority.new(), tmp_path / "ca.pem", tmp_path / "instance.pem"
+    ca.write_bytes(authority.certificate_pem())
+    certificate.write_bytes(authority.broker_pem([HOST]))
+    secured = {
+        "api_access": "authenticated",
+        "instance_secret_file": tmp_path / "instance.secret",
+        "api_certificate_file": certificate,
+        "api_certificate_key_file": certificate,
+        "api_ca_file": ca,
+        "api_client_ca_file": ca,
+    }
     with start(settings, tmp_path, "one", **secured) as one, start(settings, tmp_path, "two", **secured) as two:
         for api in (one, two):
             api.wait_until_ready()
@@ -171,14 +193,52 @@ def test_instances_know_every_key_and_trust_each_other_only(
             assert 2 == len({each.headers["loyalty-served-by"] for each in answers})
             forged = {"Loyalty-Forwarded-To": "active"}
             assert 403 == api.http.get(f"/v1/customers/{CARDS[0]}/balance", headers=forged).status_code
+        shown = [*errors_of(one, clerk, CARDS), *errors_of(two, clerk, CARDS)]
         loyalty(settings, "keys", "revoke", made["id"], "--json")
         one.wait_until(lambda _: all(api.balance(CARDS[0]).status_code == 401 for api in (one, two)))
         states = {each["id"]: each["state"] for each in loyalty(settings, "keys", "list", "--json")["keys"]}
         assert "revoked" == states[made["id"]]
-    logs = "".join((tmp_path / f"{name}.log").read_text() for name in ("one", "two"))
-    secrets = [made["key"], operator, (tmp_path / "instance.secret").read_text().strip(), *CARDS]
-    assert logs
-    assert [] == [each for each in secrets if each in logs]
+    trail = loyalty(settings, "trail", "--json")["records"]
+    actions = {(each["Action"], each["Outcome"]) for each in trail}
+    assert {("loyalty keys create", "done"), ("loyalty keys revoke", "done"), ERASED} <= actions
+    pseudonym = pseudonyms(settings.pseudonym_key_file).of(CARDS[1])
+    assert {f"key:{key_id_of(clerk)}"} == {each["Actor"] for each in trail if each["Customer"] == pseudonym}
+    logs = [(tmp_path / f"{name}.log").read_text() for name in ("one", "two")]
+    texts = [*logs, *shown, orjson.dumps(trail).decode()]
+    keys = [made["key"], clerk, operator, (tmp_path / "instance.secret").read_text().strip()]
+    assert all(texts)
+    assert [] == [(each, text) for each in (*keys, *CARDS) for text in texts if each in text]
+
+
+def errors_of(api: ApiProcess, key: str, cards: list[str]) -> list[str]:
+    """The errors of commands, exports and wrong requests that contain cards and a key, and the metrics after them."""
+    one, other = cards[:2]
+    headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "k", "traceparent": one}
+    path, body = f"/v1/customers/{one}/redemptions?timeout=0", {"points": "1"}
+    wrong: list[tuple[str, str, Any]] = [
+        ("POST", path, {"points": one}),
+        ("POST", path, {**body, "card": one}),
+        ("POST", f"{path}&card={one}", body),
+        ("POST", "/v1/transfers?timeout=0", {"from": one, "to": one, "points": "1", "card": other}),
+        ("POST", f"/v1/redemptions/{one}/void?timeout=0", None),
+        ("POST", "/v1/simulate", {"CustomerCardNo": one, "TotalAmount": one}),
+        ("POST", "/v1/stores/customer-balances/keys", {"keys": one}),
+        ("GET", f"/v1/customers/{one}/balance?minSequence={one}", None),
+        ("GET", f"/v1/customers/{one}/statement?from={one}", None),
+        ("GET", f"/v1/stores/customer-balances/all?cursor={one}", None),
+        ("GET", f"/v1/stores/{one}/all", None),
+        ("GET", f"/v1/commands/{one}", None),
+        ("GET", f"/{one}", None),
+        (one, "/livez", None),
+    ]
+    errors = [api.http.request(method, path, json=body, headers=headers) for method, path, body in wrong]
+    errors.append(api.http.get(f"/v1/customers/{one}/balance", headers={"Authorization": f"Bearer {key}x"}))
+    errors.append(api.http.get(f"/v1/customers/{one}/balance", headers={"Loyalty-Hop": key}))
+    assert all(each.status_code >= 400 for each in errors)
+    accepted = api.http.delete(f"/v1/customers/{other}?timeout=0", headers=headers)
+    assert accepted.status_code in {202, 409}, accepted.text
+    texts = [f"{each.headers}{each.text}" for each in errors]
+    return [*texts, api.http.get("/metrics", headers=headers).text]
 
 
 def test_three_instances_answer_like_one(changelog: BalanceWriter, settings: Settings, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_unreadable_values_have_a_reason(spark):
     good = encoder(topics.POS_INVOICES, IDS)(INVOICE)
     values = {
         good: None,
-        b"": NO_INVOICE,
+        b"": "an empty value",
         b"\x00\x00\x00": NO_INVOICE,
         b"hello": NO_INVOICE,
         header(4_000_000_000) + good[5:]: "unknown schema id 4000000000",
@@ -89,6 +89,8 @@ def test_unreadable_values_have_a_reason(spark):
         b'{"InvoiceNumber": "\\ud800", "StoreID": "S", "TotalAmount": 1}': HALF,
         b'{"InvoiceNumber": "\\udc00", "StoreID": "S", "TotalAmount": 1}': HALF,
         b'{"InvoiceNumber": "\\ud83d\\ude00", "StoreID": "S", "TotalAmount": 1}': None,
+        b'{"InvoiceNumber": "\\\\ud800", "StoreID": "S", "TotalAmount": 1}': None,  # a text with a backslash
+        b'{"InvoiceNumber": "\\\\\\ud800", "StoreID": "S", "TotalAmount": 1}': HALF,
         # Spark's parser would read the first object only.
         b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1}\n{"InvoiceNumber": "2"}': (
             "not JSON: the mistake is at line 2, column 1"

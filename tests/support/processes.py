@@ -25,6 +25,7 @@ from services.ledger.tables import ENTRY
 from services.programmes.topic import load_programmes
 from services.pseudonyms import pseudonyms
 from services.settings import Settings
+from services.tls import client_context
 from tests.support.builders import IDS
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class ApiProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        self.url = f"http://{HOST}:{port}"
+        self.url = f"{'https' if settings.api_certificate_file else 'http'}://{HOST}:{port}"
+        self._tls = client_context(settings)
         self._of_thread = threading.local()
         self._clients: list[httpx.Client] = []
 
@@ -69,7 +71,7 @@ class ApiProcess:
         pool has just given to another thread still counts as idle.
         """
         if not hasattr(self._of_thread, "http"):
-            self._of_thread.http = httpx.Client(base_url=self.url, timeout=40, trust_env=False)
+            self._of_thread.http = httpx.Client(base_url=self.url, timeout=40, trust_env=False, verify=self._tls)
             self._clients.append(self._of_thread.http)
         client: httpx.Client = self._of_thread.http
         return client

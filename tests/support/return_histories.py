@@ -1,13 +1,21 @@
 """Histories of purchases, returns and exchanges of one card, and their total, computed without the domain."""
 
+import os
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import ROUND_HALF_UP, Decimal
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from services.domain.events import Line, Purchase
 from services.domain.programme import DAY
+
+HISTORIES = int(os.environ.get("TEST_HISTORIES", "300"))
+"""The number of random histories of each test. ``TEST_HISTORIES=10000`` is the long run."""
+
+many = settings(max_examples=HISTORIES, deadline=None)
 
 _TIMES = st.integers(1, 30 * DAY)
 _ITEMS = st.sampled_from(["milk", "bread", "gift-card"])
@@ -39,8 +47,14 @@ RETURN_HISTORIES = st.lists(_PURCHASES | _PURCHASES | _RETURNS | _EXCHANGES, max
 """Each invoice has its own number. A return can name any number: a purchase, a return, an exchange, itself, nothing."""
 
 
-def expected_total(invoices: list[Purchase], factor: Decimal = Decimal("0.02")) -> int:
-    """Hundredths. An item is worth what was bought of it and not returned; each invoice rounds its rest once."""
+def expected_total(
+    invoices: list[Purchase], factor: Decimal = Decimal("0.02"), counted: Callable[[str], bool] = lambda _: True
+) -> int:
+    """Hundredths. An item is worth what was bought of it and not returned; each invoice rounds its rest once.
+
+    Args:
+        counted: whether the purchase with this number earns for the card.
+    """
     bought: defaultdict[str, defaultdict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
     returned: defaultdict[str, defaultdict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
     for each in invoices:
@@ -54,5 +68,6 @@ def expected_total(invoices: list[Purchase], factor: Decimal = Decimal("0.02")) 
     rest = (
         sum((max(Decimal(0), value - returned[number][item]) for item, value in items.items()), Decimal(0))
         for number, items in bought.items()
+        if counted(number)
     )
     return sum(int((amount * factor * 100).quantize(Decimal(1), ROUND_HALF_UP)) for amount in rest)

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from api.security.audit import AuditLog
+from api.security.audit import RequestAudit
 from api.security.gate import Security
 from api.security.hops import Hops, InstanceSecrets
 from api.security.issuer_keys import IssuerKeys
@@ -14,7 +14,7 @@ from api.security.limits import CallerLimits
 from api.security.tokens import TokenVerifier
 from schemas.topics import API_KEYS
 from services.api_keys.keys import ApiKey, NewKey, Scope, new_key
-from services.messaging.avro import encoder
+from services.messaging.avro import Record, encoder
 from services.pseudonyms import KEY_BYTES, Pseudonyms
 from services.state_stores import catalogue
 from services.state_stores.memory import MemoryStorePartition
@@ -27,12 +27,25 @@ PSEUDONYMS = Pseudonyms(b"k" * KEY_BYTES)
 EVERYTHING = " ".join(Scope)
 
 
+class RecordedTrail:
+    """Keeps the audit records of all instances."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def write(self, record: Record) -> None:
+        self.records.append(record)
+
+    def close(self) -> None: ...
+
+
 class SecuredGroup:
-    """The security of all instances of a group. The test plays the topic api-keys and the issuer of tokens."""
+    """The security of all instances of a group. The test plays the topics of keys and audit, and the token issuer."""
 
     def __init__(self, folder: Path) -> None:
         self.issuer = Issuer(folder / "issuer.json")
         self.secret_file = folder / "instance.secret"
+        self.trail = RecordedTrail()
         self.keys = StateStore(catalogue.api_keys(IDS))
         self._task = StoreTask(self.keys.definition, 0, MemoryStorePartition(), "test", TaskProgress(None, 0, 0, 0, 0))
         self.keys.add(self._task)
@@ -52,7 +65,7 @@ class SecuredGroup:
             TokenVerifier(ISSUER, AUDIENCE, IssuerKeys(str(self.issuer.file))),
             Hops(url, InstanceSecrets(self.secret_file)),
             CallerLimits(rate, at_once),
-            AuditLog(PSEUDONYMS),
+            RequestAudit(url, PSEUDONYMS, self.trail),
             unsigned,
             origins,
         )

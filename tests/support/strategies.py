@@ -13,6 +13,7 @@ from services.domain.events import (
     Block,
     Capture,
     Erase,
+    Forward,
     Line,
     Purchase,
     Receive,
@@ -32,6 +33,7 @@ from services.domain.programme import (
     SpentReturns,
     TaxBasis,
     Tier,
+    TimeBasis,
 )
 
 # Avro strings are UTF-8, so lone surrogates cannot reach the system.
@@ -145,7 +147,7 @@ PURCHASES = st.builds(
     _MONEY,
     st.sampled_from(["here", "there"]),
     st.sampled_from(["PRIME", "Prime", "NONPRIME"]),
-    st.none() | TIMES,
+    st.none() | TIMES | _EVENT_TIMES,
     st.none(),
     _LINES,
     st.none() | _MONEY,
@@ -172,6 +174,7 @@ COMMANDS = st.one_of(
         counterparty=st.just("other"),
         lots=st.lists(st.builds(SentLot, _POINTS, st.just(0) | _EVENT_TIMES), min_size=1, max_size=2).map(tuple),
     ),
+    st.builds(Forward, **_COMMAND, invoice=RETURNS.filter(lambda invoice: invoice.original_invoice_number is not None)),
     st.builds(Block, **_COMMAND),
     st.builds(Unblock, **_COMMAND),
 )
@@ -212,6 +215,8 @@ ACCOUNT_PROGRAMMES = st.builds(
     minimum_spend=st.sampled_from([Decimal(0), Decimal(0), Decimal(20)]),
     cap_per_invoice=st.sampled_from([None, None, 2_00]),
     cap_per_day=st.sampled_from([None, None, 5_00]),
+    time_basis=st.sampled_from(TimeBasis),
+    largest_backdating=st.sampled_from([0, 3 * _DAY, 30 * _DAY]),
     blocked_cards=st.sampled_from(BlockedCards),
 )
 PROGRAMMES = st.builds(

@@ -43,6 +43,21 @@ def filled(document: Path) -> str:
     return on_page_markdown(document.read_text(encoding="utf-8"))
 
 
+def test_the_tests_of_security_exist() -> None:
+    """Every test and file of tests that the page of security names is there."""
+    named = set(_CODE.findall((ROOT / "docs/reference/security.md").read_text(encoding="utf-8")))
+    defined = {
+        node.name
+        for file in ROOT.glob("tests/**/test_*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    tests = {name for name in named if name.startswith("test_")}
+    assert len(tests) > 20
+    assert set() == tests - defined
+    assert [] == [name for name in named if name.startswith("tests/") and not (ROOT / name).exists()]
+
+
 def rows(document: str) -> list[list[str]]:
     """The cells of every line of every table of a page."""
     lines = filled(ROOT / "docs" / document).splitlines()
@@ -232,7 +247,7 @@ def test_commands_and_their_options_exist(document: Path) -> None:
 def is_command(words: list[str]) -> bool:
     command = typer.main.get_command(app)
     path: tuple[str, ...] = ()
-    while isinstance(command, TyperGroup):
+    while isinstance(command, TyperGroup) and not (words and words[0].startswith("--")):
         if not words or words[0] not in command.commands:
             return False
         command, path, words = command.commands[words[0]], (*path, words[0]), words[1:]

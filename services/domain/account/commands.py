@@ -1,6 +1,5 @@
 """Commands in an account. Each command leads to one entry, and to one decision if a caller waits for it."""
 
-import hashlib
 from collections.abc import Sequence
 
 from services.domain.account.lots import Terms, adjusted_terms, notice_time, soonest_first, take_spendable
@@ -25,9 +24,10 @@ from services.domain.events import (
     Transfer,
     Unblock,
     Void,
+    derived_id,
 )
 from services.domain.formats import LAST_TIME
-from services.domain.validation import LONGEST_TEXT, MOST_LINE_ITEMS
+from services.domain.validation import MOST_LINE_ITEMS
 
 _BACK = "/back"
 """The end of the id of a command that sends the points of a transfer back."""
@@ -132,11 +132,8 @@ def _credit(posting: Posting, event: Transfer | Receive, sent: Sequence[SentLot]
     """Sends points to the counterparty, with as many commands as a limited number of lots in each needs."""
     for start in range(0, len(sent), MOST_LINE_ITEMS):
         end = f"/{start}{suffix}" if start else suffix
-        # The id must not be longer than a command id may be.
-        is_short = len(event.command_id) + len(end) <= LONGEST_TEXT
-        command_id = event.command_id if is_short else hashlib.sha256(event.command_id.encode()).hexdigest()
         lots = tuple(sent[start : start + MOST_LINE_ITEMS])
-        credit = Credit(f"{command_id}{end}", event.counterparty, lots, reason, event.actor)
+        credit = Credit(derived_id(event.command_id, end), event.counterparty, lots, reason, event.actor)
         posting.outcome.credits.append(credit)
 
 
@@ -161,6 +158,7 @@ def erase(posting: Posting, event: Erase) -> None:
         for command_id, past in account.commands.items()
         if command_id != event.command_id
     ]
+    outcome.forgotten_invoices += account.purchases | account.returns
     account.lots, account.reservations, account.debt, account.tier = {}, {}, 0, ""
     posting.decide(event, posting.enter(Kind.ERASED, -total))
 

@@ -44,6 +44,7 @@ class PastPurchase(NamedTuple):
         lines: release 0.1 kept only the items that a campaign names. Later purchases have ``items`` instead.
         items: for each item code the value that is not returned yet; None if the till sent no lines, and in purchases
             of release 0.1.
+        decided_time: the time of the receipt, if it decided; 0 if the append time did.
     """
 
     append_time: int
@@ -55,6 +56,12 @@ class PastPurchase(NamedTuple):
     store_id: str = ""
     lines: tuple[Line, ...] = ()
     items: dict[str, Decimal] | None = None
+    decided_time: int = 0
+
+    @property
+    def time(self) -> int:
+        """The time by which the rules decided: of the receipt, or of the broker."""
+        return self.decided_time or self.append_time
 
 
 class PastReturn(NamedTuple):
@@ -202,6 +209,7 @@ class Outcome:
         marker: the trace of an erased account; None if the card has an account.
         forgotten: the commands of an erased account.
         next_due: the time at which ``advance`` must be called next; None if there is none.
+        forgotten_invoices: the invoice numbers of an erased account. The index of invoices must forget them.
     """
 
     account: Account | None
@@ -211,6 +219,7 @@ class Outcome:
     forgotten: list[ForgottenCommand] = field(default_factory=list)
     marker: ErasureMarker | None = None
     next_due: int | None = None
+    forgotten_invoices: list[str] = field(default_factory=list)
 
     @property
     def state(self) -> AccountState | None:

@@ -4,7 +4,8 @@ The total of an account is the sum of the points of all its entries. It is also 
 the debt. Points are hundredths; times are milliseconds since the epoch. "Now" is the append time of the event.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from services.domain.account import commands, purchases
 from services.domain.account.model import EVENT_MEMORY, Account, AccountState, ErasureMarker, Outcome, PastCommand
@@ -16,6 +17,7 @@ from services.domain.events import (
     Capture,
     Erase,
     Event,
+    Forward,
     Purchase,
     Receive,
     Reserve,
@@ -27,18 +29,8 @@ from services.domain.programme import Programme, Programmes
 from services.domain.returns import InvoiceKind
 
 # In one millisecond, events that add points come before events that take points. A return has rank 1.
-_RANKS: dict[type, int] = {
-    Purchase: 0,
-    Receive: 2,
-    Adjust: 3,
-    Unblock: 4,
-    Reserve: 5,
-    Capture: 6,
-    Void: 7,
-    Transfer: 8,
-    Block: 9,
-    Erase: 10,
-}
+_ORDER = (Purchase, Forward, Receive, Adjust, Unblock, Reserve, Capture, Void, Transfer, Block, Erase)
+_RANKS = {kind: rank for rank, kind in enumerate(_ORDER)}
 
 
 def process(state: AccountState | None, events: Iterable[Event], programmes: Programmes, card: str) -> Outcome:
@@ -124,6 +116,11 @@ def _is_new(event: Event, account: Account | None, programmes: Programmes) -> bo
         if account and purchases.remembers(account, event.invoice_number, now, programmes):
             return False
         return purchases.counts(event, account, programmes)
+    if isinstance(event, Forward) and (
+        account is None or purchases.remembers(account, event.invoice.invoice_number, now, programmes)
+    ):
+        # The customer was erased after the purchase, or the account has read the return itself.
+        return False
     if account is None:
         return True
     past = account.commands.get(event.command_id)
@@ -145,22 +142,22 @@ def _apply(event: Event, outcome: Outcome, programmes: Programmes, card: str) ->
 
 
 def _post(posting: Posting, card: str) -> None:
-    match posting.event:
-        case Purchase() as event:
-            purchases.purchase(posting, event)
-        case Reserve() as event:
-            commands.reserve(posting, event)
-        case Capture() as event:
-            commands.capture(posting, event)
-        case Void() as event:
-            commands.void(posting, event)
-        case Adjust() as event:
-            commands.adjust(posting, event)
-        case Transfer() as event:
-            commands.transfer(posting, event, card)
-        case Receive() as event:
-            commands.receive(posting, event)
-        case Block() | Unblock() as event:
-            commands.block(posting, event)
-        case Erase() as event:
-            commands.erase(posting, event)
+    event = posting.event
+    if isinstance(event, Transfer):
+        commands.transfer(posting, event, card)
+    else:
+        _RULES[type(event)](posting, event)
+
+
+_RULES: dict[type, Callable[[Posting, Any], None]] = {
+    Purchase: purchases.purchase,
+    Forward: purchases.forwarded,
+    Receive: commands.receive,
+    Adjust: commands.adjust,
+    Reserve: commands.reserve,
+    Capture: commands.capture,
+    Void: commands.void,
+    Block: commands.block,
+    Unblock: commands.block,
+    Erase: commands.erase,
+}

@@ -7,10 +7,11 @@ from services.domain.account.lots import earned_terms
 from services.domain.account.model import EVENT_MEMORY, LARGEST_TOTAL, Account, PastPurchase, PastReturn
 from services.domain.account.posting import Posting
 from services.domain.accrual import accrual, base_points, earnings, spend
-from services.domain.entries import Kind, Refusal, ReturnReason
-from services.domain.events import Line, Purchase, halves
+from services.domain.entries import RECEIPT_TOO_OLD, Kind, Refusal, ReturnReason
+from services.domain.events import Forward, Line, Purchase, halves
 from services.domain.local_time import end_of_day, period_of
 from services.domain.programme import BlockedCards, Programme, Programmes, SpentReturns
+from services.domain.receipt_time import Decided, as_decided, decided
 from services.domain.returns import InvoiceKind
 
 MOST_WAITING = 1_000
@@ -21,7 +22,7 @@ _ZERO = Decimal(0)
 
 def counts(purchase: Purchase, account: Account | None, programmes: Programmes) -> bool:
     """Whether an invoice changes the account: the customer type is eligible, or a member returns something."""
-    if programmes.at(purchase.append_time).is_eligible(purchase.customer_type):
+    if decided(purchase, programmes).rules.is_eligible(purchase.customer_type):
         return True
     is_sale = purchase.invoice_kind is InvoiceKind.SALE
     return account is not None and not is_sale and purchase.original_invoice_number is not None
@@ -33,13 +34,22 @@ def purchase(posting: Posting, event: Purchase) -> None:
     The half that adds points comes first, as it does for two events of one millisecond.
     """
     sold, returned = halves(event)
-    if sold and posting.programme.is_eligible(sold.customer_type):
-        posting.event = sold
-        _earn(posting, sold)
+    arrival, how = posting.programme, decided(event, posting.programmes)
+    if sold and how.rules.is_eligible(sold.customer_type):
+        posting.event, posting.programme = sold, how.rules
+        _earn(posting, as_decided(sold, posting.programmes), how)
+        posting.programme = arrival
     if returned:
         posting.event = returned
         _return(posting, returned)
     _settle(posting, event.invoice_number)
+
+
+def forwarded(posting: Posting, event: Forward) -> None:
+    """Takes back the points of a return that the index of invoices has forwarded."""
+    _, returned = halves(event.invoice)
+    if returned:
+        _return(posting, returned)
 
 
 def forget(account: Account, now: int, programmes: Programmes) -> None:
@@ -75,16 +85,20 @@ def _is_returnable(bought: PastPurchase, now: int, programmes: Programmes) -> bo
     return now <= bought.append_time + programmes.version(bought.programme_version).return_window
 
 
-def _earn(posting: Posting, event: Purchase) -> None:
-    account, programme = posting.account, posting.programme
-    today = _earned_on_day(account, event.append_time, programme) if programme.cap_per_day is not None else 0
+def _earn(posting: Posting, event: Purchase, how: Decided) -> None:
+    account, programme = posting.account, how.rules
+    today = _earned_on_day(account, how.time, programme) if programme.cap_per_day is not None else 0
     is_barred = account.is_blocked and programme.blocked_cards is BlockedCards.EARN_NOTHING
     points = 0 if is_barred else accrual(event, programme, account.tier, today).points
     points = min(points, max(0, LARGEST_TOTAL - account.total))
-    account.purchases[event.invoice_number] = _past_purchase(event, programme, account.tier, points)
-    terms = earned_terms(event.append_time, programme)
+    past = _past_purchase(event, programme, account.tier, points)
+    account.purchases[event.invoice_number] = (
+        past if how.time == event.append_time else past._replace(decided_time=how.time)
+    )
+    terms = earned_terms(how.time, programme)
     posting.add({terms: points})
-    reason = str(Refusal.CARD_BLOCKED) if is_barred else ""
+    reason = RECEIPT_TOO_OLD if how.is_too_late else ""
+    reason = str(Refusal.CARD_BLOCKED) if is_barred else reason
     posting.enter(Kind.EARNED, points, expires_time=terms.expires_time, reason=reason)
     if programme.tier_period:
         _count_towards_tier(posting, points)
@@ -94,9 +108,7 @@ def _earned_on_day(account: Account, time: int, programme: Programme) -> int:
     """Returns the hundredths that purchases of the day have earned and not lost by returns."""
     end = end_of_day(time, programme.time_zone)
     same_day = (
-        bought.earned
-        for bought in account.purchases.values()
-        if end_of_day(bought.append_time, programme.time_zone) == end
+        bought.earned for bought in account.purchases.values() if end_of_day(bought.time, programme.time_zone) == end
     )
     return sum(same_day)
 
@@ -201,7 +213,7 @@ def _take_back(posting: Posting, number: str, bought: PastPurchase, left: PastPu
     if account.period_end and bought.append_time >= account.period_start:
         account.earned_in_period = max(0, account.earned_in_period - points)
     into_debt = posting.programme.spent_returns is SpentReturns.NEGATIVE_ALLOWED
-    terms = earned_terms(bought.append_time, posting.programmes.version(bought.programme_version))
+    terms = earned_terms(bought.time, posting.programmes.version(bought.programme_version))
     return posting.take_back(points, terms, into_debt=into_debt)
 
 

@@ -65,3 +65,35 @@ def test_the_path_arrives_unchanged(path: str, *, given: bool) -> None:
     assert unquote_to_bytes(path) == unquote_to_bytes(sent)
     assert not {".", ".."} & set(sent.split("/"))
     assert "maxLag=1&from=a/../b" == query
+
+
+def test_a_redirect_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer cannot make an instance ask another server, and a proxy of the environment gets no request."""
+    asked: list[str] = []
+
+    async def server(name: str, answer: bytes) -> asyncio.Server:
+        async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            asked.append(name)
+            writer.write(b"HTTP/1.1 %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % answer)
+            await writer.drain()
+            writer.close()
+
+        return await asyncio.start_server(respond, "127.0.0.1", 0)
+
+    async def status() -> int:
+        other = await server("other", b"200 OK")
+        url = f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}"
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, url)
+        peer = await server("peer", b"307 Temporary Redirect\r\nlocation: %s/secret" % url.encode())
+        target = Target(f"http://127.0.0.1:{peer.sockets[0].getsockname()[1]}", Role.ACTIVE)
+        client = PeerClient(PeerReports())
+        try:
+            async with other, peer:
+                return (await client.forward(PeerRequest("GET", b"/v1/stores"), target, 5.0, 5.0)).status_code
+        finally:
+            await client.close()
+
+    assert 307 == asyncio.run(status())
+    assert ["peer"] == asked

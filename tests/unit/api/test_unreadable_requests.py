@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from api.__main__ import ProblemProtocol
+from api.http.server import LimitedProtocol
 from tests.support.builders import problem_type
 
 JSON = {"Content-Type": "application/json"}
@@ -65,7 +65,7 @@ def test_bytes_that_are_no_request_get_a_problem(request_bytes: bytes) -> None:
     async def response() -> bytes:
         loop, config, state = asyncio.get_running_loop(), Config(FastAPI(), log_config=None), ServerState()
         config.load()
-        server = await loop.create_server(lambda: ProblemProtocol(config, state, {}), "127.0.0.1", 0)
+        server = await loop.create_server(lambda: LimitedProtocol(config, state, {}), "127.0.0.1", 0)
         async with server:
             reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
             writer.write(request_bytes)
@@ -78,3 +78,59 @@ def test_bytes_that_are_no_request_get_a_problem(request_bytes: bytes) -> None:
     assert b"content-type: application/problem+json" in head
     assert f"content-length: {len(body)}".encode() in head
     assert b"urn:problem-type:loyalty:unreadable-request" in body
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "errors"),
+    [
+        ("GET", "/v1/customers/A/balance?minSequence=1.0", None, {"minSequence": "should be an integer as 42"}),
+        ("GET", "/v1/customers/A/balance?minSequence=1&minSequence=1", None, {"minSequence": "is given twice"}),
+        ("GET", "/v1/customers/A/balance?timeout=31", None, {"timeout": "must be less than or equal to 30"}),
+        ("GET", "/v1/customers/A/balance?timeout=x", None, {"timeout": "must be a number"}),
+        ("GET", "/v1/stores/customer-balances/count?maxLag=1&maxLag=2", None, {"maxLag": "is given twice"}),
+        ("GET", f"/v1/customers/{'9' * 129}/balance", None, {"card": "must have at most 128 characters"}),
+        ("POST", "/v1/customers/A/redemptions", {}, {"points": "is missing"}),
+        ("POST", "/v1/customers/A/redemptions", {"points": "1", "x": 1}, {"x": "is unknown"}),
+        ("POST", "/v1/customers/A/redemptions", [], {"body": "must be an object"}),
+        ("POST", "/v1/customers/A/redemptions", {"points": "0"}, {"points": "must not be 0"}),
+        ("POST", "/v1/customers/A/redemptions", {"points": "1", "reason": 1}, {"reason": "must be a text"}),
+        ("POST", "/v1/simulate", {"TotalAmount": "1"}, {"TotalAmount": "must be a number"}),
+        (
+            "POST",
+            "/v1/simulate",
+            {"TotalAmount": 1, "InvoiceLineItems": [{"TotalValue": -1}, None]},
+            {
+                "InvoiceLineItems.0.TotalValue": "must be greater than or equal to 0",
+                "InvoiceLineItems.1": "must be an object",
+            },
+        ),
+        ("POST", KEYS, {"keys": "A"}, {"keys": "must be a list"}),
+    ],
+)
+def test_errors_are_in_our_words(
+    client: TestClient, method: str, path: str, body: object, errors: dict[str, str]
+) -> None:
+    """Not in those of a library. The detail names the whole path to the value."""
+    answer = client.request(method, path, json=body, headers={"Idempotency-Key": "k"})
+
+    assert "invalid-parameters" == problem_type(answer, 422)
+    assert "; ".join(f"{path}: {reason}" for path, reason in errors.items()) == answer.json()["detail"]
+    assert [*errors.values()] == [each["reason"] for each in answer.json()["errors"]]
+
+
+def test_a_list_may_be_given_several_times(client: TestClient) -> None:
+    """``partition`` and ``kind`` are lists."""
+    assert 422 != client.get("/v1/stores/customer-balances/local/count?partition=0&partition=1").status_code
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v2", 404), ("PUT", "/v1/simulate", 405)])
+def test_an_unknown_path_or_method_says_what_to_do(client: TestClient, method: str, path: str, status: int) -> None:
+    """Not only that it was not found."""
+    answer = client.request(method, path)
+
+    kind = {404: "unknown-route", 405: "method-not-allowed"}[status]
+    assert kind == problem_type(answer, status)
+    assert {404: "/openapi.json has all paths", 405: "Use a method in the header Allow"}[status] in answer.json()[
+        "detail"
+    ]
+    assert (status == 405) == ("Allow" in answer.headers)

@@ -62,7 +62,8 @@ def purchase(card: str, number: str, time: int, amount: str = "100") -> CardEven
 def process_batch(operator: AccountOperator, *events: CardEvent) -> list[Row]:
     """The rows of these events, each with its card."""
     rows = [
-        SimpleNamespace(CustomerCardNo=card, append_time=e.append_time, event=encode(card, e)) for card, e in events
+        SimpleNamespace(CustomerCardNo=card, append_time=e.append_time, event=encode(card, e), news=None, number=None)
+        for card, e in events
     ]
     return list(operator.handleInputRows((1,), iter(rows), None))
 
@@ -76,7 +77,7 @@ def encode(card: str, event: Event) -> bytes:
 
 
 def set_clock(operator: AccountOperator, read_until: int) -> None:
-    row = SimpleNamespace(CustomerCardNo=None, append_time=read_until, event=None)
+    row = SimpleNamespace(CustomerCardNo=None, append_time=read_until, event=None, news=None, number=None)
     assert [] == list(operator.handleInputRows((1,), iter([row]), None))
 
 

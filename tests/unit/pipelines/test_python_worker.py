@@ -32,6 +32,30 @@ def test_zip_files_are_not_on_the_path() -> None:
     assert "/b c:/e ['x y']" == run.stdout.strip()
 
 
+def test_the_steps_of_a_worker_are_not_printed(tmp_path: Path) -> None:
+    """Issue 15, number 12: PySpark's worker that prepares transformWithState prints its steps. Errors stay."""
+    package = tmp_path / "pyspark" / "sql" / "streaming"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent, package.parents[1]):
+        (folder / "__init__.py").touch()
+    for name in ("transform_with_state_driver_worker", "another"):
+        (package / f"{name}.py").write_text("import sys; print('a step'); sys.stderr.write('an error')")
+    environment = {**os.environ, "PYSPARK_WORKER_PYTHON": sys.executable, "PYTHONPATH": str(tmp_path)}
+
+    runs = [
+        subprocess.run(
+            [WORKER, "-m", f"pyspark.sql.streaming.{module}"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        for module in ("transform_with_state_driver_worker", "another")
+    ]
+
+    assert [("", "an error"), ("a step\n", "an error")] == [(run.stdout, run.stderr) for run in runs]
+
+
 def test_a_worker_whose_task_has_ended_prints_nothing(tmp_path: Path) -> None:
     """Issue 15, number 12: Spark closes the connection of an idle worker. Other errors keep their tracebacks."""
     (tmp_path / "ending.py").write_text(

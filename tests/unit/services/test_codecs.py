@@ -162,11 +162,12 @@ WITH_RETURNS_BYTES = (
 
 
 def test_stored_returns_stay_readable():
-    """These bytes have the items of purchases, and returns. Accounts of release 0.2 have further fields behind them."""
+    """These bytes have the items of purchases, and returns. Later accounts and purchases have further fields."""
     assert WITH_RETURNS == decode_account(bytes.fromhex(WITH_RETURNS_BYTES))
-    blocked = replace(WITH_RETURNS, is_blocked=True)
-    assert encode_account(blocked).hex().startswith("019e" + WITH_RETURNS_BYTES[4:])
-    assert blocked == decode_account(encode_account(blocked))
+    bought = WITH_RETURNS.purchases["bought"]._replace(decided_time=10)
+    later = replace(WITH_RETURNS, is_blocked=True, purchases={"bought": bought})
+    assert encode_account(later).hex().startswith("019e" + WITH_RETURNS_BYTES[4:26])
+    assert later == decode_account(encode_account(later))
 
 
 def test_the_marker_of_an_erased_account_survives_the_state_store():

@@ -1,7 +1,6 @@
 """The comparison of the demo accepts right outputs and finds each kind of error."""
 
 import random
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
@@ -12,15 +11,11 @@ import pytest
 from infra.demo.comparison import Balance, DeadLetter, Outputs, mismatches
 from infra.demo.oracle import Expected, Sent, expect
 from services.codecs.records import notification_record
-from services.domain.account.model import AccountState
-from services.domain.account.processor import process
-from services.domain.events import Purchase
 from services.domain.invoice import PosInvoice
-from services.domain.programme import Programmes
 from services.messaging.schema_ids import FolderSchemaIds
 from services.pos_simulator.simulation import Kind, Options, Simulation
 from tests.support.builders import purchase
-from tests.support.oracles import is_prime
+from tests.support.loyalty_stream import stream_of
 
 DAY = Options(count=400, repeats=0.05, broken=0.05, customers=60, returns=0.1, exchanges=0.05)
 
@@ -98,19 +93,12 @@ def test_right_outputs_have_no_mismatch(expected: Expected, right: Outputs) -> N
 def test_accounts_of_the_domain_agree_in_any_order(seed: int, expected: Expected, right: Outputs) -> None:
     """The invoices of the day in a drawn order and in batches give the points and the returns that are expected."""
     dice = random.Random(seed)
-    by_card: dict[str, list[Purchase]] = defaultdict(list)
-    for number, each in enumerate(invoices()):
-        if is_prime(each):
-            by_card[str(each["CustomerCardNo"])].append(purchase(number, each))
-    notifications: list[dict[str, Any]] = []
-    for card, purchases in by_card.items():
-        account: AccountState | None = None
-        order = dice.sample(purchases, len(purchases))
-        while order:
-            size = dice.randint(1, 5)
-            outcome = process(account, order[:size], Programmes(), card)
-            account, order = outcome.state, order[size:]
-            notifications += [notification_record(card, entry) for entry in outcome.entries]
+    given = [(one["CustomerCardNo"] or "", purchase(number, one)) for number, one in enumerate(invoices())]
+    order = dice.sample(given, len(given))
+    stream = stream_of(*(order[start : start + 50] for start in range(0, len(order), 50)))
+    notifications: list[dict[str, Any]] = [
+        notification_record(card, entry) for card, entries in stream.entries.items() for entry in entries
+    ]
     last = {each["CustomerCardNo"]: each for each in notifications}
     balances = {card: Balance(each["TotalLoyaltyPoints"], each["Sequence"]) for card, each in last.items()}
 

@@ -1,18 +1,18 @@
-from collections import Counter, defaultdict
+from collections import Counter
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from infra.demo.oracle import Sent, expect, row
-from services.domain.account.processor import process
-from services.domain.events import Purchase
-from services.domain.programme import Programmes
+from services.codecs.state import decode_account
+from services.domain.account.model import Account
 from services.domain.validation import first_violation
 from services.messaging.schema_ids import FolderSchemaIds
 from services.pos_simulator.simulation import Kind, Options, Simulation
 from tests.support.builders import CARD, HOME_DELIVERY, invoice, purchase
-from tests.support.oracles import flatten, is_home_delivery, is_prime
+from tests.support.loyalty_stream import stream_of
+from tests.support.oracles import flatten, is_home_delivery
 
 FACTOR = Decimal("0.02")
 
@@ -123,16 +123,14 @@ def test_agrees_with_the_domain_on_a_simulated_day() -> None:
     assert expected.dead_letters.total() == kinds.count(Kind.BROKEN) > 0
     assert expected.shipment.keys() == {one.get("InvoiceNumber") for one in invoices if is_home_delivery(one)}
     assert expected.hadoop == Counter(row(line) for one in invoices for line in flatten(one))
-    by_card: dict[str | None, list[Purchase]] = defaultdict(list)
-    for number, one in enumerate(invoices):
-        if is_prime(one):
-            by_card[one["CustomerCardNo"]].append(purchase(number, one))
-    accounts = {card: process(None, purchases, Programmes(), str(card)) for card, purchases in by_card.items()}
-    assert {card: Decimal(outcome.entries[-1].total).scaleb(-2) for card, outcome in accounts.items()} == {
+    stream = stream_of([(one["CustomerCardNo"] or "", purchase(number, one)) for number, one in enumerate(invoices)])
+    assert {card: Decimal(stream.total(card)).scaleb(-2) for card, entries in stream.entries.items() if entries} == {
         card: expected.points_of(card) for card in expected.earned
     }
-    entries = [entry for outcome in accounts.values() for entry in outcome.entries]
-    accounts_left = [outcome.account for outcome in accounts.values() if outcome.account]
+    entries = [entry for of_card in stream.entries.values() for entry in of_card]
+    accounts_left = [
+        account for account in map(decode_account, stream.accounts.values()) if isinstance(account, Account)
+    ]
     still_wait = sum(past.original != "" for account in accounts_left for past in account.returns.values())
     waited = sum(entry.reason == "purchase-unknown" for entry in entries) - still_wait
     assert expected.notifications == len(entries) - waited

@@ -1,5 +1,6 @@
 """API keys, and `loyalty keys` with wrong input. tests/integration/test_store_queries.py has the tests with Kafka."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,12 @@ from tests.support.builders import IDS
 NOW, DAY = 1_700_000_000_000, 86_400_000
 SCOPES = {Scope.BALANCE_READ, Scope.POINTS_REDEEM}
 NOBODY = "127.0.0.1:1"
+
+
+@pytest.fixture(autouse=True)
+def trail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands need no broker for the audit trail."""
+    monkeypatch.setattr("services.cli.keys.audited", lambda *_, **__: nullcontext({}))
 
 
 def test_a_key_is_known_by_its_hash_only():

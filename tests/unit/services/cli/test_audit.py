@@ -1,4 +1,4 @@
-"""`loyalty audit` and `loyalty rebuild` replace their process by the Spark programs, with the same options."""
+"""`loyalty audit`, `rebuild` and `returns` replace their process by the Spark programs, with the same options."""
 
 import ast
 import sys
@@ -33,6 +33,7 @@ LEFT_OUT = ["--without=ledger", "--without=balances"]
             ["audit", "--without", "ledger", "--without", "balances"],
             ["pipelines.reconciliation.audit", *DEFAULTS, *LEFT_OUT],
         ),
+        (["returns", "--json"], ["pipelines.reconciliation.waiting_returns", "--json"]),
         (["rebuild"], ["pipelines.reconciliation.rebuild", "--from=topics"]),
         (
             ["rebuild", "--from", "parquet", "--json"],
@@ -49,6 +50,7 @@ def test_options_are_handed_on(command: list[str], program: list[str], monkeypat
         raise SystemExit
 
     monkeypatch.setattr(processes.os, "execv", execv)
+    monkeypatch.setattr(processes, "announce", lambda *_, **__: None)
     CliRunner().invoke(app, command)
 
     assert [[sys.executable, "-m", *program]] == started
@@ -61,12 +63,14 @@ def test_wrong_options_start_nothing(command: list[str], monkeypatch: pytest.Mon
     assert 2 == CliRunner().invoke(app, command).exit_code
 
 
-@pytest.mark.parametrize("name", ["audit", "rebuild"])
-def test_the_program_has_the_same_parameters(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "program"), [("audit", "audit"), ("rebuild", "rebuild"), ("returns", "waiting_returns")]
+)
+def test_the_program_has_the_same_parameters(name: str, program: str) -> None:
     """The main function of the Spark program has the parameters of the command."""
     programs = (
         (ROOT / "services" / "cli" / "audit.py", name),
-        (ROOT / "pipelines" / "reconciliation" / f"{name}.py", "main"),
+        (ROOT / "pipelines" / "reconciliation" / f"{program}.py", "main"),
     )
     parameters = [
         [(each.arg, ast.unparse(each.annotation)) for each in function.args.kwonlyargs if each.annotation]

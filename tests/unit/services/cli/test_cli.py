@@ -1,8 +1,13 @@
 import json
+import os
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 from services.cli import app, processes
@@ -136,6 +141,62 @@ def test_processes_are_started_with_their_own_options(
         raise SystemExit
 
     monkeypatch.setattr(processes.os, "execv", execv)
+    monkeypatch.setattr(processes, "announce", lambda *_, **__: None)
     loyalty(*command, LOYALTY_EXPORT_DIR="var/here")
 
     assert [[sys.executable, sys.executable, "-m", *program]] == started
+
+
+def commands(found: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """All commands with their words."""
+    found = found or typer.main.get_command(app)
+    for name, each in getattr(found, "commands", {}).items():
+        yield from commands(each, (*path, name))
+    if not hasattr(found, "commands"):
+        yield path, found
+
+
+@pytest.mark.parametrize("command", [pytest.param(each, id=" ".join(path)) for path, each in commands()])
+def test_every_command_has_json(command: Any) -> None:
+    """Results are one JSON object, and the log of a process is JSON lines."""
+    assert "--json" in {option for parameter in command.params for option in parameter.opts}
+
+
+@pytest.mark.parametrize("command", ["pipeline", "api", "export", "archive", "webhooks", "ledger run"])
+def test_json_makes_the_log_of_a_process_json(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The option of the command is the setting of the program."""
+    formats: list[str] = []
+
+    def execv(*_: object) -> None:
+        formats.append(os.environ["LOYALTY_LOG_FORMAT"])
+        raise SystemExit
+
+    monkeypatch.setattr(processes.os, "execv", execv)
+    monkeypatch.setattr(processes, "announce", lambda *_, **__: None)
+    for options in ([], ["--json"]):
+        loyalty(*command.split(), *options, LOYALTY_LOG_FORMAT="console")
+
+    assert ["console", "json"] == formats
+
+
+def test_a_program_that_is_not_installed_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The image of the command line has no pipeline."""
+    monkeypatch.setattr(processes, "find_spec", lambda _: None)
+    result = loyalty("pipeline")
+
+    assert (2, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
+    assert "this installation has no pipelines" in result.stderr
+
+
+@pytest.mark.parametrize(("words", "found"), [("loyalty ke", {"keys"}), ("loyalty keys re", {"revoke"})])
+def test_bash_completes_commands(words: str, found: set[str]) -> None:
+    """The script of the documentation completes the words of a command line."""
+    program = str(Path(sys.executable).with_name("loyalty"))
+    script = subprocess.run(
+        [program], env={**os.environ, "_LOYALTY_COMPLETE": "source_bash"}, capture_output=True, text=True, check=True
+    ).stdout
+    place = len(words.split()) - 1
+    ask = f'COMP_WORDS=({words}); COMP_CWORD={place}; _loyalty_completion {program}; echo "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, check=True)
+
+    assert found == set(done.stdout.split())

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from services.cli import app
 from services.messaging.publishing import PublishError
+from services.status import QueryWork, Status, rates_between
 
 INSTANCE = {
     "url": "http://127.0.0.1:8080",
@@ -23,9 +24,10 @@ INSTANCE = {
     ],
 }
 METRICS = """
-loyalty_query_lag_records{partition="0",query="fan-out",topic="t-pos-invoices"} 5.0
-loyalty_query_lag_records{partition="1",query="fan-out",topic="t-pos-invoices"} 6.0
-loyalty_query_lag_records{partition="0",query="loyalty",topic="t-pos-invoices"} 0.0
+loyalty_query_position{partition="0",query="fan-out",topic="t-pos-invoices"} 10.0
+loyalty_query_position{partition="1",query="fan-out",topic="t-pos-invoices"} 4.0
+loyalty_query_position{partition="0",query="loyalty",topic="t-pos-invoices"} 15.0
+loyalty_query_lag_records{partition="0",query="fan-out",topic="t-pos-invoices"} 0.0
 loyalty_ledger_lag_records{partition="0"} 7.0
 # TYPE loyalty_balance_freshness_seconds histogram
 loyalty_balance_freshness_seconds_bucket{le="0.5"} 10.0
@@ -191,6 +193,23 @@ def test_without_kafka_the_rest_is_shown(answers: dict[str, tuple[int, str]], mo
     assert 1 == result.exit_code
     assert "topic t-pos-invoices: no such topic" in result.stdout
     assert "dead letters: not known" in result.stdout
+
+
+def test_rates_come_from_two_moments() -> None:
+    """Records and micro-batches between the moments count. A process that has started again counts from its start."""
+    bounds = (1.0, 2.0, float("inf"))
+    before = {"loyalty": QueryWork(10, 2, 4.0), "sales": QueryWork(9, 9, 9)}
+    after = {"loyalty": QueryWork(50, 4, 7.0), "sales": QueryWork(3, 0, 0)}
+    first = Status(100.0, [], {"hadoop": 10}, before, dict.fromkeys(bounds, 5), {}, [], [])
+    second = Status(104.0, [], {"hadoop": 30, "new": 7}, after, dict(zip(bounds, (5, 9, 9), strict=True)), {}, [], [])
+
+    rates = rates_between(first, second)
+
+    assert {"hadoop": 5.0, "new": 0.0} == rates.topics
+    assert {"loyalty": 10.0, "sales": 0.0} == rates.queries
+    assert {"loyalty": 1.5} == rates.batch_seconds
+    assert rates.freshness is not None
+    assert (4, 2.0) == (rates.freshness.balances, rates.freshness.within[0.5])
 
 
 def test_a_part_that_does_not_run_does_not_answer(answers: dict[str, tuple[int, str]]) -> None:

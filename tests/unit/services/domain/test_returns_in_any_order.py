@@ -1,10 +1,9 @@
 """Returns and exchanges count once, in whatever order and batches they arrive."""
 
-import os
 from dataclasses import replace
 from decimal import Decimal
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.codecs.state import decode_account, encode_account
@@ -14,13 +13,9 @@ from services.domain.entries import Kind, ReturnReason
 from services.domain.events import Line, Purchase, halves
 from services.domain.programme import DAY, Programme, Programmes
 from services.domain.recomputation import recompute
-from tests.support.return_histories import RETURN_HISTORIES, expected_total, invoice
+from tests.support.return_histories import RETURN_HISTORIES, expected_total, invoice, many
 
 CARD = "card"
-HISTORIES = int(os.environ.get("TEST_HISTORIES", "300"))
-"""The number of random histories of each test. ``TEST_HISTORIES=10000`` is the long run."""
-
-many = settings(max_examples=HISTORIES, deadline=None)
 
 BOUGHT = invoice("bought", None, [Line("sofa", Decimal(100))], time=2)
 RETURNED = invoice("returned", "bought", [Line("sofa", Decimal(-100))], time=1)

@@ -20,6 +20,7 @@ from services.domain.programme import (
     SpentReturns,
     TaxBasis,
     Tier,
+    TimeBasis,
 )
 from services.programmes.file import ROUNDING, WEEKDAYS, ProgrammeError, parse_programme
 from services.yaml_files.tree import Problem
@@ -81,6 +82,8 @@ def test_every_key_becomes_its_rule() -> None:
         minimum_spend=Decimal("50.00"),
         cap_per_invoice=200_00,
         cap_per_day=500_00,
+        time_basis=TimeBasis.TILL,
+        largest_backdating=2 * DAY,
     )
     assert expected == parse_programme(EXAMPLE.read_text(encoding="utf-8"))
 
@@ -91,6 +94,7 @@ def test_what_the_example_leaves_usual_can_be_said_too() -> None:
         "loyalty-factor: 1.000001\nrounding: down\ncustomer-types: [prime, Gold]\nvalid-for: never\n"
         "spent-returns: negative-allowed\ncombining: all\nreserve-for: P1D\nreturn-window: PT0S\npending: P1W\n"
         "blocked-cards: earn-nothing\n"
+        "time-basis: broker\n"
         "tax-basis: taxable\ncampaigns: [{name: none, multiplier: 0}]\n"
     )
     expected = Programme(
@@ -225,6 +229,9 @@ campaigns:
         (LEAST + "cap-per-day: 0", "0 is not between 0.01"),
         (LEAST + "minimum-spend: -1", "-1 is not between 0"),
         (LEAST + "tax-basis: net", "tax-basis"),
+        (LEAST + "time-basis: shop", "time-basis"),
+        (LEAST + "largest-backdating: P1D", "has no effect with the time basis broker"),
+        (LEAST + "time-basis: till\nlargest-backdating: P91D", "largest-backdating"),
         (LEAST + "campaigns: [{name: a}]", "campaigns[0]: changes no points"),
         (LEAST + "campaigns: [{name: a, bonus: 1}, {name: a, bonus: 1}]", "campaigns[1].name: 'a' is used twice"),
         (LEAST + CAMPAIGN + "    first_day: 2026-01-01", "expected"),

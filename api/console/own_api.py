@@ -1,0 +1,65 @@
+"""The console as a caller of the HTTP API: each request goes through the gate with the credentials of the user."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import httpx
+from fastapi import Request, Response
+from starlette.types import Receive, Scope, Send
+
+COOKIE = "loyalty_console"
+"""The API key or the token of the user. Scripts cannot read it, and browsers send it to the console alone."""
+
+_SECONDS = 40
+
+
+class Answer(NamedTuple):
+    """A response of the API. ``body`` is the JSON object."""
+
+    status: int
+    body: dict[str, Any]
+    headers: Mapping[str, str]
+
+    @property
+    def is_good(self) -> bool:
+        return self.status < 300  # noqa: PLR2004 - RFC 9110
+
+
+def credentials(request: Request) -> dict[str, str]:
+    text = request.cookies.get(COOKIE)
+    return {"Authorization": f"Bearer {text}"} if text else {}
+
+
+async def call(
+    request: Request, method: str, path: str, *, json: Any = None, key: str | None = None, **query: Any
+) -> Answer:
+    """Send a request to the API of this process for the user of a request to the console.
+
+    Args:
+        path: percent-encoded.
+        key: the Idempotency-Key.
+        query: None leaves a parameter out.
+    """
+    headers = credentials(request) | ({"Idempotency-Key": key} if key else {})
+    parameters = {name: value for name, value in query.items() if value not in (None, "")}
+    transport = httpx.ASGITransport(request.app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://console", timeout=_SECONDS) as http:
+        response = await http.request(method, path, json=json, headers=headers, params=parameters)
+    return Answer(response.status_code, response.json(), response.headers)
+
+
+class PassedOn(Response):
+    """The response of the API to another path, part by part as it comes, for streams."""
+
+    def __init__(self, request: Request, path: str, raw_path: str) -> None:
+        super().__init__()
+        self._request = request
+        self._path = path
+        self._raw_path = raw_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kept = {name: scope[name] for name in ("type", "asgi", "http_version", "scheme", "server", "client")}
+        own = [(name.lower().encode(), value.encode("latin-1")) for name, value in credentials(self._request).items()]
+        last = [each for each in scope["headers"] if each[0] == b"last-event-id"]
+        asked = {"method": "GET", "path": self._path, "raw_path": self._raw_path.encode(), "query_string": b""}
+        await self._request.app({**kept, **asked, "root_path": "", "headers": own + last}, receive, send)

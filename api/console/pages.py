@@ -1,0 +1,403 @@
+"""The pages of the console: HTML from what the HTTP API answers. They have no access to the stores or to Kafka.
+
+A request that changes something must have the header HX-Request. A page of another site cannot send it, because the
+API allows it to no other origin.
+"""
+
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, quote
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.staticfiles import StaticFiles
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from api.console.own_api import COOKIE, Answer, PassedOn, call
+from services.api_keys.keys import Scope
+from services.domain.entries import Kind
+from services.state_stores.catalogue import BALANCES
+
+HOME = "/console/"
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Vary": "HX-Request",
+}
+_ENTRIES_ON_A_PAGE = 20
+
+FLOW = (
+    ("fan-out", ("pos-invoices",), ("shipment", "hadoop", "dead-letters")),
+    ("loyalty", ("pos-invoices", "loyalty-commands"), ("loyalty", "loyalty-decisions", "loyalty-balances")),
+    ("sales", ("pos-invoices",), ("store-sales",)),
+    ("export", ("hadoop",), ()),
+)
+"""The queries with the topics that they read and write (docs/explanation/architecture.md)."""
+
+
+class Field(NamedTuple):
+    """A field of a form. ``name`` is the member of the request body."""
+
+    name: str
+    label: str
+    kind: str = "text"
+    required: bool = True
+
+
+class Action(NamedTuple):
+    """A command that the helpdesk can send. ``path`` is a template over the fields of the form."""
+
+    label: str
+    scope: Scope
+    method: str
+    path: str
+    fields: tuple[Field, ...] = ()
+    in_path: str | None = None
+    is_final: bool = False
+    explanation: str = ""
+
+
+_ACTOR, _REASON = Field("actor", "Your name"), Field("reason", "Reason")
+_POINTS = Field("points", "Points, for example 10.00")
+ACTIONS: Mapping[str, Action] = {
+    "adjust": Action(
+        "Adjust",
+        Scope.POINTS_ADJUST,
+        "POST",
+        "/v1/customers/{card}/adjustments",
+        (Field("points", "Points, for example 10.00 or -5.00"), _REASON, _ACTOR),
+        explanation="Add points, or take them.",
+    ),
+    "redeem": Action(
+        "Redeem",
+        Scope.POINTS_REDEEM,
+        "POST",
+        "/v1/customers/{card}/redemptions",
+        (_POINTS, Field("reason", "Reason", required=False)),
+        explanation="Reserve points. Then capture the redemption, or make it void.",
+    ),
+    "capture": Action(
+        "Capture",
+        Scope.POINTS_REDEEM,
+        "POST",
+        "/v1/redemptions/{redemption}/capture",
+        (Field("redemption", "Redemption"),),
+        "redemption",
+        explanation="Spend the points of a redemption.",
+    ),
+    "void": Action(
+        "Void",
+        Scope.POINTS_REDEEM,
+        "POST",
+        "/v1/redemptions/{redemption}/void",
+        (Field("redemption", "Redemption"),),
+        "redemption",
+        explanation="Give back the points of a redemption.",
+    ),
+    "block": Action(
+        "Block",
+        Scope.CARD_MANAGE,
+        "POST",
+        "/v1/customers/{card}/block",
+        (_REASON, _ACTOR),
+        explanation="Stop redemptions and transfers from the card.",
+    ),
+    "unblock": Action(
+        "Unblock",
+        Scope.CARD_MANAGE,
+        "POST",
+        "/v1/customers/{card}/unblock",
+        (_REASON, _ACTOR),
+        explanation="End the block of the card.",
+    ),
+    "erase": Action(
+        "Erase",
+        Scope.CUSTOMER_ERASE,
+        "DELETE",
+        "/v1/customers/{card}",
+        is_final=True,
+        explanation="Forget the customer: points, reservations and decisions. Nobody can undo it.",
+    ),
+}
+
+router = APIRouter(prefix="/console", include_in_schema=False)
+
+
+def _time(text: str | None) -> str:
+    """A time of the API for people, in UTC."""
+    if not text:
+        return "-"
+    return datetime.fromisoformat(text).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _number(value: float | None, digits: int = 0) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+_TEMPLATES = Environment(
+    loader=PackageLoader("api.console"),
+    autoescape=select_autoescape(),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters |= {"time": _time, "number": _number, "quoted": lambda text: quote(text, safe="")}
+
+
+class SignInNeededError(Exception):
+    """The user must sign in first."""
+
+
+def install(app: FastAPI) -> None:
+    """Serve the console under /console/, and lead / there."""
+    app.include_router(router)
+    static = StaticFiles(directory=Path(__file__).parent / "static")
+
+    async def asset(request: Request) -> Response:
+        response = await static.get_response(request.path_params["name"], request.scope)
+        response.headers["Cache-Control"] = "no-cache"
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
+
+    async def home(_: Request) -> Response:
+        return RedirectResponse(HOME, HTTPStatus.SEE_OTHER)
+
+    app.add_route("/console/static/{name}", asset, include_in_schema=False)
+    app.add_route("/", home, include_in_schema=False)
+
+    @app.exception_handler(SignInNeededError)
+    async def ask_to_sign_in(request: Request, _: Exception) -> Response:
+        if "hx-request" in request.headers:
+            return Response(headers={"HX-Redirect": "/console/sign-in"})
+        return RedirectResponse("/console/sign-in", HTTPStatus.SEE_OTHER)
+
+
+def _page(template: str, **values: Any) -> Response:
+    return HTMLResponse(_TEMPLATES.get_template(template).render(**values), headers=_HEADERS)
+
+
+async def _ask(request: Request, method: str, path: str, **arguments: Any) -> Answer:
+    """The answer of the API. Raises SignInNeededError if it does not know the user."""
+    answer = await call(request, method, path, **arguments)
+    if answer.status == HTTPStatus.UNAUTHORIZED:
+        raise SignInNeededError
+    return answer
+
+
+async def _user(request: Request) -> dict[str, Any]:
+    return (await _ask(request, "GET", "/v1/caller")).body
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of a form. Raises SignInNeededError for a form of another site."""
+    if "hx-request" not in request.headers:
+        raise SignInNeededError
+    return {name: value.strip() for name, value in parse_qsl((await request.body()).decode("utf-8", "replace"))}
+
+
+@router.get("/sign-in")
+async def sign_in_page() -> Response:
+    return _page("sign_in.html", user=None, problem=None)
+
+
+@router.post("/sign-in")
+async def sign_in(request: Request) -> Response:
+    """Keep the credentials in a cookie if the API knows them."""
+    text = (await _form(request)).get("credentials", "")
+    request.scope["headers"] = [(b"cookie", f"{COOKIE}={text}".encode("latin-1", "replace"))]
+    answer = await call(Request(request.scope), "GET", "/v1/caller")
+    if not answer.is_good:
+        return _page("problem.html", problem=answer.body)
+    response = Response(headers={"HX-Redirect": HOME})
+    secure = request.url.scheme == "https"
+    response.set_cookie(COOKIE, text, path="/console", httponly=True, samesite="strict", secure=secure)
+    return response
+
+
+@router.post("/sign-out")
+async def sign_out(request: Request) -> Response:
+    await _form(request)
+    response = Response(headers={"HX-Redirect": "/console/sign-in"})
+    response.delete_cookie(COOKIE, path="/console")
+    return response
+
+
+@router.get("/")
+async def overview(request: Request) -> Response:
+    return _page("overview.html", user=await _user(request))
+
+
+@router.get("/overview/state")
+async def overview_state(request: Request) -> Response:
+    answer = await _ask(request, "GET", "/v1/status")
+    if not answer.is_good:
+        return _page("problem.html", problem=answer.body)
+    status = answer.body
+    topics = {each["name"]: each for each in status["topics"]}
+    queries = {each["name"]: each for each in status["queries"]}
+    return _page("overview_state.html", status=status, topics=topics, queries=queries, flow=FLOW, balances=BALANCES)
+
+
+@router.get("/overview/reasons")
+async def overview_reasons(request: Request) -> Response:
+    answer = await _ask(request, "GET", "/v1/dead-letters", limit=1)
+    return _page("overview_reasons.html" if answer.is_good else "problem.html", problem=answer.body, found=answer.body)
+
+
+@router.get("/events/status")
+async def status_events(request: Request) -> Response:
+    return PassedOn(request, "/v1/status/events", "/v1/status/events")
+
+
+@router.get("/events/customers/{card}")
+async def customer_events(request: Request, card: str) -> Response:
+    return PassedOn(request, f"/v1/customers/{card}/events", f"/v1/customers/{quote(card, safe='')}/events")
+
+
+@router.get("/helpdesk")
+async def helpdesk(request: Request, card: str = "") -> Response:
+    return _page("helpdesk.html", user=await _user(request), card=card.strip())
+
+
+@router.get("/customer")
+async def customer(request: Request, card: str) -> Response:
+    """All about one customer."""
+    card, user = card.strip(), await _user(request)
+    balance = await _ask(request, "GET", f"{_of(card)}/balance")
+    if not balance.is_good:
+        return _page("problem.html", problem=balance.body)
+    allowed = {name: each for name, each in ACTIONS.items() if each.scope.value in user["scopes"]}
+    return _page("customer.html", card=card, answer=balance, actions=allowed, kinds=list(Kind))
+
+
+@router.get("/customer/balance")
+async def balance(request: Request, card: str) -> Response:
+    answer = await _ask(request, "GET", f"{_of(card)}/balance")
+    return _page("balance.html" if answer.is_good else "problem.html", card=card, answer=answer, problem=answer.body)
+
+
+@router.get("/customer/entries")
+async def entries(request: Request, card: str) -> Response:
+    """A page of the statement, with the filters of the query."""
+    filters = {name: request.query_params.get(name, "") for name in ("kind", "from", "to")}
+    cursor = request.query_params.get("cursor")
+    answer = await _ask(request, "GET", f"{_of(card)}/entries", limit=_ENTRIES_ON_A_PAGE, cursor=cursor, **filters)
+    if not answer.is_good:
+        return _page("problem.html", problem=answer.body)
+    return _page("entries.html", card=card, page=answer.body, filters=filters)
+
+
+@router.get("/customer/{name}")
+async def form_of_action(request: Request, name: str, card: str) -> Response:
+    redemption = request.query_params.get("redemption", "")
+    given = {"redemption": redemption} if redemption else {}
+    await _user(request)
+    return _page("action.html", name=name, action=_action(name), card=card, given=given)
+
+
+@router.post("/customer/{name}")
+async def act(request: Request, name: str) -> Response:
+    """Ask for a confirmation. The confirmation has a key of its own, so it takes effect once however often it comes."""
+    action, form = _action(name), await _form(request)
+    card = form.pop("card", "")
+    fields = {each.name: form.get(each.name, "") for each in action.fields}
+    key = form.get("key")
+    if key is None:
+        key = str(uuid.uuid4())
+        return _page("confirm.html", name=name, action=action, card=card, fields=fields, key=key)
+    path = action.path.format(card=quote(card, safe=""), redemption=quote(fields.get("redemption", ""), safe=""))
+    body = {each: value for each, value in fields.items() if value and each != action.in_path}
+    answer = await _ask(request, action.method, path, json=body or None, key=key)
+    return _page("outcome.html", name=name, action=action, card=card, fields=fields, key=key, answer=answer)
+
+
+def _action(name: str) -> Action:
+    if name not in ACTIONS:
+        raise SignInNeededError
+    return ACTIONS[name]
+
+
+def _of(card: str) -> str:
+    return f"/v1/customers/{quote(card, safe='')}"
+
+
+@router.get("/operations")
+async def operations(request: Request) -> Response:
+    return _page("operations.html", user=await _user(request))
+
+
+@router.get("/operations/dead-letters")
+async def dead_letters(request: Request) -> Response:
+    reason = request.query_params.get("reason", "")
+    answer = await _ask(request, "GET", "/v1/dead-letters", reason=reason)
+    user = await _user(request)
+    may_replay = Scope.DEAD_LETTERS.value in user["scopes"]
+    template = "dead_letters.html" if answer.is_good else "problem.html"
+    return _page(template, found=answer.body, problem=answer.body, may_replay=may_replay, reason=reason)
+
+
+@router.post("/operations/replay")
+async def replay(request: Request) -> Response:
+    """First say what a replay would publish, then publish it."""
+    if "hx-request" not in request.headers:
+        raise SignInNeededError
+    form = parse_qsl((await request.body()).decode("utf-8", "replace"))
+    positions = [value for name, value in form if name == "position"]
+    confirmed = ("confirmed", "yes") in form
+    order = {"positions": positions, "dryRun": not confirmed}
+    answer = await _ask(request, "POST", "/v1/dead-letters/replay", json=order)
+    return _page("replay.html", answer=answer, positions=positions)
+
+
+@router.get("/operations/programmes")
+async def programmes(request: Request) -> Response:
+    user = await _user(request)
+    answer = await _ask(request, "GET", "/v1/stores/programmes/all", limit=1000)
+    if not answer.is_good:
+        return _page("problem.html", problem=answer.body)
+    versions = sorted((each["value"] for each in answer.body["entries"]), key=lambda each: each["Version"])
+    may_publish = Scope.PROGRAMME_PUBLISH.value in user["scopes"]
+    return _page("programmes.html", versions=versions, may_publish=may_publish)
+
+
+@router.post("/operations/programmes")
+async def publish_programme(request: Request) -> Response:
+    """Check a programme, or publish it. The lines keep their blanks, because YAML counts them."""
+    if "hx-request" not in request.headers:
+        raise SignInNeededError
+    form = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
+    file = {"programme": form.get("programme", "").replace("\r\n", "\n")}
+    if form.get("do") == "publish":
+        time = form.get("effectiveFrom", "").strip()
+        body = file | ({"effectiveFrom": time} if time else {})
+        answer = await _ask(request, "POST", "/v1/programmes", json=body)
+    else:
+        answer = await _ask(request, "POST", "/v1/programmes/check", json=file)
+    return _page("programme_outcome.html", answer=answer, is_check=form.get("do") != "publish")
+
+
+@router.post("/operations/simulate")
+async def simulate(request: Request) -> Response:
+    form = await _form(request)
+    try:
+        basket: dict[str, Any] = {"TotalAmount": float(form.get("TotalAmount", ""))}
+    except ValueError:
+        basket = {}
+    basket |= {name: form[name] for name in ("CustomerCardNo", "CustomerType", "StoreID") if form.get(name)}
+    return _page("simulation.html", answer=await _ask(request, "POST", "/v1/simulate", json=basket))
+
+
+@router.get("/operations/settings")
+async def settings(request: Request) -> Response:
+    answer = await _ask(request, "GET", "/v1/settings")
+    return _page("settings.html" if answer.is_good else "problem.html", found=answer.body, problem=answer.body)

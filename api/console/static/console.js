@@ -1,0 +1,87 @@
+// Live parts of the console. The server renders everything else.
+"use strict";
+
+const POINTS = 300; // ten minutes of one status every two seconds
+const COLOURS = ["--first", "--second", "--third", "--fourth"];
+
+/** Follow a stream of events for as long as the element is on the page. EventSource gives up after a response that is
+ * not 200, for example while a partition moves, so this makes a new one. */
+function follow(element, onEvent) {
+  if (!element.isConnected) return;
+  const source = new EventSource(element.dataset.events);
+  const handle = (event) => {
+    if (element.isConnected) onEvent(event);
+    else source.close();
+  };
+  for (const name of ["balance", "erased", "gap", "status"]) source.addEventListener(name, handle);
+  source.addEventListener("open", () => connected("Live."));
+  source.addEventListener("error", () => {
+    connected("No connection. Trying again …");
+    if (source.readyState === EventSource.CLOSED) setTimeout(() => follow(element, onEvent), 1000);
+  });
+}
+
+function connected(text) {
+  const place = document.getElementById("connection");
+  if (place && place.textContent !== text) place.textContent = text;
+}
+
+const charts = new Map();
+
+/** Add a moment to a chart. A new name makes the chart anew, with the moments before. */
+function draw(kind, time, values) {
+  const place = document.querySelector(`[data-chart="${kind}"]`);
+  const names = Object.keys(values).slice(0, COLOURS.length);
+  if (!place || !names.length) return;
+  let chart = charts.get(kind);
+  if (!chart || names.some((name) => !chart.names.includes(name))) {
+    const known = chart ? [...new Set([...chart.names, ...names])].slice(0, COLOURS.length) : names;
+    const times = chart ? chart.data[0] : [];
+    const data = [times, ...known.map((_, at) => (chart && chart.data[at + 1]) || times.map(() => null))];
+    if (chart) chart.plot.destroy();
+    chart = { names: known, data, plot: plot(place, known, data) };
+    charts.set(kind, chart);
+  }
+  chart.data[0].push(time);
+  chart.names.forEach((name, at) => chart.data[at + 1].push(values[name] ?? null));
+  if (chart.data[0].length > POINTS) chart.data.forEach((each) => each.shift());
+  chart.plot.setData(chart.data);
+}
+
+function plot(place, names, data) {
+  const style = getComputedStyle(document.documentElement);
+  const axis = { stroke: style.getPropertyValue("--text"), grid: { stroke: style.getPropertyValue("--line") } };
+  const series = names.map((name, at) => ({ label: name, width: 2, spanGaps: true, stroke: style.getPropertyValue(COLOURS[at]) }));
+  const options = { width: place.clientWidth, height: 200, series: [{}, ...series], axes: [{ ...axis }, { ...axis, size: 60 }], scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1)] } } };
+  return new uPlot(options, data, place);
+}
+
+function showStatus(status) {
+  const time = Date.parse(status.time) / 1000;
+  const of = (member) => Object.fromEntries(status.queries.filter((each) => each[member] !== null).map((each) => [each.name, each[member]]));
+  const lag = {};
+  for (const topic of status.topics) for (const [reader, records] of Object.entries(topic.lag)) lag[reader] = (lag[reader] || 0) + records;
+  const freshness = Object.entries(status.freshnessSeconds).map(([share, seconds]) => [share === "0.5" ? "p50" : "p99", seconds]);
+  draw("freshness", time, Object.fromEntries(freshness));
+  draw("rate", time, of("rate"));
+  draw("batchSeconds", time, of("batchSeconds"));
+  draw("lag", time, lag);
+  htmx.trigger("#state", "refresh");
+}
+
+htmx.onLoad((content) => {
+  const found = content.matches?.("[data-events]") ? content : content.querySelector?.("[data-events]");
+  if (found && !found.dataset.followed) {
+    found.dataset.followed = "yes";
+    follow(found, (event) => {
+      if (event.type === "status") showStatus(JSON.parse(event.data));
+      else for (const place of ["#balance", "#entries"]) htmx.trigger(place, "refresh");
+    });
+  }
+  const focused = content.matches?.("[autofocus]") ? content : content.querySelector?.("[autofocus]");
+  if (focused && content !== document.body) focused.focus();
+});
+
+window.addEventListener("resize", () => {
+  for (const [kind, chart] of charts) chart.plot.setSize({ width: document.querySelector(`[data-chart="${kind}"]`).clientWidth, height: 200 });
+});

@@ -1,0 +1,141 @@
+"""The HTTP/1.1 server: uvicorn with an end for requests that arrive slowly or are too large, and with certificates."""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+
+import httptools
+import structlog
+import uvicorn
+from uvicorn._types import HTTPScope
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from api.http.problems import HeadersTooLarge, Problem, RequestTimeout, UnreadableRequest
+from services.settings import Settings
+from services.tls import Certificate
+
+log = structlog.get_logger(__name__)
+
+HEADER_BYTES = 64 * 1024
+"""The largest headers of a request, together."""
+
+_LONGEST_URL = 65_535
+_TICKS_PER_SECOND = 10
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """HTTP/1.1 of uvicorn. It ends requests that are not complete in time, or that have too many headers.
+
+    Bytes that are no request get a problem, too. A check every second costs less than a timer for each request.
+    """
+
+    _arriving_since: float | None
+    """Since when a request is not complete; None between requests."""
+
+    _in_head = False
+    _head_bytes = 0
+    _chunk_bytes = 0
+    _problem: Problem | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._arriving_since = self.loop.time()
+
+    def data_received(self, data: bytes) -> None:
+        self._head_bytes = self._head_bytes + self._chunk_bytes if self._in_head else 0
+        self._chunk_bytes = len(data)
+        super().data_received(data)
+        if self._in_head and self._head_bytes + len(data) > HEADER_BYTES + min(len(self.url), _LONGEST_URL):
+            self._refuse(HeadersTooLarge())
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._arriving_since, self._in_head = self.loop.time(), True
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        if self._head_bytes + self._chunk_bytes > HEADER_BYTES and _size(self.headers) > HEADER_BYTES:
+            self._problem = HeadersTooLarge()
+            raise httptools.HttpParserError
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._arriving_since = None
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(self._problem or UnreadableRequest())
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """The API ignores an upgrade, as HTTP allows, and says nothing about it: any client can ask for one."""
+
+    def end_if_slow(self, seconds: float) -> None:
+        """End the connection if its request has not arrived completely within this time."""
+        if self._arriving_since is None or self.loop.time() - self._arriving_since < seconds:
+            return
+        # uvicorn sets both with the first request.
+        scope: HTTPScope | None = self.scope
+        cycle: RequestResponseCycle | None = self.cycle
+        if self._in_head and cycle is not None and not cycle.response_complete:
+            return  # the response to the request before this one is on its way
+        if scope is None or (not self._in_head and cycle is not None and cycle.response_started):
+            self.transport.close()
+        else:
+            self._refuse(RequestTimeout())
+
+    def _refuse(self, problem: Problem) -> None:
+        self._arriving_since, self._in_head = None, False
+        response = problem.response()
+        headers = (*response.raw_headers, (b"connection", b"close"))
+        lines = b"".join(b"%s: %s\r\n" % header for header in headers)
+        self.transport.write(STATUS_LINE[response.status_code] + lines + b"\r\n" + response.body)
+        self.transport.close()
+
+
+class LimitedServer(uvicorn.Server):
+    """Looks once a second for slow requests and for a new certificate."""
+
+    def __init__(self, config: uvicorn.Config, request_seconds: float, renew: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._request_seconds = request_seconds
+        self._renew = renew
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _TICKS_PER_SECOND == 0:
+            self._renew()
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, LimitedProtocol):
+                    connection.end_if_slow(self._request_seconds)
+        return await super().on_tick(counter)
+
+
+def _size(headers: list[tuple[bytes, bytes]]) -> int:
+    return sum(len(name) + len(value) for name, value in headers)
+
+
+def server_of(app: object, settings: Settings, certificate: Certificate | None, grace_seconds: int) -> LimitedServer:
+    """The server of an app.
+
+    Args:
+        certificate: None for HTTP without TLS.
+        grace_seconds: requests in flight may take this long after a signal. Longer long polls are cut off.
+    """
+    config = uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        host=settings.api_host,
+        port=settings.api_port,
+        loop="uvloop",
+        http=LimitedProtocol,
+        ws="none",
+        # Paths contain card numbers, and writing a line costs more than serving a lookup.
+        access_log=False,
+        log_config=None,
+        timeout_graceful_shutdown=grace_seconds,
+        server_header=False,
+    )
+    config.load()
+    if certificate:
+        config.ssl = certificate.serve(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), settings.api_client_ca_file)
+    return LimitedServer(
+        config, settings.request_timeout.total_seconds(), certificate.renew if certificate else lambda: None
+    )

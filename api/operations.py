@@ -1,0 +1,63 @@
+"""What operators do and see over HTTP, with the same functions as the command line. They block, so threads run them."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from confluent_kafka import KafkaException
+
+from api.http import problems
+from services.messaging import dead_letters
+from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, DeadLettersError
+from services.messaging.publishing import PublishError
+from services.programmes.topic import Version, publish_programme
+from services.settings import Settings
+from services.status import ApiState, Rates, Status, default_urls, rates_between, status_of
+
+_FRESH_SECONDS = 2.0
+"""Everybody who asks within this time gets the same status, so the number of watchers costs nothing."""
+
+
+class Operations:
+    """The operations of one instance. Its methods raise BrokerUnavailable if Kafka does not answer."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._lock = asyncio.Lock()
+        self._latest: tuple[float, Status, Rates | None] | None = None
+
+    async def status(self, api: ApiState) -> tuple[Status, Rates | None]:
+        """The state of the system, and the rates since the state before; None for the first one.
+
+        Args:
+            api: what this instance tells.
+        """
+        async with self._lock:
+            before = self._latest
+            if before and time.monotonic() - before[0] < _FRESH_SECONDS:
+                return before[1:]
+            found = await asyncio.to_thread(status_of, self.settings, default_urls(self.settings), api)
+            rates = rates_between(before[1], found) if before else None
+            self._latest = time.monotonic(), found, rates
+            return found, rates
+
+    def dead_letters(self, letter_filter: DeadLetterFilter) -> list[DeadLetter]:
+        """The dead letters that the filter selects."""
+        try:
+            return list(dead_letters.read(self.settings, letter_filter))
+        except (DeadLettersError, PublishError, KafkaException) as error:
+            raise problems.BrokerUnavailable(reason=str(error)) from error
+
+    def replay(self, letters: Sequence[DeadLetter]) -> int:
+        """Publish the original records again. Returns their number."""
+        try:
+            return dead_letters.replay(self.settings, letters)
+        except (PublishError, KafkaException) as error:
+            raise problems.BrokerUnavailable(reason=str(error)) from error
+
+    def publish_programme(self, text: str, effective_time: int | None) -> Version:
+        """Publish the next version. Raises ProgrammeError too."""
+        try:
+            return publish_programme(text, self.settings, effective_time)
+        except (PublishError, KafkaException) as error:
+            raise problems.BrokerUnavailable(reason=str(error)) from error

@@ -1,0 +1,282 @@
+"""What operators need: the state of the system, its settings, dead letters, and versions of the programme."""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import datetime
+from heapq import nlargest
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from api.dependencies import LocalDep, LocatorDep, MetricsDep, OperationsDep, StoresDep, StreamsDep
+from api.events.streams import MEDIA_TYPE, START, Event, TooManyStreams
+from api.http import problems
+from api.http.parameters import Limit
+from api.http.responses import NO_STORE, json_response
+from api.routers.instances import instance_list
+from api.schemas.operations import (
+    CallerReport,
+    DeadLetterList,
+    ProgrammeCheck,
+    ProgrammeFile,
+    Publication,
+    PublishedVersion,
+    Replay,
+    ReplayOrder,
+    StatusReport,
+)
+from api.security.permissions import caller_of, needs
+from services.api_keys.keys import Scope
+from services.domain.formats import clamped_time_text, to_milliseconds
+from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, RecordPosition
+from services.programmes.file import ProgrammeError, parse_programme
+from services.status import ApiState, Rates, Status
+
+router = APIRouter(prefix="/v1", tags=["operations"])
+
+_STATUS_SECONDS = 2.0
+_SHOWN_BYTES = 4_096
+
+
+@router.get("/caller", dependencies=[needs(*Scope)], summary="Who I am", response_model=CallerReport)
+async def caller(request: Request) -> Response:
+    """The caller of this request, its scopes and its limits."""
+    found = caller_of(request)
+    stores = None if found.store_ids is None else sorted(found.store_ids)
+    body = {"name": found.name, "scopes": sorted(found.scopes), "card": found.card, "stores": stores}
+    return json_response(body, caching=NO_STORE)
+
+
+@router.get(
+    "/settings",
+    dependencies=[needs(Scope.OPERATE)],
+    summary="The settings of this instance",
+    response_model=dict[str, Any],
+    responses=problems.responses(problems.BrokerUnavailable),
+)
+async def settings_in_force(operations: OperationsDep) -> Response:
+    """All settings of this instance with their values. A password is shown as asterisks."""
+    return json_response(operations.settings.model_dump(mode="json"), caching=NO_STORE)
+
+
+Watch = Callable[[], Awaitable[dict[str, Any]]]
+"""Reads the state of the system."""
+
+
+async def watch_of_request(
+    operations: OperationsDep, local: LocalDep, locator: LocatorDep, metrics: MetricsDep, stores: StoresDep
+) -> Watch:
+    async def read() -> dict[str, Any]:
+        materialiser = stores.materialiser
+        problem = materialiser.kafka_error or (None if materialiser.restored else "restores its stores")
+        own = ApiState(metrics.exposition().decode(), problem, instance_list(locator, local))
+        return _status_body(*await operations.status(own))
+
+    return read
+
+
+WatchDep = Annotated[Watch, Depends(watch_of_request)]
+
+
+@router.get(
+    "/status",
+    dependencies=[needs(Scope.OPERATE)],
+    summary="What runs",
+    response_model=StatusReport,
+    responses=problems.responses(problems.BrokerUnavailable),
+)
+async def status(watch: WatchDep) -> Response:
+    """What runs, the records and the lag of the topics, the work of the queries, the instances and the freshness.
+
+    It is at most two seconds old.
+    """
+    return json_response(await watch(), caching=NO_STORE)
+
+
+@router.get(
+    "/status/events",
+    dependencies=[needs(Scope.OPERATE)],
+    summary="What runs, every two seconds",
+    response_class=Response,
+    responses={
+        200: {"description": "Events.", "content": {MEDIA_TYPE: {"schema": {"type": "string"}}}},
+        **problems.responses(problems.BrokerUnavailable, TooManyStreams),
+    },
+)
+async def status_events(request: Request, watch: WatchDep, streams: StreamsDep) -> Response:
+    """Server-sent events `status`, each with the body of `GET /v1/status`."""
+    streams.require_place(request)
+
+    async def events() -> AsyncGenerator[bytes]:
+        yield START
+        while True:
+            yield Event("status", orjson.dumps(await watch())).encode()
+            try:
+                await streams.step(asyncio.Event().wait(), _STATUS_SECONDS)
+            except TimeoutError:
+                continue
+
+    return streams.response(request, events())
+
+
+@router.get(
+    "/dead-letters",
+    dependencies=[needs(Scope.OPERATE, Scope.DEAD_LETTERS)],
+    summary="Dead letters",
+    response_model=DeadLetterList,
+    responses=problems.responses(problems.InvalidParameters, problems.BrokerUnavailable),
+)
+def dead_letters(
+    request: Request,
+    operations: OperationsDep,
+    reason: Annotated[
+        str | None, Query(max_length=200, description="Only those with this text in their reason, in any case.")
+    ] = None,
+    limit: Limit = 50,
+) -> Response:
+    """The newest dead letters, and how many there are for each reason. An original record counts once."""
+    letters = operations.dead_letters(DeadLetterFilter(reason))
+    shows_bytes = Scope.DEAD_LETTERS in caller_of(request).scopes
+    reasons = Counter(letter.reason for letter in letters)
+    newest = nlargest(limit, letters, key=lambda letter: (letter.time, letter.position))
+    body = {
+        "total": len(letters),
+        "reasons": dict(reasons.most_common()),
+        "deadLetters": [_letter_body(letter, shows_bytes=shows_bytes) for letter in newest],
+    }
+    return json_response(body, caching=NO_STORE)
+
+
+@router.post(
+    "/dead-letters/replay",
+    dependencies=[needs(Scope.DEAD_LETTERS)],
+    summary="Publish dead letters again",
+    response_model=Replay,
+    responses=problems.responses(
+        *problems.BODY_PROBLEMS, problems.InvalidParameters, problems.UnknownDeadLetter, problems.BrokerUnavailable
+    ),
+)
+def replay(order: ReplayOrder, operations: OperationsDep) -> Response:
+    """Publish the original keys and values to their original topics again. The dead letters stay in the list.
+
+    An invoice that was already processed is not counted again.
+    """
+    wanted = {RecordPosition(*map(int, each.split(":"))) for each in order.positions}
+    letters = operations.dead_letters(DeadLetterFilter(None, wanted))
+    if missing := sorted(wanted - {letter.position for letter in letters}):
+        raise problems.UnknownDeadLetter(positions=[str(each) for each in missing])
+    body = {
+        "selected": len(letters),
+        "published": 0 if order.dry_run else operations.replay(letters),
+        "topics": Counter(letter.topic or "?" for letter in letters),
+        "dryRun": order.dry_run,
+    }
+    return json_response(body, caching=NO_STORE)
+
+
+@router.post(
+    "/programmes/check",
+    dependencies=[needs(Scope.BALANCE_READ, Scope.PROGRAMME_PUBLISH)],
+    summary="Check a programme file",
+    response_model=ProgrammeCheck,
+    responses=problems.responses(*problems.BODY_PROBLEMS, problems.InvalidParameters),
+)
+async def check_programme(file: ProgrammeFile) -> Response:
+    """All problems of a programme file. Nothing is stored."""
+    try:
+        parse_programme(file.programme)
+    except ProgrammeError as error:
+        return json_response({"valid": False, "problems": _file_problems(error)}, caching=NO_STORE)
+    return json_response({"valid": True, "problems": []}, caching=NO_STORE)
+
+
+@router.post(
+    "/programmes",
+    dependencies=[needs(Scope.PROGRAMME_PUBLISH)],
+    summary="Publish a programme file",
+    status_code=201,
+    response_model=PublishedVersion,
+    responses=problems.responses(
+        *problems.BODY_PROBLEMS, problems.InvalidParameters, problems.InvalidProgramme, problems.BrokerUnavailable
+    ),
+)
+def publish_programme(publication: Publication, operations: OperationsDep) -> Response:
+    """Publish a file as the next version. It decides about all events from its time on. Versions cannot be removed.
+
+    The store `programmes` shows all versions.
+    """
+    effective_time = None
+    if publication.effective_from is not None:
+        try:
+            effective_time = to_milliseconds(datetime.fromisoformat(publication.effective_from))
+        except (ValueError, TypeError) as error:
+            reason = "should be a time with an offset as 2026-12-01T00:00:00Z"
+            raise problems.InvalidParameters(errors=[{"in": ["body", "effectiveFrom"], "reason": reason}]) from error
+    try:
+        version = operations.publish_programme(publication.programme, effective_time)
+    except ProgrammeError as error:
+        reason = " ".join(str(error).split())
+        raise problems.InvalidProgramme(reason=reason, problems=_file_problems(error)) from error
+    body = {
+        "version": version.number,
+        "effectiveTime": clamped_time_text(version.effective_time),
+        "publishedTime": clamped_time_text(version.published_time),
+    }
+    return json_response(body, 201, caching=NO_STORE)
+
+
+def _file_problems(error: ProgrammeError) -> list[dict[str, Any]]:
+    return [{"line": each.line, "path": each.path, "message": each.message} for each in error.problems]
+
+
+def _letter_body(letter: DeadLetter, *, shows_bytes: bool) -> dict[str, Any]:
+    value = (letter.value or b"")[:_SHOWN_BYTES] if shows_bytes else None
+    return {
+        "position": str(letter.position),
+        "time": clamped_time_text(letter.time),
+        "topic": letter.topic,
+        "origin": str(letter.origin) if letter.origin else None,
+        "reason": letter.reason,
+        "size": len(letter.value or b""),
+        "key": letter.key.decode("utf-8", "replace") if letter.key is not None and shows_bytes else None,
+        "text": None if value is None else value.decode("utf-8", "replace"),
+        "hex": None if value is None else value.hex(" "),
+    }
+
+
+def _status_body(status: Status, rates: Rates | None) -> dict[str, Any]:
+    lags: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for lag in status.lags:
+        lags[lag.topic][lag.reader] = lag.records
+    freshness = (rates and rates.freshness) or status.freshness
+    within = freshness.within if freshness else {}
+    return {
+        "time": clamped_time_text(int(status.time * 1_000)),
+        "parts": [part._asdict() for part in status.parts],
+        "topics": [
+            {
+                "name": name,
+                "records": records,
+                "rate": rates and _rounded(rates.topics.get(name)),
+                "lag": lags[name],
+            }
+            for name, records in status.records.items()
+        ],
+        "queries": [
+            {
+                "name": name,
+                "rate": rates and _rounded(rates.queries.get(name)),
+                "batchSeconds": rates and _rounded(rates.batch_seconds.get(name)),
+            }
+            for name in sorted(status.work)
+        ],
+        "instances": status.instances,
+        "deadLetters": status.dead_letters,
+        "freshnessSeconds": {f"{share:g}": seconds for share, seconds in within.items()},
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

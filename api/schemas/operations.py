@@ -1,0 +1,144 @@
+"""What operators see and send."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from api.schemas.fields import CAMEL_CASE, Time
+from api.schemas.instances import Instance
+
+LONGEST_PROGRAMME = 200_000
+MOST_POSITIONS = 1_000
+
+
+class CallerReport(BaseModel):
+    """Who sends the request."""
+
+    name: str = Field(
+        description="The actor of its commands. Empty if the API needs no credentials.", examples=["key:1f"]
+    )
+    scopes: list[str] = Field(examples=[["balance:read"]])
+    card: str | None = Field(description="The only card that it may see. null: no limit.")
+    stores: list[str] | None = Field(description="The only shops that it may see. null: no limit.")
+
+
+class PartReport(BaseModel):
+    name: str = Field(examples=["pipeline"])
+    address: str
+    problem: str | None = Field(description="Why it does not work. null: it works.")
+
+
+class TopicReport(BaseModel):
+    name: str = Field(examples=["pos-invoices"])
+    records: int = Field(description="Records in the topic now.")
+    rate: float | None = Field(description="Records a second since the status before. null: not known.")
+    lag: dict[str, int] = Field(description="Records that each reader has not read yet.")
+
+
+class QueryReport(BaseModel):
+    """A query of the pipeline. Both figures are null if they are not known."""
+
+    model_config = CAMEL_CASE
+
+    name: str = Field(examples=["loyalty"])
+    rate: float | None = Field(description="Records a second that it has read since the status before.")
+    batch_seconds: float | None = Field(description="Mean length of its micro-batches since the status before.")
+
+
+class StatusReport(BaseModel):
+    """What runs, and how far each part has read."""
+
+    model_config = CAMEL_CASE
+
+    time: Time
+    parts: list[PartReport]
+    topics: list[TopicReport] = Field(description="Empty if Kafka does not answer.")
+    queries: list[QueryReport] = Field(description="Empty if the pipeline does not answer.")
+    instances: list[Instance]
+    dead_letters: int | None
+    freshness_seconds: dict[str, float | None] = Field(
+        description="The seconds within which this share of the balances (0.5, 0.99) was in the store here, "
+        "since the status before; since the start of the instance if no balance came since."
+    )
+
+
+class DeadLetterReport(BaseModel):
+    """A record that could not be processed. Its bytes are null without the scope `dead-letters:manage`."""
+
+    model_config = CAMEL_CASE
+
+    position: str = Field(description="Partition and offset in dead-letters.", examples=["0:42"])
+    time: Time
+    topic: str | None = Field(description="Where the record came from.", examples=["pos-invoices"])
+    origin: str | None = Field(description="Its partition and offset there.", examples=["2:17"])
+    reason: str
+    size: int = Field(description="Bytes of the value.")
+    key: str | None
+    text: str | None = Field(description="The first 4,096 bytes of the value as UTF-8.")
+    hex: str | None = Field(description="The same bytes in hexadecimal digits.")
+
+
+class DeadLetterList(BaseModel):
+    """The newest dead letters."""
+
+    model_config = CAMEL_CASE
+
+    total: int
+    reasons: dict[str, int] = Field(description="How many dead letters have each reason.")
+    dead_letters: list[DeadLetterReport]
+
+
+class ReplayOrder(BaseModel):
+    model_config = ConfigDict(alias_generator=CAMEL_CASE["alias_generator"], extra="forbid")
+
+    positions: list[Annotated[str, Field(pattern=r"^[0-9]{1,9}:[0-9]{1,18}$")]] = Field(
+        min_length=1, max_length=MOST_POSITIONS, examples=[["0:42"]]
+    )
+    dry_run: bool = Field(default=False, strict=True, description="Only say what would be published.")
+
+
+class Replay(BaseModel):
+    model_config = CAMEL_CASE
+
+    selected: int
+    published: int
+    topics: dict[str, int] = Field(description="Selected records by the topic that they came from.")
+    dry_run: bool
+
+
+class ProgrammeFile(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    programme: str = Field(
+        max_length=LONGEST_PROGRAMME, description="A programme file.", examples=["loyalty-factor: 0.02\n"]
+    )
+
+
+class Publication(ProgrammeFile):
+    model_config = ConfigDict(alias_generator=CAMEL_CASE["alias_generator"], extra="forbid")
+
+    effective_from: str | None = Field(
+        default=None,
+        max_length=40,
+        description="ISO 8601 with an offset or Z. Default: as soon as the notice allows.",
+        examples=["2026-12-01T00:00:00Z"],
+    )
+
+
+class FileProblem(BaseModel):
+    line: int | None
+    path: str
+    message: str
+
+
+class ProgrammeCheck(BaseModel):
+    valid: bool
+    problems: list[FileProblem]
+
+
+class PublishedVersion(BaseModel):
+    model_config = CAMEL_CASE
+
+    version: int
+    effective_time: Time
+    published_time: Time

@@ -1,0 +1,179 @@
+"""``loyalty doctor``: whether this machine can run the system, and what to do if not."""
+
+import ctypes
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from infra.docker.healthy import is_healthy
+from infra.local import folders
+from infra.local.java import JavaNotFoundError, find_java_home
+from services.cli.output import FAILED, AsJson, read_settings, report, table
+from services.messaging.publishing import PublishError, require_broker
+from services.settings import Settings
+from services.start_up import StartUpError, require_port, require_writable
+
+MEMORY = 3.5
+"""GiB of memory of a machine with 4 GB, after the part that the kernel keeps. docs/lab has what each process needs."""
+DISK = 2.0
+"""GiB for logs of Kafka, checkpoints and stores of a few days of trying."""
+
+_GIB = 2**30
+_CLOCK_NOT_SYNCHRONISED = 5
+"""TIME_ERROR of adjtimex(2)."""
+
+
+class State(StrEnum):
+    """What a check has found. Only a problem keeps the system from running."""
+
+    GOOD = "good"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+class Check(NamedTuple):
+    """The result of one check. ``advice`` says what to do; empty if there is nothing to do."""
+
+    name: str
+    state: State
+    found: str
+    advice: str = ""
+
+
+def examine(settings: Settings) -> Iterator[Check]:
+    """All checks. None of them changes anything."""
+    yield java()
+    yield memory()
+    yield from ports(settings)
+    yield from disks(settings)
+    yield clock()
+
+
+def java() -> Check:
+    try:
+        return Check("java", State.GOOD, str(find_java_home()))
+    except JavaNotFoundError as error:
+        return Check("java", State.PROBLEM, "not found", f"{error}. The API and the ledger need no Java")
+
+
+def memory(facts: Path = Path("/proc/meminfo"), limit: Path = Path("/sys/fs/cgroup/memory.max")) -> Check:
+    """Compare the memory with MEMORY. In a container its limit counts (cgroups 2), too."""
+    try:
+        kilobytes = dict(re.findall(r"^(\w+):\s+(\d+) kB$", facts.read_text(encoding="ascii"), re.MULTILINE))
+    except OSError as error:
+        return Check("memory", State.WARNING, f"cannot read {facts}: {error.strerror}", "check that there are 4 GB")
+    total, available = (int(kilobytes.get(name, 0)) * 1024 for name in ("MemTotal", "MemAvailable"))
+    allowed = limit.read_text(encoding="ascii").strip() if limit.exists() else "max"
+    total = min(total, int(allowed)) if allowed.isdigit() else total
+    found = f"{total / _GIB:.1f} GiB, {min(available, total) / _GIB:.1f} GiB available"
+    if total < MEMORY * _GIB:
+        return Check("memory", State.PROBLEM, found, "use a machine with 4 GB, or run the parts on several machines")
+    if available < MEMORY / 2 * _GIB:
+        return Check("memory", State.WARNING, found, "stop other programs: the pipeline may need 2 GiB")
+    return Check("memory", State.GOOD, found)
+
+
+def ports(settings: Settings) -> Iterator[Check]:
+    """Each port is free, or a part of the system has it already."""
+    host, metrics = settings.api_host, settings.metrics_host
+    kafka_host, _, kafka_port = settings.kafka_bootstrap_servers.rpartition(":")
+    if kafka_host in {"127.0.0.1", "localhost"}:
+        variable = "LOYALTY_KAFKA_BOOTSTRAP_SERVERS"
+        yield _port("kafka", kafka_host, int(kafka_port), variable, partial(_is_kafka, settings))
+    parts = [
+        ("api", host, settings.api_port, "LOYALTY_API_PORT"),
+        ("pipeline", metrics, settings.metrics_port, "LOYALTY_METRICS_PORT"),
+        ("ledger", metrics, settings.ledger_metrics_port, "LOYALTY_LEDGER_METRICS_PORT"),
+        ("webhooks", metrics, settings.webhooks_metrics_port, "LOYALTY_WEBHOOKS_METRICS_PORT"),
+    ]
+    for name, address, port, variable in parts:
+        url = f"http://{f'[{address}]' if ':' in address else address}:{port}/livez"
+        yield _port(name, address, port, variable, partial(is_healthy, url))
+
+
+def _port(name: str, host: str, port: int, variable: str, is_own: Callable[[], bool]) -> Check:
+    try:
+        require_port(host, port, variable)
+    except StartUpError as error:
+        if is_own():
+            return Check(f"port of {name}", State.GOOD, f"{host}:{port} is in use: {name} runs already")
+        return Check(f"port of {name}", State.PROBLEM, *_parted(error))
+    return Check(f"port of {name}", State.GOOD, f"{host}:{port} is free")
+
+
+def _is_kafka(settings: Settings) -> bool:
+    try:
+        require_broker(settings)
+    except PublishError:
+        return False
+    return True
+
+
+def disks(settings: Settings) -> Iterator[Check]:
+    """Each folder of data can be written and has DISK free. Folders that are no local paths are left out."""
+    folders = {
+        "LOYALTY_CHECKPOINT_DIR": settings.checkpoint_dir,
+        "LOYALTY_EXPORT_DIR": settings.export_dir,
+        "LOYALTY_STATE_DIR": str(settings.state_dir),
+    }
+    for variable, text in folders.items():
+        folder = Path(text.removeprefix("file://"))
+        if "://" in str(text.removeprefix("file://")):
+            continue
+        name = f"disk of {variable}"
+        try:
+            require_writable(folder, variable)
+        except StartUpError as error:
+            yield Check(name, State.PROBLEM, *_parted(error))
+            continue
+        present = next(each for each in (folder, *folder.parents) if each.exists())
+        free = shutil.disk_usage(present).free
+        state = State.GOOD if free >= DISK * _GIB else State.PROBLEM
+        advice = "" if state is State.GOOD else f"free {DISK:g} GiB, or set {variable} to a folder on another disk"
+        yield Check(name, state, f"{folder}: {free / _GIB:.1f} GiB free", advice)
+
+
+def clock() -> Check:
+    """Whether the kernel takes the clock as synchronised. Times of entries, tokens and signatures depend on it."""
+    try:
+        # A structure of zeros changes nothing. 512 bytes are more than struct timex has.
+        answer = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512))
+    except (AttributeError, OSError):
+        answer = -1
+    if answer == _CLOCK_NOT_SYNCHRONISED:
+        advice = "start a time service, for example chrony or systemd-timesyncd: entries and tokens have times"
+        return Check("clock", State.WARNING, "not synchronised", advice)
+    if answer < 0:
+        return Check("clock", State.WARNING, "not known", "check that a time service sets the clock")
+    return Check("clock", State.GOOD, "synchronised")
+
+
+def _parted(error: StartUpError) -> tuple[str, str]:
+    """What happened, and what to do. The messages of StartUpError have this form."""
+    found, _, advice = str(error).partition("): ")
+    return f"{found})", advice
+
+
+def main(
+    directory: Annotated[Path | None, typer.Option("--dir", help="Folder of the data.")] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Check Java, memory, ports, disk and clock. The exit status is 1 if the system cannot run here."""
+    folders.enter(directory)
+    checks = [*examine(read_settings())]
+    rows = ((check.name, check.state, check.found, check.advice) for check in checks)
+    found = {"checks": [check._asdict() for check in checks]}
+    report(found, table("check", "state", "found", "what to do", rows=rows), as_json=as_json)
+    if any(check.state is State.PROBLEM for check in checks):
+        raise typer.Exit(FAILED)
+
+
+if __name__ == "__main__":
+    typer.run(main)

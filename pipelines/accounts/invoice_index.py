@@ -1,0 +1,145 @@
+"""The index of invoices of one bucket, in Spark's state: number to card, and the returns that wait for their purchase.
+
+Spark removes a number when the longest return window has passed since the last news about it. The domain decides
+(services.domain.invoice_index). A bucket of the loyalty query has numbers beside its cards: a card and its numbers are
+mostly in different buckets, so a forwarded return travels through loyalty-commands.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from pyspark.sql import Row
+from pyspark.sql import types as T
+from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
+
+from pipelines.accounts.records import forwarded_row, step_rows
+from pipelines.accounts.state_calls import map_calls
+from schemas.topics import Topic
+from services.domain.account.model import EVENT_MEMORY
+from services.domain.invoice_index import Bought, Forgotten, IndexedInvoice, Returned, apply_news
+from services.domain.programme import Programmes
+
+BOUGHT, RETURNED, FORGOTTEN = "bought", "returned", "forgotten"
+"""The kinds of news about a number."""
+
+MOST_WAITING = 5_000
+"""The largest number of returns that wait in one bucket. The next one takes the place of the oldest."""
+
+INVOICES = "invoices"
+"""The state variable: a map from number to the card that bought (empty: unknown) and the waiting returns."""
+
+_NUMBER = T.StructType([T.StructField("number", T.StringType())])
+_INVOICE = T.StructType([T.StructField("card", T.StringType()), T.StructField("waiting", T.BinaryType())])
+_SLOT = T.StructType([T.StructField("slot", T.LongType())])
+_COUNTER = -1
+"""The key under which the number of all slots that were ever taken is stored."""
+
+_encode_waiting = msgspec.msgpack.Encoder().encode
+_decode_waiting = msgspec.msgpack.Decoder(tuple[Returned, ...]).decode
+
+
+def encode_waiting(waiting: Sequence[Returned]) -> bytes:
+    """Returns the stored form of waiting returns. ``invoice`` is a framed Purchase."""
+    return _encode_waiting(waiting) if waiting else b""
+
+
+def decode_waiting(stored: bytes) -> Sequence[Returned]:
+    """Returns the waiting returns; ``invoice`` is a framed Purchase."""
+    return _decode_waiting(stored) if stored else ()
+
+
+def longest_window(programmes: Programmes) -> int:
+    """Returns for how long a number stays at least, in milliseconds: as long as an account remembers a purchase."""
+    return max(EVENT_MEMORY, *(version.return_window for version in programmes.versions))
+
+
+class News(NamedTuple):
+    """A row of the query about a number."""
+
+    kind: str
+    number: str
+    append_time: int
+    card: str | None
+    event: bytes | None
+
+
+class InvoiceIndex:
+    """The numbers of one bucket."""
+
+    def __init__(
+        self, handle: StatefulProcessorHandle, programmes: Programmes, writer_ids: Mapping[Topic, int]
+    ) -> None:
+        window = longest_window(programmes)
+        self._invoices = map_calls(handle.getMapState(INVOICES, _NUMBER, _INVOICE, ttlDurationMs=window))
+        self._slots = map_calls(handle.getMapState("invoice-slots", _SLOT, _NUMBER))
+        self._writer_ids = writer_ids
+
+    def process(self, news: Iterable[News]) -> Iterator[Row]:
+        """Apply news, and give the commands that forward returns."""
+        by_number: dict[str, list[Any]] = defaultdict(list)
+        for each in news:
+            by_number[each.number].append(_decoded(each))
+        numbers = sorted(by_number)
+        changed, removed, waiting = {}, [], []
+        counts: Counter[str] = Counter()
+        for number, found in zip(numbers, self._read(numbers), strict=True):
+            outcome = apply_news(found, by_number[number])
+            if outcome.invoice == IndexedInvoice():
+                removed.append(number)
+            elif outcome.invoice != found:
+                changed[number] = outcome.invoice
+            waiting += [number] * outcome.began
+            for card, returned in outcome.forwarded:
+                yield forwarded_row(card, returned, self._writer_ids)
+            counts["waiting"] += outcome.began
+            counts["settled"] += outcome.settled
+            counts["forwarded"] += len(outcome.forwarded)
+            counts["dropped"] += outcome.refused
+        self._write(changed)
+        if removed:
+            self._invoices.remove((number,) for number in removed)
+        counts["dropped"] += self._take_slots(waiting)
+        yield from step_rows(+counts)
+
+    def add(self, number: str, invoice: IndexedInvoice) -> None:
+        """Add a number to a new checkpoint."""
+        self._write({number: invoice})
+        self._take_slots([number] * len(invoice.waiting))
+
+    def _read(self, numbers: Sequence[str]) -> Iterator[IndexedInvoice]:
+        for value in self._invoices.get([(number,) for number in numbers]):
+            yield IndexedInvoice(value[0], tuple(decode_waiting(bytes(value[1])))) if value else IndexedInvoice()
+
+    def _write(self, invoices: Mapping[str, IndexedInvoice]) -> None:
+        self._invoices.update(
+            ((number,), (card, encode_waiting(waiting))) for number, (card, waiting) in invoices.items()
+        )
+
+    def _take_slots(self, numbers: Sequence[str]) -> int:
+        """Give a slot to each return that began to wait. Returns how many returns lost their slots and wait no more."""
+        lost = 0
+        for start in range(0, len(numbers), MOST_WAITING):
+            new = numbers[start : start + MOST_WAITING]
+            (counter,) = self._slots.get([(_COUNTER,)])
+            taken = int(counter[0]) if counter else 0
+            slots = [((taken + place) % MOST_WAITING,) for place in range(len(new))]
+            former = [value[0] for value in self._slots.get(slots) if value]
+            pairs = zip(slots, ((number,) for number in new), strict=True)
+            self._slots.update([*pairs, ((_COUNTER,), (str(taken + len(new)),))])
+            invoices = dict(zip(former, self._read(former), strict=True))
+            shorter = {
+                number: each._replace(waiting=each.waiting[1:]) for number, each in invoices.items() if each.waiting
+            }
+            self._write(shorter)
+            lost += len(shorter)
+        return lost
+
+
+def _decoded(news: News) -> Bought | Returned | Forgotten:
+    if news.kind == BOUGHT:
+        return Bought(news.append_time, str(news.card))
+    if news.kind == FORGOTTEN:
+        return Forgotten(news.append_time, str(news.card))
+    return Returned(news.append_time, news.card or "", bytes(news.event or b""))

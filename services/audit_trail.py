@@ -1,0 +1,209 @@
+"""The audit trail: who did what, as records of the topic audit-trail. It names customers by pseudonyms.
+
+The API writes in the background, because a request must not wait for the trail. Commands of operators write before they
+act, and act only if the broker has the record. Decision 0027 has the reasons.
+"""
+
+import getpass
+import queue
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Protocol
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from schemas.topics import AUDIT_TRAIL
+from services.messaging import clients
+from services.messaging.avro import Record, decoder, encoder
+from services.messaging.headers import cloud_event
+from services.messaging.publishing import PublishError, connected_producer, publish
+from services.messaging.schema_ids import schema_ids
+from services.messaging.topic_reader import read_topic
+from services.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+CLIENT_ID = "loyalty-audit-trail"
+
+MOST_WAITING = 10_000
+"""Records that wait while Kafka is away. Those after them are in the log only."""
+
+CLOSE_SECONDS = 5.0
+"""At the end of a process the waiting records have this time to reach the broker."""
+
+_POLL_SECONDS = 0.1
+_RETRY_SECONDS = 1.0
+
+
+def audit_record(
+    actor: str, action: str, outcome: str, source: str, *, customer: str = "", details: Mapping[str, str] | None = None
+) -> Record:
+    """A new record AuditRecord. See its schema for the fields."""
+    return {
+        "EventID": str(uuid.uuid4()),
+        "ActionTime": time.time_ns() // 1_000_000,
+        "Actor": actor,
+        "Action": action,
+        "Outcome": outcome,
+        "Source": source,
+        "Customer": customer,
+        "Details": [{"Name": name, "Value": value} for name, value in (details or {}).items()],
+    }
+
+
+def details_of(record: Record) -> dict[str, str]:
+    return {each["Name"]: each["Value"] for each in record["Details"]}
+
+
+class AuditTrail(Protocol):
+    """Takes records for the topic."""
+
+    def write(self, record: Record) -> None:
+        """Take a record. It never waits and never raises."""
+
+    def close(self) -> None:
+        """Send the waiting records and stop."""
+
+
+class KafkaAuditTrail:
+    """Writes records to the topic with a thread of its own. It keeps them while Kafka is away."""
+
+    def __init__(self, settings: Settings, on_lost: Callable[[], None]) -> None:
+        """Start the thread.
+
+        Args:
+            on_lost: is called for each record that does not reach the topic.
+        """
+        self._settings = settings
+        self._on_lost = on_lost
+        self._waiting: queue.Queue[Record] = queue.Queue(MOST_WAITING)
+        self._close_time = float("inf")
+        self._thread = threading.Thread(target=self._run, name="audit-trail", daemon=True)
+        self._thread.start()
+
+    def write(self, record: Record) -> None:
+        try:
+            self._waiting.put_nowait(record)
+        except queue.Full:
+            self._lose(record, f"{MOST_WAITING} records wait already")
+
+    def close(self) -> None:
+        self._close_time = time.monotonic() + CLOSE_SECONDS
+        self._thread.join()
+
+    def _run(self) -> None:
+        # Without an end of their time the records wait in librdkafka until the broker is back.
+        options: dict[str, clients.Option] = {"message.timeout.ms": 0, "queue.buffering.max.messages": MOST_WAITING}
+        producer = clients.producer(self._settings, CLIENT_ID, **options)
+        while self._close_time == float("inf") or not self._waiting.empty():
+            try:
+                record = self._waiting.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                producer.poll(0)
+                continue
+            while (problem := self._produce(producer, record)) and time.monotonic() < self._close_time:
+                producer.poll(_RETRY_SECONDS)
+            if problem:
+                self._lose(record, problem)
+        producer.flush(max(0.0, self._close_time - time.monotonic()))
+        producer.purge()
+        producer.flush(_RETRY_SECONDS)  # it reports the records that the purge has removed
+
+    def _produce(self, producer: Producer, record: Record) -> str | None:
+        """Give a record to librdkafka. Returns the problem if it must be tried again."""
+        try:
+            # The first record asks the Schema Registry.
+            value = encoder(AUDIT_TRAIL, schema_ids(self._settings))(record)
+            producer.produce(
+                self._settings.name_of(AUDIT_TRAIL),
+                value,
+                record["Actor"].encode(),
+                headers=_headers(record),
+                on_delivery=partial(self._on_delivery, record),
+            )
+        # The errors of the registry's client, and of its HTTP library, have no common class.
+        except Exception as error:  # noqa: BLE001
+            return str(error)
+        return None
+
+    def _on_delivery(self, record: Record, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self._lose(record, error.str())
+
+    def _lose(self, record: Record, reason: str) -> None:
+        self._on_lost()
+        log.error("a record is not in the topic audit-trail, only in this log", id=record["EventID"], reason=reason)
+
+
+@contextmanager
+def audited(action: str, settings: Settings, **details: str) -> Iterator[dict[str, str]]:
+    """Record a command of an operator before it acts, and once more when it is done or has failed.
+
+    Yields the details. The block can add some that are known only later. Raises PublishError before the block if the
+    broker does not take the record, and after it if the broker does not take the second one.
+
+    Args:
+        action: the command, for example ``loyalty keys create``.
+        details: what the command is about. They must contain no secret and no card.
+    """
+    note = _notes(action, settings, details)
+    note("begun")
+    try:
+        yield details
+    except BaseException:
+        note("failed")
+        raise
+    note("done")
+
+
+def announce(action: str, settings: Settings, **details: str) -> None:
+    """Record that a command begins whose end is not known, because another program replaces its process.
+
+    See ``audited`` for the arguments. Raises PublishError if the broker does not take the record.
+    """
+    _notes(action, settings, details)("begun")
+
+
+def _notes(action: str, settings: Settings, details: Mapping[str, str]) -> Callable[[str], None]:
+    """A function that records an outcome. Raises PublishError if no broker answers or the topic does not exist."""
+    topic = settings.name_of(AUDIT_TRAIL)
+    producer = connected_producer(settings, CLIENT_ID, [topic])
+    encode = encoder(AUDIT_TRAIL, schema_ids(settings))
+
+    def note(outcome: str) -> None:
+        record = audit_record(operator(), action, outcome, socket.gethostname(), details=details)
+        publish([(record["Actor"].encode(), encode(record))], producer, topic)
+
+    return note
+
+
+def operator() -> str:
+    """The actor of a command: the user of the operating system."""
+    try:
+        return f"operator:{getpass.getuser()}"
+    except (KeyError, OSError):  # a container without an entry for its user
+        return "operator:unknown"
+
+
+def read_trail(settings: Settings) -> Iterator[Record]:
+    """The records that the topic has now, partition by partition. Raises PublishError and UndecodableError."""
+    topic = settings.name_of(AUDIT_TRAIL)
+    consumer = clients.bounded_consumer(settings, CLIENT_ID)
+    try:
+        decode = decoder(AUDIT_TRAIL, schema_ids(settings))
+        for message in read_topic(consumer, topic):
+            yield decode(message.value() or b"")
+    except KafkaException as error:
+        raise PublishError(f"topic {topic}: {error.args[0].str()}") from error
+    finally:
+        consumer.close()
+
+
+def _headers(record: Record) -> list[tuple[str, str | bytes | None]]:
+    return list(cloud_event(record["EventID"], str(AUDIT_TRAIL.value)).items())

@@ -1,0 +1,44 @@
+"""`loyalty trail`: the audit trail."""
+
+import heapq
+from typing import Annotated
+
+import typer
+
+from services.audit_trail import details_of, read_trail
+from services.cli.output import AsJson, clear_errors, read_settings, report, seconds_text, stop, table
+from services.messaging.avro import Record, UndecodableError
+
+
+def trail(
+    *,
+    actor: Annotated[str | None, typer.Option(help="Only this actor, for example key:0123456789ab.")] = None,
+    customer: Annotated[str | None, typer.Option(help="Only the customer with this pseudonym.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this number of the newest records.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Show who did what: commands, erasures, exports, and what operators did with `loyalty`."""
+    settings = read_settings()
+
+    def is_wanted(record: Record) -> bool:
+        return actor in (None, record["Actor"]) and customer in (None, record["Customer"])
+
+    with clear_errors():
+        try:
+            found = heapq.nlargest(limit, filter(is_wanted, read_trail(settings)), key=lambda each: each["ActionTime"])
+        except UndecodableError as error:
+            stop(f"the topic {settings.topic_prefix}audit-trail has a record that cannot be decoded: {error}")
+    records = found[::-1]
+    rows = (
+        (
+            seconds_text(each["ActionTime"]),
+            each["Actor"],
+            each["Action"],
+            each["Outcome"],
+            each["Customer"],
+            " ".join(f"{name}={value}" for name, value in details_of(each).items()),
+        )
+        for each in records
+    )
+    columns = ("time", "actor", "action", "outcome", "customer", "details")
+    report({"records": records}, table(*columns, rows=rows), as_json=as_json)

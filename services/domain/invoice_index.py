@@ -1,0 +1,102 @@
+"""The index of invoices: which card an invoice number belongs to, and which returns wait for it. Pure functions.
+
+A till may name the original invoice of a return and no card, or another card. The card of the return then does not say
+which account takes the points back. The index does: it forwards the return to the account that bought.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+MOST_WAITING = 100
+"""The largest number of returns that wait for one invoice. Further ones take nothing."""
+
+
+class Bought(NamedTuple):
+    """A purchase with this number. ``card`` has bought."""
+
+    append_time: int
+    card: str
+
+
+class Returned(NamedTuple):
+    """A return that names the number as its original.
+
+    Attributes:
+        append_time: milliseconds since the epoch.
+        card: the card that the return carries; empty if it carries none, and while it waits, because the index must
+            not keep the card of a customer who may be erased meanwhile.
+        invoice: the return itself. This module does not read it.
+    """
+
+    append_time: int
+    card: str
+    invoice: Any
+
+
+class Forgotten(NamedTuple):
+    """The account of this card was erased. The index must not name it any more."""
+
+    append_time: int
+    card: str
+
+
+class IndexedInvoice(NamedTuple):
+    """What the index knows about a number.
+
+    Attributes:
+        card: the card that bought; empty if the purchase is not known.
+        waiting: the returns that came before their purchase, the oldest first.
+    """
+
+    card: str = ""
+    waiting: tuple[Returned, ...] = ()
+
+
+_ORDER: tuple[type, ...] = (Bought, Returned, Forgotten)
+"""The order of news of the same millisecond. A replay must not depend on the order in which Spark delivers them."""
+
+
+@dataclass(slots=True)
+class IndexOutcome:
+    """The result of some news about one number.
+
+    Attributes:
+        invoice: what the index knows now.
+        forwarded: the returns that the account of a card must decide, each with that card.
+        began, settled, refused: the number of returns that began to wait, that wait no longer because their purchase
+            has come, and that may not wait because too many do.
+    """
+
+    invoice: IndexedInvoice
+    forwarded: list[tuple[str, Returned]] = field(default_factory=list)
+    began: int = 0
+    settled: int = 0
+    refused: int = 0
+
+
+def apply_news(invoice: IndexedInvoice, news: Iterable[Bought | Returned | Forgotten]) -> IndexOutcome:
+    """Applies news about one number, in the order of their append times. The argument may have any order.
+
+    A return that carries the card that bought is not forwarded, because that account reads it itself. A return that has
+    waited is always forwarded, because the index does not know its card any more. An account that has read the return
+    itself ignores it. If another purchase has the same number, the last one counts.
+    """
+    outcome = IndexOutcome(invoice)
+    for each in sorted(news, key=lambda one: (one.append_time, _ORDER.index(type(one)), repr(one))):
+        card, waiting = outcome.invoice
+        match each:
+            case Bought():
+                outcome.invoice = IndexedInvoice(each.card)
+                outcome.forwarded += [(each.card, returned) for returned in waiting]
+                outcome.settled += len(waiting)
+            case Forgotten():
+                outcome.invoice = IndexedInvoice("" if card == each.card else card, waiting)
+            case Returned() if card:
+                outcome.forwarded += [(card, each)] if each.card != card else []
+            case Returned() if len(waiting) < MOST_WAITING:
+                outcome.invoice = IndexedInvoice("", (*waiting, each._replace(card="")))
+                outcome.began += 1
+            case Returned():
+                outcome.refused += 1
+    return outcome

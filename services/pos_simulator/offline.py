@@ -1,0 +1,40 @@
+"""Tills that lose their connection, and send their invoices hours later."""
+
+import random
+from collections import deque
+from collections.abc import Callable
+
+from services.domain.invoice import PosInvoice
+
+# The numbers are estimates.
+_BACK = 1 / 100
+_EVENING = 0.9
+
+
+class Offline:
+    """Gives the invoices of a day, some of them late and with the times of their receipts.
+
+    After an outage all invoices that wait come one after the other. In the evening no more tills lose their connection.
+
+    Args:
+        share: of the invoices that are held back, 0 to 1.
+    """
+
+    def __init__(self, next_invoice: Callable[[float], PosInvoice], seed: int, share: float) -> None:
+        self._next_invoice = next_invoice
+        self._dice = random.Random(f"{seed}/offline")
+        self._share = share
+        self._held: deque[PosInvoice] = deque()
+        self._sending = False
+
+    def next_invoice(self, part_of_trade: float) -> PosInvoice:
+        """As ``Invoicing.next_invoice``."""
+        is_evening = part_of_trade >= _EVENING
+        self._sending = bool(self._held) and (self._sending or is_evening or self._dice.random() < _BACK)
+        if self._sending:
+            return self._held.popleft()
+        invoice = self._next_invoice(part_of_trade)
+        while not is_evening and self._dice.random() < self._share:
+            self._held.append(invoice)
+            invoice = self._next_invoice(part_of_trade)
+        return invoice

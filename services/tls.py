@@ -1,0 +1,89 @@
+"""TLS of the API: the certificate of an instance, and whom its clients trust."""
+
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+
+from services.settings import Settings, SettingsError
+
+log = structlog.get_logger(__name__)
+
+
+class CertificateError(SettingsError):
+    """A file has no usable certificate or key. The message names the file."""
+
+
+class Certificate:
+    """The certificate of an instance. Its files are read again when they change, so no instance must be restarted."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        self._files = certificate, key
+        self._contexts: list[ssl.SSLContext] = []
+        self._seen = self._modified()
+
+    def serve(self, context: ssl.SSLContext, client_authorities: Path | None = None) -> ssl.SSLContext:
+        """Use the certificate in a context, now and after each renewal. Raises CertificateError.
+
+        Args:
+            client_authorities: PEM file. Clients then need a certificate that one of these authorities has signed.
+        """
+        with _named(*self._files):
+            context.load_cert_chain(*self._files)
+        if client_authorities:
+            with _named(client_authorities):
+                context.load_verify_locations(client_authorities)
+            context.verify_mode = ssl.CERT_REQUIRED
+        self._contexts.append(context)
+        return context
+
+    def renew(self) -> None:
+        """Load the files again if they have changed. While they do not fit together, the old certificate stays."""
+        modified = self._modified()
+        if modified == self._seen:
+            return
+        self._seen = modified
+        try:
+            # A context with a certificate and a key that do not fit would refuse all clients.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*self._files)
+            for context in self._contexts:
+                context.load_cert_chain(*self._files)
+        except OSError as error:  # ssl.SSLError is one
+            log.warning("the new certificate cannot be used; the old one stays in use", error=str(error))
+        else:
+            log.info("the certificate was loaded again", file=str(self._files[0]))
+
+    def _modified(self) -> list[int]:
+        return [file.stat().st_mtime_ns if file.exists() else 0 for file in self._files]
+
+
+@contextmanager
+def _named(*files: Path) -> Iterator[None]:
+    """Name the files in an error of a context. It does not."""
+    try:
+        yield
+    except OSError as error:  # ssl.SSLError is one
+        raise CertificateError(f"cannot use {' with '.join(map(str, files))} as PEM: {error}") from error
+
+
+def certificate_of(settings: Settings) -> Certificate | None:
+    """The certificate of the settings; None without TLS."""
+    if settings.api_certificate_file and settings.api_certificate_key_file:
+        return Certificate(settings.api_certificate_file, settings.api_certificate_key_file)
+    return None
+
+
+def client_context(settings: Settings, certificate: Certificate | None = None) -> ssl.SSLContext:
+    """Trusts the authorities of the settings, or those of the system. Raises CertificateError.
+
+    Args:
+        certificate: is shown to servers that ask for one; None: the certificate of the settings, as it is now.
+    """
+    authorities = [settings.api_ca_file] if settings.api_ca_file else []
+    with _named(*authorities):
+        context = ssl.create_default_context(cafile=settings.api_ca_file)
+    if certificate := certificate or certificate_of(settings):
+        certificate.serve(context)
+    return context

@@ -1,0 +1,77 @@
+"""The loyalty query without Spark and Kafka: accounts and the index of invoices, and the commands between them."""
+
+from collections import defaultdict
+
+from services.codecs.state import decode_account, encode_account
+from services.domain.account.processor import process
+from services.domain.entries import Entry
+from services.domain.events import Event, Forward, Purchase, derived_id
+from services.domain.invoice_index import Bought, Forgotten, IndexedInvoice, Returned, apply_news
+from services.domain.programme import Programmes
+
+PROGRAMMES = Programmes()
+
+Read = tuple[str, Event]
+"""An event, and the card that it carries: empty for none."""
+
+
+class LoyaltyStream:
+    """Processes batches. The index sends commands, which the next batch reads.
+
+    Attributes:
+        index: by invoice number.
+        accounts: by card, as Spark's state has them.
+        entries, events: by card, in the order in which the account wrote and read them.
+    """
+
+    def __init__(self) -> None:
+        self.index: defaultdict[str, IndexedInvoice] = defaultdict(IndexedInvoice)
+        self.accounts: dict[str, bytes] = {}
+        self.entries: defaultdict[str, list[Entry]] = defaultdict(list)
+        self.events: defaultdict[str, list[Event]] = defaultdict(list)
+        self._sent: list[Read] = []
+        self._forgotten: list[tuple[str, Forgotten]] = []
+
+    def read(self, batch: list[Read]) -> None:
+        """Process these events and the commands that the batch before has sent."""
+        by_card: defaultdict[str, list[Event]] = defaultdict(list)
+        news: defaultdict[str, list[Bought | Returned | Forgotten]] = defaultdict(list)
+        for number, forgotten in self._forgotten:
+            news[number].append(forgotten)
+        commands, self._sent, self._forgotten = self._sent, [], []
+        for card, event in [*commands, *batch]:
+            if card:
+                by_card[card].append(event)
+            if isinstance(event, Purchase):
+                if card and PROGRAMMES.at(event.append_time).is_eligible(event.customer_type):
+                    news[event.invoice_number].append(Bought(event.append_time, card))
+                if original := event.original_invoice_number:
+                    news[original].append(Returned(event.append_time, card, event))
+        for number, about in news.items():
+            settled = apply_news(self.index[number], about)
+            self.index[number] = settled.invoice
+            self._sent += [(card, forward(each.invoice)) for card, each in settled.forwarded]
+        for card, events in by_card.items():
+            self.events[card] += events
+            before = self.accounts.get(card)
+            outcome = process(decode_account(before) if before else None, events, PROGRAMMES, card)
+            if outcome.state:
+                self.accounts[card] = encode_account(outcome.state)
+            self.entries[card] += outcome.entries
+            self._forgotten += [(number, Forgotten(0, card)) for number in outcome.forgotten_invoices]
+
+    def total(self, card: str) -> int:
+        return sum(entry.points for entry in self.entries[card])
+
+
+def forward(event: Purchase) -> Forward:
+    command_id = derived_id(event.invoice_number, "/forward")
+    return Forward(append_time=event.append_time, command_id=command_id, invoice=event)
+
+
+def stream_of(*batches: list[Read]) -> LoyaltyStream:
+    """The stream after these batches, and one more for the commands of the last."""
+    stream = LoyaltyStream()
+    for batch in [*batches, []]:
+        stream.read(batch)
+    return stream

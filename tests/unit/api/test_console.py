@@ -1,0 +1,193 @@
+"""The console: pages that say what the HTTP API answers, with the credentials of the user."""
+
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from api.console.own_api import COOKIE
+from api.console.pages import ACTIONS
+from schemas.topics import LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_PROGRAMMES
+from services.api_keys.keys import Scope
+from services.commands.log import mark_of
+from tests.support.clusters import Instance
+from tests.support.secured import SecuredGroup
+
+CARD = "9265846829"
+HTMX = {"HX-Request": "true"}
+BALANCE = {
+    "CustomerCardNo": CARD,
+    "TotalLoyaltyPoints": Decimal("417.04"),
+    "Sequence": 3,
+    "OpenedTime": 1_767_373_451_000,
+    "UpdatedTime": 1_767_373_451_000,
+}
+
+
+@pytest.fixture
+def instance() -> Instance:
+    instance = Instance()
+    instance.own_everything()
+    instance.write(LOYALTY_BALANCES, CARD, BALANCE)
+    return instance
+
+
+@pytest.fixture
+def client(instance: Instance) -> Iterator[TestClient]:
+    with TestClient(instance.app) as client:
+        yield client
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> SecuredGroup:
+    return SecuredGroup(tmp_path)
+
+
+@pytest.fixture
+def guarded(secured: SecuredGroup) -> Iterator[TestClient]:
+    """An API that needs credentials."""
+    instance = Instance("http://one:8080", secured.security("http://one:8080"))
+    instance.own_everything()
+    instance.write(LOYALTY_BALANCES, CARD, BALANCE)
+    with TestClient(instance.app) as client:
+        yield client
+
+
+PAGES = ["", "helpdesk", f"helpdesk?card={CARD}", "operations", "sign-in"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_load_from_this_instance_only(client: TestClient, page: str) -> None:
+    """The policy allows no other host, no script and no style in the page. All files of the page are there."""
+    answer = client.get(f"/console/{page}")
+    assert 200 == answer.status_code
+    policy = answer.headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "http" not in policy
+    assert not re.search(r"<script(?! src=)|<style| style=| on\w+=", answer.text)
+    files = set(re.findall(r'(?:src|href)="(/console/static/[^"]+)"', answer.text))
+    assert len(files) > 4
+    assert {200} == {client.get(file).status_code for file in files}
+    assert "//" not in re.sub(r'xmlns="[^"]+"', "", answer.text)
+
+
+def test_the_root_leads_to_the_console(client: TestClient) -> None:
+    answer = client.get("/", follow_redirects=False)
+    assert (303, "/console/") == (answer.status_code, answer.headers["location"])
+
+
+def test_a_customer_is_found_by_card(client: TestClient) -> None:
+    """The balance, the actions and the address of the stream. An unknown card gets the words of the problem."""
+    found = client.get("/console/customer", params={"card": f" {CARD} "}).text
+    assert "417.04" in found
+    assert f'data-events="/console/events/customers/{CARD}"' in found
+    for action in ACTIONS.values():
+        assert f">{action.label}</button>" in found
+    assert "No such customer" in client.get("/console/customer", params={"card": "nobody"}).text
+    assert "&lt;b&gt;" in client.get("/console/customer/adjust", params={"card": "<b>"}).text
+
+
+def decide(instance: Instance, status: str = "done") -> None:
+    """Let each command be decided at once."""
+
+    def answer(command: dict[str, Any]) -> None:
+        decision = {
+            **mark_of(command["CommandID"], "adjust", command["RequestHash"]),
+            "Sequence": 2,
+            "Status": status,
+            "CustomerCardNo": CARD,
+            "Points": Decimal("5.00"),
+            "OpenedTime": BALANCE["OpenedTime"],
+            "AccountSequence": 3,
+        }
+        instance.write(LOYALTY_DECISIONS, command["CommandID"], decision)
+
+    instance.command_log.on_mark = lambda mark: instance.write(LOYALTY_DECISIONS, mark["CommandID"], mark)
+    instance.command_log.on_send = answer
+
+
+def test_an_action_is_confirmed_and_takes_effect_once(client: TestClient, instance: Instance) -> None:
+    """The confirmation has a key of its own. A second click sends nothing more."""
+    decide(instance)
+    fields = {"card": CARD, "points": "5.00", "reason": "goodwill", "actor": "Ann"}
+    confirmation = client.post("/console/customer/adjust", data=fields, headers=HTMX).text
+    assert [] == instance.command_log.commands
+    (key,) = re.findall(r'name="key" value="([^"]+)"', confirmation)
+    for _ in range(2):
+        outcome = client.post("/console/customer/adjust", data=fields | {"key": key}, headers=HTMX).text
+        assert "Adjust: done." in outcome
+        assert "changed by 5.00" in outcome
+    (command,) = instance.command_log.commands
+    assert ("goodwill", "Ann", CARD) == (command["Reason"], command["Actor"], command["CustomerCardNo"])
+    another = client.post("/console/customer/adjust", data=fields, headers=HTMX).text
+    assert key not in another
+
+
+def test_a_refusal_says_what_is_wrong(client: TestClient) -> None:
+    fields = {"card": CARD, "points": "many", "reason": "", "actor": "", "key": "k"}
+    outcome = client.post("/console/customer/adjust", data=fields, headers=HTMX).text
+    assert 'role="alert"' in outcome
+    assert "points" in outcome
+
+
+def test_a_form_of_another_site_does_nothing(client: TestClient, instance: Instance) -> None:
+    """A page of another site cannot send the header of htmx."""
+    forms = ["customer/adjust", "customer/erase", "operations/replay", "operations/programmes", "sign-in"]
+    for path in forms:
+        answer = client.post(
+            f"/console/{path}", data={"card": CARD, "key": "k", "confirmed": "yes"}, follow_redirects=False
+        )
+        assert (303, "/console/sign-in") == (answer.status_code, answer.headers["location"])
+    assert [] == instance.command_log.commands
+
+
+def test_the_user_signs_in_with_a_key(guarded: TestClient, secured: SecuredGroup) -> None:
+    """The cookie is for the console alone. The scopes of the key decide what the user sees and does."""
+    assert 303 == guarded.get("/console/", follow_redirects=False).status_code
+    assert (
+        "/console/sign-in"
+        == guarded.get("/console/customer", params={"card": CARD}, headers=HTMX).headers["hx-redirect"]
+    )
+    refused = guarded.post("/console/sign-in", data={"credentials": "lk_wrong"}, headers=HTMX)
+    assert "caller is not known" in refused.text
+    assert COOKIE not in guarded.cookies
+
+    key = secured.key(Scope.BALANCE_READ).text
+    accepted = guarded.post("/console/sign-in", data={"credentials": key}, headers=HTMX)
+    cookie = accepted.headers["set-cookie"]
+    assert "/console/" == accepted.headers["hx-redirect"]
+    assert {"HttpOnly", "SameSite=strict", "Path=/console"} <= set(cookie.split("; "))
+    found = guarded.get("/console/customer", params={"card": CARD}).text
+    assert "417.04" in found
+    assert "Adjust" not in found
+    forced = guarded.post("/console/customer/erase", data={"card": CARD, "key": "k"}, headers=HTMX).text
+    assert "customer:erase" in forced
+    # The API itself knows no cookie.
+    assert 401 == guarded.get(f"/v1/customers/{CARD}/balance").status_code
+    assert "dead-letters:manage" in guarded.get("/console/operations/dead-letters").text
+
+    guarded.post("/console/sign-out", headers=HTMX)
+    assert 303 == guarded.get("/console/", follow_redirects=False).status_code
+
+
+def test_versions_are_shown_and_files_checked(client: TestClient, instance: Instance) -> None:
+    version = {"Version": 1, "EffectiveTime": 0, "PublishedTime": 0, "Programme": "loyalty-factor: 0.05\n"}
+    instance.write(LOYALTY_PROGRAMMES, "1", version)
+    shown = client.get("/console/operations/programmes").text
+    assert "loyalty-factor: 0.05" in shown
+    for file, outcome in (("loyalty-factor: 0.05\n", "is valid"), ("loyalty-factor: x\n", "line 1")):
+        answer = client.post("/console/operations/programmes", data={"programme": file, "do": "check"}, headers=HTMX)
+        assert outcome in answer.text
+    basket = client.post("/console/operations/simulate", data={"TotalAmount": "100"}, headers=HTMX).text
+    assert "5.00 points" in basket
+
+
+@pytest.mark.parametrize(
+    "path", ["overview/state", "overview/reasons", "operations/dead-letters", "operations/settings"]
+)
+def test_a_missing_broker_is_a_problem_on_the_page(client: TestClient, path: str) -> None:
+    assert "Kafka does not answer" in client.get(f"/console/{path}").text

@@ -1,0 +1,254 @@
+"""The HTTP server itself, over sockets: slow and large requests, and TLS."""
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from cryptography import x509
+from fastapi import FastAPI, Request
+from structlog.testing import capture_logs
+
+from api.http.server import HEADER_BYTES, LimitedServer, server_of
+from infra.local.ports import HOST, free_port
+from infra.security.certificates import Authority
+from services.settings import Settings, SettingsError, read_settings
+from services.tls import CertificateError, certificate_of, client_context
+
+PATIENCE_SECONDS = 30.0
+
+app = FastAPI()
+
+
+@app.get("/")
+async def answer(seconds: float = 0) -> str:
+    await asyncio.sleep(seconds)
+    return "answer"
+
+
+@app.post("/")
+async def size(request: Request) -> int:
+    return len(await request.body())
+
+
+@contextmanager
+def serving(**changes: Any) -> Iterator[Settings]:
+    """A server with these settings, which ends at the end of the block."""
+    settings = Settings(api_port=free_port(), **{"request_timeout": "PT1S", **changes})
+    server: LimitedServer = server_of(app, settings, certificate_of(settings), grace_seconds=1)
+    thread = Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        until(lambda: server.started)
+        yield settings
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive()
+
+
+def until(is_so: Any) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def raw(settings: Settings, *parts: bytes, pause: float = 0.0) -> tuple[int, str]:
+    """Send the parts, and read to the end. Returns the status (0 without a response) and the problem."""
+    with socket.create_connection((HOST, settings.api_port), PATIENCE_SECONDS) as connection:
+        try:
+            for part in parts:
+                connection.sendall(part)
+                time.sleep(pause)
+            connection.settimeout(PATIENCE_SECONDS)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the server has closed the connection already
+        received = b""
+        try:
+            while part := connection.recv(65_536):
+                received += part
+        except ConnectionResetError:
+            pass
+    head, _, body = received.partition(b"\r\n\r\n")
+    status = int(head[9:12] or 0)
+    return status, orjson.loads(body)["type"].rpartition(":")[2] if status >= 400 else ""
+
+
+def test_slow_requests_end_and_disturb_nobody() -> None:
+    """A head or a body byte by byte, or nothing at all: the connection ends. Another caller is served at once."""
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n"
+    loris = [b"GET / HTTP/1.1\r\nHost: a\r\n", *(b"X-%d: a\r\n" % number for number in range(300))]
+    found: dict[str, tuple[int, str]] = {}
+
+    def slow(settings: Settings, name: str, parts: list[bytes]) -> None:
+        found[name] = raw(settings, *parts, pause=0.1)
+
+    with serving() as settings, httpx.Client(base_url=settings.advertised_url) as client:
+        cases = {"head": loris, "body": [head, *(b"x" for _ in range(300))], "silence": []}
+        threads = [Thread(target=slow, args=(settings, *case)) for case in cases.items()]
+        for thread in threads:
+            thread.start()
+        started, calm = time.monotonic(), 0
+        while any(thread.is_alive() for thread in threads):
+            assert 200 == client.get("/").status_code
+            calm += 1
+            assert time.monotonic() < started + PATIENCE_SECONDS
+        assert {"head": (408, "request-timeout"), "body": (408, "request-timeout"), "silence": (0, "")} == found
+        assert calm > 10
+
+
+def test_an_upgrade_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    """HTTP allows that. uvicorn alone would answer 403 without a problem, and log two lines for each request."""
+    upgrade = (
+        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+    with serving() as settings:
+        assert (200, "") == raw(settings, upgrade)
+
+    assert not [each for each in caplog.records if each.levelname == "WARNING"]
+
+
+def test_slow_responses_and_idle_connections_are_no_slow_requests() -> None:
+    """A long poll takes longer than a request may. A connection is idle for longer, and then has another request."""
+    with serving() as settings, httpx.Client(base_url=settings.advertised_url) as client:
+        assert 200 == client.get("/?seconds=2.5").status_code
+        connection = client.get("/").extensions["network_stream"].get_extra_info("client_addr")
+        time.sleep(2.2)
+        assert connection == client.get("/").extensions["network_stream"].get_extra_info("client_addr")
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ([b"X: " + b"x" * HEADER_BYTES + b"\r\n\r\n"], (431, "headers-too-large")),
+        ([b"X: " + b"x" * 40_000, b"x" * 40_000, b"x" * 40_000], (431, "headers-too-large")),
+        (
+            [b"".join(b"X-%d: %s\r\n" % (number, b"x" * 100) for number in range(1_000)), b"\r\n"],
+            (431, "headers-too-large"),
+        ),
+        ([b"X: " + b"x" * 60_000 + b"\r\nConnection: close\r\n\r\n"], (200, "")),
+    ],
+    ids=["one header", "one without an end", "many headers", "just small enough"],
+)
+def test_large_headers_are_refused(parts: list[bytes], expected: tuple[int, str]) -> None:
+    """The end of a large header is not waited for."""
+    with serving(request_timeout="PT30S") as settings:
+        assert expected == raw(settings, b"GET / HTTP/1.1\r\nHost: a\r\n", *parts, pause=0.05)
+
+
+def test_a_large_body_is_no_large_header() -> None:
+    """Head and body can arrive together."""
+    with serving() as settings:
+        answer = httpx.post(settings.advertised_url, content=b"x" * 2**20)
+    assert (200, 2**20) == (answer.status_code, answer.json())
+
+
+class Certificates:
+    """An authority, and the certificate of a server in two files."""
+
+    def __init__(self, folder: Path, authority: Authority | None = None) -> None:
+        self.authority = authority or Authority.new()
+        self.ca, self.certificate, self.key = (folder / name for name in ("ca.pem", "certificate.pem", "key.pem"))
+        self.ca.write_bytes(self.authority.certificate_pem())
+        self.issue()
+
+    def issue(self) -> int:
+        """Write a new certificate and its key. Returns its serial number."""
+        pem = self.authority.broker_pem([HOST])
+        self.key.write_bytes(pem)
+        self.certificate.write_bytes(pem)
+        return x509.load_pem_x509_certificate(pem).serial_number
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {
+            "api_certificate_file": self.certificate,
+            "api_certificate_key_file": self.key,
+            "api_ca_file": self.ca,
+        }
+
+
+def serial_of(settings: Settings) -> int:
+    """The serial number of the certificate that a new connection gets."""
+    trusting = ssl.create_default_context(cafile=settings.api_ca_file)
+    with (
+        socket.create_connection((HOST, settings.api_port), PATIENCE_SECONDS) as plain,
+        trusting.wrap_socket(plain, server_hostname=HOST) as connection,
+    ):
+        return x509.load_der_x509_certificate(connection.getpeercert(binary_form=True) or b"").serial_number
+
+
+def test_a_new_certificate_is_used_without_a_refusal(tmp_path: Path) -> None:
+    """While the files change, each new connection is served. A key that does not fit leaves the old certificate."""
+    certificates = Certificates(tmp_path)
+    with serving(**certificates.settings) as settings:
+        assert settings.advertised_url.startswith("https://")
+        first = serial_of(settings)
+        second = certificates.issue()
+        served = 0
+        while serial_of(settings) != second:
+            with httpx.Client(verify=client_context(settings)) as client:
+                assert 200 == client.get(settings.advertised_url).status_code
+            served += 1
+        assert served
+        assert first != second
+        certificates.key.write_bytes(Authority.new().broker_pem([HOST]))
+        with capture_logs() as logs:
+            until(lambda: "the old one stays in use" in str(logs))
+        assert second == serial_of(settings)
+
+
+@pytest.mark.parametrize("wrong", ["certificate", "certificate_key", "ca", "client_ca"])
+def test_files_without_certificates_are_named(tmp_path: Path, wrong: str) -> None:
+    """The error says which file is wrong, before the server starts."""
+    certificates = Certificates(tmp_path)
+    file = tmp_path / "wrong"
+    file.write_text("nothing")
+    settings = Settings(**{**certificates.settings, f"api_{wrong}_file": file})
+    certificate = certificate_of(settings)
+    use = client_context if wrong == "ca" else partial(server_of, app, certificate=certificate, grace_seconds=1)
+    with pytest.raises(CertificateError, match=str(file)):
+        use(settings=settings)
+
+
+def test_a_certificate_needs_its_key(tmp_path: Path) -> None:
+    """A setting without the other one would start without TLS."""
+    certificates = Certificates(tmp_path)
+    for alone in ("api_certificate_file", "api_certificate_key_file", "api_client_ca_file"):
+        with pytest.raises(SettingsError, match="must be set, too"):
+            read_settings(**{alone: certificates.certificate})
+
+
+def test_tls_needs_trust(tmp_path: Path) -> None:
+    """Plain HTTP gets no response, and a client refuses an unknown authority."""
+    (tmp_path / "other").mkdir()
+    other = Certificates(tmp_path / "other")
+    with serving(**Certificates(tmp_path).settings) as settings:
+        with pytest.raises(httpx.TransportError):
+            httpx.get(settings.advertised_url.replace("https", "http"))
+        with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            httpx.get(settings.advertised_url, verify=ssl.create_default_context(cafile=other.ca))
+
+
+def test_mutual_tls_asks_for_a_certificate_of_the_authorities(tmp_path: Path) -> None:
+    """A client without a certificate, or with another authority's, gets no response. An instance shows its own."""
+    (tmp_path / "other").mkdir()
+    own, other = Certificates(tmp_path), Certificates(tmp_path / "other")
+    with serving(**own.settings, api_client_ca_file=own.ca) as settings:
+        trusting = ssl.create_default_context(cafile=own.ca)
+        foreign = ssl.create_default_context(cafile=own.ca)
+        foreign.load_cert_chain(other.certificate, other.key)
+        for context in (trusting, foreign):
+            with pytest.raises((httpx.TransportError, ssl.SSLError)):
+                httpx.get(settings.advertised_url, verify=context)
+        assert 200 == httpx.get(settings.advertised_url, verify=client_context(settings)).status_code

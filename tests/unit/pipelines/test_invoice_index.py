@@ -1,0 +1,110 @@
+"""The index of invoices in the state of one bucket."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from pipelines.accounts import invoice_index
+from pipelines.accounts.invoice_index import BOUGHT, FORGOTTEN, RETURNED, InvoiceIndex, News, longest_window
+from pipelines.accounts.records import rows_of, writer_ids
+from services.codecs.events import decode_event
+from services.domain.account.processor import process
+from services.domain.events import Erase, Forward, Line, Purchase
+from services.domain.invoice_index import IndexedInvoice, Returned
+from services.domain.programme import DAY, Programme, Programmes
+from services.messaging.avro import record_decoder, record_encoder
+from services.messaging.schema_ids import FolderSchemaIds
+from tests.support.state_server import StateServer, state_server
+
+IDS = FolderSchemaIds()
+
+
+@contextmanager
+def open_index(tmp_path: Path) -> Iterator[tuple[InvoiceIndex, StateServer]]:
+    """An index without numbers, and the server that stores it."""
+    with state_server(tmp_path / "socket") as (handle, server):
+        yield InvoiceIndex(handle, Programmes(), writer_ids(IDS)), server
+
+
+def returned(number: str, original: str) -> bytes:
+    lines = [{"ItemCode": "sofa", "TotalValue": -100.0}]
+    record = {"InvoiceNumber": number, "TotalAmount": -100.0, "StoreID": "s", "OriginalInvoiceNumber": original}
+    return record_encoder("Purchase", IDS.id_of("Purchase"))(record | {"InvoiceLineItems": lines})
+
+
+def steps(rows) -> dict[str, int]:
+    return dict(Counter(row.id for row in rows if row.topic is None))
+
+
+def test_a_waiting_return_is_forwarded_with_its_own_time_and_without_its_card(tmp_path):
+    with open_index(tmp_path) as (index, server):
+        assert {"waiting": 1} == steps(index.process([News(RETURNED, "p", 5, "other", returned("r", "p"))]))
+        assert not any(b"other" in value for value in server.kept["invoices"].values())
+
+        row, *rest = index.process([News(BOUGHT, "p", 9, "card", None)])
+        assert ("loyalty-commands", "r/forward", b"card") == (row.topic, row.id, row.key)
+        invoice = Purchase(
+            5, "r", Decimal(-100), "s", "", None, original_invoice_number="p", lines=(Line("sofa", Decimal(-100)),)
+        )
+        assert Forward(append_time=20, command_id="r/forward", invoice=invoice) == decode_event(20, row.value)
+        assert {"settled": 1, "forwarded": 1} == steps(rest)
+
+        again = index.process([News(RETURNED, "p", 7, None, returned("s", "p")), News(RETURNED, "p", 8, "card", b"")])
+        assert ["s/forward", "forwarded"] == [row.id for row in again]
+
+
+def test_an_erased_account_tells_the_index_its_numbers(tmp_path):
+    """The commands name them one by one. Afterwards the state names the card no more."""
+    purchases = [Purchase(1, "p", Decimal(100)), Purchase(2, "q", Decimal(-1), original_invoice_number="x")]
+    outcome = process(None, [*purchases, Erase(append_time=3, command_id="e")], Programmes(), "card")
+    rows = [row for row in rows_of("card", outcome, writer_ids(IDS)) if row.topic == "loyalty-commands"]
+    commands = [record_decoder("LoyaltyCommand", IDS.writer_schema)(row.value) for row in rows]
+    assert [("p/forget", "forget", "p"), ("q/forget", "forget", "q")] == [
+        (each["CommandID"], each["Kind"], each["Invoice"]["InvoiceNumber"]) for each in commands
+    ]
+
+    with open_index(tmp_path) as (index, server):
+        for number in ("p", "q"):
+            assert [] == list(index.process([News(BOUGHT, number, 1, "card", None)]))
+        for command in commands:
+            number = command["Invoice"]["InvoiceNumber"]
+            assert [] == list(index.process([News(FORGOTTEN, number, 3, command["CustomerCardNo"], None)]))
+        assert {} == server.kept["invoices"]
+
+
+def test_the_oldest_return_of_a_full_bucket_waits_no_more(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(invoice_index, "MOST_WAITING", 3)
+    news = [News(RETURNED, f"p{n}", n, None, returned(f"r{n}", f"p{n}")) for n in range(5)]
+    with open_index(tmp_path) as (index, _):
+        counted = [steps(index.process([each])) for each in news]
+        assert [{"waiting": 1}] * 3 + [{"waiting": 1, "dropped": 1}] * 2 == counted
+
+        rows = index.process([News(BOUGHT, f"p{n}", 9, "card", None) for n in range(5)])
+        assert ["r2/forward", "r3/forward", "r4/forward"] == [row.id for row in rows if row.topic]
+
+
+def test_more_returns_than_a_bucket_holds_in_one_micro_batch(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(invoice_index, "MOST_WAITING", 3)
+    news = [News(RETURNED, f"p{n}", n, None, returned(f"r{n}", f"p{n}")) for n in range(7)]
+    with open_index(tmp_path) as (index, _):
+        assert {"waiting": 7, "dropped": 4} == steps(index.process(news))
+
+
+def test_a_new_checkpoint_begins_with_numbers_and_waiting_returns(tmp_path):
+    with open_index(tmp_path) as (index, _):
+        index.add("known", IndexedInvoice("card"))
+        index.add("unknown", IndexedInvoice("", (Returned(5, "", returned("early", "unknown")),)))
+        rows = [
+            *index.process([News(RETURNED, "known", 6, None, returned("r", "known"))]),
+            *index.process([News(BOUGHT, "unknown", 7, "card", None)]),
+        ]
+        assert ["r/forward", "early/forward"] == [row.id for row in rows if row.topic]
+
+
+def test_a_number_stays_as_long_as_an_account_remembers_its_purchase():
+    assert 10 * DAY == longest_window(Programmes((Programme(return_window=DAY),)))
+    assert 90 * DAY == longest_window(Programmes((Programme(return_window=DAY), Programme(version=1))))

@@ -1,0 +1,140 @@
+"""Receipts of offline tills. The programme says whose time decides, and how old a receipt may be."""
+
+from dataclasses import replace
+from datetime import date
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.codecs.state import decode_account, encode_account
+from services.domain.account.processor import advance, process
+from services.domain.entries import Kind
+from services.domain.events import Purchase
+from services.domain.programme import DAY, Campaign, Programme, Programmes, TimeBasis
+from services.domain.recomputation import recompute
+
+HOUR = DAY // 24
+MONDAY = 20_000 * DAY + 12 * HOUR
+"""Noon in UTC."""
+
+TILL = Programme(time_basis=TimeBasis.TILL, largest_backdating=2 * DAY, pending=DAY, valid_for=5 * DAY)
+BROKER = replace(TILL, time_basis=TimeBasis.BROKER)
+
+
+def sold(written: int | None, arrived: int = MONDAY, amount: str = "100", number: str = "sold") -> Purchase:
+    return Purchase(arrived, number, Decimal(amount), created_time=written)
+
+
+def played(programme, *events):
+    """The account after these events, through the state store, and its entries."""
+    programmes = programme if isinstance(programme, Programmes) else Programmes((programme,))
+    outcome = process(None, events, programmes, "card")
+    assert outcome.entries == recompute("card", events, outcome.entries, programmes).settled.entries
+    return decode_account(encode_account(outcome.account)), outcome.entries
+
+
+def lots_of(programme, *events):
+    return played(programme, *events)[0].lots
+
+
+def test_pending_points_and_expiry_follow_the_receipt():
+    """A receipt of noon that arrives in the evening is decided as if it had come at noon."""
+    late = sold(MONDAY, MONDAY + 7 * HOUR)
+
+    assert lots_of(TILL, late) == lots_of(BROKER, sold(None)) != lots_of(BROKER, late)
+    (entry,) = played(TILL, late)[1]
+    assert (late.append_time, "") == (entry.time, entry.reason)
+
+
+def test_points_that_would_be_released_by_now_are_released_at_once():
+    account, entries = played(TILL, sold(MONDAY - 30 * HOUR))
+
+    assert [Kind.EARNED, Kind.RELEASED] == [entry.kind for entry in entries]
+    assert 2_00 == account.available
+
+
+def test_points_that_would_have_expired_by_now_expire_at_once():
+    rules = replace(TILL, largest_backdating=30 * DAY)
+
+    assert [(Kind.EARNED, 2_00), (Kind.EXPIRED, -2_00)] == [
+        (entry.kind, entry.points) for entry in played(rules, sold(MONDAY - 8 * DAY))[1] if entry.points
+    ]
+
+
+@pytest.mark.parametrize("written", [MONDAY - 2 * DAY - 1, 0, -(2**63)])
+def test_a_receipt_beyond_the_limit_counts_by_the_brokers_time_and_says_so(written):
+    _, (entry,) = played(TILL, sold(written))
+
+    assert "receipt-too-old" == entry.reason
+    assert lots_of(TILL, sold(written)) == lots_of(BROKER, sold(None))
+
+
+@pytest.mark.parametrize("written", [None, MONDAY, MONDAY + 1, 2**63 - 1])
+def test_a_receipt_without_a_time_or_from_the_future_counts_by_the_brokers_time(written):
+    _, (entry,) = played(TILL, sold(written))
+
+    assert "" == entry.reason
+    assert lots_of(TILL, sold(written)) == lots_of(BROKER, sold(None))
+
+
+def test_a_receipt_follows_the_version_of_its_time():
+    """The version in force when it arrives allows that. The version of the receipt decides it and its return."""
+    former = replace(BROKER, loyalty_factor=Decimal("0.1"), pending=0)
+    programmes = Programmes.of([former, replace(TILL, version=1, effective_time=MONDAY - HOUR)])
+    late = sold(MONDAY - 2 * HOUR)
+    back = Purchase(MONDAY + 1, "back", Decimal(-100), original_invoice_number="sold")
+
+    account, (entry,) = played(programmes, late)
+    assert (0, 10_00) == (entry.programme_version, account.available)
+    assert 0 == played(programmes, late, back)[0].total
+
+
+def test_campaigns_follow_the_receipt_within_the_limit_only():
+    """With the time basis broker they follow the clock of the till, however wrong it is."""
+    yesterday = date(2024, 10, 3)
+    campaign = Campaign("yesterday", yesterday, yesterday, multiplier=Decimal(3))
+    day_before, long_ago = sold(MONDAY - DAY), sold(MONDAY - DAY, MONDAY + 3 * DAY)
+    points = [
+        played(replace(rules, campaigns=(campaign,)), event)[1][0].points
+        for rules in (TILL, BROKER)
+        for event in (day_before, long_ago)
+    ]
+    assert [6_00, 2_00, 6_00, 6_00] == points
+
+
+def test_the_cap_of_a_day_counts_the_receipts_of_that_day():
+    rules = replace(TILL, cap_per_day=3_00)
+    today, yesterday = sold(MONDAY - HOUR, number="today"), sold(MONDAY - DAY, number="yesterday")
+
+    assert 4_00 == played(rules, today, yesterday)[0].total
+    assert 3_00 == played(rules, today, sold(MONDAY - 2 * HOUR, number="also today"))[0].total
+
+
+_RECEIPTS = st.lists(
+    st.tuples(st.integers(0, 48), st.integers(0, 72), st.integers(1, 300)),
+    min_size=1,
+    max_size=6,
+    unique_by=lambda r: r[0],
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_RECEIPTS, st.randoms())
+def test_late_receipts_end_in_the_points_of_receipts_in_time(receipts, dice):
+    """However late and in whatever order they arrive within the limit, if no timer has to wait for them."""
+    rules = replace(TILL, largest_backdating=4 * DAY, pending=0, valid_for=20 * DAY)
+    written = [(MONDAY + hour * HOUR, str(amount), f"sold-{hour}") for hour, _, amount in receipts]
+    in_time = [sold(time, time, amount, number) for time, amount, number in written]
+    delays = [delay for _, delay, _ in receipts]
+    late = [
+        replace(each, append_time=each.append_time + delay * HOUR) for each, delay in zip(in_time, delays, strict=True)
+    ]
+
+    programmes, end = Programmes((rules,)), MONDAY + 10 * DAY
+    totals = []
+    for events in (in_time, dice.sample(late, len(late))):
+        account, _ = played(rules, *events)
+        totals.append(advance(account, end, programmes).account.lots)
+    assert totals[0] == totals[1]

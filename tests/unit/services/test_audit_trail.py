@@ -1,0 +1,109 @@
+"""The audit trail: it never delays a request, and an operator acts only with a record."""
+
+import time
+
+import pytest
+from structlog.testing import capture_logs
+
+from infra.local.ports import free_port
+from schemas.topics import AUDIT_TRAIL
+from services import audit_trail
+from services.audit_trail import KafkaAuditTrail, announce, audit_record, audited, details_of
+from services.messaging.avro import Record, decoder, encoder
+from services.messaging.publishing import PublishError
+from services.settings import Settings
+from tests.support.builders import IDS
+
+MINE = audit_record(
+    "key:1", "DELETE /v1/customers/{card}", "200", "http://one:8080", customer="p1-x", details={"a": "b"}
+)
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
+    """The records that operators have published. The test plays the broker."""
+    published: list[Record] = []
+    decode = decoder(AUDIT_TRAIL, IDS)
+
+    def publish(records: list[tuple[bytes, bytes]], *_: object) -> None:
+        published.extend(decode(value) for _, value in records)
+
+    monkeypatch.setattr(audit_trail, "connected_producer", lambda *_: None)
+    monkeypatch.setattr(audit_trail, "publish", publish)
+    return published
+
+
+def test_records_keep_all_fields() -> None:
+    """A record is the same after Kafka. Each has its own id."""
+    assert MINE == decoder(AUDIT_TRAIL, IDS)(encoder(AUDIT_TRAIL, IDS)(MINE))
+    assert audit_record("a", "b", "c", "d")["EventID"] != audit_record("a", "b", "c", "d")["EventID"]
+
+
+def test_a_request_never_waits_for_kafka_and_each_loss_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a broker records wait up to the limit. Those that never arrive are counted, and the log has their ids."""
+    monkeypatch.setattr(audit_trail, "MOST_WAITING", 5)
+    monkeypatch.setattr(audit_trail, "CLOSE_SECONDS", 0.3)
+    lost: list[None] = []
+    with capture_logs() as logs:
+        trail = KafkaAuditTrail(Settings(kafka_bootstrap_servers=f"127.0.0.1:{free_port()}"), lambda: lost.append(None))
+        started = time.monotonic()
+        records = [audit_record("a", "b", "c", "d") for _ in range(20)]
+        for record in records:
+            trail.write(record)
+        assert time.monotonic() - started < 1
+        trail.close()
+
+    assert 20 == len(lost)
+    reported = [each["id"] for each in logs if "only in this log" in each["event"]]
+    assert sorted(each["EventID"] for each in records) == sorted(reported)
+
+
+def test_an_operator_is_recorded_before_and_after(noted: list[Record]) -> None:
+    """First begun, then done or failed, also if the command ends by a wrong status. Later details are in the second."""
+    with audited("loyalty keys create", Settings(), key="0123") as details:
+        assert ["begun"] == [each["Outcome"] for each in noted]
+        details["version"] = "7"
+
+    def fail() -> None:
+        with audited("loyalty keys revoke", Settings()):
+            raise SystemExit(2)
+
+    with pytest.raises(SystemExit):
+        fail()
+    announce("loyalty rebuild", Settings())
+
+    keys, revocation = "loyalty keys create", "loyalty keys revoke"
+    assert [
+        (keys, "begun", {"key": "0123"}),
+        (keys, "done", {"key": "0123", "version": "7"}),
+        (revocation, "begun", {}),
+        (revocation, "failed", {}),
+        ("loyalty rebuild", "begun", {}),
+    ] == [(each["Action"], each["Outcome"], details_of(each)) for each in noted]
+    assert all(each["Actor"].startswith("operator:") for each in noted)
+
+
+@pytest.mark.parametrize("refuses", ["connected_producer", "publish"])
+def test_an_operator_does_not_act_without_a_record(
+    noted: list[Record], monkeypatch: pytest.MonkeyPatch, refuses: str
+) -> None:
+    """If the trail takes no record, the command does nothing."""
+
+    def fail(*_: object) -> None:
+        raise PublishError("no broker")
+
+    monkeypatch.setattr(audit_trail, refuses, fail)
+    acted = []
+    with pytest.raises(PublishError), audited("loyalty keys create", Settings()):
+        acted.append(1)
+    assert ([], []) == (acted, noted)
+
+
+def test_an_unknown_user_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container the user may have no name."""
+
+    def fail() -> str:
+        raise KeyError
+
+    monkeypatch.setattr("getpass.getuser", fail)
+    assert "operator:unknown" == audit_trail.operator()
