@@ -1,6 +1,6 @@
 # Every target first installs what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo compose-demo up kafka down status images sbom audit-dependencies test test-unit test-containers test-install faults lint format docs contracts release bench bench-queries bench-repeats bench-latency bench-ledger bench-containers bench-simulator bench-peers lock clean
+.PHONY: help setup browser screenshots demo compose-demo up kafka down status images sbom audit-dependencies test test-unit test-containers test-install faults lint format docs contracts release bench bench-queries bench-repeats bench-latency bench-ledger bench-export bench-containers bench-simulator bench-peers lock clean
 
 N ?=
 FILES ?=
@@ -26,8 +26,8 @@ help: ## list the targets
 setup: ## install the environment, Java and the jars, if they are missing (PYTHON=path)
 	@$(FIND_PYTHON); PYTHON="$(PYTHON)" "$$python" -m infra.setup
 
-demo: setup ## run a simulated trading day through the whole stack and check all results (N=invoices, FILES="a.jsonl b.jsonl")
-	@$(BIN)/python -m infra.demo $(if $(N),--invoices $(N)) $(FILES)
+demo: setup ## run a simulated trading day through the whole stack and check all results (N=invoices, FILES="a.jsonl b.jsonl", FORMAT=delta, OPEN=1: leave it running)
+	@$(BIN)/python -m infra.demo $(if $(N),--invoices $(N)) $(if $(OPEN),--open) $(FILES)
 
 compose-demo: setup ## run the demo in containers: build, start, check, remove (N=, FILES=, SECURED=1)
 	@$(BIN)/python -m infra.demo --containers $(if $(SECURED),--secured) $(if $(N),--invoices $(N)) $(FILES)
@@ -44,11 +44,18 @@ down: setup ## stop the stack of `make up`; the data stays
 status: setup ## show which parts of `make up` run, their lag, dead letters and freshness
 	@$(BIN)/python -m infra.local status; parts=$$?; [ $$parts -le 1 ] || exit $$parts; $(BIN)/loyalty status && exit $$parts
 
-test: lint ## run lint and all tests
+browser: setup ## install Chromium for the tests of the console, with apt
+	@$(BIN)/python -m infra.setup browser
+
+test: lint browser ## run lint and all tests
 	$(BIN)/pytest $(TOGETHER)
 
 test-unit: setup ## run the tests without a JVM and a broker
 	$(BIN)/pytest tests/unit
+
+screenshots: browser ## make the pictures of the console in docs/pictures anew
+	mkdir -p docs/pictures
+	SCREENSHOTS=docs/pictures $(BIN)/pytest tests/unit/api/test_console_in_browser.py
 
 images: ## build the images of docker-compose.yml (BASE_IMAGE=, BUILD_NETWORK=host)
 	$(COMPOSE) --profile simulate --profile cluster build
@@ -102,6 +109,9 @@ bench-latency: setup ## measure from till to balance and from redemption to answ
 
 bench-ledger: setup ## measure entries per second into the ledger, with SQLite and PostgreSQL
 	$(BIN)/python -m benchmarks.ledger
+
+bench-export: setup ## measure the export to Parquet and to Delta: records per second and files
+	$(BIN)/python -m benchmarks.export
 
 bench-containers: setup ## measure builds, sizes, start and memory of the containers
 	$(BIN)/python -m benchmarks.containers

@@ -74,6 +74,7 @@ def create_app(dependencies: Dependencies) -> FastAPI:
         balances.router,
         events.router,
         ledger.router,
+        ledger.invoices,
         commands.router,
         simulation.router,
         instances.router,

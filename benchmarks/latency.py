@@ -5,8 +5,8 @@ them. The append times of the broker split this path, and all use the clock of o
 them and count from their scheduled time. Each run starts a stack of its own, in turn with the loyalty query alone and
 with everything that ``make up`` starts. Writes var/reports/latency.json and var/reports/latency.svg.
 
-Two figures calibrate a run: the broker's own time to append, and the share of processor time that the hypervisor gave
-to other machines (steal).
+Three figures calibrate a run: the broker's own time to append, the share of processor time that the hypervisor gave to
+other machines (steal), and the load average, which includes other programs on this machine.
 """
 
 import argparse
@@ -92,10 +92,12 @@ class Samples:
     Attributes:
         milliseconds: by work and load.
         steal: share of processor time that the hypervisor gave to other machines, by load.
+        load_average: of the last minute, at the end of each load.
     """
 
     milliseconds: defaultdict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
     steal: dict[str, float] = field(default_factory=dict)
+    load_average: dict[str, float] = field(default_factory=dict)
 
 
 def main() -> None:
@@ -140,6 +142,7 @@ def write(runs: Mapping[str, Sequence[Samples]], options: Mapping[str, Any], loa
                 "goal": _goal(work, load, variant, loaded),
                 "samples": sum(map(len, series)),
                 "steal": round(median(run.steal.get(load, 0.0) for run in samples), 3),
+                "load_average": round(median(run.load_average.get(load, 0.0) for run in samples), 1),
                 "runs": percentiles.tolist(),
             }
             rows.append(row)
@@ -192,6 +195,8 @@ def measure(stack: LocalStack, loads: Sequence[Load], customers: int) -> Samples
             run.send(load)
             if load.name:
                 samples.steal[load.name] = _steal(before, psutil.cpu_times())
+                samples.load_average[load.name] = psutil.getloadavg()[0]
+            run.wait()
         for name, redeemed in run.redemptions:
             samples.milliseconds[REDEMPTION, name].append(redeemed.result() * 1000)
         answered = {each: each.answered.result() for each in run.watched}
@@ -227,6 +232,7 @@ class _Run:
         self._pool = resources.enter_context(ThreadPoolExecutor(_WATCHERS))
         producer = connected_producer(stack.settings, "benchmark", [self._topic])
         self._publisher = resources.enter_context(Publisher(producer))
+        self._newest = self._readings[0]
         self.watched: list[Watched] = []
         self.redemptions: list[tuple[str, Future[float]]] = []
 
@@ -260,10 +266,15 @@ class _Run:
                 self.watched.append(Watched(load.name, name, card, sequence, now, answer))
                 next_watch += 1 / _WATCHED_A_SECOND
 
+    def wait(self) -> None:
+        """Wait until all published invoices are processed, so that the next load meets no backlog."""
+        self._answered(*self._newest)
+
     def _publish_next(self) -> tuple[int, Sent]:
         number, message = next(self._messages)
         self._publisher.publish(self._topic, message.key, message.value)
         self._publisher.poll(0)
+        self._newest = self._readings.get(number, self._newest)
         return number, message
 
     def _answered(self, card: str, sequence: int) -> float:

@@ -28,7 +28,13 @@ class SetupError(RuntimeError):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Install everything. With ``lock-jars`` also write the checksums of the downloaded jars."""
+    """Install everything. With ``lock-jars`` also write the checksums of the downloaded jars.
+
+    With ``browser`` install only what the tests of the console need besides. Without it they are skipped.
+    """
+    if "browser" in arguments:
+        install_browser()
+        return 0
     try:
         create_environment()
         install_packages()
@@ -109,6 +115,17 @@ def java_home() -> Path:
     except JavaNotFoundError as error:
         apt_install([f"openjdk-{version}-jre-headless" for version in SUPPORTED], otherwise=str(error))
         return find_java_home()
+
+
+def install_browser() -> None:
+    """Install Chromium and its driver if they are missing. Say so if that is not possible here."""
+    for program, package in (("chromium", "chromium"), ("chromedriver", "chromium-driver")):
+        if not shutil.which(program):
+            try:
+                apt_install([package], otherwise=f"install {package}")
+            except SetupError as error:
+                say(f"No browser for the tests of the console, so they are skipped: {error}")
+                return
 
 
 def ivy_jar() -> Path:

@@ -21,6 +21,7 @@ from pipelines.checkpoints import lock
 from pipelines.checkpoints.lock import CheckpointInUseError
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.retention import RecordsLostError
+from pipelines.queries.export import EXPORT, forget_progress
 from pipelines.runtime.programme_watch import ProgrammeWatch
 from pipelines.runtime.query import RepeatHorizonError
 from pipelines.runtime.query_metrics import READY, ProgressMetrics
@@ -69,6 +70,9 @@ def main(
     *,
     available_now: Annotated[bool, typer.Option(help="End after the records that exist now.")] = False,
     to: Annotated[str | None, typer.Option(help="Hadoop URI to which the export writes.")] = None,
+    backfill: Annotated[
+        bool, typer.Option(help="Let the export read its topic again, and add what its Delta table lacks.")
+    ] = False,
 ) -> None:
     """Run the streaming queries until SIGTERM. Running micro-batches end first."""
     try:
@@ -84,17 +88,19 @@ def main(
     unknown = sorted(set(names) - set(QUERIES))
     if unknown:
         raise typer.BadParameter(f"unknown query: {', '.join(unknown)}. Choose from {', '.join(QUERIES)}")
-    sys.exit(run(settings, names, available_now=available_now))
+    if backfill and names != [EXPORT.name]:
+        raise typer.BadParameter("--backfill needs --query export alone")
+    sys.exit(run(settings, names, available_now=available_now, backfill=backfill))
 
 
-def run(settings: Settings, names: Sequence[str], *, available_now: bool) -> int:
+def run(settings: Settings, names: Sequence[str], *, available_now: bool, backfill: bool = False) -> int:
     """Start the queries and watch them. The exit status is 0 unless a query has failed."""
     try:
         _check_start(settings, names, available_now=available_now)
         with ExitStack() as stack:
             for name in names:
                 stack.enter_context(lock.hold(QUERIES[name].checkpoint(settings)))
-            return _run(settings, names, stack, available_now=available_now)
+            return _run(settings, names, stack, available_now=available_now, backfill=backfill)
     except _REFUSALS as error:
         log.error("refused to start", reason=str(error))  # noqa: TRY400  # a traceback would not help the user
         return 2
@@ -117,11 +123,13 @@ def _check_start(settings: Settings, names: Sequence[str], *, available_now: boo
             require_writable(folder, variable)
 
 
-def _run(settings: Settings, names: Sequence[str], stack: ExitStack, *, available_now: bool) -> int:
+def _run(settings: Settings, names: Sequence[str], stack: ExitStack, *, available_now: bool, backfill: bool) -> int:
     if not available_now:
         stack.enter_context(serve_health(settings, settings.metrics_port, REGISTRY, _find_problem))
     spark = spark_session(settings)
     stack.callback(spark.stop)
+    if backfill:
+        forget_progress(spark, settings)
     listener: Any = ProgressMetrics()
     spark.streams.addListener(listener)
     stopping = threading.Event()

@@ -103,7 +103,12 @@ class Settings(BaseSettings):
         "var/checkpoints",
         description="Folder of the Spark checkpoints, with one folder for each query. Any Hadoop URI.",
     )
-    export_dir: str = Field("var/parquet", description="Folder of the exported Parquet files. Any Hadoop URI.")
+    export_dir: str = Field("var/parquet", description="Folder of the exported files. Any Hadoop URI.")
+    export_format: str = Field(
+        "parquet",
+        pattern="^(parquet|delta)$",
+        description="Format of the exported files. Fixed for the life of a folder. An object store needs delta.",
+    )
     archive_dir: str = Field(
         "var/archive", description="Folder in which `loyalty archive` keeps the events of accounts. Any Hadoop URI."
     )

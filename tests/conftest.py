@@ -225,6 +225,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
             spark_jars_dir=jars.folder("spark"),
             spark_java_options=f"{SMALL_JVM} -Dderby.system.home={warehouse}",
             checkpoint_dir=str(warehouse / "checkpoints"),
+            # The session can write both formats.
+            export_format="delta",
         ),
         "tests",
     )

@@ -27,7 +27,7 @@ from api.routing.peer_client import PeerResponse
 from api.security.permissions import caller_of
 from services.codecs.events import command_record
 from services.commands.log import DECISION_SEQUENCE, DONE, ERASE, ERASED, MARK_SEQUENCE, PENDING, CommandLog, mark_of
-from services.domain.events import Block, Capture, Command, Reserve, Transfer, Unblock, Void
+from services.domain.events import Block, Capture, Command, Merge, Replace, Reserve, Transfer, Unblock, Void
 from services.domain.formats import to_milliseconds
 from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
@@ -84,6 +84,7 @@ class CommandService:
     def __init__(self, stores: LocalStores, lookup: Lookup, owner_only: OwnerOnly, command_log: CommandLog) -> None:
         self._waiters = stores.waiters
         self._decisions = stores.by_name[catalogue.DECISIONS]
+        self._balances = stores.by_name[catalogue.BALANCES]
         self._lookup = lookup
         self._owner_only = owner_only
         self._log = command_log
@@ -110,8 +111,10 @@ class CommandService:
         claim = self._in_flight[command.command_id]
         try:
             card = card or await self._card_of_redemption(request, command, seconds)
-            if decision is None and isinstance(command, Reserve | Transfer | Block | Unblock):
+            if decision is None and isinstance(command, Reserve | Transfer | Block | Unblock | Replace):
                 await self._require_customer(card, deadline)
+            if decision is None and isinstance(command, Replace) and command.counterparty != card:
+                await self._require_target(command, deadline)
             # The partition may have moved while this instance waited for another one.
             self._owner_only.require_ownership(self._decisions, self._decisions.partition_of(key))
             mark = mark_of(command.command_id, command.kind, command.request_hash)
@@ -204,12 +207,30 @@ class CommandService:
         Without an answer about the balance the command is sent: the loyalty query refuses what the customer cannot pay.
         """
         try:
-            async with asyncio.timeout(deadline + _GRACE_SECONDS - time.monotonic()):
-                balance = await self._lookup.value_of(catalogue.BALANCES, card)
-        except (problems.Problem, TimeoutError):
+            balance = await self._balance(card, deadline)
+        except problems.Problem:
             return
         if balance is None:
             raise problems.UnknownCustomer
+
+    async def _require_target(self, command: Replace, deadline: float) -> None:
+        """Raise Problem unless a replacement goes to a card without an account, and a merge to an account.
+
+        The loyalty query accepts both cases, because the new card may get an account at any moment.
+        """
+        balance = await self._balance(command.counterparty, deadline)
+        if balance and balance.get("MovedTo"):
+            raise problems.CardReplaced(newCard=balance["MovedTo"])
+        if isinstance(command, Merge) != (balance is not None):
+            raise problems.CardInUse if balance else problems.UnknownCustomer
+
+    async def _balance(self, card: str, deadline: float) -> dict[str, Any] | None:
+        """The balance of a card, None if it has none. Raises Problem."""
+        try:
+            async with asyncio.timeout(deadline + _GRACE_SECONDS - time.monotonic()):
+                return await self._lookup.value_of(catalogue.BALANCES, card)
+        except TimeoutError as error:
+            raise problems.OwnerTimeout(partition=self._balances.partition_of(card.encode()), tried=[]) from error
 
     async def _card_of_redemption(self, request: Request, command: Command, seconds: float) -> str:
         # A client may end a redemption that is still pending.

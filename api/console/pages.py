@@ -120,6 +120,15 @@ ACTIONS: Mapping[str, Action] = {
         (_REASON, _ACTOR),
         explanation="End the block of the card.",
     ),
+    "replace": Action(
+        "Replace",
+        Scope.CARD_MANAGE,
+        "POST",
+        "/v1/customers/{card}/replacement",
+        (Field("newCard", "New card"), _REASON, _ACTOR),
+        is_final=True,
+        explanation="Move everything to a new card that has no account.",
+    ),
     "erase": Action(
         "Erase",
         Scope.CUSTOMER_ERASE,
@@ -265,8 +274,15 @@ async def customer_events(request: Request, card: str) -> Response:
 
 
 @router.get("/helpdesk")
-async def helpdesk(request: Request, card: str = "") -> Response:
-    return _page("helpdesk.html", user=await _user(request), card=card.strip())
+async def helpdesk(request: Request, card: str = "", invoice: str = "") -> Response:
+    """The search. An invoice of one customer leads to the customer."""
+    card, invoice, user = card.strip(), invoice.strip(), await _user(request)
+    found, problem = [], None
+    if invoice and not card:
+        answer = await _ask(request, "GET", f"/v1/invoices/{quote(invoice, safe='')}/customers")
+        found, problem = answer.body.get("customers", []), None if answer.is_good else answer.body
+        card = found[0] if len(found) == 1 else ""
+    return _page("helpdesk.html", user=user, card=card, invoice=invoice, found=found, problem=problem)
 
 
 @router.get("/customer")
@@ -372,18 +388,19 @@ async def programmes(request: Request) -> Response:
 
 @router.post("/operations/programmes")
 async def publish_programme(request: Request) -> Response:
-    """Check a programme, or publish it. The lines keep their blanks, because YAML counts them."""
+    """Check a programme, or ask for a confirmation and publish it. The lines keep their blanks: YAML counts them."""
     if "hx-request" not in request.headers:
         raise SignInNeededError
     form = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
     file = {"programme": form.get("programme", "").replace("\r\n", "\n")}
-    if form.get("do") == "publish":
-        time = form.get("effectiveFrom", "").strip()
-        body = file | ({"effectiveFrom": time} if time else {})
-        answer = await _ask(request, "POST", "/v1/programmes", json=body)
-    else:
-        answer = await _ask(request, "POST", "/v1/programmes/check", json=file)
-    return _page("programme_outcome.html", answer=answer, is_check=form.get("do") != "publish")
+    time, do = form.get("effectiveFrom", "").strip(), form.get("do")
+    if do == "confirm":
+        answer = await _ask(request, "POST", "/v1/programmes", json=file | ({"effectiveFrom": time} if time else {}))
+        return _page("programme_outcome.html", answer=answer, is_check=False)
+    answer = await _ask(request, "POST", "/v1/programmes/check", json=file)
+    if do == "publish" and answer.is_good and answer.body["valid"]:
+        return _page("programme_confirm.html", time=time, **file)
+    return _page("programme_outcome.html", answer=answer, is_check=True)
 
 
 @router.post("/operations/simulate")

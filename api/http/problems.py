@@ -138,6 +138,14 @@ class NoLedgerEntries(NotFound, code="unknown-customer", title="No such customer
     """The ledger has no entry of this card. Entries appear about a second after the balance. Check the card number."""
 
 
+class CardMoved(
+    Problem, status=HTTPStatus.GONE, code="card-replaced", title="The card was replaced", example={"newCard": "4711"}
+):
+    """The account of this card has moved to another card: the card was replaced, or its account was merged. Ask for the
+    card newCard, if the problem has it.
+    """
+
+
 class UnknownStore(
     NotFound,
     code="unknown-store",
@@ -348,8 +356,17 @@ class CardBlocked(CommandRefused, code="card-blocked", title="The card is blocke
     """Points of a blocked card cannot be redeemed or transferred. The helpdesk can unblock it."""
 
 
+class CardReplaced(CommandRefused, code="card-replaced", title="The card was replaced"):
+    """The account has moved to another card. Send the command for the new card. The balance of the old one names it."""
+
+
+class CardInUse(Conflict, code="card-in-use", title="The new card has an account"):
+    """The new card has an account already. Take another card, or merge the accounts."""
+
+
 _REFUSALS = {
-    each.code: each for each in (CardBlocked, InsufficientPoints, RedemptionNotOpen, SameCustomer, TooManyPoints)
+    each.code: each
+    for each in (CardBlocked, CardReplaced, InsufficientPoints, RedemptionNotOpen, SameCustomer, TooManyPoints)
 }
 
 

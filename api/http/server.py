@@ -20,6 +20,7 @@ HEADER_BYTES = 64 * 1024
 """The largest headers of a request, together."""
 
 _LONGEST_URL = 65_535
+_LAST_SECONDS = 1.0
 _TICKS_PER_SECOND = 10
 
 
@@ -68,6 +69,13 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _unsupported_upgrade_warning(self) -> None:
         """The API ignores an upgrade, as HTTP allows, and says nothing about it: any client can ask for one."""
+
+    def shutdown(self) -> None:
+        cycle: RequestResponseCycle | None = self.cycle
+        super().shutdown()
+        if cycle is None or cycle.response_complete:
+            # An idle client with TLS does not answer the end of the connection before its next request.
+            self.loop.call_later(_LAST_SECONDS, self.transport.abort)
 
     def end_if_slow(self, seconds: float) -> None:
         """End the connection if its request has not arrived completely within this time."""

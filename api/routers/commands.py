@@ -15,7 +15,7 @@ from api.http.parameters import Card, refuse_body, timeout_query
 from api.http.problems import Problem
 from api.http.responses import SEQUENCE, json_response, text_headers
 from api.routing.peer_client import PeerResponse
-from api.schemas.commands import Adjustment, CardChange, Command, NotBlank, Redemption, Transfer
+from api.schemas.commands import Adjustment, CardChange, Command, Merging, NotBlank, Redemption, Replacement, Transfer
 from api.security.caller import Caller
 from api.security.permissions import FOLLOWS_COMMANDS, caller_of, needs
 from services.api_keys.keys import Scope
@@ -186,6 +186,7 @@ def _route(
     problems.UnknownCustomer,
     problems.InsufficientPoints,
     problems.CardBlocked,
+    problems.CardReplaced,
 )
 async def reserve(card: NamedCard, body: Redemption, command: CommandOfRequest) -> Response:
     """Begin a redemption: reserve points until it is captured or void, or until it lapses at ExpiresTime.
@@ -230,6 +231,7 @@ async def void(redemption: CommandId, command: CommandOfRequest) -> Response:
     HTTPStatus.CREATED,
     problems.InsufficientPoints,
     problems.TooManyPoints,
+    problems.CardReplaced,
 )
 async def adjust(card: NamedCard, body: Adjustment, command: CommandOfRequest) -> Response:
     """Add points, or take them. The entry keeps the reason and the actor."""
@@ -248,6 +250,7 @@ async def adjust(card: NamedCard, body: Adjustment, command: CommandOfRequest) -
     problems.InsufficientPoints,
     problems.SameCustomer,
     problems.CardBlocked,
+    problems.CardReplaced,
 )
 async def transfer(body: Transfer, command: CommandOfRequest) -> Response:
     """Move available points from one card to another. They keep the time at which they expire.
@@ -260,9 +263,9 @@ async def transfer(body: Transfer, command: CommandOfRequest) -> Response:
     return await command.response(events.Transfer, body.from_card, fields, **own)
 
 
-def _changes_card(name: str, summary: str) -> _Decorator:
-    path = f"/customers/{{card}}/{name}"
-    return _route("POST", path, Scope.CARD_MANAGE, summary, HTTPStatus.CREATED, problems.UnknownCustomer)
+def _changes_card(name: str, summary: str, *refusals: type[Problem]) -> _Decorator:
+    path, expected = f"/customers/{{card}}/{name}", (problems.UnknownCustomer, problems.CardReplaced)
+    return _route("POST", path, Scope.CARD_MANAGE, summary, HTTPStatus.CREATED, *expected, *refusals)
 
 
 @_changes_card("block", "Block a card")
@@ -278,6 +281,24 @@ async def block(card: NamedCard, body: CardChange, command: CommandOfRequest) ->
 async def unblock(card: NamedCard, body: CardChange, command: CommandOfRequest) -> Response:
     """End the block of a card. A card that is not blocked stays as it is."""
     return await command.response(events.Unblock, card, body.normalized())
+
+
+@_changes_card("replacement", "Replace a card", problems.SameCustomer, problems.CardInUse)
+async def replacement(card: NamedCard, body: Replacement, command: CommandOfRequest) -> Response:
+    """Move everything from a card, for example a lost one, to a new card that has no account.
+
+    When it is done, the account has left the old card, whose balance is 410. The new card gets points, tier,
+    reservations and returnable purchases a moment later, for certain. Late invoices of the old card follow.
+    """
+    caller_of(command.request).require_card(body.new_card)
+    return await command.response(events.Replace, card, body.normalized(), counterparty=body.new_card)
+
+
+@_changes_card("merge", "Merge two accounts", problems.SameCustomer)
+async def merge(card: NamedCard, body: Merging, command: CommandOfRequest) -> Response:
+    """Move everything from a card into the account of another card of the same customer, as a replacement does."""
+    caller_of(command.request).require_card(body.into)
+    return await command.response(events.Merge, card, body.normalized(), counterparty=body.into)
 
 
 @_route("DELETE", "/customers/{card}", Scope.CUSTOMER_ERASE, "Erase a customer", HTTPStatus.OK, takes_body=False)

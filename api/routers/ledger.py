@@ -8,7 +8,7 @@ from datetime import date
 from itertools import chain, islice
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BeforeValidator
 
@@ -16,11 +16,12 @@ from api.dependencies import LedgerDep
 from api.http import problems
 from api.http.parameters import Card, Limit
 from api.http.responses import json_response
-from api.schemas.ledger import LedgerPage
-from api.security.permissions import needs
+from api.schemas.ledger import InvoiceCustomers, LedgerPage
+from api.security.permissions import caller_of, needs
 from services.api_keys.keys import Scope
 from services.domain.entries import AccountVersion, Entry, Kind
 from services.domain.formats import clamped_time_text, points_text
+from services.domain.validation import LONGEST_TEXT
 from services.ledger.queries import (
     EntryFilter,
     LedgerQueries,
@@ -148,6 +149,27 @@ def statement(card: Card, ledger: Ledger, days: Days) -> Response:
         start = "".join(islice(lines, _CHUNK_LINES))
     headers = {"Cache-Control": _CACHING, "Content-Disposition": 'attachment; filename="statement.csv"'}
     return StreamingResponse(chain([start], _chunks(lines)), headers=headers, media_type="text/csv; charset=utf-8")
+
+
+invoices = APIRouter(prefix="/v1/invoices", tags=["customers"], dependencies=[needs(Scope.LEDGER_READ)])
+
+
+@invoices.get(
+    "/{invoice}/customers",
+    summary="Whose invoice is it?",
+    response_model=InvoiceCustomers,
+    responses=problems.responses(problems.InvalidParameters, problems.LedgerUnavailable),
+)
+def customers_of_invoice(
+    request: Request,
+    invoice: Annotated[str, Path(min_length=1, max_length=LONGEST_TEXT, description="InvoiceNumber")],
+    ledger: Ledger,
+) -> Response:
+    """The cards that have an entry of this invoice. A caller that is limited to one card sees no other one."""
+    own = caller_of(request).card
+    with _ledger_problems():
+        cards = ledger.customers_of_invoice(invoice)
+    return json_response({"customers": [card for card in cards if own in (None, card)]}, caching=_CACHING)
 
 
 def _chunks(lines: Iterator[str]) -> Iterator[str]:

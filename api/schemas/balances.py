@@ -29,6 +29,11 @@ class Balance(BaseModel):
         examples=["12.50"],
     )
     Blocked: bool | None = Field(description="Whether the card is blocked.", examples=[False])
+    MovedTo: str | None = Field(
+        description="The card to which the account has moved. Only lists of balances show it: the balance of such a "
+        "card is 410.",
+        examples=[None],
+    )
     Sequence: int = Field(ge=1, description="Grows with every entry of the account.", examples=[3])
     OpenedTime: Time | None = Field(
         description="When the account was opened. After an erasure the customer gets a new account. Its Sequence "

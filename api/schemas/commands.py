@@ -108,10 +108,22 @@ class Adjustment(_Body):
 
 
 class CardChange(_Body):
-    """Why a card is blocked or unblocked."""
+    """Why a card is changed, and who does it."""
 
     reason: Annotated[Reason, NotBlank]
     actor: Annotated[Actor, NotBlank]
+
+
+class Replacement(CardChange):
+    """The card that takes over from a lost one."""
+
+    new_card: CardNo
+
+
+class Merging(CardChange):
+    """The card whose account takes over everything."""
+
+    into: CardNo
 
 
 class Transfer(_Body):
@@ -130,7 +142,8 @@ class Command(BaseModel):
     CommandID: str = Field(examples=["0b9f0e5c-7a53-5f0d-8f43-5ffb1a0c9a3e"])
     Status: str = Field(description="pending, done or refused.", examples=["done"])
     Kind: str = Field(
-        description="reserve, capture, void, adjust, transfer, block, unblock or erase.", examples=["reserve"]
+        description="reserve, capture, void, adjust, transfer, block, unblock, replace, merge or erase.",
+        examples=["reserve"],
     )
     CustomerCardNo: str | None = Field(description="null: pending, or an erasure.", examples=["9265846829"])
     Points: PointsText | None = Field(

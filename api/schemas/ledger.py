@@ -35,3 +35,7 @@ class LedgerPage(BaseModel):
 
     entries: list[LedgerEntry]
     next: str | None = Field(description="The cursor of the next page, as in the header Link. null: no more entries.")
+
+
+class InvoiceCustomers(BaseModel):
+    customers: list[str] = Field(description="CustomerCardNo. Empty if the ledger has no entry of the invoice.")

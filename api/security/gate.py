@@ -6,6 +6,7 @@ request without                          ──► 401, except for the public pa
 """
 
 import time
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -30,15 +31,20 @@ PUBLIC_PATHS = frozenset({"/livez", "/readyz", "/openapi.json"}) | documentation
 _CONSOLE = "/console/"
 """The pages of the console are public. What they show comes through this gate, with the credentials of the user."""
 
-_BEARER = "bearer "
+_BEARER, _USUAL_BEARER = "bearer ", b"Bearer "
 _AUTHORIZATION, _IDEMPOTENCY_KEY = b"authorization", b"idempotency-key"
-_HOP, _FORWARDED_TO = HOP.lower().encode(), FORWARDED_TO.lower().encode()
-_RESPONSE_HEADERS = [
-    (b"x-content-type-options", b"nosniff"),
+_OF_INSTANCES = _HOP, _FORWARDED_TO = HOP.lower().encode(), FORWARDED_TO.lower().encode()
+_RESPONSE_HEADERS = [(b"x-content-type-options", b"nosniff")]
+# Only pages can be framed and refer to others. A page of another origin cannot embed other responses, because browsers
+# send no credentials by themselves. Each header costs the server a fiftieth of a read.
+_PAGE_HEADERS = [
+    *_RESPONSE_HEADERS,
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
+_READS = frozenset({"GET", "HEAD"})
+_FAILED = HTTPStatus.INTERNAL_SERVER_ERROR.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,18 @@ class Security:
     audit: RequestAudit
     accepts_unsigned_forwards: bool = False
     cors_origins: tuple[str, ...] = ()
+
+    def known(self, scope: Scope) -> Caller | None:
+        """The caller with a token that was verified before. None for all others: ``admit`` finds them out."""
+        token: bytes | None = None
+        for name, value in scope["headers"]:
+            if name == _AUTHORIZATION:
+                token = value
+            elif name in _OF_INSTANCES:
+                return None
+        if token is None or self.tokens is None or not token.startswith(_USUAL_BEARER):
+            return None
+        return self.tokens.known(token[len(_USUAL_BEARER) :].decode("latin-1"))
 
     async def admit(self, scope: Scope, receive: Receive) -> tuple[Caller, Receive]:
         """The caller of an HTTP request, and what receives its body. Raises Problem."""
@@ -127,24 +145,27 @@ class Gate:
             await self._app(scope, receive, send)
             return
 
-        status = HTTPStatus.INTERNAL_SERVER_ERROR.value
+        path, security, status = scope["path"], self._security, _FAILED
+        is_page = path == "/" or path.startswith(_CONSOLE) or (path in PUBLIC_PATHS and scope["method"] in _READS)
+        more_headers = _PAGE_HEADERS if is_page else _RESPONSE_HEADERS
 
-        async def send_safely(message: Message) -> None:
+        def send_safely(message: Message) -> Awaitable[None]:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = message["headers"] + _RESPONSE_HEADERS
-            await send(message)
+                message["headers"] = message["headers"] + more_headers
+            return send(message)
 
-        is_public = scope["path"] in PUBLIC_PATHS and scope["method"] in {"GET", "HEAD"}
-        if is_public or scope["path"] == "/" or scope["path"].startswith(_CONSOLE):
+        if is_page:
             await self._app(scope, receive, send_safely)
             return
         started = time.perf_counter()
         try:
-            caller, receive = await self._security.admit(scope, receive)
+            caller = security.known(scope)
+            if caller is None:
+                caller, receive = await security.admit(scope, receive)
             scope["caller"] = caller
-            self._security.limits.take_place(caller)
+            security.limits.take_place(caller)
         except Problem as problem:
             await problem.response()(scope, receive, send_safely)
             self._requests.observe("other", "refused", problem.status.value, time.perf_counter() - started)
@@ -152,5 +173,5 @@ class Gate:
         try:
             await self._app(scope, receive, send_safely)
         finally:
-            self._security.limits.leave_place(caller)
-            self._security.audit.note(caller, scope, status)
+            security.limits.leave_place(caller)
+            security.audit.note(caller, scope, status)

@@ -104,7 +104,8 @@ def require_keys(request: Request, store: str, keys: Iterable[str]) -> None:
 
 def _counted(request: Request) -> Caller:
     """The caller, after its request is counted. Raises Unauthenticated and TooManyRequests."""
+    scope = request.scope
     caller = caller_of(request)
-    if security := request.app.state.dependencies.security:
-        security.limits.count(caller, request.scope["route"].path)
+    if security := scope["app"].state.dependencies.security:
+        security.limits.count(caller, scope["route"].path)
     return caller

@@ -2,9 +2,12 @@
 
 import shutil
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
+from threading import Event
 from typing import Annotated
 
 import httpx
@@ -58,10 +61,18 @@ _KNOWN_ERRORS = (
 console = Console()
 
 
-def demo_settings(directory: Path) -> Settings:
+class ExportFormat(StrEnum):
+    """The formats of LOYALTY_EXPORT_FORMAT."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+
+
+def demo_settings(directory: Path, export_format: str) -> Settings:
     """Settings of a short run on a small machine."""
     return private_settings(
         directory,
+        export_format=export_format,
         spark_master="local[2]",
         # The run is too short for the second compiler.
         spark_java_options="-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m",
@@ -92,10 +103,17 @@ def main(  # noqa: PLR0913  # one argument for each option
         Path | None,
         typer.Option("--dir", help="Folder of its data (demo/) and its results (reports/demo.json). Default: var."),
     ] = None,
+    export_format: Annotated[
+        ExportFormat, typer.Option(envvar="FORMAT", help="Format of the exported files that are compared.")
+    ] = ExportFormat.PARQUET,
     *,
     containers: Annotated[bool, typer.Option("--containers", help="Run the stack in containers.")] = False,
     secured: Annotated[
         bool, typer.Option("--secured", help="With --containers: use a Kafka that is secured as in production.")
+    ] = False,
+    stay: Annotated[
+        bool,
+        typer.Option("--open", help="After the checks leave the stack running until Ctrl-C."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -103,11 +121,13 @@ def main(  # noqa: PLR0913  # one argument for each option
     console.stderr = as_json
     if secured and not containers:
         raise typer.BadParameter("--secured works only with --containers: add it")
+    if containers and export_format is ExportFormat.DELTA:
+        raise typer.BadParameter("--export-format delta works only without --containers: leave one of them out")
     recorded = [file.resolve() for file in files or []]
     var = folder.resolve() if folder else folders.enter() / "var"
     name = f"{'secured-' * secured}compose-demo" if containers else "demo"
     directory = var / name
-    settings = demo_settings(directory)
+    settings = demo_settings(directory, export_format)
     stack: LocalStack | ContainerStack = LocalStack(directory, settings)
     if containers:
         security = SecurityFolder(var / "security") if secured else None
@@ -119,7 +139,7 @@ def main(  # noqa: PLR0913  # one argument for each option
         # A second demo would delete the data of the first.
         with hold(str(directory)):
             options = Options(count=invoices, returns=_RETURNS, exchanges=_EXCHANGES, offline=_OFFLINE)
-            result = _demo(recorded, options, rate, stack)
+            result = _demo(recorded, options, rate, stack, stay=stay)
     except InterruptedBySignalError:
         console.print("demo: interrupted. All its processes are stopped.")
         raise typer.Exit(_INTERRUPTED) from None
@@ -135,7 +155,9 @@ def main(  # noqa: PLR0913  # one argument for each option
         raise typer.Exit(_MISMATCH)
 
 
-def _demo(files: list[Path], options: Options, rate: float, stack: LocalStack | ContainerStack) -> Result:
+def _demo(
+    files: list[Path], options: Options, rate: float, stack: LocalStack | ContainerStack, *, stay: bool
+) -> Result:
     settings, directory = stack.settings, stack.directory
     ids = schema_ids(settings)
     sent = list(trading_day.from_files(files, ids) if files else trading_day.simulated(options, ids))
@@ -150,6 +172,8 @@ def _demo(files: list[Path], options: Options, rate: float, stack: LocalStack | 
             if isinstance(stack, LocalStack) and stack.settings.api_access == "authenticated":
                 stack.ensure_key()
         result = run(stack, sent, expected, rate, progress_bars(console))
+        if stay:
+            _wait_for_the_user(stack, result)
     except InterruptedBySignalError:
         ignore_signals()  # A second Ctrl-C must not interrupt the clean-up.
         stack.stop()
@@ -161,7 +185,21 @@ def _demo(files: list[Path], options: Options, rate: float, stack: LocalStack | 
             stack.stop()
     if not result.mismatches:
         shutil.rmtree(directory)
+    if not stay:
+        console.print(f"The console was at {stack.api_url}/. To look around in it: make demo OPEN=1")
     return replace(result, phases={**phases, **result.phases})
+
+
+def _wait_for_the_user(stack: LocalStack | ContainerStack, result: Result) -> None:
+    """Leave the stack running until Ctrl-C."""
+    console.print(f"The trading day has {len(result.mismatches)} mismatches. The console is at {stack.api_url}/")
+    if result.found.balances:
+        console.print(f"A card to look for: {next(iter(result.found.balances))}")
+    if isinstance(stack, LocalStack) and stack.settings.api_access == "authenticated":
+        console.print(f"Sign in with the key in {stack.key_file}")
+    console.print("Ctrl-C stops the stack and deletes its data.")
+    with suppress(InterruptedBySignalError):
+        Event().wait()
 
 
 if __name__ == "__main__":

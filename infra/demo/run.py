@@ -241,14 +241,23 @@ def _evenly(readings: dict[int, tuple[str, int]], at_most: int) -> dict[int, tup
     return {number: readings[number] for number in picked}
 
 
-def _parquet(directory: Path) -> ds.Dataset:
+def _exported(directory: Path) -> ds.Dataset:
+    """The files of an export: those of the newest version of a Delta table, or all Parquet files."""
+    if (directory / "_delta_log").is_dir():
+        from deltalake import DeltaTable  # noqa: PLC0415  # only a demo with Delta needs it
+        from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
+
+        try:
+            return DeltaTable(directory).to_pyarrow_dataset()
+        except TableNotFoundError as error:
+            raise FileNotFoundError(str(error)) from error  # the first commit is not complete
     return ds.dataset(directory, format="parquet", partitioning=ds.partitioning(_FOLDERS, flavor="hive"))
 
 
 def count_parquet_rows(directory: Path) -> int:
-    """The number of rows; 0 while the files change."""
+    """The number of exported rows; 0 while the files change."""
     try:
-        return int(_parquet(directory).count_rows())
+        return int(_exported(directory).count_rows())
     except (OSError, pa.ArrowInvalid):
         return 0
 
@@ -257,6 +266,6 @@ def parquet_rows(directory: Path) -> list[Record]:
     """The rows of all files, with the columns of hadoop records only."""
     if not directory.exists():
         return []
-    table = _parquet(directory).to_table()
-    added = {"DateSource", *_FOLDERS.names}
+    table = _exported(directory).to_table()
+    added = {"DateSource", "LineID", *_FOLDERS.names}
     return list(table.select([name for name in table.column_names if name not in added]).to_pylist())

@@ -18,7 +18,7 @@ from infra.local.processes import ProcessFailedError
 from infra.local.stack import LocalStack
 from services.cli.output import AsJson, print_json
 from services.messaging.administration import TopicMismatchError
-from services.settings import read_settings
+from services.settings import SettingsError, read_settings
 from services.start_up import StartUpError
 
 app = typer.Typer(
@@ -55,9 +55,10 @@ def up(directory: Folder = None, *, as_json: AsJson = False) -> None:
     stack.start(on_part=lambda name: console.print(f"  {name} …"))
     stack.ensure_key()
     if as_json:
-        print_json({"parts": _parts(stack), "api_key_file": str(stack.key_file)})
+        print_json({"parts": parts_of(stack), "api_key_file": str(stack.key_file)})
         return
     _show(stack)
+    console.print(f"Console: {stack.api_url}/")
     console.print(f"API key with all scopes: {stack.key_file.relative_to(Path.cwd())} (only you can read the file)")
     if stack.settings.api_access != "authenticated":
         console.print("The API answers everybody on this machine without a key: LOYALTY_API_ACCESS is loopback.")
@@ -104,7 +105,8 @@ def _stack(directory: Path | None) -> LocalStack:
     return LocalStack(home / "var", settings)
 
 
-def _parts(stack: LocalStack) -> list[dict[str, Any]]:
+def parts_of(stack: LocalStack) -> list[dict[str, Any]]:
+    """The parts with their process ids (None: it does not run), addresses and logs, in the order of their start."""
     addresses = [stack.broker.bootstrap_servers, *(service.url for service in stack.services)]
     return [
         {"name": process.name, "pid": process.pid, "address": address, "log": str(process.log_file)}
@@ -114,7 +116,7 @@ def _parts(stack: LocalStack) -> list[dict[str, Any]]:
 
 def _show(stack: LocalStack) -> None:
     table = Table("part", "process", "address", "log")
-    for part in _parts(stack):
+    for part in parts_of(stack):
         state = "[red]not running" if part["pid"] is None else str(part["pid"])
         table.add_row(part["name"], state, part["address"], str(Path(part["log"]).relative_to(Path.cwd())))
     console.print(table)
@@ -128,6 +130,9 @@ def main() -> None:
         app()
     except InterruptedBySignalError:
         sys.exit(_INTERRUPTED)
+    except SettingsError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(_MISUSED)
     except _KNOWN_ERRORS as error:
         sys.exit(f"local stack: {error}")
 

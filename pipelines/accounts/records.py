@@ -9,7 +9,7 @@ from pyspark.sql import types as T
 
 from pipelines.columns import avro
 from schemas.topics import LOYALTY, LOYALTY_BALANCES, LOYALTY_COMMANDS, LOYALTY_DECISIONS, Topic
-from services.codecs.events import credit_record, forget_record, forward_record
+from services.codecs.events import command_record, credit_record, forget_record, forward_record
 from services.codecs.records import (
     balance_record,
     decision_record,
@@ -81,10 +81,12 @@ def _records(card: str, outcome: Outcome) -> Iterable[tuple[Topic, str, str, Rec
         yield LOYALTY_BALANCES, _entry_id(card, last), card, balance
     for decision in outcome.decisions:
         yield LOYALTY_DECISIONS, decision.command_id, decision.command_id, decision_record(card, decision, points_bytes)
-    for command in outcome.forgotten:
-        yield LOYALTY_DECISIONS, command.command_id, command.command_id, erased_decision_record(command)
+    for forgotten in outcome.forgotten:
+        yield LOYALTY_DECISIONS, forgotten.command_id, forgotten.command_id, erased_decision_record(forgotten)
     for credit in outcome.credits:
         yield LOYALTY_COMMANDS, credit.command_id, credit.to_card, credit_record(card, credit)
+    for to_card, command in outcome.commands:
+        yield LOYALTY_COMMANDS, command.event_id, to_card, command_record(to_card, command)
     for invoice_number in outcome.forgotten_invoices:
         record = forget_record(card, invoice_number)
         yield LOYALTY_COMMANDS, record["CommandID"], card, record

@@ -27,6 +27,10 @@ class CheckpointReader:
     def exists(self) -> bool:
         return self._files.exists()
 
+    def query_id(self) -> str:
+        """The id that Spark gave the query of this checkpoint. It exists from the start of the query on."""
+        return str(json.loads(self._files.read("metadata"))["id"])
+
     def batches(self, log: str = "commits") -> list[int]:
         """The committed micro-batches in order, or with ``offsets`` the planned ones."""
         return sorted(int(name) for name in self._files.names(log) if name.isdigit())

@@ -1,5 +1,7 @@
-"""The export query: writes hadoop records to Parquet, each record once, one folder for each date."""
+"""The export query: writes hadoop records to Parquet or Delta, each record once, one folder for each date."""
 
+import time
+from collections.abc import Callable
 from functools import partial
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -8,35 +10,73 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import schemas
 from pipelines.checkpoints.files import Files
+from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.reader import CheckpointReader
 from pipelines.columns import avro
 from pipelines.columns.deduplication import deduplicate, record_position
 from pipelines.queries.branches import DEAD_LETTERS, branch_records
 from pipelines.runtime.query import Query, QueryContext
 from pipelines.sinks import kafka
+from pipelines.sinks.delta import DeltaSink, is_table
 from pipelines.sinks.foreach_batch import write_each_batch
 from pipelines.sinks.parquet import overwrite_folders, remove_staging_folders
 from schemas.topics import HADOOP
 from services.domain.formats import FIRST_TIME, LAST_TIME
 from services.messaging.schema_ids import SchemaIds
+from services.settings import Settings
 
 _CHECKPOINT = "_checkpoint"
+_KEY = "LineID"
+"""The column of a Delta table with the id of the record on hadoop: ``InvoiceNumber#line``."""
+_ORDER = ("StoreID", "CreatedTime")
 _UNDATED, _UNDATED_NOW = "date=__HIVE_DEFAULT_PARTITION__", "date=0001-01-01"
 """The folder in which release 0.1 put rows without a usable date, and its name now. pandas cannot read the former."""
 
 
+WriteRows = Callable[[DataFrame, int], None]
+"""Writes the rows of a micro-batch, and its number. ``timestamp`` is the append time, and is not for the files."""
+
+
 def _export(context: QueryContext) -> DataStreamWriter:
-    remove_staging_folders(context.spark, context.settings.export_dir)
-    rename_undated(context.spark, context.settings.export_dir)
-    records = context.read(HADOOP)
-    lines = _check_lines(records, context.ids)
+    writer = _delta if context.settings.export_format == "delta" else _parquet
+    write_rows = writer(context)
+    lines = _check_lines(context.read(HADOOP), context.ids)
     rows = lines.withColumn("identity", _line_identity()).select(
         *("timestamp", "identity", "key", "topic", "partition", "offset", "record", "reason"),
+        F.col("identity").alias(_KEY),
         # Only a dead letter needs them.
         *(F.when(F.col("reason").isNotNull(), F.col(name)).alias(name) for name in ("value", "headers")),
     )
     unique = deduplicate(rows, context)
-    return write_each_batch(unique, partial(_write, context))
+    return write_each_batch(unique, partial(_write, context, write_rows))
+
+
+def _parquet(context: QueryContext) -> WriteRows:
+    directory = context.settings.export_dir
+    if is_table(context.spark, directory):
+        raise CheckpointMismatchError(
+            f"{directory} is a Delta table: set LOYALTY_EXPORT_FORMAT=delta, or choose another LOYALTY_EXPORT_DIR"
+        )
+    remove_staging_folders(context.spark, directory)
+    rename_undated(context.spark, directory)
+
+    def write(rows: DataFrame, batch_id: int) -> None:
+        numbered = rows.drop("timestamp", _KEY).withColumn("batch", F.lit(batch_id))
+        overwrite_folders(numbered, directory, *_ORDER)
+
+    return write
+
+
+def _delta(context: QueryContext) -> WriteRows:
+    directory = context.settings.export_dir
+    folders = Files(context.spark, directory).names()
+    if not is_table(context.spark, directory) and any(name.startswith("date=") for name in folders):
+        raise CheckpointMismatchError(
+            f"{directory} has Parquet files that are not a Delta table: set LOYALTY_EXPORT_FORMAT=parquet, or choose "
+            "another LOYALTY_EXPORT_DIR"
+        )
+    sink = DeltaSink(context.spark, directory, EXPORT.checkpoint(context.settings), _KEY)
+    return lambda rows, batch_id: sink.append(rows, batch_id, *_ORDER)
 
 
 def _check_lines(records: DataFrame, ids: SchemaIds) -> DataFrame:
@@ -55,17 +95,18 @@ def _line_identity() -> Column:
     return F.when(F.col("reason").isNull(), F.coalesce(event_id, record_position())).otherwise(record_position())
 
 
-def _write(context: QueryContext, batch: DataFrame, batch_id: int) -> None:
-    """Write the lines of a micro-batch to Parquet and its invalid records to the dead letters."""
+def _write(context: QueryContext, write_rows: WriteRows, batch: DataFrame, batch_id: int) -> None:
+    """Write the lines of a micro-batch to the files and its invalid records to the dead letters."""
     batch.persist()
     invalid = batch.where(F.col("reason").isNotNull())
     kafka.write_batch(branch_records([DEAD_LETTERS], invalid, context.ids, context.settings), context.settings)
     rows = batch.where(F.col("reason").isNull()).select(
         *(F.col(f"record.{name}") for name in schemas.field_names("HadoopRecord")),
         *_date(F.col("record.CreatedTime")),
-        F.lit(batch_id).alias("batch"),
+        "timestamp",
+        _KEY,
     )
-    overwrite_folders(rows, context.settings.export_dir, "StoreID", "CreatedTime")
+    write_rows(rows, batch_id)
     batch.unpersist()
 
 
@@ -75,9 +116,9 @@ def _date(created_time: Column) -> tuple[Column, Column]:
     The clock of the till gives the date. If it shows no year from 1 to 9999, the broker's append time does.
     """
     is_usable = F.coalesce(created_time.between(FIRST_TIME, LAST_TIME), F.lit(False))
-    time = F.when(is_usable, F.timestamp_millis(created_time)).otherwise(F.col("timestamp"))
+    moment = F.when(is_usable, F.timestamp_millis(created_time)).otherwise(F.col("timestamp"))
     source = F.when(is_usable, F.lit("till")).otherwise(F.lit("broker"))
-    return source.alias("DateSource"), F.to_date(time).alias("date")
+    return source.alias("DateSource"), F.to_date(moment).alias("date")
 
 
 def rename_undated(spark: SparkSession, directory: str) -> None:
@@ -100,3 +141,18 @@ EXPORT = Query(
     lambda settings: f"{settings.export_dir}/{_CHECKPOINT}",
     longest_wait=lambda settings: settings.export_interval,
 )
+
+
+def forget_progress(spark: SparkSession, settings: Settings) -> None:
+    """Let the next start of the export read its topic from the beginning, and add only what its Delta table lacks.
+
+    Raises CheckpointMismatchError without a Delta table: Parquet files do not say which records they have.
+    """
+    if not is_table(spark, settings.export_dir):
+        raise CheckpointMismatchError(
+            f"{settings.export_dir} is not a Delta table: a backfill is for an export with LOYALTY_EXPORT_FORMAT=delta"
+        )
+    checkpoint = EXPORT.checkpoint(settings)
+    reader = CheckpointReader(spark, checkpoint)
+    if reader.exists:
+        reader.rename(f"{checkpoint}-{int(time.time())}")

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipelines.accounts.events import EVENT_TYPE, unique_events
-from pipelines.accounts.operator import STATE_VERSION, process_events
+from pipelines.accounts.operator import SEED_TYPE, STATE_VERSION, process_events
 from pipelines.accounts.records import kafka_records
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.queries.branches import DEAD_LETTERS, branch_records
@@ -39,14 +39,25 @@ class Seed:
     """The accounts with which a new checkpoint begins.
 
     Attributes:
-        state: rows of SEED_TYPE.
+        accounts: CustomerCardNo string, account binary (``encode_account``).
         remembered: what no later record repeats with an effect: identity, timestamp.
         offsets: by topic, the first records that these accounts do not include.
+        invoices: the index of invoices, the other columns of SEED_TYPE. None: it knows no number.
     """
 
-    state: DataFrame
+    accounts: DataFrame
     remembered: DataFrame
     offsets: Mapping[Topic, Offsets]
+    invoices: DataFrame | None = None
+
+    @property
+    def state(self) -> DataFrame:
+        """Rows of SEED_TYPE."""
+        parts = [self.accounts] if self.invoices is None else [self.accounts, self.invoices]
+        rows = self.accounts.sparkSession.createDataFrame([], SEED_TYPE)
+        for part in parts:
+            rows = rows.unionByName(part, allowMissingColumns=True)
+        return rows
 
 
 def _loyalty(context: QueryContext, seed: Seed | None = None) -> DataStreamWriter:

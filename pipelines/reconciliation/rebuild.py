@@ -19,7 +19,6 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pipelines.accounts.invoice_index import encode_waiting, longest_window
-from pipelines.accounts.operator import SEED_TYPE
 from pipelines.accounts.records import RECORD_TYPE, forwarded_row, kafka_records, rows_of, writer_ids
 from pipelines.checkpoints import lock
 from pipelines.checkpoints.manifest import CheckpointMismatchError
@@ -42,7 +41,7 @@ from services.audit.sources import ledger_entries
 from services.cli.audit import SHOWN, From, FromOption
 from services.cli.output import MISUSED, AsJson, console, print_json, stop
 from services.codecs.state import encode_account
-from services.domain.account.model import EVENT_MEMORY, Account, AccountState, Outcome
+from services.domain.account.model import EVENT_MEMORY, Account, AccountState
 from services.domain.invoice_index import MOST_WAITING, Returned
 from services.domain.recomputation import Recomputed, is_from_timer
 from services.messaging.administration import TimestampTypeError
@@ -132,9 +131,10 @@ def _rebuild(context: Context, checkpoint: str, *, archive: bool) -> Rebuilt:
         aside = f"{checkpoint}-before-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
         reader.rename(aside)
     seed = Seed(
-        _seed(context, accounts, numbers, returns, snapshot.coverage.now),
+        accounts.where(F.col("account").isNotNull()).select("CustomerCardNo", "account"),
         snapshot.events.records.select("identity", F.timestamp_millis("append_time").alias("timestamp")),
         {topic: extent.ends for topic, extent in snapshot.events.extents.items()},
+        _index(context, numbers, returns, snapshot.coverage.now),
     )
     _start(context, reader, seed)
     (row,) = accounts.agg(F.count("account").alias("accounts"), F.sum("late").alias("late")).collect()
@@ -144,8 +144,8 @@ def _rebuild(context: Context, checkpoint: str, *, archive: bool) -> Rebuilt:
     return Rebuilt(row.accounts, row.late or 0, checkpoint, aside, found, notes)
 
 
-def _seed(context: Context, accounts: DataFrame, numbers: DataFrame, returns: DataFrame, now: int) -> DataFrame:
-    """The accounts and the index of invoices, as rows of SEED_TYPE.
+def _index(context: Context, numbers: DataFrame, returns: DataFrame, now: int) -> DataFrame:
+    """The index of invoices: invoice, owner, waiting.
 
     Args:
         numbers: owner and original of each purchase.
@@ -159,9 +159,7 @@ def _seed(context: Context, accounts: DataFrame, numbers: DataFrame, returns: Da
         .select(F.col("original").alias("invoice"), F.lit("").alias("owner"), _encoded("waiting").alias("waiting"))
     )
     known = numbers.select(F.col("original").alias("invoice"), "owner", F.lit(b"").alias("waiting"))
-    stored = accounts.where(F.col("account").isNotNull()).select("CustomerCardNo", "account")
-    index = known.unionByName(waiting)
-    return stored.unionByName(index, allowMissingColumns=True).select(*SEED_TYPE.names)
+    return known.unionByName(waiting)
 
 
 def _encoded(waiting: str) -> Column:
@@ -273,7 +271,9 @@ def _problem(card: str | None, recomputed: Recomputed, *, is_complete: bool) -> 
         return "events are missing"
     if card is None and recomputed.late.account is not None:
         return "the card of a pseudonym is not known: neither loyalty, loyalty-balances nor the ledger has it"
-    if any(facts.is_pseudonym(credit.to_card) for credit in recomputed.late.credits):
+    late = recomputed.late
+    receivers = [credit.to_card for credit in late.credits] + [to_card for to_card, _ in late.commands]
+    if any(map(facts.is_pseudonym, receivers)):
         return "points were transferred to a card, and only its pseudonym in the archive is left"
     return None
 
@@ -293,7 +293,7 @@ def _records(card: str, recomputed: Recomputed, now: int, ids: Mapping[Topic, in
     decisions = [
         each for each in settled.decisions if each.command_id not in forgotten and each.time + EVENT_MEMORY > now
     ]
-    earlier = Outcome(settled.account, settled.entries[-1:], decisions, settled.credits, settled.forgotten)
+    earlier = replace(settled, entries=settled.entries[-1:], decisions=decisions)
     left_out = {topics.LOYALTY.name} | ({topics.LOYALTY_BALANCES.name} if late.entries else set())
     for row in rows_of(card, earlier, ids):
         if row.topic not in left_out:

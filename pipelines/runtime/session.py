@@ -12,6 +12,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from pipelines.checkpoints.lock import local_folder
+from pipelines.sinks import delta
 from services.settings import Settings
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
@@ -82,6 +83,8 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
     os.environ.setdefault("PYSPARK_PYTHON", python)
     builder = SparkSession.builder.appName(app_name)
     options = {**_SHARED, "spark.sql.shuffle.partitions": str(settings.shuffle_partitions)}
+    if settings.export_format == "delta":
+        options |= delta.SESSION
     executor_options = "spark.executor.extraJavaOptions"
     options[executor_options] = f"{SparkConf().get(executor_options, '')} {_AVRO_LIMITS}".strip()
     if not is_submitted:

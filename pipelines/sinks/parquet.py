@@ -4,7 +4,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.checkpoints.files import Files
 
-_ROWS_PER_FILE = 5_000_000
+ROWS_PER_FILE = 5_000_000
 """Keeps a file of the hadoop topic's rows near 128 MiB of zstd Parquet, the size by which readers split work."""
 
 _STAGING = ".spark-staging-"
@@ -22,7 +22,7 @@ def overwrite_folders(rows: DataFrame, directory: str, *order: str) -> None:
         .write.mode("overwrite")
         .option("partitionOverwriteMode", "dynamic")
         .option("compression", "zstd")
-        .option("maxRecordsPerFile", _ROWS_PER_FILE)
+        .option("maxRecordsPerFile", ROWS_PER_FILE)
         .partitionBy("date", "batch")
         .parquet(directory)
     )

@@ -15,11 +15,16 @@ _WIDE = "decimal(38,0)"
 _LONGEST_TEXTS = {
     **dict.fromkeys(("CommandID", "CustomerCardNo", "RequestHash", "RedemptionID"), LONGEST_TEXT),
     "Counterparty": LONGEST_TEXT,
+    "OriginID": LONGEST_TEXT,
     "Actor": LONGEST_TEXT,
     "Reason": LONGEST_REASON,
 }
-_OF_INVOICES = ("forward", "forget")
-_KINDS = ("reserve", "capture", "void", "adjust", "transfer", "receive", "block", "unblock", *_OF_INVOICES, "erase")
+_WITH_COUNTERPARTY = ("transfer", "receive", "replace", "merge", "absorb")
+_OF_INVOICES = ("forward", "forget", "redirect")
+_KINDS = (
+    *("reserve", "capture", "void", "adjust", "transfer", "receive", "import", "block", "unblock"),
+    *("replace", "merge", "absorb", *_OF_INVOICES, "erase"),
+)
 
 
 def check_commands(records: DataFrame, ids: SchemaIds) -> DataFrame:
@@ -58,11 +63,11 @@ def _first_violation(command: Column, key: Column) -> Column:
         "the key is not the CustomerCardNo": F.coalesce(key == card.cast("binary"), F.lit(False)),
         "Kind is none of " + ", ".join(_KINDS): kind.isin(*_KINDS),
         "Points are out of range": F.abs(points) < LARGEST_AMOUNT,
-        "Points are not above 0": ~kind.isin("reserve", "transfer", "receive") | (points > 0),
+        "Points are not above 0": ~kind.isin("reserve", "transfer", "receive", "import") | (points > 0),
         "Points are 0": (kind != "adjust") | (points != 0),
         "RedemptionID is blank": ~kind.isin("capture", "void") | _is_not_blank(command.getField("RedemptionID")),
-        "Counterparty is blank": ~kind.isin("transfer", "receive") | _is_not_blank(command.getField("Counterparty")),
-        "Lots do not make up the Points": (kind != "receive") | _sum_to(command.getField("Lots"), points),
+        "Counterparty is blank": ~kind.isin(*_WITH_COUNTERPARTY) | _is_not_blank(command.getField("Counterparty")),
+        "Lots do not make up the Points": ~kind.isin("receive", "import") | _sum_to(command.getField("Lots"), points),
         "the Invoice is missing or not valid": ~kind.isin(*_OF_INVOICES) | _is_valid(invoice),
         "IssuedTime is out of range": (kind != "forward") | command.getField("IssuedTime").between(0, LAST_TIME),
     }

@@ -16,6 +16,7 @@ from services.domain.account.processor import advance
 from services.domain.account.purchases import forget
 from services.domain.account.timers import apply_due_changes
 from services.domain.entries import AccountVersion, Entry, Kind
+from services.domain.events import Absorb, Erase, Event, Receive, Replace, Transfer
 from services.domain.formats import to_datetime, to_milliseconds, to_points
 from services.domain.programme import Programmes
 from services.domain.recomputation import Recomputed, in_order, recompute
@@ -25,7 +26,7 @@ _TEXTS = ("event_id", "invoice_number", "tier", "reason", "actor", "counterparty
 _POINTS = {"points", "total", "available", "pending", "reserved", "debt", "earned_in_period", "earned_before"}
 
 
-_STANDING = ("NextExpiryTime", "NextExpiryPoints", "Blocked")
+_STANDING = ("NextExpiryTime", "NextExpiryPoints", "Blocked", "MovedTo")
 """The members of a balance that come from the standing of an entry."""
 
 
@@ -88,8 +89,8 @@ def compare(
     Args:
         pseudonym: a function from a card to its pseudonym. It returns a pseudonym unchanged.
     """
-    recomputed = recompute(card, facts.events, facts.record, programmes, coverage.record_from)
     record = in_order(facts.record)
+    recomputed = recompute(card, _with_cards(facts.events, record, pseudonym), record, programmes, coverage.record_from)
     complete = _is_complete(recomputed, record, coverage)
     expected = recomputed.settled.entries if complete else record
     differences = [*_compare_events(recomputed, programmes, coverage)] if complete else [*_compare_totals(record)]
@@ -104,6 +105,17 @@ def compare(
         differences += _compare_state(facts.state, last, account, programmes, coverage.now)
     version = latest_version(facts) or AccountVersion(0, 0)
     return Verdict(len(expected), complete, version, differences), recomputed
+
+
+def _with_cards(events: Iterable[Event], record: Iterable[Entry], pseudonym: Callable[[str], str]) -> list[Event]:
+    """Events whose counterparties are cards again, if the entries have them: those of an archive are pseudonyms."""
+    cards = {pseudonym(entry.counterparty): entry.counterparty for entry in record if entry.counterparty}
+    return [
+        replace(event, counterparty=cards.get(event.counterparty, event.counterparty))
+        if isinstance(event, Transfer | Receive | Replace | Absorb | Erase)
+        else event
+        for event in events
+    ]
 
 
 def latest_version(facts: Facts) -> AccountVersion | None:

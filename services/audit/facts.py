@@ -13,7 +13,7 @@ from services.codecs.records import entry_from_notification
 from services.codecs.state import decode_account
 from services.domain.account.model import Account
 from services.domain.entries import Entry
-from services.domain.events import Event, Transfer
+from services.domain.events import Event, Replace, Transfer
 from services.messaging.avro import decoder
 from services.messaging.schema_ids import SchemaIds
 from services.state_stores.catalogue import balance_body
@@ -83,7 +83,7 @@ class FactsReader:
             match Source(source):
                 case Source.EVENT:
                     event = decode_event(append_time, value)
-                    if card and isinstance(event, Transfer) and event.counterparty == pseudonym:
+                    if card and isinstance(event, Transfer | Replace) and event.counterparty == pseudonym:
                         event = replace(event, counterparty=card)
                     facts.events.append(event)
                 case Source.BALANCE:

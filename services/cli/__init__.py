@@ -9,6 +9,7 @@ from services.cli import (
     deployment,
     keys,
     ledger,
+    opening_balances,
     processes,
     programme,
     publish,
@@ -16,6 +17,7 @@ from services.cli import (
     sql,
     status,
     stores,
+    top,
     trail,
 )
 
@@ -27,6 +29,7 @@ app = typer.Typer(
 
 app.command("simulate")(publish.simulate)
 app.command("replay")(publish.replay)
+app.command("import")(opening_balances.import_balances)
 app.add_typer(deployment.topics, name="topics")
 app.add_typer(access.app, name="access")
 app.add_typer(keys.app, name="keys")
@@ -45,6 +48,7 @@ app.command("export", context_settings=processes.FORWARD_OPTIONS)(processes.expo
 app.command("archive", context_settings=processes.FORWARD_OPTIONS)(processes.archive)
 app.command("sql")(sql.sql)
 app.command("status")(status.status)
+app.command("top")(top.top)
 app.command("doctor")(processes.doctor)
 app.command("audit")(audit.audit)
 app.command("trail")(trail.trail)

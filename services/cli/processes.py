@@ -6,13 +6,15 @@ supervisor sees its exit status.
 
 import os
 import sys
+from enum import StrEnum
 from importlib.util import find_spec
 from typing import Annotated, NoReturn
 
 import typer
 
 from services.audit_trail import announce
-from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, stop
+from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop
+from services.settings import Settings
 
 FORWARD_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Context settings of a command that forwards all options, also ``--help``, to its program."""
@@ -47,20 +49,54 @@ def api(context: typer.Context, *, as_json: AsJsonLines = False) -> None:
     replace_process("api", context.args, log_json=as_json)
 
 
+class ExportTask(StrEnum):
+    """What `loyalty export` does."""
+
+    RUN = "run"
+    BACKFILL = "backfill"
+    MAINTAIN = "maintain"
+
+
 def export(
     context: typer.Context,
+    task: Annotated[
+        ExportTask,
+        typer.Argument(
+            help="run: export new records. backfill: read the topic from its beginning, and add what the Delta table "
+            "lacks. maintain: merge small files of the Delta table, and delete files that it has not needed for a week."
+        ),
+    ] = ExportTask.RUN,
     *,
-    to: Annotated[str | None, typer.Option(help="Folder of the Parquet files. Any Hadoop URI.")] = None,
+    to: Annotated[str | None, typer.Option(help="Folder of the exported files. Any Hadoop URI.")] = None,
     continuous: Annotated[
         bool, typer.Option("--continuous", help="Keep running. Without it, export the present records and end.")
     ] = False,
     as_json: AsJsonLines = False,
 ) -> None:
-    """Export the masked invoices to Parquet files."""
-    folder = to or read_settings().export_dir
+    """Export the masked invoices to Parquet files or to a Delta table (LOYALTY_EXPORT_FORMAT)."""
+    settings = read_settings()
+    if task is ExportTask.MAINTAIN:
+        _maintain(settings.model_copy(update={"export_dir": to or settings.export_dir}), as_json=as_json)
+        return
     until = [] if continuous else ["--available-now"]
+    folder = to or settings.export_dir
     announced("export", to=folder)
-    replace_process("pipelines", ["--query", "export", "--to", folder, *until, *context.args], log_json=as_json)
+    again = ["--backfill"] if task is ExportTask.BACKFILL else []
+    replace_process("pipelines", ["--query", "export", "--to", folder, *until, *again, *context.args], log_json=as_json)
+
+
+def _maintain(settings: Settings, *, as_json: bool) -> None:
+    try:
+        from services.sql.files import NoExportError  # noqa: PLC0415  # not installed everywhere
+        from services.sql.maintenance import maintain  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        stop(f"{error.name} is not installed: install retail-loyalty[sql]")
+    try:
+        done = maintain(settings)
+    except NoExportError as error:
+        stop(str(error))
+    text = f"{settings.export_dir}: merged {done.merged} files into {done.written}, deleted {done.deleted} old files"
+    report(done._asdict(), text, as_json=as_json)
 
 
 def archive(context: typer.Context, *, as_json: AsJsonLines = False) -> None:

@@ -4,8 +4,10 @@ from collections import defaultdict
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 from services.cli.output import FAILED, AsJson, read_settings, report, table
+from services.settings import Settings
 from services.state_stores.catalogue import BALANCES
 from services.status import Freshness, Status, default_urls, status_of
 
@@ -23,22 +25,25 @@ def status(
     The exit status is 1 if a part does not run or is not ready.
     """
     settings = read_settings()
-    given = {"api": api, "pipeline": pipeline, "ledger": ledger, "webhooks": webhooks}
-    urls = default_urls(settings) | {name: url.rstrip("/") for name, url in given.items() if url}
-    found = status_of(settings, urls)
+    found = status_of(settings, urls_of(settings, api=api, pipeline=pipeline, ledger=ledger, webhooks=webhooks))
     lines = [f"dead letters: {'not known' if found.dead_letters is None else f'{found.dead_letters:,}'}"]
     if found.freshness:
         lines.append(_freshness(found.freshness))
-    report(_json(found), _parts(found), _topics(found), _instances(found), *lines, as_json=as_json)
+    report(status_json(found), parts_table(found), _topics(found), instances_table(found), *lines, as_json=as_json)
     if any(part.problem for part in found.parts):
         raise typer.Exit(FAILED)
 
 
-def _parts(found: Status) -> Any:
+def urls_of(settings: Settings, **given: str | None) -> dict[str, str]:
+    """The URLs of the parts: those of the settings, unless others are given."""
+    return default_urls(settings) | {name: url.rstrip("/") for name, url in given.items() if url}
+
+
+def parts_table(found: Status) -> Table:
     return table("part", "address", "state", rows=((name, at, why or "works") for name, at, why in found.parts))
 
 
-def _topics(found: Status) -> Any:
+def _topics(found: Status) -> Table:
     lags = defaultdict(list)
     for lag in found.lags:
         lags[lag.topic].append(f"{lag.reader}: {lag.records:,}")
@@ -46,7 +51,7 @@ def _topics(found: Status) -> Any:
     return table("topic", "records", "not read yet", rows=rows)
 
 
-def _instances(found: Status) -> Any:
+def instances_table(found: Status) -> Table:
     rows = []
     for instance in found.instances:
         copies = [each for each in instance["partitions"] if each["store"] == BALANCES]
@@ -71,7 +76,7 @@ def _freshness(found: Freshness) -> str:
     )
 
 
-def _json(found: Status) -> dict[str, Any]:
+def status_json(found: Status) -> dict[str, Any]:
     return {
         "parts": [part._asdict() for part in found.parts],
         "topics": [

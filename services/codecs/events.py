@@ -1,16 +1,20 @@
 """Converts events of an account (purchases and commands) from and to records."""
 
+import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from decimal import Decimal
 from operator import itemgetter
 from typing import Any
 
 import schemas
+from services.codecs.state import decode_account, encode_account
+from services.domain.account.model import Account
 from services.domain.accrual import MOST_EARNED
 from services.domain.entries import Credit
 from services.domain.events import (
+    Absorb,
     Adjust,
     Block,
     Capture,
@@ -18,13 +22,17 @@ from services.domain.events import (
     Erase,
     Event,
     Forward,
+    Import,
     Line,
+    Merge,
     Purchase,
     Receive,
+    Replace,
     Reserve,
     SentLot,
     Transfer,
     Unblock,
+    Unreadable,
     Void,
     derived_id,
 )
@@ -38,6 +46,8 @@ _PURCHASE_HEADERS = {
     header(schema_id) for schema_id, path in schemas.ids().items() if schemas.record_name(path) == "Purchase"
 }
 _decode_purchase = record_decoder("Purchase", _IDS.writer_schema)
+_REDIRECT = "redirect"
+"""The kind of the command that brings an invoice of a replaced card here. It becomes a Purchase."""
 _decode_command = record_decoder("LoyaltyCommand", _IDS.writer_schema)
 
 
@@ -51,12 +61,17 @@ def decode_event(append_time: int, value: bytes) -> Event:
         raise UndecodableError(str(error)) from error
 
 
-def command_record(card: str, command: Command, issued_time: int = 0) -> Record:
+def command_record(card: str, command: Command | Purchase, issued_time: int = 0) -> Record:
     """Returns the record LoyaltyCommand, which ``decode_event`` reads.
 
     Args:
         issued_time: the clock of the sender, in milliseconds since the epoch. The broker adds the append time.
     """
+    if isinstance(command, Purchase):
+        redirect = Command(append_time=0, command_id=command.redirect_id)
+        return command_record(card, redirect) | {"Kind": _REDIRECT, "Invoice": _invoice_record(command)}
+    if isinstance(command, Forward):
+        issued_time = command.invoice.append_time
     lots = [{"Points": lot.points, "ExpiresTime": lot.expires_time} for lot in getattr(command, "lots", ())]
     return {
         "CommandID": command.command_id,
@@ -71,6 +86,9 @@ def command_record(card: str, command: Command, issued_time: int = 0) -> Record:
         "Counterparty": getattr(command, "counterparty", ""),
         "AllowNegative": getattr(command, "allow_negative", False),
         "Lots": lots,
+        "OriginID": command.origin_id,
+        "Payload": encode_account(command.part) if isinstance(command, Absorb) else None,
+        "Invoice": _invoice_record(command.invoice) if isinstance(command, Forward) else None,
     }
 
 
@@ -99,8 +117,13 @@ def forward_record(card: str, append_time: int, invoice: bytes) -> Record:
 
 
 def forget_record(card: str, invoice_number: str) -> Record:
-    """Returns the record of the command that lets the index of invoices forget a number of an erased account."""
-    return _index_record("forget", card, {"InvoiceNumber": invoice_number, "TotalAmount": 0.0, "StoreID": ""}, 0)
+    """Returns the record of the command that lets the index of invoices forget a number of an erased account.
+
+    Several cards of a customer can know the number, so the id depends on the card.
+    """
+    invoice = {"InvoiceNumber": invoice_number, "TotalAmount": 0.0, "StoreID": ""}
+    source = hashlib.sha256(f"{card}\n{invoice_number}".encode()).hexdigest()
+    return _index_record("forget", card, invoice, 0) | {"CommandID": derived_id(source, "/forget")}
 
 
 def _index_record(kind: str, card: str, invoice: Record, issued_time: int) -> Record:
@@ -110,6 +133,20 @@ def _index_record(kind: str, card: str, invoice: Record, issued_time: int) -> Re
         "CustomerCardNo": card,
         "IssuedTime": issued_time,
         "Invoice": invoice,
+    }
+
+
+def _invoice_record(purchase: Purchase) -> Record:
+    """Returns the record that ``_purchase`` reads."""
+    return {
+        "InvoiceNumber": purchase.invoice_number,
+        "TotalAmount": float(purchase.total_amount),
+        "CreatedTime": purchase.created_time,
+        "StoreID": purchase.store_id,
+        "CustomerType": purchase.customer_type,
+        "OriginalInvoiceNumber": purchase.original_invoice_number,
+        "InvoiceLineItems": [{"ItemCode": line.item_code, "TotalValue": float(line.value)} for line in purchase.lines],
+        "TaxableAmount": None if purchase.taxable_amount is None else float(purchase.taxable_amount),
     }
 
 
@@ -141,11 +178,23 @@ def _money(amount: float) -> Decimal:
 
 def _command(append_time: int, record: Record) -> Event:
     kind = record["Kind"]
+    if kind == _REDIRECT:
+        return replace(_purchase(append_time, record["Invoice"]), redirect_id=_FIELDS["command_id"](record))
     if kind not in _COMMANDS:
         raise UndecodableError(f"no command of kind {kind!r}; there are {', '.join(_COMMANDS)}")
     command, names = _COMMANDS[kind]
-    event: Event = command(append_time=append_time, **{name: _FIELDS[name](record) for name in names})
+    try:
+        event: Event = command(append_time=append_time, **{name: _FIELDS[name](record) for name in names})
+    except UndecodableError:
+        if command is Absorb:
+            return _unreadable(append_time, record)
+        raise
     return event
+
+
+def _unreadable(append_time: int, record: Record) -> Unreadable:
+    # Spark checks commands before Python reads them, but it cannot check a payload. An error would stop the query.
+    return Unreadable(append_time=append_time, command_id=_FIELDS["command_id"](record))
 
 
 def _text(name: str) -> Callable[[Record], str]:
@@ -174,6 +223,18 @@ def _sent_lots(record: Record) -> tuple[SentLot, ...]:
     return tuple(SentLot(lot["Points"], lot["ExpiresTime"]) for lot in record["Lots"])
 
 
+def _counterparty(record: Record) -> str:
+    card: str = record["Counterparty"]
+    return card if record["Kind"] == "erase" else _text("Counterparty")(record)
+
+
+def _part(record: Record) -> Account:
+    part = decode_account(record["Payload"] or b"")
+    if not isinstance(part, Account):
+        raise UndecodableError("Payload is not a part of an account")
+    return part
+
+
 _FIELDS: dict[str, Callable[[Record], Any]] = {
     "command_id": _text("CommandID"),
     "request_hash": itemgetter("RequestHash"),
@@ -182,14 +243,19 @@ _FIELDS: dict[str, Callable[[Record], Any]] = {
     "points": _points,
     "redemption_id": _text("RedemptionID"),
     "allow_negative": itemgetter("AllowNegative"),
-    "counterparty": _text("Counterparty"),
+    "counterparty": _counterparty,
     "lots": _sent_lots,
+    "origin_id": itemgetter("OriginID"),
+    "part": _part,
     "invoice": lambda record: _purchase(record["IssuedTime"], record["Invoice"]),
 }
 """How to read each field of a command from its record."""
 
 _COMMANDS: dict[str, tuple[Any, list[str]]] = {
     command.__name__.lower(): (command, [each.name for each in fields(command) if each.name in _FIELDS])
-    for command in (Reserve, Capture, Void, Adjust, Transfer, Receive, Forward, Block, Unblock, Erase)
+    for command in (
+        *(Reserve, Capture, Void, Adjust, Transfer, Receive, Forward, Import, Block, Unblock),
+        *(Replace, Merge, Absorb, Erase),
+    )
 }
 """The commands by their kinds, with the names of their fields."""

@@ -90,6 +90,7 @@ def balance_record(card: str, entry: Entry, points: PointsValue = to_points) -> 
         "NextExpiryTime": standing and standing.next_expiry_time,
         "NextExpiryPoints": None if standing is None else points(standing.next_expiry_points),
         "Blocked": standing and standing.is_blocked,
+        "MovedTo": standing.moved_to if standing else "",
     }
 
 

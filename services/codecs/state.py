@@ -48,6 +48,9 @@ class _State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     earned_in_period: int
     returns: dict[str, PastReturn] = {}
     is_blocked: bool = False
+    moved_to: str = ""
+    former_cards: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -76,6 +79,9 @@ def encode_account(account: AccountState) -> bytes:
             account.earned_in_period,
             account.returns,
             account.is_blocked,
+            account.moved_to,
+            account.former_cards,
+            account.imports,
         )
     )
 
@@ -107,6 +113,9 @@ def decode_account(state: bytes) -> AccountState:
         stored.earned_in_period,
         stored.returns,
         stored.is_blocked,
+        stored.moved_to,
+        stored.former_cards,
+        stored.imports,
     )
 
 

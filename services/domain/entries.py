@@ -26,6 +26,10 @@ class Kind(StrEnum):
     TIER = "tier"
     BLOCKED = "blocked"
     UNBLOCKED = "unblocked"
+    MOVED_OUT = "moved-out"
+    MOVED_IN = "moved-in"
+    FORWARDED = "forwarded"
+    IMPORTED = "imported"
     REFUSED = "refused"
     ERASED = "erased"
 
@@ -38,6 +42,8 @@ class Refusal(StrEnum):
     SAME_CUSTOMER = "same-customer"
     TOO_MANY_POINTS = "too-many-points"
     CARD_BLOCKED = "card-blocked"
+    CARD_REPLACED = "card-replaced"
+    UNREADABLE = "unreadable"
 
 
 RECEIPT_TOO_OLD = "receipt-too-old"
@@ -75,11 +81,13 @@ class Standing(NamedTuple):
         next_expiry_time: when the next points expire; 0 if none do. Reserved points do not count.
         next_expiry_points: how many points expire then.
         is_blocked: whether the card is blocked.
+        moved_to: the card to which the account has moved; empty if it has not.
     """
 
     next_expiry_time: int = 0
     next_expiry_points: int = 0
     is_blocked: bool = False
+    moved_to: str = ""
 
 
 @dataclass(frozen=True, slots=True)

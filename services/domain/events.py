@@ -4,9 +4,13 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from services.domain.returns import InvoiceKind, kind_of
 from services.domain.validation import LONGEST_TEXT
+
+if TYPE_CHECKING:
+    from services.domain.account.model import Account
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,8 @@ class Purchase:
         created_time: the clock of the till; None if the till did not send it.
         total_amount: in units of money. It is the decimal with the shortest notation of the double on the wire.
         taxable_amount: the amount before tax; None if the till did not send it, and in a half of an exchange.
+        redirect_id: the id of the command that brought the invoice here from a replaced card; empty without one. The
+            append time is then that of the command.
     """
 
     append_time: int
@@ -42,10 +48,11 @@ class Purchase:
     original_invoice_number: str | None = None
     lines: Sequence[Line] = ()
     taxable_amount: Decimal | None = None
+    redirect_id: str = ""
 
     @property
     def event_id(self) -> str:
-        return self.invoice_number
+        return self.redirect_id or self.invoice_number
 
     @property
     def invoice_kind(self) -> InvoiceKind:
@@ -80,6 +87,7 @@ class Command:
         append_time: the time at which the broker appended the record.
         command_id: an account decides only one command of an id.
         request_hash: identifies the content of the request. The decision repeats it.
+        origin_id: the id of the command of the caller, if a replaced card has forwarded it here under another id.
     """
 
     append_time: int
@@ -87,10 +95,16 @@ class Command:
     request_hash: str = ""
     reason: str = ""
     actor: str = ""
+    origin_id: str = ""
 
     @property
     def event_id(self) -> str:
         return self.command_id
+
+    @property
+    def decision_id(self) -> str:
+        """The id under which the account remembers the command, and under which the caller finds its decision."""
+        return self.origin_id or self.command_id
 
     @property
     def kind(self) -> str:
@@ -163,6 +177,13 @@ class Forward(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Import(Command):
+    """Adds points that the customer had in another system. An account takes the command of an id once, for ever."""
+
+    lots: tuple[SentLot, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Block(Command):
     """Blocks the card, for example a lost one: its points cannot be redeemed or transferred until it is unblocked."""
 
@@ -174,13 +195,65 @@ class Unblock(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erase(Command):
-    """Ends the account and removes the personal data."""
+    """Ends the account and removes the personal data, also of the other cards of the customer.
+
+    Attributes:
+        counterparty: the other card of the customer whose erasure caused this one; empty if a caller asked for it.
+    """
+
+    counterparty: str = ""
 
 
-Event = Purchase | Reserve | Capture | Void | Adjust | Transfer | Receive | Forward | Block | Unblock | Erase
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replace(Command):
+    """Moves everything of the account to another card, for example because this one is lost."""
+
+    counterparty: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge(Replace):
+    """Moves everything of the account into another account of the same customer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absorb(Command):
+    """Adds a part of an account that has moved here.
+
+    Attributes:
+        counterparty: the card that the part comes from.
+        part: points, reservations, purchases, returns and tier. It has no card and no commands.
+    """
+
+    counterparty: str
+    part: "Account"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable(Command):
+    """A command between accounts whose content this version cannot read."""
 
 
 def derived_id(source: str, suffix: str) -> str:
     """Returns the id of a command that follows from another event. It is not longer than a command id may be."""
     is_short = len(source) + len(suffix) <= LONGEST_TEXT
     return f"{source if is_short else hashlib.sha256(source.encode()).hexdigest()}{suffix}"
+
+
+Event = (
+    Purchase
+    | Reserve
+    | Capture
+    | Void
+    | Adjust
+    | Transfer
+    | Receive
+    | Forward
+    | Import
+    | Block
+    | Unblock
+    | Replace
+    | Absorb
+    | Erase
+    | Unreadable
+)

@@ -77,6 +77,7 @@ def _add(settled: Outcome, outcome: Outcome) -> None:
     settled.decisions += outcome.decisions
     settled.credits += outcome.credits
     settled.forgotten += outcome.forgotten
+    settled.commands += outcome.commands
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
@@ -120,6 +121,7 @@ def _opened_as(first: Entry, outcome: Outcome) -> Outcome:
         outcome.credits,
         outcome.forgotten,
         outcome.marker,
+        commands=outcome.commands,
     )
 
 

@@ -15,11 +15,13 @@ from services.domain.formats import to_milliseconds
 from services.domain.programme import DAY
 from services.ledger.database import AWAY, reading_engine
 from services.ledger.records import Undecodable, storable, stored_entry
-from services.ledger.tables import ACCOUNT, ENTRY, GAP, UNDECODABLE
+from services.ledger.tables import ACCOUNT, ENTRY, GAP, HAS_INVOICE, UNDECODABLE
 
 log = structlog.get_logger(__name__)
 
 _PAGE = 1_000
+_MOST_CUSTOMERS = 100
+"""An invoice has one customer. A till that uses a number again and again must not fill the answer."""
 
 
 class LedgerUnavailableError(RuntimeError):
@@ -120,6 +122,13 @@ class LedgerQueries:
                 after = sum(_points_since(connection, account, entry_filter.end) for account in accounts)
         entries = (each for account in accounts for each in self._entries(account, entry_filter))
         return Statement(total - since, total - after, entries)
+
+    def customers_of_invoice(self, number: str) -> list[str]:
+        """The cards with an entry of an invoice, in their order. Erased customers are not among them."""
+        wanted = (HAS_INVOICE, ENTRY.c.invoice_number == storable(number), ACCOUNT.c.card.is_not(None))
+        statement = select(ACCOUNT.c.card).distinct().join(ENTRY).where(*wanted).order_by(ACCOUNT.c.card)
+        with self._connected() as connection:
+            return list(connection.execute(statement.limit(_MOST_CUSTOMERS)).scalars())
 
     def gaps(self) -> Sequence[Row[Any, Any, Any, Any, Any]]:
         """The missing entries of all accounts: card, pseudonym, opened_time, first_sequence and last_sequence."""

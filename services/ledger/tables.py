@@ -37,6 +37,10 @@ HAS_ACTOR = text("actor <> ''")
 """The condition of the index of actors."""
 
 
+HAS_INVOICE = text("invoice_number <> ''")
+"""The condition of the index of invoice numbers."""
+
+
 def actor_prefix(actor: ColumnElement[str]) -> ColumnElement[str]:
     """The expression of the index of actors: their first 128 characters."""
     return func.substr(actor, text("1"), text("128"))
@@ -94,6 +98,8 @@ ENTRY = Table(
         postgresql_where=HAS_ACTOR,
         sqlite_where=HAS_ACTOR,
     ),
+    # The helpdesk finds a customer by an invoice. A hash index takes texts of any length.
+    Index(None, "invoice_number", postgresql_using="hash", postgresql_where=HAS_INVOICE, sqlite_where=HAS_INVOICE),
     # SQLite then stores the rows in the order of the primary key, in which they are read.
     sqlite_with_rowid=False,
 )

@@ -1,7 +1,7 @@
 """Publishes records. Each record is acknowledged, or an error says why it is not."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -100,11 +100,13 @@ class Publisher:
             self._raise_failure()
         self._raise_failure()
 
-    def publish(self, topic: str, key: bytes | None, value: bytes | None) -> None:
+    def publish(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Mapping[str, str] | None = None
+    ) -> None:
         """Queue a record; wait while the queue is full. Raises PublishError after a delivery has failed."""
         while True:
             try:
-                self._producer.produce(topic, value, key, on_delivery=self._on_delivery)
+                self._producer.produce(topic, value, key, headers=dict(headers or {}), on_delivery=self._on_delivery)
                 break
             except BufferError:
                 self.poll(_QUEUE_POLL_SECONDS)

@@ -2,12 +2,16 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from services.settings import Settings
 from services.sql.arrow import record_fields
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 _RECORD = "HadoopRecord"
 SCHEMA = pa.schema(
@@ -24,16 +28,29 @@ class NoExportError(RuntimeError):
 
 def line_items(settings: Settings) -> ds.Dataset | None:
     """The exported line items, or None if there are none. DuckDB reads only the columns and files that it needs."""
+    if table := delta_table(settings):
+        return table.to_pyarrow_dataset(schema=SCHEMA)
     folder = settings.export_dir.removeprefix("file://")
-    if (Path(folder) / _DELTA_LOG).is_dir():
-        from deltalake import DeltaTable  # noqa: PLC0415  # its import takes 0.2 s
-
-        return DeltaTable(folder).to_pyarrow_dataset(schema=SCHEMA)
     if not Path(folder).is_dir():
         return None
     dates = ds.HivePartitioning(pa.schema([SCHEMA.field("date"), pa.field("batch", pa.int64())]))
     found = ds.dataset(folder, schema=SCHEMA, format="parquet", partitioning=dates)
     return found if found.files else None
+
+
+def delta_table(settings: Settings) -> "DeltaTable | None":
+    """The exported Delta table, or None if the export has no table."""
+    folder = settings.export_dir.removeprefix("file://")
+    is_remote = settings.export_format == "delta" and "://" in folder
+    if not is_remote and not (Path(folder) / _DELTA_LOG).is_dir():
+        return None
+    from deltalake import DeltaTable  # noqa: PLC0415  # its import takes 0.2 s
+    from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
+
+    try:
+        return DeltaTable(folder.replace("s3a://", "s3://"))
+    except TableNotFoundError:
+        return None
 
 
 def refuse(settings: Settings) -> Iterator[pa.RecordBatch]:

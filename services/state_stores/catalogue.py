@@ -113,6 +113,7 @@ def balance_body(balance: Record) -> bytes:
         "NextExpiryTime": _time_or_none(balance["NextExpiryTime"] or 0),
         "NextExpiryPoints": _points_or_none(balance["NextExpiryPoints"]),
         "Blocked": balance["Blocked"],
+        "MovedTo": balance["MovedTo"] or None,
         "Sequence": balance["Sequence"],
         "OpenedTime": _time_or_none(balance["OpenedTime"]),
         "UpdatedTime": _time(balance["UpdatedTime"]),

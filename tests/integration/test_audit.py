@@ -4,8 +4,10 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
 from services.ledger.database import writing_engine
 from services.ledger.tables import ACCOUNT, ENTRY
 from services.messaging.avro import encoder
+from services.sql.database import Database
 from tests.support.builders import IDS, invoice
 from tests.support.kafka import publish, publish_commands, publish_invoices, records_of
 from tests.support.processes import (
@@ -75,6 +78,9 @@ def test_the_audit_reports_exactly_the_falsified_values(spark, settings, tmp_pat
         assert ([], [], []) == (report.differences, report.unreadable, report.notes)
         assert (3, number, 0) == (report.accounts, report.entries, report.not_recomputed)
         assert {"loyalty topic": number, "ledger": number, "served balance": 2, "Spark's state": 2} == report.compared
+        served = sum(Decimal(api.balance(card).json()["TotalLoyaltyPoints"]) for card in (A, B))
+        with closing(Database(settings)) as database:
+            assert [{"Points": served}] == database.run("SELECT sum(Points) AS Points FROM liability").to_pylist()
 
         falsify(settings)
         api.wait_until_ready()

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -74,15 +74,17 @@ def test_every_result_of_recorded_invoices_agrees(tmp_path: Path) -> None:
     file.write_text("\n".join([*map(json.dumps, lines), "no JSON"]), encoding="utf-8")
     logs: dict[Path, IO[str]] = {}
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    with _demo(tmp_path / "var", str(file)) as demo:
+    with ExitStack() as opened, _demo(tmp_path / "var", str(file)) as demo:
         while demo.poll() is None:
             assert time.monotonic() < deadline
             # The demo deletes its logs. An open file stays readable.
             found = (tmp_path / "var/demo/log").glob("*.log")
-            logs.update((each, each.open(encoding="utf-8", errors="replace")) for each in found if each not in logs)
+            for each in [each for each in found if each not in logs]:
+                logs[each] = opened.enter_context(each.open(encoding="utf-8", errors="replace"))
             time.sleep(0.2)
         assert demo.stdout
         output = demo.stdout.read()
+        shown = {"the demo": output, **{path.stem: log.read() for path, log in logs.items()}}
     assert demo.returncode == 0, output
     report = json.loads((tmp_path / "var/reports/demo.json").read_text(encoding="utf-8"))
     expected = {
@@ -98,7 +100,6 @@ def test_every_result_of_recorded_invoices_agrees(tmp_path: Path) -> None:
     }
     assert expected == {name: report[name] for name in expected}
     assert report["latency_p50_ms"] > 0
-    shown = {"the demo": output, **{path.stem: log.read() for path, log in logs.items()}}
     assert {"pipeline", "api-1", "ledger"} <= shown.keys()
     assert [] == [(name, card) for name, text in shown.items() for card in CARDS if card in text]
     assert _of(tmp_path / "var") == []

@@ -185,7 +185,10 @@ def test_malformed_commands_become_dead_letters(spark, settings):
     bad.append(("CustomerCardNo is blank", b"", changed(CustomerCardNo="")))
     bad.append(("the key is not the CustomerCardNo", B.encode(), changed()))
     bad.append(("the key is not the CustomerCardNo", None, changed()))
-    kinds = "reserve, capture, void, adjust, transfer, receive, block, unblock, erase"
+    kinds = (
+        "reserve, capture, void, adjust, transfer, receive, import, block, unblock, "
+        "replace, merge, absorb, forward, forget, redirect, erase"
+    )
     bad.append((f"Kind is none of {kinds}", A.encode(), changed(Kind="gift")))
     bad.append(("Points are not above 0", A.encode(), changed(Points=Decimal("-1.00"))))
     bad.append(("Points are out of range", A.encode(), changed(Points=Decimal(10**11))))

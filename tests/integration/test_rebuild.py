@@ -1,6 +1,7 @@
 """The rebuild of a lost checkpoint of the loyalty query on a real broker."""
 
 import shutil
+import time
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -20,14 +21,19 @@ from pipelines.reconciliation.waiting_returns import waiting_returns
 from pipelines.runtime.query import DEDUPLICATION
 from schemas import topics
 from services.audit.facts import Source
-from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
+from services.domain.events import Adjust, Capture, Erase, Replace, Reserve, Transfer
 from services.domain.programme import DAY
 from services.messaging.clients import admin
 from tests.support.builders import invoice
 from tests.support.kafka import last_balances_of, publish_commands, publish_invoices, unique_records_of
-from tests.support.processes import reconciliation_context, run_to_the_end, start_as_release_0_1
+from tests.support.processes import (
+    delete_newest_commit_with_records,
+    reconciliation_context,
+    run_to_the_end,
+    start_as_release_0_1,
+)
 
-A, B, C = "9001-A", "9002-B", "9003-C"
+A, B, C, D = "9001-A", "9002-B", "9003-C", "9004-D"
 OTHERS = (Source.LEDGER, Source.BALANCE)
 
 
@@ -54,6 +60,31 @@ def assert_refused_without(checkpoint, spark, settings):
     elsewhere.rename(checkpoint)
 
 
+def lose_topics_and_checkpoint(checkpoint, spark, settings):
+    """Delete the events and then the checkpoint. Without the archive, a rebuild in between is refused."""
+    delete_records(settings, topics.POS_INVOICES, topics.LOYALTY_COMMANDS)
+    with pytest.raises(RebuildError, match=r"pos-invoices: records of before .* are no longer in the topic"):
+        rebuild(reconciliation_context(spark, settings), archive=False)
+    assert checkpoint.exists(), "what is refused changes nothing"
+    shutil.rmtree(checkpoint)
+
+
+def after_replacing_a_card(spark, settings):
+    """Replace the card A by D, repeat that batch, and send a late invoice of A. Returns the balances."""
+    publish_commands(settings, (A, Replace(append_time=0, command_id="replace", counterparty=D, reason="lost")))
+    time.sleep(0.01)  # wait for the next millisecond of the broker
+    publish_invoices(settings, invoice("I7", A, 100.0))
+    run_to_the_end(spark, settings, LOYALTY)
+    delete_newest_commit_with_records(LOYALTY.checkpoint(settings))
+    run_to_the_end(spark, settings, LOYALTY)  # the repeated batch
+    run_to_the_end(spark, settings, LOYALTY)  # D gets the account and the late invoice
+    run_to_the_end(spark, settings, ARCHIVE)
+    balances = last_balances_of(settings)
+    assert (Decimal("0.00"), D) == (balances[A]["TotalLoyaltyPoints"], balances[A]["MovedTo"])
+    assert (Decimal("16.00"), "") == (balances[D]["TotalLoyaltyPoints"], balances[D]["MovedTo"])
+    return balances
+
+
 def publish_the_first(settings):
     """Events of the accounts A, B and C."""
     publish_invoices(
@@ -75,8 +106,9 @@ def publish_the_first(settings):
 def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
     """Points, reservations and sequence numbers continue. Pending events are processed, and no invoice counts twice.
 
-    The rebuild reads the topics, and after retention the archive. Without the archive it refuses to run. The first one
-    replaces a checkpoint of release 0.1, which drops duplicates with Spark's own operator. The second one finds none.
+    A card is replaced, and its late invoice follows. The rebuild reads the topics, and after retention the archive.
+    Without the archive it refuses to run. The first one replaces a checkpoint of release 0.1, which drops duplicates
+    with Spark's own operator. The second one finds none.
     """
     start_as_release_0_1(LOYALTY, settings)
     publish_the_first(settings)
@@ -123,15 +155,14 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
     )
     assert after[B] == going_on[B]
 
-    delete_records(settings, topics.POS_INVOICES, topics.LOYALTY_COMMANDS)
-    with pytest.raises(RebuildError, match=r"pos-invoices: records of before .* are no longer in the topic"):
-        rebuild(reconciliation_context(spark, settings), archive=False)
-    assert checkpoint.exists(), "what is refused changes nothing"
-    shutil.rmtree(checkpoint)
+    replaced = after_replacing_a_card(spark, settings)
+
+    lose_topics_and_checkpoint(checkpoint, spark, settings)
 
     rebuilt = rebuild(reconciliation_context(spark, settings), archive=True)
 
-    assert (3, 0, None, []) == (rebuilt.accounts, rebuilt.late, rebuilt.aside, rebuilt.differences)
+    assert (4, 0, None, []) == (rebuilt.accounts, rebuilt.late, rebuilt.aside, rebuilt.differences)
+    assert replaced == last_balances_of(settings)
     publish_commands(settings, (B, Adjust(append_time=0, command_id="adjust", points=5, reason="r", actor="a")))
     run_to_the_end(spark, settings, LOYALTY)
     report = audit(reconciliation_context(spark, settings), "", OTHERS, archive=True)

@@ -5,10 +5,12 @@ from decimal import Decimal
 
 from hypothesis import strategies as st
 
+from services.domain.account.lots import Terms
 from services.domain.account.model import Account
 from services.domain.account.processor import advance, process
 from services.domain.entries import Entry
 from services.domain.events import (
+    Absorb,
     Adjust,
     Block,
     Capture,
@@ -16,6 +18,7 @@ from services.domain.events import (
     Event,
     Purchase,
     Receive,
+    Replace,
     Reserve,
     SentLot,
     Transfer,
@@ -57,6 +60,13 @@ EVENTS = st.one_of(
     ),
     st.builds(Block, **_COMMAND),
     st.builds(Unblock, **_COMMAND),
+    st.builds(Replace, **_COMMAND, counterparty=st.sampled_from([CARD, "other"])),
+    st.builds(
+        Absorb,
+        **_COMMAND,
+        counterparty=st.just("other"),
+        part=st.builds(Account, st.just(1), lots=st.dictionaries(st.builds(Terms, st.just(0) | _TIMES), _POINTS)),
+    ),
     st.builds(Erase, **_COMMAND),
 )
 

@@ -11,7 +11,7 @@ import httpx
 from confluent_kafka import Message
 
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS, LOYALTY_DECISIONS, Topic
-from services.codecs.events import credit_record, decode_event
+from services.codecs.events import command_record, credit_record, decode_event
 from services.codecs.records import balance_record, decision_record, erased_decision_record
 from services.domain.account.model import AccountState, Outcome
 from services.domain.account.processor import process
@@ -133,6 +133,8 @@ class Scene:
         self.group.write(changes)
         for credit in outcome.credits:
             self._process_command(credit_record(card, credit))
+        for to_card, sent in outcome.commands:
+            self._process_command(command_record(to_card, sent))
 
     def _process_command(self, command: Record) -> None:
         value = encoder(LOYALTY_COMMANDS, IDS)(command)

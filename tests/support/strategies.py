@@ -8,15 +8,20 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from services.domain.account.lots import Terms
+from services.domain.account.model import Account, PastPurchase
 from services.domain.events import (
+    Absorb,
     Adjust,
     Block,
     Capture,
     Erase,
     Forward,
     Line,
+    Merge,
     Purchase,
     Receive,
+    Replace,
     Reserve,
     SentLot,
     Transfer,
@@ -180,8 +185,28 @@ COMMANDS = st.one_of(
 )
 """Commands of the customer ``card``, without erasures."""
 ERASURES = st.builds(Erase, **_COMMAND)
+MOVES = st.one_of(
+    st.builds(Replace, **_COMMAND, counterparty=st.sampled_from(["card", "other"])),
+    st.builds(Merge, **_COMMAND, counterparty=st.just("third")),
+    st.builds(
+        Absorb,
+        **_COMMAND,
+        counterparty=st.sampled_from(["other", "third"]),
+        part=st.builds(
+            Account,
+            st.just(1),
+            lots=st.dictionaries(st.builds(Terms, st.just(0) | _EVENT_TIMES), _POINTS, max_size=2),
+            purchases=st.dictionaries(
+                _INVOICE_NUMBERS.map("moved-{}".format),
+                st.builds(PastPurchase, _EVENT_TIMES, _MONEY, _POINTS, st.just(0)),
+                max_size=2,
+            ),
+        ),
+    ),
+)
+"""Moves of the account ``card`` to other cards, and of their accounts to it."""
 ACCOUNT_EVENTS = st.lists(PURCHASES | PURCHASES | RETURNS | COMMANDS, max_size=14)
-ACCOUNT_EVENTS_WITH_ERASURES = st.lists(PURCHASES | RETURNS | COMMANDS | ERASURES, max_size=14)
+ACCOUNT_EVENTS_WITH_ERASURES = st.lists(PURCHASES | RETURNS | COMMANDS | MOVES | ERASURES, max_size=14)
 """Events of an account within 40 days, in any order, with duplicates and invalid commands."""
 
 _DAY = 24 * 3_600_000

@@ -127,7 +127,8 @@ def test_a_refusal_is_explained():
     """The error contains the reason from librdkafka without its addresses and timing. Other messages are no refusal."""
     diagnosis, settings = clients.ConnectionDiagnosis(), Settings()
     diagnosis.on_error(KafkaError(KafkaError._TRANSPORT, "x: connection refused"))
-    assert "no Kafka broker answers at 127.0.0.1:9092" == diagnosis.explain(settings)
+    no_broker = "no Kafka broker answers at 127.0.0.1:9092: start Kafka, or set LOYALTY_KAFKA_BOOTSTRAP_SERVERS"
+    assert f"{no_broker} to its address" == diagnosis.explain(settings)
     diagnosis.on_error(
         KafkaError(KafkaError._AUTHENTICATION, "sasl_ssl://h:1/1: SASL: wrong: password (after 9ms in state X)")
     )

@@ -1,6 +1,7 @@
 """Commands in an account. Each command leads to one entry, and to one decision if a caller waits for it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from services.domain.account.lots import Terms, adjusted_terms, notice_time, soonest_first, take_spendable
 from services.domain.account.model import (
@@ -18,11 +19,13 @@ from services.domain.events import (
     Capture,
     Command,
     Erase,
+    Import,
     Receive,
     Reserve,
     SentLot,
     Transfer,
     Unblock,
+    Unreadable,
     Void,
     derived_id,
 )
@@ -84,10 +87,10 @@ def adjust(posting: Posting, event: Adjust) -> None:
     posting.decide(event, posting.enter(Kind.ADJUSTED, event.points, expires_time=expires_time))
 
 
-def transfer(posting: Posting, event: Transfer, card: str) -> None:
-    """Sends points from ``card``, the card of this account, to another card."""
+def transfer(posting: Posting, event: Transfer) -> None:
+    """Sends points to another card."""
     account = posting.account
-    if event.counterparty == card:
+    if event.counterparty == posting.card:
         refuse(posting, event, Refusal.SAME_CUSTOMER)
         return
     if account.is_blocked:
@@ -113,19 +116,28 @@ def receive(posting: Posting, event: Receive) -> None:
         _credit(posting, event, event.lots, _BACK, str(Refusal.TOO_MANY_POINTS))
         posting.enter(Kind.REFUSED, reason=str(Refusal.TOO_MANY_POINTS), counterparty=event.counterparty)
         return
-    received: dict[Terms, int] = {}
+    _add_lots(posting, event, Kind.RECEIVED, counterparty=event.counterparty)
+
+
+def take_import(posting: Posting, event: Import) -> None:
+    """Adds the points of an import, or refuses them. There is no decision, because no caller waits for one."""
+    if posting.account.total + sum(lot.points for lot in event.lots) > LARGEST_TOTAL:
+        posting.enter(Kind.REFUSED, reason=str(Refusal.TOO_MANY_POINTS))
+        return
+    posting.account.imports = (*posting.account.imports, event.decision_id)
+    _add_lots(posting, event, Kind.IMPORTED)
+
+
+def _add_lots(posting: Posting, event: Receive | Import, kind: Kind, **details: str) -> None:
+    added: dict[Terms, int] = {}
     for lot in event.lots:
         # A later time would not fit into a timer.
         expires_time = min(lot.expires_time, LAST_TIME)
         terms = Terms(expires_time, 0, notice_time(expires_time, posting.programme))
-        received[terms] = received.get(terms, 0) + lot.points
-    posting.add(received)
-    posting.enter(
-        Kind.RECEIVED,
-        sum(received.values()),
-        counterparty=event.counterparty,
-        expires_time=min((terms.expires_time for terms in received if terms.expires_time), default=0),
-    )
+        added[terms] = added.get(terms, 0) + lot.points
+    posting.add(added)
+    first = min((terms.expires_time for terms in added if terms.expires_time), default=0)
+    posting.enter(kind, sum(added.values()), expires_time=first, **details)
 
 
 def _credit(posting: Posting, event: Transfer | Receive, sent: Sequence[SentLot], suffix: str, reason: str) -> None:
@@ -148,7 +160,7 @@ def block(posting: Posting, event: Block | Unblock) -> None:
 
 
 def erase(posting: Posting, event: Erase) -> None:
-    """Ends the account. Its last entry takes all points, and also a debt."""
+    """Ends the account. Its last entry takes all points, and also a debt. The other cards of the customer end too."""
     account, outcome = posting.account, posting.outcome
     outcome.account = None
     total = account.total
@@ -156,11 +168,20 @@ def erase(posting: Posting, event: Erase) -> None:
     outcome.forgotten += [
         ForgottenCommand(command_id, past.kind, past.request_hash)
         for command_id, past in account.commands.items()
-        if command_id != event.command_id
+        if command_id != event.decision_id
     ]
+    others = sorted({*account.former_cards, account.moved_to} - {"", event.counterparty})
+    for number, other in enumerate(others):
+        command_id = derived_id(event.command_id, f"/{number}/card")
+        erasure = replace(event, append_time=0, command_id=command_id, request_hash="", counterparty=posting.card)
+        outcome.commands.append((other, erasure))
     outcome.forgotten_invoices += account.purchases | account.returns
     account.lots, account.reservations, account.debt, account.tier = {}, {}, 0, ""
     posting.decide(event, posting.enter(Kind.ERASED, -total))
+
+
+def refuse_unreadable(posting: Posting, event: Unreadable) -> None:
+    refuse(posting, event, Refusal.UNREADABLE)
 
 
 def refuse(posting: Posting, event: Command, refusal: Refusal, redemption_id: str = "") -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from services.domain.account.lots import Lots, next_expiry, spendable
 from services.domain.entries import Credit, Decision, Entry, Standing
-from services.domain.events import Line
+from services.domain.events import Command, Line, Purchase
 from services.domain.programme import DAY
 
 EVENT_MEMORY = 10 * DAY
@@ -104,6 +104,9 @@ class Account:
         purchases: by invoice number, oldest first, as long as they can be returned or their events are remembered.
         returns: by invoice number, as ``purchases``. An exchange is in both.
         is_blocked: whether the card is blocked. Points of a blocked card cannot be reserved or sent.
+        moved_to: the card to which everything has moved; empty if it has not. The account then forwards its events.
+        former_cards: the cards whose accounts have moved here.
+        imports: the ids of the imports that the account has taken. It remembers them for ever.
         commands: by command id, oldest first, as long as their events are remembered.
         tier: empty without a tier. It follows from the points of the previous period, or of this one if they are more.
         period_start, period_end: the current tier period; 0 without one.
@@ -124,6 +127,9 @@ class Account:
     earned_in_period: int = 0
     returns: dict[str, PastReturn] = field(default_factory=dict)
     is_blocked: bool = False
+    moved_to: str = ""
+    former_cards: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
 
     @property
     def available(self) -> int:
@@ -144,7 +150,7 @@ class Account:
 
     @property
     def standing(self) -> Standing:
-        return Standing(*next_expiry(self.lots), self.is_blocked)
+        return Standing(*next_expiry(self.lots), self.is_blocked, self.moved_to)
 
     def next_due(self) -> int | None:
         """Returns the time of the next change without an event, or None if there is none."""
@@ -170,6 +176,9 @@ class Account:
             self.earned_in_period,
             self.returns.copy(),
             self.is_blocked,
+            self.moved_to,
+            self.former_cards,
+            self.imports,
         )
 
 
@@ -209,6 +218,7 @@ class Outcome:
         marker: the trace of an erased account; None if the card has an account.
         forgotten: the commands of an erased account.
         next_due: the time at which ``advance`` must be called next; None if there is none.
+        commands: commands for other accounts, each with the card of the account.
         forgotten_invoices: the invoice numbers of an erased account. The index of invoices must forget them.
     """
 
@@ -219,6 +229,7 @@ class Outcome:
     forgotten: list[ForgottenCommand] = field(default_factory=list)
     marker: ErasureMarker | None = None
     next_due: int | None = None
+    commands: list[tuple[str, Command | Purchase]] = field(default_factory=list)
     forgotten_invoices: list[str] = field(default_factory=list)
 
     @property

@@ -20,6 +20,7 @@ class Posting:
         programme: the version that decides at ``time``.
         outcome: receives the entries, decisions and credits.
         event: None for a change at a due time.
+        card: the card of the account; empty for a change at a due time.
     """
 
     account: Account
@@ -28,6 +29,7 @@ class Posting:
     time: int
     outcome: Outcome
     event: Event | None = None
+    card: str = ""
 
     def enter(self, kind: Kind, points: int = 0, **details: Any) -> Entry:
         """Appends an entry with the current state of the account. ``details`` are further fields of the entry."""
@@ -36,7 +38,7 @@ class Posting:
         account.updated_time = max(account.updated_time, self.time)
         if isinstance(event, Purchase):
             details = {
-                "event_id": event.invoice_number,
+                "event_id": event.event_id,
                 "invoice_number": event.invoice_number,
                 "total_amount": event.total_amount,
             } | details
@@ -66,7 +68,7 @@ class Posting:
         reserved = entry.kind is Kind.RESERVED
         self.outcome.decisions.append(
             Decision(
-                command_id=command.command_id,
+                command_id=command.decision_id,
                 kind=command.kind,
                 request_hash=command.request_hash,
                 refusal=refusal,

@@ -7,30 +7,52 @@ the debt. Points are hundredths; times are milliseconds since the epoch. "Now" i
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from services.domain.account import commands, purchases
+from services.domain.account import commands, moves, purchases
 from services.domain.account.model import EVENT_MEMORY, Account, AccountState, ErasureMarker, Outcome, PastCommand
 from services.domain.account.posting import Posting
 from services.domain.account.timers import apply_due_changes, apply_next_change
 from services.domain.events import (
+    Absorb,
     Adjust,
     Block,
     Capture,
     Erase,
     Event,
     Forward,
+    Import,
+    Merge,
     Purchase,
     Receive,
+    Replace,
     Reserve,
     Transfer,
     Unblock,
+    Unreadable,
     Void,
 )
 from services.domain.programme import Programme, Programmes
 from services.domain.returns import InvoiceKind
 
-# In one millisecond, events that add points come before events that take points. A return has rank 1.
-_ORDER = (Purchase, Forward, Receive, Adjust, Unblock, Reserve, Capture, Void, Transfer, Block, Erase)
-_RANKS = {kind: rank for rank, kind in enumerate(_ORDER)}
+_HANDLERS: dict[type, Callable[[Posting, Any], None]] = {
+    Absorb: moves.absorb,
+    Purchase: purchases.purchase,
+    Forward: purchases.forwarded,
+    Receive: commands.receive,
+    Import: commands.take_import,
+    Adjust: commands.adjust,
+    Unblock: commands.block,
+    Reserve: commands.reserve,
+    Capture: commands.capture,
+    Void: commands.void,
+    Transfer: commands.transfer,
+    Block: commands.block,
+    Replace: moves.move,
+    Merge: moves.move,
+    Unreadable: commands.refuse_unreadable,
+    Erase: commands.erase,
+}
+"""What to do with each kind of event. In one millisecond this is their order: first what adds points, then the rest."""
+_RANKS = {kind: rank for rank, kind in enumerate(_HANDLERS)}
 
 
 def process(state: AccountState | None, events: Iterable[Event], programmes: Programmes, card: str) -> Outcome:
@@ -99,10 +121,10 @@ def _open(now: int, programme: Programme, marker: ErasureMarker | None) -> Accou
 
 def _in_order(events: Iterable[Event]) -> list[Event]:
     """Sorts events by append time and rank."""
-    first: dict[tuple[int, int, str], Event] = {}
+    first: dict[tuple[int, int, bool, str], Event] = {}
     for event in events:
-        rank = 1 if isinstance(event, Purchase) and event.invoice_kind is InvoiceKind.RETURN else _RANKS[type(event)]
-        order = (event.append_time, rank, event.event_id)
+        is_return = isinstance(event, Purchase) and event.invoice_kind is InvoiceKind.RETURN
+        order = (event.append_time, _RANKS[type(event)], is_return, event.event_id)
         # If two events have the same id and millisecond, the same one always counts.
         if order not in first or repr(event) < repr(first[order]):
             first[order] = event
@@ -122,8 +144,11 @@ def _is_new(event: Event, account: Account | None, programmes: Programmes) -> bo
         # The customer was erased after the purchase, or the account has read the return itself.
         return False
     if account is None:
-        return True
-    past = account.commands.get(event.command_id)
+        # The other cards of an erased customer may have been erased already.
+        return not (isinstance(event, Erase) and event.counterparty)
+    if event.decision_id in account.imports:
+        return False
+    past = account.commands.get(event.decision_id)
     return (past is None or past.append_time + EVENT_MEMORY < now) and event.command_id not in account.reservations
 
 
@@ -137,27 +162,7 @@ def _apply(event: Event, outcome: Outcome, programmes: Programmes, card: str) ->
     account = outcome.account
     purchases.forget(account, now, programmes)
     if not isinstance(event, Purchase):
-        account.commands[event.command_id] = PastCommand(now, event.request_hash, event.kind)
-    _post(Posting(account, programmes, programme, now, outcome, event), card)
-
-
-def _post(posting: Posting, card: str) -> None:
-    event = posting.event
-    if isinstance(event, Transfer):
-        commands.transfer(posting, event, card)
-    else:
-        _RULES[type(event)](posting, event)
-
-
-_RULES: dict[type, Callable[[Posting, Any], None]] = {
-    Purchase: purchases.purchase,
-    Forward: purchases.forwarded,
-    Receive: commands.receive,
-    Adjust: commands.adjust,
-    Reserve: commands.reserve,
-    Capture: commands.capture,
-    Void: commands.void,
-    Block: commands.block,
-    Unblock: commands.block,
-    Erase: commands.erase,
-}
+        account.commands[event.decision_id] = PastCommand(now, event.request_hash, event.kind)
+    posting = Posting(account, programmes, programme, now, outcome, event, card)
+    if not (account.moved_to and moves.forward(posting, event)):
+        _HANDLERS[type(event)](posting, event)

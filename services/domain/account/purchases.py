@@ -42,7 +42,7 @@ def purchase(posting: Posting, event: Purchase) -> None:
     if returned:
         posting.event = returned
         _return(posting, returned)
-    _settle(posting, event.invoice_number)
+    settle(posting, event.invoice_number)
 
 
 def forwarded(posting: Posting, event: Forward) -> None:
@@ -179,7 +179,7 @@ def _return_of(posting: Posting, number: str, returned: PastReturn) -> None:
     posting.enter(kind, -taken, reason=reason, invoice_number=number, total_amount=returned.amount)
 
 
-def _settle(posting: Posting, original: str) -> None:
+def settle(posting: Posting, original: str) -> None:
     """Decides the returns that wait for this invoice, in the order in which they came."""
     waiting = [(number, past) for number, past in posting.account.returns.items() if past.original == original]
     for number, returned in waiting:

@@ -43,6 +43,7 @@ def test_answers_with_the_balance(client: TestClient, write: Write) -> None:
         "NextExpiryTime": None,
         "NextExpiryPoints": None,
         "Blocked": None,
+        "MovedTo": None,
         "Sequence": 3,
         "OpenedTime": None,
         "UpdatedTime": "2023-11-14T22:13:20Z",

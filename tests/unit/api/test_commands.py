@@ -153,6 +153,62 @@ def test_a_blocked_card_cannot_redeem_until_it_is_unblocked() -> None:
     play(steps)
 
 
+def test_a_replaced_card_says_where_its_account_is() -> None:
+    """Look-ups of the old card are 410 with the new card, and its commands are refused. A redemption goes on."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        scene.earn("1.00", card="used")
+        open_redemption = (await scene.redeem("10.00", key="open")).json()["RedemptionID"]
+        path, words = f"/v1/customers/{CARD}/replacement", {"reason": "lost", "actor": "clerk 7"}
+
+        used = await scene.ask("POST", path, {"newCard": "used", **words})
+        assert "card-in-use" == problem_type(used, 409)
+        same = await scene.ask("POST", path, {"newCard": CARD, **words}, "same")
+        assert "same-customer" == problem_type(same, 409)
+        unknown = await scene.ask("POST", "/v1/customers/nobody/replacement", {"newCard": "new", **words})
+        assert "unknown-customer" == problem_type(unknown, 404)
+
+        moved = await scene.ask("POST", path, {"newCard": "new", **words}, "replace")
+        assert (201, "replace", "-25.00") == (moved.status_code, moved.json()["Kind"], moved.json()["Points"])
+        again = await scene.ask("POST", path, {"newCard": "new", **words}, "replace")
+        assert moved.json() == again.json()
+
+        gone = await scene.ask("GET", f"/v1/customers/{CARD}/balance", key=None)
+        assert ("card-replaced", "new") == (problem_type(gone, 410), gone.json()["newCard"])
+        assert "card-replaced" == problem_type(await scene.redeem("1.00", key="late"), 409)
+        balance = await scene.balance("new")
+        assert ("25.00", "10.00", None) == (
+            *(balance[name] for name in ("TotalLoyaltyPoints", "ReservedLoyaltyPoints", "MovedTo")),
+        )
+        captured = await scene.ask("POST", f"/v1/redemptions/{open_redemption}/capture")
+        assert (200, "new") == (captured.status_code, captured.json()["CustomerCardNo"])
+        assert captured.headers["loyalty-sequence"] == str((await scene.balance("new"))["Sequence"])
+        assert "15.00" == (await scene.balance("new"))["TotalLoyaltyPoints"]
+
+    play(steps)
+
+
+def test_two_accounts_are_merged() -> None:
+    """The target must have an account, and must not have moved itself."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        scene.earn("1.00", card="4711")
+        scene.earn("2.00", card="4712")
+        words = {"reason": "two cards", "actor": "clerk 7"}
+        unknown = await scene.ask("POST", f"/v1/customers/{CARD}/merge", {"into": "nobody", **words})
+        assert "unknown-customer" == problem_type(unknown, 404)
+
+        merged = await scene.ask("POST", f"/v1/customers/{CARD}/merge", {"into": "4711", **words}, "k-2")
+        assert (201, "merge") == (merged.status_code, merged.json()["Kind"])
+        assert "26.00" == (await scene.balance("4711"))["TotalLoyaltyPoints"]
+        elsewhere = await scene.ask("POST", "/v1/customers/4712/merge", {"into": CARD, **words})
+        assert ("card-replaced", "4711") == (problem_type(elsewhere, 409), elsewhere.json()["newCard"])
+
+    play(steps)
+
+
 def test_an_erased_customer_is_unknown_and_begins_anew() -> None:
     """200, also when repeated. The balance is 404, old commands are unknown, and later events open a new account."""
 

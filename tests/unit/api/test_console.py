@@ -134,6 +134,14 @@ def test_a_refusal_says_what_is_wrong(client: TestClient) -> None:
     assert "points" in outcome
 
 
+def test_a_card_is_replaced_with_the_fields_of_the_api(client: TestClient, instance: Instance) -> None:
+    decide(instance)
+    fields = {"card": CARD, "newCard": "NEW", "reason": "lost", "actor": "Ann", "key": "k"}
+    client.post("/console/customer/replace", data=fields, headers=HTMX)
+    (command,) = instance.command_log.commands
+    assert (CARD, "NEW") == (command["CustomerCardNo"], command["Counterparty"])
+
+
 def test_a_form_of_another_site_does_nothing(client: TestClient, instance: Instance) -> None:
     """A page of another site cannot send the header of htmx."""
     forms = ["customer/adjust", "customer/erase", "operations/replay", "operations/programmes", "sign-in"]
@@ -182,6 +190,11 @@ def test_versions_are_shown_and_files_checked(client: TestClient, instance: Inst
     for file, outcome in (("loyalty-factor: 0.05\n", "is valid"), ("loyalty-factor: x\n", "line 1")):
         answer = client.post("/console/operations/programmes", data={"programme": file, "do": "check"}, headers=HTMX)
         assert outcome in answer.text
+    file = {"programme": "loyalty-factor: 0.05\n"}
+    asked = client.post("/console/operations/programmes", data=file | {"do": "publish"}, headers=HTMX).text
+    assert "A version cannot be removed" in asked
+    forced = client.post("/console/operations/programmes", data=file | {"do": "confirm"}, headers=HTMX).text
+    assert "Kafka does not answer" in forced
     basket = client.post("/console/operations/simulate", data={"TotalAmount": "100"}, headers=HTMX).text
     assert "5.00 points" in basket
 

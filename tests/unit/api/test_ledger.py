@@ -52,6 +52,7 @@ def app(ledger: Ledger) -> Iterator[FastAPI]:
     problems.install(app)
     openapi.install(app)
     app.include_router(router.router)
+    app.include_router(router.invoices)
     app.state.dependencies = SimpleNamespace(ledger=LedgerQueries(ledger.url), security=None)
     yield app
     app.state.dependencies.ledger.close()
@@ -277,3 +278,16 @@ def test_answers_keep_to_the_openapi_document(app: FastAPI, ledger: Ledger, path
         case.call_and_validate(excluded_checks=[positive_data_acceptance])
 
     check()
+
+
+def test_customers_are_found_by_an_invoice(client: TestClient, ledger: Ledger) -> None:
+    """Each card once, although the invoice has two entries. An erased customer is not found any more."""
+    for card in (CARD, "other"):
+        for number in (1, 2):
+            total = 100 * number
+            ledger.append((card, entry(number, 100, total=total, opened_time=OPENED, invoice_number=f"I-{card}")))
+    ledger.append(("other", entry(3, -200, kind=Kind.ERASED, total=0, opened_time=OPENED)))
+    assert [CARD] == client.get(f"/v1/invoices/I-{CARD}/customers").json()["customers"]
+    assert [] == client.get("/v1/invoices/I-other/customers").json()["customers"]
+    assert [] == client.get("/v1/invoices/nothing/customers").json()["customers"]
+    assert 422 == client.get(f"/v1/invoices/{'x' * 129}/customers").status_code

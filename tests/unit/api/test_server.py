@@ -5,7 +5,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -41,10 +41,10 @@ async def size(request: Request) -> int:
 
 
 @contextmanager
-def serving(**changes: Any) -> Iterator[Settings]:
+def serving(grace_seconds: int = 1, **changes: Any) -> Iterator[Settings]:
     """A server with these settings, which ends at the end of the block."""
     settings = Settings(api_port=free_port(), **{"request_timeout": "PT1S", **changes})
-    server: LimitedServer = server_of(app, settings, certificate_of(settings), grace_seconds=1)
+    server: LimitedServer = server_of(app, settings, certificate_of(settings), grace_seconds)
     thread = Thread(target=server.run, daemon=True)
     thread.start()
     try:
@@ -227,6 +227,15 @@ def test_a_certificate_needs_its_key(tmp_path: Path) -> None:
     for alone in ("api_certificate_file", "api_certificate_key_file", "api_client_ca_file"):
         with pytest.raises(SettingsError, match="must be set, too"):
             read_settings(**{alone: certificates.certificate})
+
+
+def test_idle_clients_do_not_delay_the_end(tmp_path: Path) -> None:
+    """A client with TLS that keeps its connection does not answer its end. The server does not wait for it."""
+    with ExitStack() as stack:
+        settings = stack.enter_context(serving(10 * int(PATIENCE_SECONDS), **Certificates(tmp_path).settings))
+        client = httpx.Client(verify=client_context(settings))
+        assert 200 == client.get(settings.advertised_url).status_code
+    client.close()
 
 
 def test_tls_needs_trust(tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
 """Settings and ports of the local stack before it starts: infra.local.stack."""
 
+import json
 import socket
+import subprocess
+import sys
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
+from infra.local.__main__ import parts_of
 from infra.local.ports import HOST
 from infra.local.stack import LocalStack, environment_of, private_settings
 from services.settings import Settings
@@ -61,3 +65,22 @@ def test_the_local_stack_refuses_another_kafka(tmp_path: Path, servers: str) -> 
     """The stack refuses settings of another Kafka instead of ignoring them."""
     with pytest.raises(ValueError, match="LOYALTY_KAFKA_BOOTSTRAP_SERVERS must be"):
         LocalStack(tmp_path, Settings(kafka_bootstrap_servers=servers))
+
+
+def test_down_says_as_json_what_it_has_stopped(tmp_path: Path) -> None:
+    """With --json stdout has one object, also if nothing runs. The folder is that of --dir."""
+    command = [str(Path(sys.executable).with_name("loyalty")), "down", "--dir", str(tmp_path), "--json"]
+    done = subprocess.run(command, env=environment_of(private_settings(tmp_path)), capture_output=True, check=True)
+    assert {"stopped": []} == json.loads(done.stdout)
+
+
+def test_the_parts_of_a_stack_have_their_addresses_and_logs(tmp_path: Path) -> None:
+    """`loyalty up --json` shows these."""
+    stack = LocalStack(tmp_path, private_settings(tmp_path))
+    parts = {part["name"]: part for part in parts_of(stack)}
+
+    assert ["kafka", "pipeline", "api-1", "ledger"] == list(parts)
+    assert {None} == {part["pid"] for part in parts.values()}
+    assert f"http://{HOST}:{stack.settings.api_port}" == parts["api-1"]["address"]
+    assert str(tmp_path / "log" / "ledger.log") == parts["ledger"]["log"]
+    assert tmp_path / "api.key" == stack.key_file

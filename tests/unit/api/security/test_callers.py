@@ -60,6 +60,7 @@ NEEDED = {
     "redemptions": {Scope.POINTS_REDEEM},
     "transfers": {Scope.POINTS_REDEEM},
     "commands": {*Scope} - {Scope.LEDGER_READ, Scope.OPERATE, Scope.PROGRAMME_PUBLISH, Scope.DEAD_LETTERS},
+    "invoices": {Scope.LEDGER_READ},
     "caller": {*Scope},
     "settings": {Scope.OPERATE},
     "status": {Scope.OPERATE},
@@ -71,6 +72,8 @@ NEEDED = {
     "stores": {Scope.BALANCE_READ, Scope.OPERATE},
     "POST /v1/customers/{card}/block": {Scope.CARD_MANAGE},
     "POST /v1/customers/{card}/unblock": {Scope.CARD_MANAGE},
+    "POST /v1/customers/{card}/replacement": {Scope.CARD_MANAGE},
+    "POST /v1/customers/{card}/merge": {Scope.CARD_MANAGE},
     "instances": {Scope.OPERATE},
     "GET /metrics": {Scope.OPERATE},
 }
@@ -82,7 +85,7 @@ AS_DECLARED = [
     response_schema_conformance,
 ]
 NO_KAFKA = 503, "broker-unavailable"
-"""These tests have no broker. tests/integration/test_console.py has one."""
+"""These tests have no broker. tests/unit/api/test_operator_routes.py plays one."""
 UNKNOWN_ROUTE = 404, "unknown-route"
 """A generated text can have the path of no route."""
 
@@ -226,12 +229,13 @@ def test_a_good_caller_gets_declared_responses(
 
 
 def test_probes_are_public_and_responses_have_security_headers(instance: Instance) -> None:
-    """Probes answer anybody. No response can be framed, or read as another type."""
+    """Probes and pages answer anybody. No response can be read as another type, and no page can be framed."""
     with TestClient(instance.app, raise_server_exceptions=False) as client:
         answers = [client.get(path) for path in ("/livez", "/openapi.json", "/v1/customers/A/balance", "/nowhere")]
 
     assert [200, 200, 401, 401] == [each.status_code for each in answers]
     assert all("nosniff" == each.headers["x-content-type-options"] for each in answers)
+    assert ["DENY", "DENY", None, None] == [each.headers.get("x-frame-options") for each in answers]
     assert all("access-control-allow-origin" not in each.headers for each in answers)
 
 

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable, write_deltalake
 
 from infra.demo.run import count_parquet_rows, parquet_rows
 
@@ -20,3 +21,14 @@ def test_nothing_exported_is_no_rows(tmp_path: Path) -> None:
     """Before the first export there is no folder, and no rows."""
     assert parquet_rows(tmp_path / "none") == []
     assert count_parquet_rows(tmp_path / "none") == 0
+
+
+def test_rows_of_a_delta_table_are_those_of_its_newest_version(tmp_path: Path) -> None:
+    """Files that a compaction has replaced are still in the folder, and their rows do not count twice."""
+    for number in range(3):
+        rows = pa.table({"InvoiceNumber": [str(number)], "date": ["2020-07-25"], "LineID": [f"{number}#1"]})
+        write_deltalake(tmp_path, rows, mode="append", partition_by=["date"])
+    DeltaTable(tmp_path).optimize.compact()
+    assert 4 == len(list(tmp_path.glob("date=*/*.parquet")))
+    assert [{"InvoiceNumber": str(number)} for number in range(3)] == sorted(parquet_rows(tmp_path), key=str)
+    assert 3 == count_parquet_rows(tmp_path)

@@ -22,7 +22,7 @@ EVERYTHING = Coverage(frozenset(Source), 0, 0, 0, START + 200 * DAY)
 
 
 PROGRAMMES = Programmes()
-STANDING = ("NextExpiryTime", "NextExpiryPoints", "Blocked")
+STANDING = ("NextExpiryTime", "NextExpiryPoints", "Blocked", "MovedTo")
 
 
 def balance(entry):

@@ -14,6 +14,9 @@ from services.cli import app, processes
 from services.settings import Settings
 
 NOBODY = "127.0.0.1:1"
+NO_BROKER = (
+    f"error: no Kafka broker answers at {NOBODY}: start Kafka, or set LOYALTY_KAFKA_BOOTSTRAP_SERVERS to its address\n"
+)
 
 
 def loyalty(*arguments: str, **environment: str) -> Result:
@@ -44,7 +47,7 @@ def test_no_broker_is_one_clear_line(command: list[str]) -> None:
     result = loyalty(*command)
 
     assert (1, "") == (result.exit_code, result.stdout)
-    assert f"error: no Kafka broker answers at {NOBODY}\n" == result.stderr
+    assert NO_BROKER == result.stderr
 
 
 @pytest.mark.parametrize(
@@ -127,6 +130,11 @@ def test_topics_list_is_the_catalogue() -> None:
         (["api", "--state-dir", "x y", "z"], ["api", "--state-dir", "x y", "z"]),
         (["export", "--to", "d"], ["pipelines", "--query", "export", "--to", "d", "--available-now"]),
         (["export", "--to", "d", "--continuous"], ["pipelines", "--query", "export", "--to", "d"]),
+        (["export", "run", "--to", "d"], ["pipelines", "--query", "export", "--to", "d", "--available-now"]),
+        (
+            ["export", "backfill"],
+            ["pipelines", "--query", "export", "--to", "var/here", "--available-now", "--backfill"],
+        ),
         (["export"], ["pipelines", "--query", "export", "--to", "var/here", "--available-now"]),
     ],
 )

@@ -9,6 +9,9 @@ from typer.testing import CliRunner, Result
 from services.cli import app
 
 NOBODY = "127.0.0.1:1"
+NO_BROKER = (
+    f"error: no Kafka broker answers at {NOBODY}: start Kafka, or set LOYALTY_KAFKA_BOOTSTRAP_SERVERS to its address\n"
+)
 EXAMPLE = Path(__file__).resolve().parents[4] / "docs" / "reference" / "programme-example.yaml"
 BAD = "loyalty-factor: much\nrounding: down\ntime-zone: Mars\n"
 
@@ -99,4 +102,4 @@ def test_no_broker_is_one_clear_line(arguments: list[str], monkeypatch: pytest.M
 
     result = loyalty(*arguments)
 
-    assert (1, f"error: no Kafka broker answers at {NOBODY}\n") == (result.exit_code, result.stderr)
+    assert (1, NO_BROKER) == (result.exit_code, result.stderr)

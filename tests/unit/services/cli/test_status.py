@@ -219,3 +219,19 @@ def test_a_part_that_does_not_run_does_not_answer(answers: dict[str, tuple[int, 
     assert {"pipeline": "no answer: Connection refused"} == {
         part["name"]: part["problem"] for part in found["parts"] if part["problem"]
     }
+
+
+def test_top_shows_the_same_again_and_again(
+    answers: dict[str, tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second look has rates. Here nothing happens between the two."""
+    monkeypatch.setattr("services.cli.top.time.sleep", lambda _: None)
+    url = f"http://127.0.0.1:{answers['url'][0]}"
+    result = CliRunner().invoke(app, ["top", "--count", "2", "--api", url, "--pipeline", url])
+    assert 0 == result.exit_code, result.output
+    assert "customer" not in result.stdout
+    for text in ("pos-invoices", "50% within", "dead letters", "http://127.0.0.1:8080"):
+        assert text in result.stdout
+    as_json = json.loads(CliRunner().invoke(app, ["top", "--json", "--api", url, "--pipeline", url]).stdout)
+    assert 0.0 == as_json["rates"]["topics"]["pos-invoices"]
+    assert {"parts", "instances", "dead_letters"} <= as_json.keys()

@@ -8,6 +8,9 @@ from typer.testing import CliRunner, Result
 from services.cli import app
 
 NOBODY = "127.0.0.1:1"
+NO_BROKER = (
+    f"error: no Kafka broker answers at {NOBODY}: start Kafka, or set LOYALTY_KAFKA_BOOTSTRAP_SERVERS to its address\n"
+)
 GOOD = b'{"StoreID":"S1","Name":"Pune 2","City":"Pune","State":"Maharashtra"}'
 
 
@@ -53,4 +56,4 @@ def test_no_broker_is_one_clear_line(command: list[str], tmp_path: Path, monkeyp
 
     result = loyalty(*(str(file) if word == "FILE" else word for word in command))
 
-    assert (1, f"error: no Kafka broker answers at {NOBODY}\n") == (result.exit_code, result.stderr)
+    assert (1, NO_BROKER) == (result.exit_code, result.stderr)

@@ -48,6 +48,7 @@ def add(together, outcome):
     together.decisions += outcome.decisions
     together.credits += outcome.credits
     together.forgotten += outcome.forgotten
+    together.commands += outcome.commands
     together.forgotten_invoices += outcome.forgotten_invoices
 
 

@@ -118,11 +118,12 @@ BALANCE = {
     "NextExpiryTime": 1_800_000_000_000,
     "NextExpiryPoints": Decimal("20.00"),
     "Blocked": True,
+    "MovedTo": "4712",
 }
 
 
 def test_a_balance_says_what_can_be_spent() -> None:
-    """It has the points as strings, the tier, the next expiry, the block, and the opened time of the account."""
+    """It has the points as strings, the tier, the next expiry, the block, the new card, and the opened time."""
     shown = view("customer-balances", LOYALTY_BALANCES, b"4711", BALANCE)
 
     assert (4, 1_600_000_000_000, 1_700_000_000_000) == (shown.sequence, shown.opened_time, shown.updated_time)
@@ -136,6 +137,7 @@ def test_a_balance_says_what_can_be_spent() -> None:
         "NextExpiryTime": "2027-01-15T08:00:00Z",
         "NextExpiryPoints": "20.00",
         "Blocked": True,
+        "MovedTo": "4712",
         "Sequence": 4,
         "OpenedTime": "2020-09-13T12:26:40Z",
         "UpdatedTime": "2023-11-14T22:13:20Z",
@@ -155,8 +157,8 @@ def test_a_balance_of_the_old_schema_is_still_read() -> None:
     assert ("30.00", "30.00", "0.00", "0.00") == tuple(
         found[f"{kind}LoyaltyPoints"] for kind in ("Total", "Available", "Pending", "Reserved")
     )
-    unknown = ("Tier", "OpenedTime", "NextExpiryTime", "NextExpiryPoints", "Blocked")
-    assert [None] * 5 == [found[name] for name in unknown]
+    unknown = ("Tier", "OpenedTime", "NextExpiryTime", "NextExpiryPoints", "Blocked", "MovedTo")
+    assert [None] * 6 == [found[name] for name in unknown]
 
 
 def test_a_decision_is_ready_to_send() -> None:

@@ -1,0 +1,99 @@
+"""Measure the export to Parquet and to Delta (``make bench-export``): records per second, processor time and files.
+
+The benchmark loads the topic hadoop once. Then the export reads it to its end, into a new folder each time, and the
+formats alternate. The first micro-batch is warm-up. Writes var/reports/export.json.
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+from benchmarks.machine import machine
+from benchmarks.pipeline import Variant, run_to_the_end
+from infra.local import jars
+from infra.local.stack import LocalStack, private_settings
+from schemas import topics
+from services.messaging.administration import create_topics
+from services.messaging.avro import encoder
+from services.messaging.publishing import connected_producer, publish
+from services.messaging.schema_ids import FolderSchemaIds
+from services.pos_simulator.simulation import Options, Simulation
+from services.settings import Settings
+from services.sql.maintenance import maintain
+from tests.support.oracles import flatten
+
+REPORT = Path("var/reports/export.json")
+FORMATS = ("parquet", "delta")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--invoices", type=int, default=40_000, help="whose lines are exported")
+    parser.add_argument("--batch", type=int, default=10_000, help="records a micro-batch")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        report = {"machine": machine(), "options": vars(options), "medians": measure(Path(directory), options)}
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    REPORT.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(report, indent=2))
+
+
+def measure(directory: Path, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    settings = private_settings(
+        directory,
+        max_offsets_per_trigger=options.batch,
+        spark_master="local[2]",
+        spark_jars_dir=jars.folder("spark"),
+        log_format="json",
+    )
+    stack = LocalStack(directory, settings)
+    stack.broker.start()
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in FORMATS}
+    try:
+        create_topics(settings)
+        name = settings.name_of(topics.HADOOP)
+        publish(lines(options.invoices), connected_producer(settings, "benchmark", [name]), name)
+        for number in range(options.rounds):
+            for export_format in FORMATS:
+                folder = directory / f"{export_format}-{number}"
+                own = settings.model_copy(update={"export_format": export_format, "export_dir": str(folder)})
+                runs[export_format].append(export(own, directory / f"{folder.name}.log"))
+                print(export_format, runs[export_format][-1], flush=True)
+    finally:
+        stack.broker.stop()
+    return {name: {key: median(run[key] for run in found) for key in found[0]} for name, found in runs.items()}
+
+
+def lines(invoices: int) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of hadoop, from simulated invoices."""
+    encode = encoder(topics.HADOOP, FolderSchemaIds())
+    for message in Simulation(Options(count=invoices, repeats=0, broken=0)).messages():
+        for line in flatten(message.invoice or {}):
+            yield str(line["StoreID"]).encode(), encode(line)
+
+
+def export(settings: Settings, log: Path) -> dict[str, float]:
+    found = run_to_the_end(Variant("export", jars.ROOT), settings, log)
+    figures = {
+        "records_per_second": found["invoices_per_second"],
+        "cpu_seconds_per_1000_records": found["cpu_seconds_per_1000_invoices"],
+        "peak_memory_mib": found["peak_memory_mib"],
+        **files(settings),
+    }
+    if settings.export_format == "delta":
+        merged = maintain(settings, keep_hours=0)
+        figures["files_after_maintenance"] = figures["files"] - merged.merged + merged.written
+    return figures
+
+
+def files(settings: Settings) -> dict[str, float]:
+    found = list(Path(settings.export_dir).glob("date=*/**/*.parquet"))
+    return {"files": len(found), "mib": round(sum(file.stat().st_size for file in found) / 2**20, 2)}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""`loyalty import`: gives cards the points that they had in another system."""
+
+import getpass
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+from uuid import NAMESPACE_URL, uuid5
+
+import typer
+
+from schemas import topics
+from services.cli.output import MISUSED, AsJson, clear_errors, progress, read_settings, report, stop, table
+from services.codecs.events import command_record
+from services.domain.events import Import
+from services.domain.formats import points_text
+from services.domain.validation import LONGEST_REASON, LONGEST_TEXT
+from services.messaging.avro import encoder
+from services.messaging.headers import cloud_event
+from services.messaging.publishing import Publisher, connected_producer
+from services.messaging.schema_ids import schema_ids
+from services.opening_balances.file import OpeningBalances, read_files
+from services.programmes.file import ProgrammeError
+from services.programmes.topic import load_programmes
+from services.settings import Settings
+
+SHOWN_ERRORS = 20
+
+_NAMESPACE = uuid5(NAMESPACE_URL, "urn:retail-loyalty:import")
+
+
+def import_balances(
+    *,
+    files: Annotated[list[Path], typer.Argument(help="Files: CSV with the suffix .csv, otherwise JSON Lines.")],
+    name: Annotated[
+        str, typer.Option(help="Names the import. A card takes an import of this name once, however often it is sent.")
+    ],
+    reason: Annotated[str, typer.Option(help="Why, for the entries. Default: the name.")] = "",
+    actor: Annotated[str, typer.Option(help="Who imports, for the entries. Default: the user of this machine.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all rows and send nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give cards opening points with their dates of expiry.
+
+    Nothing is sent while a row is wrong. An import that was interrupted continues when it is started again as it was.
+    """
+    reason, actor = reason or name, actor or getpass.getuser()
+    if not name.strip() or max(len(name), len(actor)) > LONGEST_TEXT or len(reason) > LONGEST_REASON:
+        stop(f"--name and --actor have 1 to {LONGEST_TEXT} characters, --reason at most {LONGEST_REASON}", MISUSED)
+    settings, now = read_settings(), time.time_ns() // 1_000_000
+    with clear_errors():
+        try:
+            zone = load_programmes(settings).at(now).time_zone
+        except ProgrammeError as error:
+            stop(str(error))
+        found = read_files(files, zone, now)
+        if found.errors:
+            shown = found.errors[:SHOWN_ERRORS]
+            more = len(found.errors) - len(shown)
+            for line in shown:
+                typer.echo(line, err=True)
+            rest = f"; {more:,} more are not shown" if more else ""
+            stop(f"{len(found.errors):,} of {found.rows:,} rows are wrong, and nothing was sent{rest}", MISUSED)
+        started = time.monotonic()
+        sent = 0 if dry_run else _send(found, name, reason, actor, settings, quiet=as_json)
+    seconds = round(time.monotonic() - started, 3)
+    figures = {"rows": found.rows, "cards": len(found.cards), "points": points_text(found.points), "sent": sent}
+    rows = ((what, f"{figure:,}" if isinstance(figure, int) else figure) for what, figure in figures.items())
+    report({**figures, "seconds": seconds}, table("", "", rows=rows), as_json=as_json)
+
+
+def import_commands(found: OpeningBalances, name: str, reason: str, actor: str) -> Iterator[tuple[str, Import]]:
+    """Each card and its command. The same name and card give the same id, so the account takes the import once."""
+    for card in found.cards:
+        command_id = str(uuid5(_NAMESPACE, f"{name}\n{card}"))
+        lots = found.lots_of(card)
+        yield card, Import(append_time=0, command_id=command_id, reason=reason, actor=actor, lots=lots)
+
+
+def _send(found: OpeningBalances, name: str, reason: str, actor: str, settings: Settings, *, quiet: bool) -> int:
+    topic = settings.name_of(topics.LOYALTY_COMMANDS)
+    encode = encoder(topics.LOYALTY_COMMANDS, schema_ids(settings))
+    producer = connected_producer(settings, "loyalty-import", [topic])
+    issued_time, number = time.time_ns() // 1_000_000, 0
+    with progress(topic, len(found.cards), quiet=quiet) as on_progress, Publisher(producer) as publisher:
+        for number, (card, command) in enumerate(import_commands(found, name, reason, actor), start=1):
+            headers = cloud_event(command.command_id, str(topics.LOYALTY_COMMANDS.value))
+            publisher.publish(topic, card.encode(), encode(command_record(card, command, issued_time)), headers)
+            on_progress(number)
+    return number

@@ -1,0 +1,84 @@
+"""`loyalty top`: the overview of the console in a terminal."""
+
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+
+from services.cli.output import AsJson, console, print_json, read_settings, table
+from services.cli.status import instances_table, parts_table, status_json, urls_of
+from services.status import Rates, Status, rates_between, status_of
+
+
+def top(
+    *,
+    api: Annotated[str | None, typer.Option(help="URL of an API instance. Default: the URL of the settings.")] = None,
+    pipeline: Annotated[str | None, typer.Option(help="URL of the pipeline's metrics, without /metrics.")] = None,
+    interval: Annotated[float, typer.Option(min=0.5, help="Seconds between two looks.")] = 2.0,
+    count: Annotated[int, typer.Option(min=0, help="End after this number of looks. 0: at Ctrl-C.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Show rates, lag, micro-batches, freshness, instances and dead letters, and look again every two seconds.
+
+    With --json look twice, and print the second status with the rates since the first.
+    """
+    settings = read_settings()
+    urls = urls_of(settings, api=api, pipeline=pipeline)
+    if as_json:
+        first = status_of(settings, urls)
+        time.sleep(interval)
+        second = status_of(settings, urls)
+        rates = rates_between(first, second)
+        of_parts = {"topics": rates.topics, "queries": rates.queries, "batch_seconds": rates.batch_seconds}
+        print_json(status_json(second) | {"rates": of_parts})
+        return
+    before, shown = None, 0
+    with Live(console=console(), auto_refresh=False, screen=not count) as live:
+        while True:
+            found = status_of(settings, urls)
+            live.update(overview(found, rates_between(before, found) if before else None), refresh=True)
+            before, shown = found, shown + 1
+            if shown == count:
+                return
+            time.sleep(interval)
+
+
+def overview(found: Status, rates: Rates | None) -> RenderableType:
+    """The tables of one moment. Without rates their cells are empty."""
+    freshness = (rates and rates.freshness) or found.freshness
+    shares = (
+        [f"{share:.0%} within {seconds:g} s" for share, seconds in freshness.within.items() if seconds]
+        if freshness
+        else []
+    )
+    letters = "not known" if found.dead_letters is None else f"{found.dead_letters:,}"
+    line = f"freshness: {', '.join(shares) or 'not known'}    dead letters: {letters}    Ctrl-C ends"
+    return Group(line, _queries(found, rates), _topics(found, rates), instances_table(found), parts_table(found))
+
+
+def _queries(found: Status, rates: Rates | None) -> Table:
+    lags = {query: sum(lag.records for lag in found.lags if lag.reader == f"query {query}") for query in found.work}
+    rows = (
+        (
+            query,
+            _rate(rates and rates.queries.get(query)),
+            _rate(rates and rates.batch_seconds.get(query), 2),
+            f"{lag:,}",
+        )
+        for query, lag in sorted(lags.items())
+    )
+    return table("query", "records a second", "seconds a batch", "not read yet", rows=rows)
+
+
+def _topics(found: Status, rates: Rates | None) -> Table:
+    rows = (
+        (topic, f"{records:,}", _rate(rates and rates.topics.get(topic))) for topic, records in found.records.items()
+    )
+    return table("topic", "records", "a second", rows=rows)
+
+
+def _rate(value: float | None, digits: int = 1) -> str | None:
+    return None if value is None else f"{value:,.{digits}f}"

@@ -1,0 +1,198 @@
+"""An account moves to another card: a lost card is replaced, or two accounts of a customer are merged.
+
+Both cards have accounts of their own, which are processed apart. So the old account sends everything as commands
+``Absorb``, and stays behind as a sign to the new card. What arrives later for the old card follows, with a command for
+each event. Talon.One (``TransferLoyaltyCard``) and Dynamics 365 Commerce (``transferLoyaltyPointsFromBlockedCard``,
+``markSourceCardAsReplaced``) move the data of a card in the same way and let the old card know the new one.
+
+The commands of one account to another stay in their order, so the account itself arrives before later events.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+from services.domain.account import purchases
+from services.domain.account.commands import refuse
+from services.domain.account.lots import soonest_first
+from services.domain.account.model import LARGEST_RETURNED_TOTAL, LARGEST_TOTAL, Account, PastPurchase, PastReturn
+from services.domain.account.posting import Posting
+from services.domain.entries import Kind, Refusal
+from services.domain.events import (
+    Absorb,
+    Capture,
+    Command,
+    Erase,
+    Event,
+    Forward,
+    Import,
+    Purchase,
+    Receive,
+    Replace,
+    Void,
+    derived_id,
+)
+
+PART_SIZE = 200_000
+"""The size of a part in bytes, roughly. A part is one record on a topic, whose records may have about 1 MB."""
+
+_LOT_SIZE, _INVOICE_SIZE, _ITEM_SIZE = 40, 200, 20
+
+
+def move(posting: Posting, event: Replace) -> None:
+    """Moves everything to the account of the counterparty. A block of the card does not move."""
+    account = posting.account
+    if event.counterparty == posting.card:
+        refuse(posting, event, Refusal.SAME_CUSTOMER)
+        return
+    total = account.total
+    for number, part in enumerate(_parts(account)):
+        _send(posting, event, f"/{number}/moved", part)
+    _empty(account)
+    account.moved_to = event.counterparty
+    posting.decide(event, posting.enter(Kind.MOVED_OUT, -total, counterparty=event.counterparty))
+
+
+def forward(posting: Posting, event: Event) -> bool:
+    """Lets an event of a card whose account has moved follow the account, or refuses it.
+
+    Returns whether it did. It does not for an erasure, and for an account that comes back: the new card could not take
+    it, or two cards replaced each other at the same moment.
+    """
+    to = posting.account.moved_to
+    match event:
+        case Purchase():
+            # The account remembers the invoice, so that a duplicate does nothing.
+            posting.account.returns[event.invoice_number] = PastReturn(event.append_time, posting.programme.version)
+            redirected = replace(event, append_time=0, redirect_id=derived_id(event.event_id, "/redirected"))
+            posting.outcome.commands.append((to, redirected))
+            posting.enter(Kind.FORWARDED, counterparty=to)
+        case Absorb() if event.counterparty == to:
+            posting.account.moved_to = ""
+            return False
+        case Capture() | Void() | Receive() | Forward() | Import() | Absorb():
+            following = replace(
+                event,
+                append_time=0,
+                command_id=derived_id(event.command_id, "/forwarded"),
+                origin_id=event.decision_id,
+            )
+            posting.outcome.commands.append((to, following))
+            posting.enter(Kind.FORWARDED, counterparty=to)
+        case Erase():
+            return False
+        case Command():
+            refuse(posting, event, Refusal.CARD_REPLACED)
+    return True
+
+
+def absorb(posting: Posting, event: Absorb) -> None:
+    """Adds a part of an account that has moved here, or sends it back if the total would become too large.
+
+    An account that comes back may lift the total far above the limit of other events, so it stays.
+    """
+    account, part = posting.account, event.part
+    before = account.total
+    comes_back = event.command_id.endswith("/back")
+    if abs(before + part.total) > (LARGEST_RETURNED_TOTAL if comes_back else LARGEST_TOTAL):
+        _send(posting, event, "/back", part)
+        reason = str(Refusal.TOO_MANY_POINTS)
+        posting.enter(Kind.REFUSED, reason=reason, counterparty=event.counterparty)
+        return
+    if not comes_back and event.counterparty not in account.former_cards:
+        account.former_cards = (*account.former_cards, event.counterparty)
+    posting.add(part.lots)
+    posting.take_back(part.debt, into_debt=True)
+    account.reservations |= part.reservations
+    account.imports += part.imports
+    account.purchases = _oldest_first(part.purchases | account.purchases)
+    account.returns = _oldest_first(part.returns | account.returns)
+    posting.enter(Kind.MOVED_IN, account.total - before, counterparty=event.counterparty)
+    _absorb_tier(posting, part)
+    originals = [past.original for past in part.returns.values()]
+    for original in dict.fromkeys([*part.purchases, *originals]):
+        if original in account.purchases:
+            purchases.settle(posting, original)
+
+
+def _send(posting: Posting, event: Replace | Absorb, suffix: str, part: Account) -> None:
+    """Sends a part of an account to the counterparty."""
+    command = Absorb(
+        append_time=0,
+        command_id=derived_id(event.command_id, suffix),
+        reason=event.reason,
+        actor=event.actor,
+        counterparty=posting.card,
+        part=part,
+    )
+    posting.outcome.commands.append((event.counterparty, command))
+
+
+def _empty(account: Account) -> None:
+    """Leaves what recognises duplicates, and the numbers that the index of invoices must forget with the customer."""
+    pasts: list[PastPurchase | PastReturn] = [*account.purchases.values(), *account.returns.values()]
+    numbers = [*account.purchases, *account.returns]
+    account.returns = _oldest_first(
+        {
+            number: PastReturn(past.append_time, past.programme_version)
+            for number, past in zip(numbers, pasts, strict=True)
+        }
+    )
+    account.lots, account.reservations, account.purchases = {}, {}, {}
+    account.debt = account.period_start = account.period_end = account.earned_in_period = 0
+    account.tier, account.is_blocked, account.imports = "", False, ()
+
+
+def _parts(account: Account) -> Iterator[Account]:
+    """Cuts the content of an account into parts of limited size. The first one has the tier and the debt."""
+    part = Account(
+        account.opened_time,
+        debt=account.debt,
+        tier=account.tier,
+        period_start=account.period_start,
+        period_end=account.period_end,
+        earned_in_period=account.earned_in_period,
+        imports=account.imports,
+    )
+    size = 0
+    for field, key, value, weight in _pieces(account):
+        if size and size + weight > PART_SIZE:
+            yield part
+            part, size = Account(account.opened_time), 0
+        getattr(part, field)[key] = value
+        size += weight
+    yield part
+
+
+def _pieces(account: Account) -> Iterator[tuple[str, object, object, int]]:
+    """Gives the name of a field, a key in it, its value and its size in bytes, roughly."""
+    for terms in soonest_first(account.lots):
+        yield "lots", terms, account.lots[terms], _LOT_SIZE
+    for name, reservation in account.reservations.items():
+        yield "reservations", name, reservation, _INVOICE_SIZE + _LOT_SIZE * len(reservation.lots)
+    pasts: dict[str, dict[str, PastPurchase] | dict[str, PastReturn]]
+    pasts = {"purchases": account.purchases, "returns": account.returns}
+    for field, invoices in pasts.items():
+        for number, past in invoices.items():
+            yield field, number, past, _INVOICE_SIZE + sum(_ITEM_SIZE + len(item) for item in past.items or ())
+
+
+_Past = TypeVar("_Past", PastPurchase, PastReturn)
+
+
+def _oldest_first(invoices: dict[str, _Past]) -> dict[str, _Past]:
+    return dict(sorted(invoices.items(), key=lambda item: item[1].append_time))
+
+
+def _absorb_tier(posting: Posting, part: Account) -> None:
+    """Keeps the higher tier. The points of both accounts count if they were earned in the same period."""
+    account, programme = posting.account, posting.programme
+    if part.period_end > account.period_end:
+        account.period_start, account.period_end = part.period_start, part.period_end
+        account.earned_in_period = part.earned_in_period
+    elif part.period_end == account.period_end:
+        account.earned_in_period += part.earned_in_period
+    tiers = (account.tier, part.tier, programme.tier_for(account.earned_in_period))
+    before, account.tier = account.tier, max(tiers, key=lambda name: (programme.tier_rank(name), bool(name)))
+    if account.tier != before:
+        posting.enter(Kind.TIER, reason=before)

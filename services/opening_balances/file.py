@@ -1,0 +1,145 @@
+"""Reads opening balances from files: CSV with a header, or JSON Lines. Points are hundredths.
+
+A row has the members ``card``, ``points`` (above 0, at most two decimals) and ``expires``: a date, on whose end the
+points expire, a time of ISO 8601 with its offset, or nothing for points that never expire. A card may have many rows.
+"""
+
+import csv
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime, time
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from services.domain.events import SentLot
+from services.domain.formats import to_milliseconds
+from services.domain.local_time import end_of_day
+from services.domain.validation import BLANKS, LONGEST_TEXT, MOST_LINE_ITEMS
+
+COLUMNS = ("card", "points", "expires")
+LARGEST_POINTS = Decimal("9999999999.99")
+"""The most points of one card, as in a command of the API."""
+
+
+@dataclass(slots=True)
+class OpeningBalances:
+    """The rows of all files.
+
+    Attributes:
+        cards: by card, the points by the time at which they expire (milliseconds since the epoch; 0: never).
+        errors: one line for each wrong row, with the file, the number of its line and what is wrong.
+    """
+
+    rows: int = 0
+    cards: defaultdict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def points(self) -> int:
+        return sum(sum(lots.values()) for lots in self.cards.values())
+
+    def lots_of(self, card: str) -> tuple[SentLot, ...]:
+        return tuple(SentLot(points, expires) for expires, points in sorted(self.cards[card].items()))
+
+
+class _RowError(ValueError):
+    """A row is not valid. The message says what is wrong."""
+
+
+def read_files(files: Iterable[Path], zone: str, now: int) -> OpeningBalances:
+    """Reads all rows. Raises OSError if a file cannot be opened.
+
+    Args:
+        zone: the time zone in which a day ends, for example ``Europe/Berlin``.
+        now: milliseconds since the epoch. Points that have expired by then are errors.
+    """
+    found = OpeningBalances()
+    for file in files:
+        for number, row in _rows(file):
+            found.rows += 1
+            try:
+                _add(found, row if isinstance(row, Mapping) else _not_an_object(), zone, now)
+            except _RowError as error:
+                found.errors.append(f"{file}, line {number}: {error}")
+    return found
+
+
+def _rows(file: Path) -> Iterator[tuple[int, Any]]:
+    """The rows of a file with the numbers of their lines. A row that cannot be read is None."""
+    # A damaged character makes its row wrong and not the others.
+    with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
+        if file.suffix.lower() == ".csv":
+            reader = csv.DictReader(lines, restkey="", restval="")
+            for row in reader:
+                yield reader.line_num, {name.strip(BLANKS): value for name, value in row.items()}
+            return
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                try:
+                    yield number, json.loads(line, parse_float=Decimal, parse_int=Decimal)
+                except ValueError:
+                    yield number, None
+
+
+def _not_an_object() -> Mapping[str, Any]:
+    raise _RowError('is not a JSON object, such as {"card":"9265846829","points":"12.50","expires":"2027-12-31"}')
+
+
+def _add(found: OpeningBalances, row: Mapping[str, Any], zone: str, now: int) -> None:
+    if unknown := sorted(set(row) - set(COLUMNS)):
+        names = ", ".join(repr(name) for name in unknown)
+        raise _RowError(f"has the unknown columns {names}; the columns are {', '.join(COLUMNS)}")
+    card, points, expires = _card(row.get("card")), _points(row.get("points")), _expires(row.get("expires"), zone, now)
+    lots = found.cards.get(card, {})
+    if sum(lots.values()) + points > LARGEST_POINTS * 100:
+        raise _RowError(f"the card {card} gets more than {LARGEST_POINTS} points")
+    if expires not in lots and len(lots) >= MOST_LINE_ITEMS:
+        raise _RowError(f"the card {card} has more than {MOST_LINE_ITEMS} times of expiry")
+    found.cards[card][expires] = lots.get(expires, 0) + points
+
+
+def _card(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip(BLANKS):
+        raise _RowError("card is missing; it is a text")
+    if value != value.strip(BLANKS):
+        raise _RowError(f"card {value!r} has blanks around it")
+    if len(value) > LONGEST_TEXT or "\N{REPLACEMENT CHARACTER}" in value:
+        raise _RowError(f"card is longer than {LONGEST_TEXT} characters, or is not UTF-8")
+    return value
+
+
+def _points(value: Any) -> int:
+    try:
+        points = Decimal(value) if isinstance(value, str | Decimal) else Decimal("nan")
+    except InvalidOperation:
+        points = Decimal("nan")
+    if not points.is_finite() or not 0 < points <= LARGEST_POINTS or points != round(points, 2):
+        raise _RowError(f"points {value!s:.40} are not a number above 0 with at most two decimals, such as 12.50")
+    return int(points.scaleb(2))
+
+
+def _expires(value: Any, zone: str, now: int) -> int:
+    if value is None or value == "":
+        return 0
+    try:
+        expires = _expiry_time(value, zone)
+    except (ValueError, TypeError, OverflowError):
+        wanted = "a date such as 2027-12-31, or a time such as 2027-12-31T22:00:00Z"
+        raise _RowError(f"expires {value!s:.40} is not {wanted}") from None
+    if expires <= now:
+        raise _RowError(f"expires {value}: the points have expired already")
+    return expires
+
+
+def _expiry_time(text: str, zone: str) -> int:
+    if "T" not in text:
+        day = datetime.combine(date.fromisoformat(text), time.min, ZoneInfo(zone))
+        return end_of_day(to_milliseconds(day), zone)
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError("no offset")
+    return to_milliseconds(moment)

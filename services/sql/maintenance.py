@@ -1,0 +1,33 @@
+"""Maintenance of an exported Delta table: fewer files, and no files that nobody reads any more."""
+
+from typing import NamedTuple
+
+from services.settings import Settings
+from services.sql.files import NoExportError, delta_table
+
+KEEP_HOURS = 7 * 24
+"""Readers may still use a file for this time after a compaction has replaced it. It is Delta's default."""
+
+
+class Maintained(NamedTuple):
+    """What a maintenance did: the files that it merged, the files that it wrote, and the old files that it deleted."""
+
+    merged: int
+    written: int
+    deleted: int
+
+
+def maintain(settings: Settings, keep_hours: int = KEEP_HOURS) -> Maintained:
+    """Merge the small files of each day, and delete files that the table has not needed for ``keep_hours``.
+
+    The export can run meanwhile: a commit of Delta succeeds or fails as a whole. Raises NoExportError without a Delta
+    table, and CommitFailedError if the export has changed the same files.
+    """
+    table = delta_table(settings)
+    if table is None:
+        raise NoExportError(
+            f"{settings.export_dir} is not a Delta table: maintenance is for an export with LOYALTY_EXPORT_FORMAT=delta"
+        )
+    merged = table.optimize.compact()
+    deleted = table.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False)
+    return Maintained(merged["numFilesRemoved"], merged["numFilesAdded"], len(deleted))

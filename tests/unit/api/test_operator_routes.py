@@ -1,0 +1,197 @@
+"""What operators see and do over HTTP. The test plays Kafka behind ``api.operations``."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from fastapi.testclient import TestClient
+
+from api import operations
+from api.operations import Operations
+from services.api_keys.keys import Scope
+from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, DeadLettersError, RecordPosition
+from services.programmes.file import parse_programme
+from services.programmes.topic import Version
+from services.settings import Settings
+from services.status import Lag, Part, QueryWork, Status
+from tests.support.builders import problem_type
+from tests.support.clusters import Instance
+from tests.support.secured import SecuredGroup, bearer
+
+LETTERS = [
+    DeadLetter(
+        RecordPosition(0, number), 1_000 + number, "pos-invoices", RecordPosition(2, number), reason, b"K", value
+    )
+    for number, (reason, value) in enumerate([("not-json", b"\xff{"), ("no-total-amount", b"{}"), ("not-json", b"x")])
+]
+
+
+class Kafka:
+    """Plays the dead letters, and two moments of the system."""
+
+    def __init__(self) -> None:
+        self.replayed: list[DeadLetter] = []
+        self.looks = 0
+
+    def read(self, _: Settings, letter_filter: DeadLetterFilter) -> Iterator[DeadLetter]:
+        yield from (letter for letter in LETTERS if letter in letter_filter)
+
+    def replay(self, _: Settings, letters: list[DeadLetter]) -> int:
+        self.replayed += letters
+        return len(letters)
+
+    def status(self, _: Settings, __: Any, api: Any) -> Status:
+        self.looks += 1
+        appended = {"pos-invoices": 100 * self.looks}
+        buckets = dict.fromkeys((0.5, float("inf")), 10 * self.looks)
+        work = {"loyalty": QueryWork(80 * self.looks, self.looks, 1.5 * self.looks)}
+        lags = [Lag("query loyalty", "pos-invoices", 20)]
+        parts = [Part("kafka", "127.0.0.1:9092", None)]
+        return Status(10.0 * self.looks, parts, appended, work, buckets, appended, lags, api.instances)
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
+    kafka = Kafka()
+    monkeypatch.setattr(operations.dead_letters, "read", kafka.read)
+    monkeypatch.setattr(operations.dead_letters, "replay", kafka.replay)
+    monkeypatch.setattr(operations, "status_of", kafka.status)
+    return kafka
+
+
+@pytest.fixture
+def client(kafka: Kafka) -> Iterator[TestClient]:  # noqa: ARG001 - it must be there first
+    instance = Instance()
+    instance.own_everything()
+    instance.app.state.dependencies.operations = Operations(Settings())
+    with TestClient(instance.app) as client:
+        yield client
+
+
+def test_dead_letters_are_counted_and_shown(client: TestClient) -> None:
+    """The newest first, with the origin, and with bytes that are no UTF-8 in hexadecimal digits too."""
+    body = client.get("/v1/dead-letters").json()
+    assert (3, {"not-json": 2, "no-total-amount": 1}) == (body["total"], body["reasons"])
+    assert ["0:2", "0:1", "0:0"] == [each["position"] for each in body["deadLetters"]]
+    assert {
+        "position": "0:0",
+        "time": "1970-01-01T00:00:01.000Z",
+        "topic": "pos-invoices",
+        "origin": "2:0",
+        "reason": "not-json",
+        "size": 2,
+        "key": "K",
+        "text": "\ufffd{",
+        "hex": "ff 7b",
+    } == body["deadLetters"][-1]
+    some = client.get("/v1/dead-letters", params={"reason": "NOT-json", "limit": 1}).json()
+    assert (2, ["0:2"]) == (some["total"], [each["position"] for each in some["deadLetters"]])
+
+
+def test_bytes_are_masked_without_their_scope(kafka: Kafka, tmp_path: Path) -> None:  # noqa: ARG001
+    """An operator sees the reasons. Keys and values have personal data."""
+    secured = SecuredGroup(tmp_path)
+    instance = Instance("http://one:8080", secured.security("http://one:8080"))
+    instance.own_everything()
+    instance.app.state.dependencies.operations = Operations(Settings())
+    with TestClient(instance.app) as client:
+        for scope, shown in ((Scope.OPERATE, {None}), (Scope.DEAD_LETTERS, {"K"})):
+            headers = bearer(secured.key(scope).text)
+            letters = client.get("/v1/dead-letters", headers=headers).json()["deadLetters"]
+            assert shown == {each["key"] for each in letters}
+            assert (shown == {None}) == all(each["text"] is None and each["hex"] is None for each in letters)
+
+
+def test_a_replay_publishes_the_selection_once(client: TestClient, kafka: Kafka) -> None:
+    """A dry run publishes nothing, and an unknown position stops everything."""
+    order: dict[str, Any] = {"positions": ["0:0", "0:2"], "dryRun": True}
+    expected = {"selected": 2, "published": 0, "topics": {"pos-invoices": 2}, "dryRun": True}
+    assert expected == client.post("/v1/dead-letters/replay", json=order).json()
+    missing = client.post("/v1/dead-letters/replay", json={"positions": ["0:1", "0:9"]})
+    assert ("unknown-dead-letter", ["0:9"]) == (problem_type(missing, 404), missing.json()["positions"])
+    assert [] == kafka.replayed
+    assert 2 == client.post("/v1/dead-letters/replay", json=order | {"dryRun": False}).json()["published"]
+    assert [LETTERS[0], LETTERS[2]] == kafka.replayed
+    for positions in ([], ["1"], ["0:-1"]):
+        assert 422 == client.post("/v1/dead-letters/replay", json={"positions": positions}).status_code
+
+
+def test_kafka_that_does_not_answer_is_a_problem(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> Iterator[DeadLetter]:
+        raise DeadLettersError("no Kafka broker answers at 127.0.0.1:9092")
+
+    monkeypatch.setattr(operations.dead_letters, "read", fail)
+    answer = client.get("/v1/dead-letters")
+    assert "broker-unavailable" == problem_type(answer, 503)
+    assert "no Kafka broker answers" in answer.json()["detail"]
+
+
+def test_a_programme_is_checked_and_published(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each problem has its line. A publication names the version and its times."""
+    published: list[tuple[str, int | None]] = []
+
+    def publish(text: str, _: Settings, effective_time: int | None) -> Version:
+        rules = parse_programme(text)
+        published.append((text, effective_time))
+        return Version(3, effective_time or 5_000, 1_000, text, rules)
+
+    monkeypatch.setattr(operations, "publish_programme", publish)
+    good, bad = "loyalty-factor: 0.05\n", "loyalty-factor: x\n"
+    assert {"valid": True, "problems": []} == client.post("/v1/programmes/check", json={"programme": good}).json()
+    found = client.post("/v1/programmes/check", json={"programme": bad}).json()
+    assert (False, 1) == (found["valid"], found["problems"][0]["line"])
+    refused = client.post("/v1/programmes", json={"programme": bad})
+    assert ("invalid-programme", 1) == (problem_type(refused, 422), refused.json()["problems"][0]["line"])
+    for time in ("tomorrow", "2026-12-01T00:00:00"):
+        answer = client.post("/v1/programmes", json={"programme": good, "effectiveFrom": time})
+        assert "invalid-parameters" == problem_type(answer, 422)
+    assert [] == published
+    answer = client.post("/v1/programmes", json={"programme": good, "effectiveFrom": "1970-01-01T00:00:09+00:00"})
+    assert (201, 3) == (answer.status_code, answer.json()["version"])
+    assert "1970-01-01T00:00:09.000Z" == answer.json()["effectiveTime"]
+    assert [(good, 9_000)] == published
+
+
+def test_the_status_has_rates_from_the_second_look_on(
+    client: TestClient, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests at the same time share one look. Figures that are not known are null."""
+    first = client.get("/v1/status").json()
+    assert first == client.get("/v1/status").json()
+    assert 1 == kafka.looks
+    assert (None, {"query loyalty": 20}) == (first["topics"][0]["rate"], first["topics"][0]["lag"])
+    monkeypatch.setattr(operations, "_FRESH_SECONDS", 0)
+    second = client.get("/v1/status").json()
+    assert (200, 10.0) == (second["topics"][0]["records"], second["topics"][0]["rate"])
+    assert [{"name": "loyalty", "rate": 8.0, "batchSeconds": 1.5}] == second["queries"]
+    assert {"0.5": 0.5, "0.99": 0.5} == second["freshnessSeconds"]
+    assert [True] == [each["self"] for each in second["instances"]]
+
+
+def test_the_status_is_a_stream(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each event has the status. The stream ends when the instance stops."""
+    streams = client.app.state.dependencies.streams  # type: ignore[attr-defined]
+    monkeypatch.setattr(operations, "_FRESH_SECONDS", 0)
+    monkeypatch.setattr("api.routers.operations._STATUS_SECONDS", 0.01)
+    looks = 0
+    whole = Kafka.status
+
+    def status(kafka: Kafka, *arguments: Any) -> Status:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            streams.close()
+        return whole(kafka, *arguments)
+
+    monkeypatch.setattr(operations, "status_of", lambda *arguments: status(Kafka(), *arguments))
+    events = client.get("/v1/status/events").text.split("\n\n")
+    bodies = [orjson.loads(each.partition("data: ")[2]) for each in events if each.startswith("event: status")]
+    assert 2 < len(bodies) < 6
+    assert {"kafka"} == {part["name"] for body in bodies for part in body["parts"]}
+
+
+def test_the_caller_and_the_settings_are_shown(client: TestClient) -> None:
+    assert {"name": "", "scopes": sorted(Scope), "card": None, "stores": None} == client.get("/v1/caller").json()
+    assert "127.0.0.1" == client.get("/v1/settings").json()["api_host"]

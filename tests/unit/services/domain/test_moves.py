@@ -1,0 +1,332 @@
+"""Accounts that move to another card: a lost card is replaced, or two accounts are merged."""
+
+from collections import defaultdict
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.topics import LOYALTY_COMMANDS
+from services.codecs.events import command_record, credit_record, decode_event
+from services.domain.account import moves
+from services.domain.account.lots import Terms
+from services.domain.account.model import LARGEST_TOTAL, Account, PastPurchase
+from services.domain.account.processor import advance, process
+from services.domain.entries import Kind, Refusal
+from services.domain.events import (
+    Adjust,
+    Block,
+    Capture,
+    Erase,
+    Forward,
+    Line,
+    Merge,
+    Purchase,
+    Receive,
+    Replace,
+    Reserve,
+    SentLot,
+    Transfer,
+    Void,
+)
+from services.domain.programme import DAY, Period, Programme, Programmes, SpentReturns, Tier
+from services.messaging.avro import encoder
+from tests.support.builders import IDS
+from tests.support.strategies import ACCOUNT_EVENTS, PROGRAMMES, PURCHASES, RETURNS
+
+OLD, NEW, THIRD = "old", "new", "third"
+BOUGHT = Purchase(1, "bought", Decimal(500))
+"""Earns 10.00 points."""
+encode = encoder(LOYALTY_COMMANDS, IDS)
+
+
+class Cards:
+    """The accounts of several cards, and the commands between them, as the loyalty query delivers them."""
+
+    def __init__(self, programmes=None):
+        self.programmes = programmes or Programmes()
+        self.states, self.entries, self.decisions = {}, defaultdict(list), {}
+        self.waiting, self.forgotten, self.now = [], set(), 0
+
+    def happen(self, card, *events, delivered=True):
+        outcome = process(self.states.get(card), events, self.programmes, card)
+        self.states[card] = outcome.state
+        self.entries[card] += outcome.entries
+        self.decisions |= {decision.command_id: decision for decision in outcome.decisions}
+        self.forgotten |= {each.command_id for each in outcome.forgotten}
+        self.forgotten |= {(card, number) for number in outcome.forgotten_invoices}
+        self.now = max([self.now, *(event.append_time for event in events)])
+        self.waiting += [(each.to_card, credit_record(card, each)) for each in outcome.credits]
+        self.waiting += [(to_card, command_record(to_card, each)) for to_card, each in outcome.commands]
+        if delivered:
+            self.deliver()
+        return self
+
+    def deliver(self):
+        while self.waiting:
+            card, record = self.waiting.pop(0)
+            self.happen(card, decode_event(self.now, encode(record)), delivered=False)
+        return self
+
+    def advance(self, until):
+        for card, state in self.states.items():
+            if state:
+                outcome = advance(state, until, self.programmes)
+                self.states[card] = outcome.state
+                self.entries[card] += outcome.entries
+        return self
+
+    def total(self, *cards):
+        return sum(self.states[card].total for card in cards or self.states if self.states[card])
+
+
+def move(time, to=NEW, kind=Replace, number=""):
+    return kind(append_time=time, command_id=f"move{number}", counterparty=to, reason="lost", actor="clerk")
+
+
+def kinds(entries):
+    return [entry.kind for entry in entries]
+
+
+def test_a_replaced_card_hands_over_everything():
+    """Points with their expiry, pending points, reservations, tier and purchases move. The entries name both cards."""
+    programme = Programme(pending=3 * DAY, valid_for=20 * DAY, tier_period=Period.YEAR, tiers=(Tier("gold", 5_00),))
+    cards = Cards(Programmes((programme,)))
+    cards.happen(OLD, BOUGHT, Adjust(append_time=2, command_id="A", points=3_00))
+    cards.happen(OLD, Reserve(append_time=3, command_id="R", points=1_00), Block(append_time=4, command_id="B"))
+    before = cards.states[OLD]
+    cards.happen(OLD, move(5))
+
+    old, new = cards.states[OLD], cards.states[NEW]
+    for name in ("lots", "reservations", "purchases", "returns", "tier", "period_end", "earned_in_period", "total"):
+        assert getattr(before, name) == getattr(new, name), name
+    assert (0, NEW, {}, "") == (old.total, old.moved_to, old.purchases, old.tier)
+    assert ((OLD,), False) == (new.former_cards, new.is_blocked)
+    out, inward = cards.entries[OLD][-1], cards.entries[NEW][0]
+    assert (Kind.MOVED_OUT, -13_00, NEW, "lost", "clerk") == (
+        *(out.kind, out.points, out.counterparty, out.reason, out.actor),
+    )
+    assert (Kind.MOVED_IN, 13_00, OLD) == (inward.kind, inward.points, inward.counterparty)
+    assert (None, -13_00) == (cards.decisions["move"].refusal, cards.decisions["move"].points)
+    assert NEW == out.standing.moved_to
+
+
+def test_what_arrives_for_the_old_card_follows():
+    """A late invoice, its return, points of a transfer and a capture reach the new account, also over two moves."""
+    cards = Cards().happen(OLD, BOUGHT, Reserve(append_time=2, command_id="R", points=4_00))
+    cards.happen(OLD, move(3)).happen(NEW, move(4, THIRD, number=2))
+    cards.happen(OLD, Purchase(5, "late", Decimal(100), lines=(Line("milk", Decimal(100)),)))
+    cards.happen(OLD, Purchase(6, "back", Decimal(-50), original_invoice_number="late"))
+    cards.happen(OLD, Receive(append_time=7, command_id="T/in", counterparty="x", lots=(SentLot(25, 9 * DAY),)))
+    foreign = Purchase(8, "foreign", Decimal(-50), original_invoice_number="bought")
+    cards.happen(OLD, Forward(append_time=8, command_id="foreign/forward", invoice=foreign))
+    cards.happen(OLD, Capture(append_time=8, command_id="C", redemption_id="R"))
+
+    assert 10_00 + 2_00 - 1_00 - 1_00 + 25 - 4_00 == cards.total(THIRD) == cards.total()
+    assert [Kind.FORWARDED] * 5 == kinds(cards.entries[OLD][-5:]) == kinds(cards.entries[NEW][-5:])
+    assert (None, -4_00) == (cards.decisions["C"].refusal, cards.decisions["C"].points)
+    assert ["late", "back"] == [entry.invoice_number for entry in cards.entries[OLD] if entry.invoice_number][-2:]
+    assert "late" in cards.states[THIRD].purchases
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Reserve(append_time=9, command_id="C", points=1),
+        Adjust(append_time=9, command_id="C", points=1),
+        Transfer(append_time=9, command_id="C", points=1, counterparty="x"),
+        Block(append_time=9, command_id="C"),
+        move(9, to=THIRD, number="C"),
+    ],
+)
+def test_commands_for_the_old_card_are_refused(command):
+    """Nobody who found the lost card can spend its points, and the clerk learns that it was replaced."""
+    cards = Cards().happen(OLD, BOUGHT, move(2)).happen(OLD, command)
+
+    assert Refusal.CARD_REPLACED == cards.decisions[command.command_id].refusal
+    assert (0, 10_00) == (cards.total(OLD), cards.total(NEW))
+
+
+def test_an_event_twice_counts_once_on_whichever_card():
+    """A duplicate of the invoice that was counted before the move, of a late one, and of every command does nothing."""
+    late = replace(BOUGHT, append_time=5, invoice_number="late")
+    capture = Capture(append_time=6, command_id="C", redemption_id="R")
+    events = [BOUGHT, Reserve(append_time=2, command_id="R", points=4_00), move(3), late, capture]
+    once, twice = Cards(), Cards()
+    for event in events:
+        once.happen(OLD, event)
+        twice.happen(OLD, event)
+        twice.happen(OLD, replace(event, append_time=twice.now))
+    twice.happen(OLD, replace(BOUGHT, append_time=7)).happen(NEW, replace(late, append_time=8))
+
+    assert 16_00 == once.total() == twice.total()
+    assert kinds(once.entries[NEW]) == kinds(twice.entries[NEW])
+
+
+def test_merged_accounts_add_up():
+    """Points, debts and returns that wait on one card for a purchase on the other. The tier counts both cards."""
+    tiers = (Tier("silver", 5_00), Tier("gold", 15_00))
+    programme = Programme(tier_period=Period.YEAR, tiers=tiers, spent_returns=SpentReturns.NEGATIVE_ALLOWED)
+    cards = Cards(Programmes((programme,)))
+    cards.happen(OLD, BOUGHT).happen(NEW, replace(BOUGHT, invoice_number="other"))
+    cards.happen(NEW, Purchase(2, "back", Decimal(-500), original_invoice_number="bought"))
+    assert 20_00 == cards.total()
+
+    cards.happen(OLD, move(3, kind=Merge))
+    assert (10_00, 0) == (cards.total(NEW), cards.total(OLD))
+    assert [Kind.MOVED_IN, Kind.TIER, Kind.RETURNED] == kinds(cards.entries[NEW][-3:])
+    assert "gold" == cards.states[NEW].tier
+    assert ("merge", None) == (cards.decisions["move"].kind, cards.decisions["move"].refusal)
+
+
+def test_a_debt_moves():
+    """The points of the other account pay it."""
+    cards = Cards().happen(OLD, Adjust(append_time=1, command_id="A", points=-3_00, allow_negative=True))
+    cards.happen(NEW, replace(BOUGHT, append_time=2)).happen(OLD, move(3, kind=Merge))
+
+    assert (7_00, 7_00, 0) == (cards.total(NEW), cards.states[NEW].available, cards.states[NEW].debt)
+
+
+@pytest.mark.parametrize("erased", [OLD, NEW, THIRD])
+def test_an_erasure_forgets_all_cards_of_the_customer(erased):
+    """Whichever card is erased: no state is left, and every decision is forgotten."""
+    cards = Cards().happen(OLD, BOUGHT, Reserve(append_time=2, command_id="R", points=4_00), move(3))
+    cards.happen(OLD, Capture(append_time=4, command_id="C", redemption_id="R"))
+    cards.happen(NEW, move(5, THIRD, number=2))
+    cards.happen(erased, Erase(append_time=6, command_id="E"))
+
+    for card in (OLD, NEW, THIRD):
+        assert Kind.ERASED == cards.entries[card][-1].kind
+        assert not isinstance(cards.states[card], Account)
+        assert [1] == [kinds(cards.entries[card]).count(Kind.ERASED)]
+    assert {"R", "C", "move", "move2"} <= cards.forgotten
+    assert {(card, "bought") for card in (OLD, NEW, THIRD)} <= cards.forgotten, "the index of invoices forgets it"
+
+
+def test_two_cards_that_replace_each_other_lose_nothing():
+    """Both moves are decided before either arrives. The commands do not run in a circle."""
+    cards = Cards().happen(OLD, BOUGHT).happen(NEW, replace(BOUGHT, invoice_number="other", total_amount=Decimal(50)))
+    cards.happen(OLD, move(2), delivered=False).happen(NEW, move(2, OLD, number=2), delivered=False).deliver()
+
+    assert {OLD: 1_00, NEW: 10_00} == {card: cards.total(card) for card in (OLD, NEW)}
+    assert ["", ""] == [cards.states[card].moved_to for card in (OLD, NEW)]
+
+
+def test_an_account_that_does_not_fit_comes_back():
+    """The new card may not exceed the limit of a total. The old card then keeps its points and works again."""
+    cards = Cards()
+    cards.states = {OLD: Account(1, lots={Terms(5 * DAY): 2_00}), NEW: Account(1, lots={Terms(): LARGEST_TOTAL})}
+    cards.happen(OLD, move(2, kind=Merge))
+
+    assert (2_00, LARGEST_TOTAL) == (cards.total(OLD), cards.total(NEW))
+    assert (Kind.REFUSED, "too-many-points") == (cards.entries[NEW][-1].kind, cards.entries[NEW][-1].reason)
+    assert ("", ()) == (cards.states[OLD].moved_to, cards.states[NEW].former_cards)
+
+
+def test_a_card_does_not_replace_itself():
+    cards = Cards().happen(OLD, BOUGHT, move(2, to=OLD))
+    assert (Refusal.SAME_CUSTOMER, 10_00) == (cards.decisions["move"].refusal, cards.total())
+
+
+def test_a_large_account_moves_in_parts():
+    """Each part fits into a record, and together they are the account."""
+    items = {f"item-{number}": Decimal(1) for number in range(100)}
+    purchases = {f"I{number}": PastPurchase(number, Decimal(100), 2_00, 0, items=items) for number in range(300)}
+    lots = {Terms(day * DAY): 1_00 for day in range(1, 5_000)}
+    cards = Cards()
+    cards.states = {OLD: Account(1, lots=lots, purchases=purchases)}
+    cards.happen(OLD, move(2), delivered=False)
+
+    assert 4 < len(cards.waiting) < 12
+    assert all(len(encode(record)) < 2 * moves.PART_SIZE for _, record in cards.waiting)
+    cards.deliver()
+    new = cards.states[NEW]
+    assert (lots, purchases, [*purchases]) == (new.lots, new.purchases, [*new.purchases])
+
+
+@settings(max_examples=60)
+@given(ACCOUNT_EVENTS, ACCOUNT_EVENTS, PROGRAMMES)
+def test_a_move_conserves_points(events, others, programmes):
+    """The sum over both cards stays, whatever both accounts are, until something else happens."""
+    here, there = (process(None, each, programmes, card).account for each, card in ((events, OLD), (others, NEW)))
+    if here is None or here.moved_to:
+        return
+    cards = Cards(programmes)
+    cards.states = {OLD: here, NEW: there}
+    now = 41 * DAY
+    cards.advance(now)
+    here, before = cards.states[OLD], cards.total()
+    cards.happen(OLD, move(now, kind=Merge))
+
+    settled = sum(entry.points for entry in cards.entries[NEW] if entry.kind is Kind.RETURNED and entry.time == now)
+    assert before + settled == cards.total()
+    assert 0 == cards.total(OLD)
+    lots = cards.states[NEW].lots
+    if there is None:
+        assert (here.lots, here.debt, here.reservations) == (
+            lots,
+            cards.states[NEW].debt,
+            cards.states[NEW].reservations,
+        )
+    assert all(points > 0 for points in lots.values())
+    assert not (lots and cards.states[NEW].debt)
+
+
+@settings(max_examples=60)
+@given(st.lists(PURCHASES | RETURNS, max_size=10), st.integers(0, 10), PROGRAMMES)
+def test_a_customer_whose_card_is_replaced_gets_the_same_points(events, cut, programmes):
+    """The same invoices with and without a replacement between them give the same account."""
+    events = sorted({event.invoice_number: event for event in events}.values(), key=lambda each: each.append_time)
+    programmes = Programmes((programmes.versions[0],))
+    same, moved = Cards(programmes), Cards(programmes)
+    time = events[cut - 1].append_time if 0 < cut <= len(events) else 0
+    for number, event in enumerate(events):
+        same.happen(OLD, event)
+        moved.happen(OLD, event)
+        if number + 1 == cut:
+            moved.happen(OLD, move(time))
+
+    # An invoice that does not count is not forwarded, but the time passes on the card that it came to.
+    for cards in (same, moved):
+        cards.advance(same.now)
+    if OLD not in same.states or NEW not in moved.states or same.states[OLD] is None:
+        return
+    for name in ("total", "lots", "debt", "tier", "earned_in_period"):
+        assert getattr(same.states[OLD], name) == getattr(moved.states[NEW], name), name
+
+
+def test_a_part_that_cannot_be_read_is_refused_and_stops_nobody():
+    """Only the loyalty query writes such commands. A damaged one is an entry, and the query goes on."""
+    outcome = process(Account(1), [BOUGHT, move(2)], Programmes(), OLD)
+    ((_, absorb),) = outcome.commands
+    late = process(outcome.state, [replace(BOUGHT, append_time=3, invoice_number="late")], Programmes(), OLD)
+    ((_, redirected),) = late.commands
+    assert replace(redirected, append_time=9) == decode_event(9, encode(command_record(NEW, redirected)))
+    for command in (absorb,):
+        record = command_record(NEW, command)
+        for payload in (None, b"", record["Payload"][:-1], b"\x01\xff", record["Payload"][:5] + b"\xff" * 9):
+            event = decode_event(9, encode(record | {"Payload": payload}))
+            (entry,) = process(None, [event], Programmes(), NEW).entries
+            assert (Kind.REFUSED, "unreadable") == (entry.kind, entry.reason)
+
+
+@given(PURCHASES | RETURNS)
+def test_a_late_invoice_arrives_as_it_was(purchase):
+    """The command has every field of the invoice, with the append time and the id of the command."""
+    outcome = process(Account(1, moved_to=NEW), [purchase], Programmes(), OLD)
+    for to_card, command in outcome.commands:
+        arrived = decode_event(7, encode(command_record(to_card, command)))
+        lines = tuple(line for line in purchase.lines if line.value)
+        assert (
+            replace(purchase, lines=lines, append_time=7, redirect_id=f"{purchase.invoice_number}/redirected")
+            == arrived
+        )
+        assert command.event_id == command_record(to_card, command)["CommandID"]
+
+
+def test_a_void_follows_and_frees_the_points():
+    cards = Cards().happen(OLD, BOUGHT, Reserve(append_time=2, command_id="R", points=4_00), move(3))
+    cards.happen(OLD, Void(append_time=4, command_id="V", redemption_id="R"))
+    assert (10_00, {}) == (cards.states[NEW].available, cards.states[NEW].reservations)

@@ -1,0 +1,218 @@
+"""Opening balances in files: what a row means, and what is wrong with it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from schemas.topics import LOYALTY_COMMANDS
+from services.cli import app, opening_balances
+from services.cli.opening_balances import import_commands
+from services.codecs.events import command_record, decode_event
+from services.domain.account.lots import Terms
+from services.domain.account.model import LARGEST_TOTAL, Account
+from services.domain.account.processor import process
+from services.domain.entries import Kind
+from services.domain.events import Erase, Purchase, Replace, SentLot
+from services.domain.programme import DAY, Programmes
+from services.messaging.avro import encoder
+from services.opening_balances.file import read_files
+from tests.support.builders import IDS
+
+NOW = 1_790_000_000_000
+END_OF_2027 = 1_830_294_000_000
+"""2028-01-01 00:00 in Berlin."""
+encode = encoder(LOYALTY_COMMANDS, IDS)
+
+
+def read(tmp_path: Path, text: str, name: str = "balances.csv"):
+    file = tmp_path / name
+    file.write_text(text, encoding="utf-8")
+    return read_files([file], "Europe/Berlin", NOW)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "b.csv",
+            "card,points,expires\n4711,12.50,2027-12-31\n4711,1,\n4711,2.50,2027-12-31\n4712,3,2027-12-31T23:00:00Z\n",
+        ),
+        (
+            "b.CSV",
+            "\ufeffexpires, points,card\r\n2027-12-31,15,4711\r\n,1.0,4711\r\n2028-01-01T00:00:00+01:00,3.00,4712\r\n",
+        ),
+        (
+            "b.jsonl",
+            """{"card":"4711","points":15.00,"expires":"2027-12-31"}\n\n{"card":"4711","points":"1"}
+{"card":"4712","points":3,"expires":"2027-12-31T23:00:00Z"}""",
+        ),
+    ],
+)
+def test_rows_of_a_card_add_up(tmp_path, name, text):
+    """CSV in any order of columns, and JSON Lines. A date is the end of that day. Without one, points never expire."""
+    found = read(tmp_path, text, name)
+
+    assert [] == found.errors
+    assert {"4711": {END_OF_2027: 15_00, 0: 1_00}, "4712": {END_OF_2027: 3_00}} == dict(found.cards)
+    assert (SentLot(1_00, 0), SentLot(15_00, END_OF_2027)) == found.lots_of("4711")
+    assert 19_00 == found.points
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (",1,", "card is missing"),
+        (" 4711,1,", "card ' 4711' has blanks around it"),
+        ("x" * 129 + ",1,", "card is longer than 128 characters"),
+        *(
+            (f"4711,{points},", "not a number above 0 with at most two decimals")
+            for points in ("", "x", "0", "-1", "1.234", "nan", "1e11")
+        ),
+        ("4711,1,31.12.2027", "is not a date such as 2027-12-31"),
+        ("4711,1,2027-12-31T00:00:00", "is not a date such as 2027-12-31"),
+        ("4711,1,2026-01-01", "the points have expired already"),
+        ("4711,1,,more", "has the unknown columns ''"),
+    ],
+)
+def test_a_wrong_row_is_named_and_the_others_are_read(tmp_path, row, says):
+    """The error has the file, the number of the line and what is wrong."""
+    found = read(tmp_path, f"card,points,expires\n4711,1,\n{row}\n4712,2,\n")
+
+    (error,) = found.errors
+    assert error.startswith(f"{tmp_path}/balances.csv, line 3: ")
+    assert says in error
+    assert (3, {"4711", "4712"}) == (found.rows, set(found.cards))
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "[]", "7", '{"card":7,"points":"1"}', '{"card":"A","points":true}', '{"card":"A","points":[1]}']
+)
+def test_a_wrong_line_of_json_is_named(tmp_path, line):
+    (error,) = read(tmp_path, f"{line}\n", "b.jsonl").errors
+    assert "line 1: " in error
+
+
+def commands_of(found, name="opening"):
+    return [
+        (card, decode_event(7, encode(command_record(card, each))))
+        for card, each in import_commands(found, name, "why", "me")
+    ]
+
+
+def test_a_hundred_thousand_rows_count_once(tmp_path):
+    """The file is imported twice, the second time a year later. An import of another name counts again."""
+    rows = "".join(f"card-{number % 20_000},{number % 97 + 1}.25,2027-12-31\n" for number in range(100_000))
+    found = read(tmp_path, f"card,points,expires\n{rows}")
+    states, entries = {}, 0
+    for time, name in ((0, "opening"), (365 * DAY, "opening"), (366 * DAY, "second")):
+        for card, command in import_commands(found, name, "why", "me"):
+            event = command.__class__(append_time=time + 7, command_id=command.command_id, lots=command.lots)
+            outcome = process(states.get(card), [event], Programmes(), card)
+            states[card] = outcome.state
+            entries += len(outcome.entries)
+        if name == "opening":
+            assert (20_000, found.points) == (entries, sum(account.total for account in states.values()))
+    assert 2 * found.points == sum(account.total for account in states.values())
+
+
+def test_an_import_is_an_entry_with_reason_and_actor(tmp_path):
+    found = read(tmp_path, "card,points,expires\n4711,12.50,2027-12-31\n4711,1,\n")
+    ((_, event),) = commands_of(found)
+    outcome = process(None, [event], Programmes(), "4711")
+
+    (entry,) = outcome.entries
+    assert (Kind.IMPORTED, 13_50, END_OF_2027, "why", "me") == (
+        *(entry.kind, entry.points, entry.expires_time, entry.reason, entry.actor),
+    )
+    assert {Terms(END_OF_2027, 0, 0): 12_50, Terms(): 1_00} == outcome.account.lots
+    full = process(Account(1, lots={Terms(): LARGEST_TOTAL}), [event], Programmes(), "4711")
+    assert (Kind.REFUSED, "too-many-points", ()) == (
+        *(full.entries[-1].kind, full.entries[-1].reason, full.account.imports),
+    )
+
+
+def test_the_import_of_a_replaced_card_follows_and_still_counts_once(tmp_path):
+    """Before or after the replacement, and again a year later: the new card has the points once."""
+    ((_, event),) = commands_of(read(tmp_path, "card,points\nold,12.50\n"))
+    for events in ([event, "move"], ["move", event], [event, "move", event]):
+        states = {}
+        waiting = [("old", Purchase(1, "I", 0, customer_type="PRIME"))]
+        waiting += [
+            ("old", Replace(append_time=8, command_id="m", counterparty="new") if each == "move" else each)
+            for each in events
+        ]
+        waiting.append(("old", event.__class__(append_time=365 * DAY, command_id=event.command_id, lots=event.lots)))
+        while waiting:
+            card, each = waiting.pop(0)
+            outcome = process(states.get(card), [each], Programmes(), card)
+            states[card] = outcome.state
+            follow = [
+                (to, decode_event(each.append_time, encode(command_record(to, sent)))) for to, sent in outcome.commands
+            ]
+            waiting = follow + waiting
+        assert (0, 12_50) == (states["old"].total, states["new"].total)
+
+
+def test_an_erasure_forgets_the_import(tmp_path):
+    ((_, event),) = commands_of(read(tmp_path, "card,points\n4711,12.50\n"))
+    outcome = process(None, [event, Erase(append_time=8, command_id="e")], Programmes(), "4711")
+    assert [Kind.IMPORTED, Kind.ERASED] == [entry.kind for entry in outcome.entries]
+
+
+@given(st.binary(max_size=60), st.sampled_from(["b.csv", "b.jsonl"]))
+def test_any_bytes_give_rows_or_errors(tmp_path_factory, content, name):
+    """A damaged file never ends in a traceback."""
+    file = tmp_path_factory.mktemp("bytes") / name
+    file.write_bytes(b"card,points,expires\n" + content)
+    found = read_files([file], "UTC", NOW)
+    assert len(found.errors) <= found.rows
+
+
+@pytest.fixture
+def broker(monkeypatch):
+    """The records that the command sends. There is no broker."""
+    sent = []
+
+    class Publisher:
+        def __init__(self, _):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def publish(self, topic, key, value, headers):
+            sent.append((topic, key, value, headers["ce_id"]))
+
+    monkeypatch.setattr(opening_balances, "Publisher", Publisher)
+    monkeypatch.setattr(opening_balances, "connected_producer", lambda *_: None)
+    monkeypatch.setattr(opening_balances, "load_programmes", lambda _: Programmes())
+    return sent
+
+
+def test_the_command_sends_nothing_in_a_dry_run_or_with_errors(tmp_path, broker):
+    """Wrong rows are listed, with the exit status 2. The same import twice sends the same ids."""
+    good, bad = tmp_path / "good.csv", tmp_path / "bad.csv"
+    good.write_text("card,points,expires\n4711,1,2099-12-31\n4712,2,\n4711,3,\n")
+    bad.write_text("card,points\n4711,1\n,2\n")
+
+    def run(*arguments):
+        return CliRunner().invoke(app, ["import", "--name", "opening", *map(str, arguments)])
+
+    wrong = run(good, bad)
+    assert (2, []) == (wrong.exit_code, broker)
+    assert f"{bad}, line 3: card is missing" in wrong.stderr
+    assert "1 of 5 rows are wrong, and nothing was sent" in wrong.stderr.replace("\n", " ")
+    dry = run(good, "--dry-run", "--json")
+    assert (0, []) == (dry.exit_code, broker)
+    assert {"rows": 3, "cards": 2, "points": "6.00", "sent": 0}.items() <= json.loads(dry.stdout).items()
+    assert 2 == json.loads(run(good, "--json").stdout)["sent"] == len(broker)
+    run(good)
+    assert [each[:2] + each[3:] for each in broker[:2]] == [each[:2] + each[3:] for each in broker[2:]]
+    assert {"loyalty-commands"} == {topic.rpartition(".")[2] for topic, *_ in broker}

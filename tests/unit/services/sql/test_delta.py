@@ -1,0 +1,71 @@
+"""Delta tables without Spark: reading, maintenance. tests/integration/test_delta_export.py writes them with Spark."""
+
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from typer.testing import CliRunner
+
+from services.cli import app
+from services.settings import Settings
+from services.sql import files
+from services.sql.database import Database
+from services.sql.files import NoExportError
+from services.sql.maintenance import maintain
+
+
+def write(folder: Path, *numbers: int, without: str = "LineKind") -> None:
+    """Append lines as the export of an older release did, which did not know a column."""
+    schema = pa.schema([field for field in files.SCHEMA if field.name != without])
+    lines = [{"InvoiceNumber": str(number), "TotalValue": number / 2} for number in numbers]
+    day = schema.field("date").with_type(pa.date32())
+    rows = pa.Table.from_pylist(lines, schema.remove(schema.get_field_index("date")))
+    write_deltalake(folder, rows.append_column(day, pa.array([20_000] * len(lines), pa.date32())), mode="append")
+
+
+def found(settings: Settings) -> list[tuple[str, float, str | None]]:
+    with closing(Database(settings)) as database:
+        rows = database.run("SELECT InvoiceNumber, TotalValue, LineKind FROM line_items ORDER BY 1").to_pylist()
+    return [tuple(row.values()) for row in rows]
+
+
+def test_a_table_of_an_older_release_is_read(tmp_path: Path) -> None:
+    """A column that the table does not have is null."""
+    write(tmp_path, 1, 2)
+    assert [("1", 0.5, None), ("2", 1.0, None)] == found(Settings(export_dir=str(tmp_path)))
+
+
+def test_maintenance_keeps_all_rows_and_the_checkpoint(tmp_path: Path) -> None:
+    """Replaced files go when nobody can need them any more. Before that, they stay."""
+    settings = Settings(export_dir=str(tmp_path))
+    for number in range(5):
+        write(tmp_path, number)
+    (tmp_path / "_checkpoint" / "commits").mkdir(parents=True)
+    (tmp_path / "_checkpoint" / "commits" / "0").write_text("v1\n{}")
+    before = found(settings)
+
+    assert (5, 1, 0) == maintain(settings)
+    assert 6 == len(list(tmp_path.glob("*.parquet")))
+    assert (0, 0, 5) == maintain(settings, keep_hours=0)
+
+    assert 1 == len(list(tmp_path.glob("*.parquet")))
+    assert (tmp_path / "_checkpoint" / "commits" / "0").exists()
+    assert 5 == len(before)
+    assert before == found(settings)
+
+
+def test_the_command_reports_what_it_did(tmp_path: Path) -> None:
+    """A folder without a table is one clear error."""
+    write(tmp_path / "table", 1)
+    write(tmp_path / "table", 2)
+    runner = CliRunner()
+    done = runner.invoke(app, ["export", "maintain", "--to", str(tmp_path / "table")])
+    assert (0, f"{tmp_path / 'table'}: merged 2 files into 1, deleted 0 old files\n") == (done.exit_code, done.stdout)
+    refused = runner.invoke(app, ["export", "maintain", "--to", str(tmp_path)])
+    assert (1, 1) == (refused.exit_code, refused.stderr.count("\n"))
+    assert "is not a Delta table" in refused.stderr
+    with pytest.raises(NoExportError):
+        maintain(Settings(export_dir=str(tmp_path)))
+    assert 2 == DeltaTable(tmp_path / "table").version()
