@@ -15,6 +15,11 @@ from services.settings import Settings
 from tests.support.builders import IDS, balance
 from tests.support.kafka import publish
 
+# A shell starts background jobs with SIGINT ignored, and the tests may be such a job.
+_PROGRAM = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from services.cli import app; app()"
+)
+
 pytestmark = pytest.mark.usefixtures("topics_created")
 
 
@@ -24,7 +29,7 @@ def line(number: int, city: str, value: float) -> tuple[bytes, bytes]:
 
 
 def start(settings: Settings, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", "from services.cli import app; app()", "sql", *arguments]
+    command = [sys.executable, "-c", _PROGRAM, "sql", *arguments]
     environment = environment_of(settings) | {"PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

@@ -80,6 +80,7 @@ def test_one_key(client: TestClient, full: Instance) -> None:
             "NextExpiryTime": None,
             "NextExpiryPoints": None,
             "Blocked": None,
+            "MovedTo": None,
             "Sequence": 8,
             "OpenedTime": None,
             "UpdatedTime": "2023-11-14T22:14:00Z",

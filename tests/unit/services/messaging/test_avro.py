@@ -37,6 +37,7 @@ _BALANCE = {
     "NextExpiryTime": None,
     "NextExpiryPoints": None,
     "Blocked": None,
+    "MovedTo": "",
 }
 
 

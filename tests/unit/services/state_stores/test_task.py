@@ -66,6 +66,7 @@ def test_a_value_has_a_body_that_is_ready_to_send() -> None:
         "NextExpiryTime": None,
         "NextExpiryPoints": None,
         "Blocked": None,
+        "MovedTo": None,
         "Sequence": 3,
         "OpenedTime": None,
         "UpdatedTime": "2023-11-14T22:13:20.123000Z",
