@@ -1,6 +1,6 @@
 # Every target first installs what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup browser screenshots demo compose-demo up kafka down status images sbom audit-dependencies test test-unit test-containers test-install faults lint format docs contracts release bench bench-queries bench-latency bench-ledger bench-export bench-containers bench-simulator bench-peers lock clean
+.PHONY: help setup browser screenshots demo compose-demo up kafka down status images sbom audit-dependencies test test-unit test-containers test-install faults lint format docs contracts release bench bench-queries bench-repeats bench-latency bench-ledger bench-export bench-containers bench-simulator bench-peers lock clean
 
 N ?=
 FILES ?=
@@ -100,6 +100,9 @@ bench: setup ## measure throughput, cost, latency and memory of the pipeline
 
 bench-queries: setup ## measure restore, reads and failover of the interactive queries (OPTIONS="--balances 100000")
 	$(BIN)/python -m benchmarks.queries $(OPTIONS)
+
+bench-repeats: setup ## measure micro-batches of each query with 0 to 4 million numbers remembered (OPTIONS="--remembered 0 16000000")
+	$(BIN)/python -m benchmarks.repeats $(OPTIONS)
 
 bench-latency: setup ## measure from till to balance and from redemption to answer (OPTIONS="--runs 1 --set shuffle_partitions=2")
 	$(BIN)/python -m benchmarks.latency $(OPTIONS)

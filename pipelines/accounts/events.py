@@ -8,10 +8,10 @@ import schemas
 from pipelines.columns import avro
 from pipelines.columns.deduplication import command_identity, deduplicate, invoice_identity
 from pipelines.columns.returns import names_original
+from pipelines.runtime.query import QueryContext
 from services.domain.programme import Programmes
 from services.domain.validation import BLANKS, LONGEST_TEXT
 from services.messaging.schema_ids import FolderSchemaIds
-from services.settings import Settings
 
 EVENT_TYPE = T.StructType(
     [
@@ -32,19 +32,28 @@ other events.
 _POSITION = ("topic", "partition", "offset")
 
 
-def unique_events(invoices: DataFrame, commands: DataFrame, programmes: Programmes, settings: Settings) -> DataFrame:
+def unique_events(
+    invoices: DataFrame,
+    commands: DataFrame,
+    programmes: Programmes,
+    context: QueryContext,
+    remembered: DataFrame | None = None,
+) -> DataFrame:
     """Checked invoices and commands in. Out: each event once, in the columns of EVENT_TYPE, topic, partition, offset.
 
     The last three are the position of the record with the event.
+
+    Args:
+        remembered: see ``deduplicate``.
     """
-    unique = deduplicate(events_with_duplicates(invoices, commands, programmes), settings)
-    return unique.select(F.explode("events").alias("event")).select("event.*")
+    unique = deduplicate(events_with_duplicates(invoices, commands, programmes), context, remembered)
+    return unique.where(F.col("found").isNotNull()).select("found.*")
 
 
 def events_with_duplicates(invoices: DataFrame, commands: DataFrame, programmes: Programmes) -> DataFrame:
-    """Checked invoices and commands in. Out: one row for each record, with timestamp, identity and ``events``.
+    """Checked invoices and commands in. Out: timestamp, identity, partition, offset and ``found`` of each record.
 
-    ``events`` is an array with one event. It is null if the record is not valid or its customer has no account.
+    ``found`` is a struct with the event. It is null if the record is not valid or its customer has no account.
     """
     return _invoice_events(invoices, programmes).union(_command_events(commands))
 
@@ -86,7 +95,8 @@ def _rows(records: DataFrame, identity: Column, is_event: Column, *fields: Colum
     values = (card, F.unix_millis("timestamp"), event, invoice, original)
     named = (value.alias(name) for value, name in zip(values, EVENT_TYPE.names, strict=True))
     row = F.struct(*named, *_POSITION)
-    return records.select("timestamp", identity.alias("identity"), F.when(is_event, F.array(row)).alias("events"))
+    found = F.when(is_event, row).alias("found")
+    return records.select("timestamp", identity.alias("identity"), "partition", "offset", found)
 
 
 def _encode(record: Column, name: str) -> Column:

@@ -8,11 +8,9 @@ Something in an account is *due* at an exact time (``Outcome.next_due``). The ac
 to the timer interval. So accounts that are due at nearly the same time share a timer and a call.
 """
 
-import gc
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from pyspark.sql import DataFrame, Row
@@ -24,6 +22,7 @@ from pipelines.accounts.invoice_index import BOUGHT, FORGOTTEN, RETURNED, Invoic
 from pipelines.accounts.records import RECORD_TYPE, rows_of, writer_ids
 from pipelines.accounts.state_calls import map_calls
 from pipelines.accounts.timers import Timers
+from pipelines.runtime.python_workers import exclude_imports_from_garbage_collection
 from pipelines.sources.clock import TIMER_DELAY
 from schemas.topics import Topic
 from services.codecs.events import decode_event
@@ -155,7 +154,7 @@ class AccountOperator(StatefulProcessor):
         self._read_until = 0
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        _exclude_imports_from_garbage_collection()
+        exclude_imports_from_garbage_collection()
         self._accounts = map_calls(handle.getMapState(ACCOUNTS, _CARD, _ACCOUNT))
         self._timers = Timers(handle)
         self._index = InvoiceIndex(handle, self._programmes, self._writer_ids)
@@ -267,12 +266,6 @@ class AccountOperator(StatefulProcessor):
         if changes.timers:
             self._timers.add_later(changes.former_timers)
             self._timers.add(changes.timers)
-
-
-@cache
-def _exclude_imports_from_garbage_collection() -> None:
-    """Freeze all present objects, once in each worker: Spark collects garbage after every task and would visit them."""
-    gc.freeze()
 
 
 @dataclass

@@ -1,8 +1,18 @@
 """Deduplication, the same in every query: the first row of each identity passes."""
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from datetime import timedelta
+from typing import Any
 
+from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.avro.functions import from_avro, to_avro
+
+from pipelines.deduplication import operator
+from pipelines.deduplication.operator import RepeatFilter
+from pipelines.deduplication.segments import SLICES
+from pipelines.runtime.query import QueryContext
+from pipelines.runtime.query_metrics import IDENTIFIED, ROWS, UNIQUE
 from services.settings import Settings
 
 
@@ -25,10 +35,82 @@ def _identity(sign: str, field: str) -> Column:
     return F.when(F.col("reason").isNull(), F.concat(F.lit(sign), field)).otherwise(record_position())
 
 
-def deduplicate(rows: DataFrame, settings: Settings) -> DataFrame:
+def shortest_memory(settings: Settings) -> timedelta:
+    """For how long a query remembers an identity at least, from the append time of its first record.
+
+    A repeat within the horizon may wait in its topic before the query reads it, but not for longer than the horizon.
+    """
+    return 2 * settings.repeat_horizon
+
+
+def longest_memory(settings: Settings) -> timedelta:
+    """For how long a query remembers an identity at most."""
+    return shortest_memory(settings) * (SLICES + 1) // SLICES
+
+
+def deduplicate(rows: DataFrame, context: QueryContext, remembered: DataFrame | None = None) -> DataFrame:
     """Keep the first row of each value in the column ``identity``, and drop that column. Shuffles by it.
 
-    The time is the broker's append time (``timestamp``) and never a till's clock, because Spark drops late rows.
+    The time is the broker's append time (``timestamp``) and never a till's clock. It is the watermark of the result.
+
+    Args:
+        rows: timestamp, identity, partition, offset, and more. Structs become Avro for their way through Python. Other
+            columns must be texts, binary, headers that are mostly null, or numbers that are never null.
+        remembered: what a new checkpoint remembers from the beginning: identity, timestamp.
     """
-    horizon = f"{int(settings.repeat_horizon.total_seconds())} seconds"
-    return rows.withWatermark("timestamp", horizon).dropDuplicatesWithinWatermark(["identity"]).drop("identity")
+    horizon = f"{int(context.settings.repeat_horizon.total_seconds())} seconds"
+    if context.walks:
+        return rows.withWatermark("timestamp", horizon).dropDuplicatesWithinWatermark(["identity"]).drop("identity")
+    names = [name for name in rows.columns if name not in ("timestamp", "identity")]
+    structs = {name: _avro_schema(rows, name) for name in names if isinstance(rows.schema[name].dataType, T.StructType)}
+    bucket = _bucket(context.spark, context.settings.shuffle_partitions)
+    packed = rows.withColumns({name: to_avro(name, schema) for name, schema in structs.items()})
+    hashed = _hashed(packed, bucket, *names).observe(IDENTIFIED, F.count("*").alias(ROWS))
+    unique = hashed.groupBy("bucket").transformWithStateInPandas(
+        RepeatFilter(context.name, shortest_memory(context.settings), [operator.TIME, *names]),
+        hashed.select(operator.TIME, *names).schema,
+        outputMode="Append",
+        timeMode="None",
+        initialState=None if remembered is None else _initial_state(remembered, bucket),
+    )
+    return (
+        unique.observe(UNIQUE, F.count("*").alias(ROWS))
+        .withColumns({name: from_avro(name, schema) for name, schema in structs.items()})
+        .select(F.timestamp_millis(operator.TIME).alias("timestamp"), *names)
+        .withWatermark("timestamp", horizon)
+    )
+
+
+def _initial_state(remembered: DataFrame, bucket: Column) -> GroupedData:
+    position = {"partition": F.lit(0), "offset": F.lit(0).cast("long")}
+    return _hashed(remembered.withColumns(position), bucket, *position).groupBy("bucket")
+
+
+def _hashed(rows: DataFrame, bucket: Column, *names: str) -> DataFrame:
+    """The input of the operator, with the named columns of the rows."""
+    return rows.select(
+        # Spark takes the hash of one column as the seed for the next. So the salt comes before the identity.
+        F.xxhash64("identity").alias(operator.FIRST_HASH),
+        F.xxhash64(F.lit("second"), "identity").alias(operator.SECOND_HASH),
+        F.unix_millis("timestamp").alias(operator.TIME),
+        *names,
+    ).withColumn("bucket", bucket)
+
+
+def _bucket(spark: SparkSession, partitions: int) -> Column:
+    """One bucket in each partition: a key that Spark's partitioner sends there."""
+    numbers = F.sequence(F.lit(0), F.lit(64 * partitions))
+    keys = F.transform(numbers, lambda key: F.struct(F.pmod(F.hash(key), F.lit(partitions)), key))
+    (row,) = spark.range(1).select(keys.alias("keys")).collect()
+    key_of = dict(reversed(row.keys))
+    return F.get(
+        F.array(*(F.lit(key_of[partition]) for partition in range(partitions))),
+        F.pmod(operator.FIRST_HASH, F.lit(partitions)).cast("int"),
+    )
+
+
+def _avro_schema(rows: DataFrame, name: str) -> str:
+    """The Avro schema of a struct, as Spark derives it."""
+    jvm: Any = rows.sparkSession._jvm  # noqa: SLF001  # PySpark has no public way to it
+    struct = rows.select(f"{name}.*")._jdf.schema()  # noqa: SLF001
+    return str(jvm.org.apache.spark.sql.avro.SchemaConverters.toAvroType(struct, False, name, "").toString())  # noqa: FBT003

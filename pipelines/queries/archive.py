@@ -40,7 +40,7 @@ def _archive(context: QueryContext) -> DataStreamWriter:
     remove_staging_folders(context.spark, settings.archive_dir)
     invoices = check_invoices(context.read(POS_INVOICES), context.ids)
     commands = check_commands(context.read(LOYALTY_COMMANDS), context.ids)
-    events = unique_events(invoices, commands, load_programmes(settings), settings)
+    events = unique_events(invoices, commands, load_programmes(settings), context)
     rows = _pseudonymize(events, pseudonyms(settings.pseudonym_key_file))
     return write_each_batch(rows, partial(_write, context))
 

@@ -41,7 +41,13 @@ def _export(context: QueryContext) -> DataStreamWriter:
     writer = _delta if context.settings.export_format == "delta" else _parquet
     write_rows = writer(context)
     lines = _check_lines(context.read(HADOOP), context.ids)
-    unique = deduplicate(lines.withColumn("identity", _line_identity()), context.settings)
+    rows = lines.withColumn("identity", _line_identity()).select(
+        *("timestamp", "identity", "key", "topic", "partition", "offset", "record", "reason"),
+        F.col("identity").alias(_KEY),
+        # Only a dead letter needs them.
+        *(F.when(F.col("reason").isNotNull(), F.col(name)).alias(name) for name in ("value", "headers")),
+    )
+    unique = deduplicate(rows, context)
     return write_each_batch(unique, partial(_write, context, write_rows))
 
 
@@ -97,8 +103,8 @@ def _write(context: QueryContext, write_rows: WriteRows, batch: DataFrame, batch
     rows = batch.where(F.col("reason").isNull()).select(
         *(F.col(f"record.{name}") for name in schemas.field_names("HadoopRecord")),
         *_date(F.col("record.CreatedTime")),
-        F.col("timestamp"),
-        _line_identity().alias(_KEY),
+        "timestamp",
+        _KEY,
     )
     write_rows(rows, batch_id)
     batch.unpersist()

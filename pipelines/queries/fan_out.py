@@ -1,5 +1,6 @@
 """The fan-out query: reads pos-invoices once and writes every branch through one Kafka sink."""
 
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipelines.columns.deduplication import deduplicate, invoice_identity
@@ -13,7 +14,15 @@ from schemas.topics import POS_INVOICES
 def _fan_out(context: QueryContext) -> DataStreamWriter:
     records = context.read(POS_INVOICES)
     invoices = check_invoices(records, context.ids)
-    unique = deduplicate(invoices.withColumn("identity", invoice_identity()), context.settings)
+    is_valid = F.col("reason").isNull()
+    rows = invoices.select(
+        *("timestamp", "key", "topic", "partition", "offset", "reason"),
+        invoice_identity().alias("identity"),
+        F.when(is_valid, F.col("invoice")).alias("invoice"),
+        # Only a dead letter needs them.
+        *(F.when(~is_valid, F.col(name)).alias(name) for name in ("value", "headers")),
+    )
+    unique = deduplicate(rows, context)
     outputs = branch_records(BRANCHES, unique, context.ids, context.settings)
     return write_stream(outputs, context.settings)
 

@@ -40,11 +40,13 @@ class Seed:
 
     Attributes:
         accounts: CustomerCardNo string, account binary (``encode_account``).
+        remembered: what no later record repeats with an effect: identity, timestamp.
         offsets: by topic, the first records that these accounts do not include.
         invoices: the index of invoices, the other columns of SEED_TYPE. None: it knows no number.
     """
 
     accounts: DataFrame
+    remembered: DataFrame
     offsets: Mapping[Topic, Offsets]
     invoices: DataFrame | None = None
 
@@ -64,7 +66,8 @@ def _loyalty(context: QueryContext, seed: Seed | None = None) -> DataStreamWrite
     invoices = check_invoices(context.read(POS_INVOICES, start.get(POS_INVOICES)), ids)
     commands = check_commands(context.read(LOYALTY_COMMANDS, start.get(LOYALTY_COMMANDS)), ids)
     versions = load_programmes(settings)
-    events = unique_events(invoices, commands, versions, settings).select(*EVENT_TYPE.names)
+    unique = unique_events(invoices, commands, versions, context, seed.remembered if seed else None)
+    events = unique.select(*EVENT_TYPE.names)
     address = serve_read_progress(
         context.spark, LOYALTY.checkpoint(settings), (POS_INVOICES, LOYALTY_COMMANDS), settings
     )

@@ -21,19 +21,19 @@ _AMOUNT = "decimal(18,2)"
 def _sales(context: QueryContext) -> DataStreamWriter:
     records = context.read(POS_INVOICES)
     invoices = check_invoices(records, context.ids)
-    unique = deduplicate(_sold(invoices), context.settings)
+    unique = deduplicate(_sold(invoices), context)
     windows = _sales_by_minute(unique)
     outputs = _encode(windows, context.ids, context.settings)
     return write_stream(outputs, context.settings).outputMode("update")
 
 
 def _sold(invoices: DataFrame) -> DataFrame:
-    """Checked invoices in. Out: timestamp, identity, and ``sales``, an array with one amount, null if invalid."""
+    """Checked invoices in. Out: timestamp, identity, partition, offset, and the struct ``sold``, null if invalid."""
     amount = net_amount(F.col("invoice")).cast(_AMOUNT)
     sale = F.struct(F.col("invoice.StoreID").alias("StoreID"), amount.alias("amount"))
     # This is not a filter, for the reason given in accounts.events.
-    sales = F.when(F.col("reason").isNull(), F.array(sale))
-    return invoices.select("timestamp", invoice_identity().alias("identity"), sales.alias("sales"))
+    sold = F.when(F.col("reason").isNull(), sale).alias("sold")
+    return invoices.select("timestamp", invoice_identity().alias("identity"), "partition", "offset", sold)
 
 
 def _sales_by_minute(unique: DataFrame) -> DataFrame:
@@ -43,7 +43,7 @@ def _sales_by_minute(unique: DataFrame) -> DataFrame:
     """
     window = F.window("timestamp", "1 minute").alias("window")
     return (
-        unique.select("timestamp", F.explode("sales").alias("sold"))
+        unique.where(F.col("sold").isNotNull())
         .groupBy(F.col("sold.StoreID").alias("StoreID"), window)
         .agg(
             F.count("*").alias("Count"),

@@ -7,6 +7,7 @@ record that was appended first.
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -16,6 +17,7 @@ from pipelines.checkpoints import manifest
 from pipelines.checkpoints.reader import CheckpointReader, Positions
 from pipelines.checkpoints.retention import LostRecords, accepted_losses
 from pipelines.columns import avro
+from pipelines.columns.deduplication import longest_memory
 from pipelines.columns.returns import names_original
 from pipelines.queries.archive import ARCHIVE, PSEUDONYM_KEY
 from pipelines.reconciliation.context import ArchiveError, Context
@@ -63,7 +65,7 @@ def read_events(context: Context, now: int, *, archive: bool) -> Events:
     extents = {topic: extent_of(topic, settings, now) for topic in (POS_INVOICES, LOYALTY_COMMANDS)}
     invoices = check_invoices(read_topic(context, extents[POS_INVOICES]), ids)
     commands = check_commands(read_topic(context, extents[LOYALTY_COMMANDS]), ids)
-    event = F.get(F.col("events"), F.lit(0))
+    event = F.col("found")
     card = event.getField("CustomerCardNo")
     records = events_with_duplicates(invoices, commands, context.programmes).select(
         "identity",
@@ -125,7 +127,7 @@ def effective_events(records: DataFrame, recorded: DataFrame, settings: Settings
     Args:
         recorded: pseudonym and event_id of every entry of an event.
     """
-    horizon = int(settings.repeat_horizon.total_seconds() * 1000)
+    forgotten = longest_memory(settings) // timedelta(milliseconds=1)
     # The first character of an identity is the sign that keeps invoices and commands apart.
     with_id = records.withColumn("event_id", F.substring("identity", 2, 2**31 - 1))
     entries = recorded.distinct().withColumn("is_recorded", F.lit(True))
@@ -135,8 +137,7 @@ def effective_events(records: DataFrame, recorded: DataFrame, settings: Settings
     duplicates = Window.partitionBy("identity")
     by_time = duplicates.orderBy("append_time", "topic", "partition", "offset")
     is_first = (F.row_number().over(by_time) == 1) | (
-        # After this time at the latest, Spark has removed the first identity from its state.
-        F.col("append_time") - F.min("append_time").over(duplicates) > 2 * horizon
+        F.col("append_time") - F.min("append_time").over(duplicates) > forgotten
     )
     counts = F.col("is_recorded") | (is_first & ~F.max("is_recorded").over(duplicates))
     return marked.withColumn("counts", counts).where(F.col("counts") & F.col("event").isNotNull()).drop("counts")

@@ -115,12 +115,8 @@ def state_variable(context: Context, checkpoint: str, name: str) -> DataFrame:
     _ = context.spark.streams.active
     read = context.spark.read
     try:
-        operators = read.format("state-metadata").load(checkpoint)
-        (operator,) = (
-            operators.where(F.col("operatorName").startswith("transformWithState")).select("operatorId").collect()
-        )
-        options = {"operatorId": operator.operatorId, "stateVarName": name}
-        return read.format("statestore").options(**options).load(checkpoint)
+        # Spark counts operators from the end of a query, so this one comes before the deduplication.
+        return read.format("statestore").options(operatorId=0, stateVarName=name).load(checkpoint)
     except (PySparkException, ValueError) as error:
         raise UnreadableError(Source.STATE, f"{checkpoint}: {first_line(error)}") from error
 

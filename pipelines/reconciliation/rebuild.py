@@ -132,6 +132,7 @@ def _rebuild(context: Context, checkpoint: str, *, archive: bool) -> Rebuilt:
         reader.rename(aside)
     seed = Seed(
         accounts.where(F.col("account").isNotNull()).select("CustomerCardNo", "account"),
+        snapshot.events.records.select("identity", F.timestamp_millis("append_time").alias("timestamp")),
         {topic: extent.ends for topic, extent in snapshot.events.extents.items()},
         _index(context, numbers, returns, snapshot.coverage.now),
     )

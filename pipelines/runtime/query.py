@@ -15,6 +15,9 @@ from services.messaging.administration import max_record_age
 from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
 
+DEDUPLICATION = "deduplication"
+"""The value of the manifest that checkpoints of release 0.1 lack."""
+
 
 class RepeatHorizonError(RuntimeError):
     """Records stay in a topic for longer than the query remembers invoices."""
@@ -25,13 +28,17 @@ class QueryContext:
     """What a query needs when it starts.
 
     Attributes:
+        name: of the query.
         longest_wait: how long records may wait for a full micro-batch.
+        walks: whether the checkpoint is of release 0.1, which dropped duplicates with Spark's own operator.
     """
 
+    name: str
     spark: SparkSession
     ids: SchemaIds
     settings: Settings
     longest_wait: timedelta
+    walks: bool = False
 
     def read(self, topic: Topic, start: Offsets | None = None) -> DataFrame:
         """Stream the records of a topic, see ``sources.kafka.read_stream``."""
@@ -69,23 +76,26 @@ class Query:
 
         Raises:
             CheckpointMismatchError: the settings do not fit the checkpoint.
-            RepeatHorizonError, TimestampTypeError: the query would drop records as late.
+            RepeatHorizonError, TimestampTypeError: the query would forget repeats too early.
             RecordsLostError: retention has deleted records that the query had not read.
         """
         for source in self.sources:
             _check_repeat_horizon(source, settings)
         checkpoint = self.checkpoint(settings)
         self.check(checkpoint, settings, manifest.is_new(spark, checkpoint))
+        before = manifest.read(spark, checkpoint)
+        walks = bool(before) and DEDUPLICATION not in before
         made_with = {
             "query": self.name,
             "source": ", ".join(settings.name_of(source) for source in self.sources),
             "shuffle_partitions": str(settings.shuffle_partitions),
+            **({} if walks else {DEDUPLICATION: "segments"}),
             **self.fixed(settings),
         }
         manifest.claim(spark, checkpoint, made_with, self.remedies)
         retention.check(spark, checkpoint, self.sources, settings)
         longest_wait = timedelta(0) if available_now else self.longest_wait(settings)
-        writer = self.build(QueryContext(spark, ids, settings, longest_wait))
+        writer = self.build(QueryContext(self.name, spark, ids, settings, longest_wait, walks))
         writer = writer.queryName(self.name).option("checkpointLocation", checkpoint)
         if available_now:
             return writer.trigger(availableNow=True).start()
@@ -93,11 +103,11 @@ class Query:
 
 
 def _check_repeat_horizon(topic: Topic, settings: Settings) -> None:
-    """Check that no record in the topic can be older than Spark's watermark, which drops such records."""
+    """Check that no record waits in the topic for longer than the query certainly remembers its repeats."""
     age = max_record_age(topic, settings)
     if age is None or age > settings.repeat_horizon:
         raise RepeatHorizonError(
             f"records stay in {settings.name_of(topic)} for {age or 'ever'}, but LOYALTY_REPEAT_HORIZON is "
-            f"{settings.repeat_horizon}: the query would drop old invoices as late and count their duplicates. "
+            f"{settings.repeat_horizon}: the query would forget old invoices too early and count their duplicates. "
             "Set a longer LOYALTY_REPEAT_HORIZON or a shorter retention of the topic"
         )

@@ -10,6 +10,11 @@ from pyspark import SparkContext
 
 log = structlog.get_logger()
 
+IDENTIFIED, UNIQUE = "identified", "unique"
+"""Spark's observations of the rows before and after the deduplication."""
+
+ROWS = "rows"
+
 READY = Gauge("loyalty_pipeline_ready", "1 after all queries have started.")
 _ROWS = Counter("loyalty_query_input_rows_total", "Records read.", ["query"])
 _BATCHES = Counter("loyalty_query_batches_total", "Micro-batches completed.", ["query"])
@@ -96,7 +101,10 @@ def report(progress: Mapping[str, Any]) -> None:
         _LATE_ROWS.labels(query).inc(operator["numRowsDroppedByWatermark"])
         _REMOVAL_SECONDS.labels(query).inc(operator["allRemovalsTimeMs"] / 1000)
         _DUPLICATES.labels(query).inc(operator.get("customMetrics", {}).get("numDroppedDuplicateRows", 0))
-    for step, number in (progress.get("observedMetrics", {}).get(RETURNS) or {}).items():
+    observed = progress.get("observedMetrics", {})
+    if UNIQUE in observed:
+        _DUPLICATES.labels(query).inc(observed[IDENTIFIED][ROWS] - observed[UNIQUE][ROWS])
+    for step, number in (observed.get(RETURNS) or {}).items():
         _RETURN_STEPS.labels(step).inc(number)
     if progress["numInputRows"]:
         log.info(

@@ -16,7 +16,10 @@ from tests.support.kafka import publish_commands, publish_invoices, read_all, re
 from tests.support.ledger import bytes_of
 from tests.support.processes import ApiProcess, run_to_the_end, running_ledger
 
-STATE_VARIABLES = [ACCOUNTS, INVOICES, "invoice-slots", "timers", "waiting", "later", "postponed"]
+STATE_VARIABLES = {
+    0: [ACCOUNTS, INVOICES, "invoice-slots", "timers", "waiting", "later", "postponed"],
+    1: ["segments"],
+}
 CARD, FRIEND = "9265846829", "4629185211"
 
 
@@ -24,15 +27,12 @@ def spark_state_text(spark: SparkSession, settings: Settings) -> list[str]:
     """All rows of the loyalty query's state, of every operator and variable, as text."""
     checkpoint = LOYALTY.checkpoint(settings)
     _ = spark.streams.active  # starts the coordinator that state readers need
-    operators = {
-        row.operatorId: row.operatorName
-        for row in spark.read.format("state-metadata").load(checkpoint).select("operatorId", "operatorName").collect()
-    }
+    operators = spark.read.format("state-metadata").load(checkpoint).select("operatorId").collect()
+    assert [*STATE_VARIABLES] == sorted(row.operatorId for row in operators)
     rows = []
-    for operator, name in operators.items():
-        variables = STATE_VARIABLES if name.startswith("transformWithState") else [None]
+    for operator, variables in STATE_VARIABLES.items():
         for variable in variables:
-            options = {"operatorId": operator} | ({"stateVarName": variable} if variable else {})
+            options = {"operatorId": operator, "stateVarName": variable}
             rows += map(str, spark.read.format("statestore").options(**options).load(checkpoint).collect())
     return rows
 

@@ -15,6 +15,7 @@ import pyarrow.dataset
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewTopic
+from prometheus_client import REGISTRY
 
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.queries.export import EXPORT
@@ -22,6 +23,7 @@ from pipelines.queries.fan_out import FAN_OUT
 from pipelines.queries.loyalty import LOYALTY
 from pipelines.queries.sales import SALES
 from pipelines.runtime.query import RepeatHorizonError
+from pipelines.runtime.query_metrics import report
 from schemas import topics
 from services.domain.formats import LAST_TIME
 from services.messaging.administration import TimestampTypeError, wait_for_leaders
@@ -37,7 +39,13 @@ from tests.support.kafka import (
     records_of,
     unique_records_of,
 )
-from tests.support.processes import delete_newest_commit, run_to_the_end, start_pipeline, wait_until
+from tests.support.processes import (
+    delete_newest_commit,
+    run_to_the_end,
+    start_as_release_0_1,
+    start_pipeline,
+    wait_until,
+)
 
 SAMPLE = Path(__file__).parents[1] / "data" / "pos-invoices"
 
@@ -137,8 +145,15 @@ def test_every_invoice_reaches_its_outputs_exactly_once(spark, settings):
 
 
 @pytest.mark.usefixtures("topics_created")
-def test_a_used_invoice_number_has_no_second_effect(spark, settings):
-    """A second invoice with a used number earns and ships nothing, even with another card, amount or type."""
+@pytest.mark.parametrize("release", ["0.1", "this"])
+def test_a_used_invoice_number_has_no_second_effect(spark, settings, release):
+    """A second invoice with a used number earns and ships nothing, even with another card, amount or type.
+
+    A checkpoint of release 0.1 continues with Spark's own operator.
+    """
+    if release == "0.1":
+        for query in (FAN_OUT, LOYALTY):
+            start_as_release_0_1(query, settings)
     publish_invoices(settings, till_invoice(1, "A", 100.0), till_invoice(3, "B", 50.0, CustomerType="NONPRIME"))
     run_to_the_end(spark, settings, FAN_OUT, LOYALTY)
     publish_invoices(settings, till_invoice(1, "C", 900.0), till_invoice(3, "B", 50.0), till_invoice(5, "B", 10.0))
@@ -146,6 +161,10 @@ def test_a_used_invoice_number_has_no_second_effect(spark, settings):
 
     assert {"A": Decimal("2.00"), "B": Decimal("0.20")} == served(settings)
     assert {"I1", "I3", "I5"} == set(unique_records_of(settings, topics.SHIPMENT))
+    operators = spark.read.format("state-metadata").load(FAN_OUT.checkpoint(settings)).select("operatorName").collect()
+    assert {"dedupeWithinWatermark" if release == "0.1" else "transformWithStateInPandasExec"} == {
+        row.operatorName for row in operators
+    }
 
 
 @pytest.mark.usefixtures("topics_created")
@@ -252,20 +271,33 @@ def test_a_horizon_shorter_than_the_retention_is_refused(spark, settings):
 
 @pytest.mark.usefixtures("topics_created")
 def test_full_micro_batches_do_not_wait_for_the_interval(spark, settings):
-    """A query reads a backlog in full batches without waiting. Only the rest waits for the interval."""
-    publish_invoices(settings, *invoices(1, 130))
+    """A query reads a backlog in full batches without waiting. Only the rest waits for the interval.
+
+    The metric counts its repeats.
+    """
+    publish_invoices(settings, *invoices(1, 120), *invoices(1, 10))
     patient = settings.model_copy(update={"sales_interval": timedelta(hours=1), "max_offsets_per_trigger": 50})
     query = SALES.start(spark, IDS, patient, available_now=False)
     try:
         query.processAllAvailable()
-        read = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+        reports = [progress for progress in query.recentProgress if progress["numInputRows"]]
     finally:
         query.stop()
+    read = [progress["numInputRows"] for progress in reports]
 
     assert 2 == len(read)
     assert 2 * 50 - 3 * 2 < sum(read) <= 2 * 50, "a partition's part of a full micro-batch is rounded down"
-    run_to_the_end(spark, patient, SALES)
-    assert 130 == sum(record["Count"] for record in newest_windows(settings).values())
+    query = SALES.start(spark, IDS, patient, available_now=True)
+    query.awaitTermination()
+    assert 120 == sum(record["Count"] for record in newest_windows(settings).values())
+    before = sales_repeats()
+    for progress in [*reports, *query.recentProgress]:
+        report(json.loads(progress.json))
+    assert 10 == sales_repeats() - before
+
+
+def sales_repeats():
+    return REGISTRY.get_sample_value("loyalty_query_repeats_dropped_total", {"query": "sales"}) or 0
 
 
 def newest_windows(settings):

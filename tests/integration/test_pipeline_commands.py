@@ -3,7 +3,7 @@
 import json
 import signal
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -276,7 +276,10 @@ def test_a_checkpoint_of_an_older_release_is_refused(spark, settings):
 
 @pytest.mark.usefixtures("topics_created")
 def test_a_new_checkpoint_continues_with_its_initial_accounts(spark, settings):
-    """Initial accounts of a new checkpoint continue with their sequence numbers and from the given offsets."""
+    """Initial accounts of a new checkpoint continue with their sequence numbers and from the given offsets.
+
+    The account itself remembers I1, and the query remembers I3.
+    """
     publish_programme("loyalty-factor: 0.02\npending: P1D\n", settings)
     publish_invoices(settings, invoice("I1", A, 1000.0))
     run(spark, settings)
@@ -285,18 +288,19 @@ def test_a_new_checkpoint_continues_with_its_initial_accounts(spark, settings):
     accounts = spark.createDataFrame(
         [(card, encode_account(account)) for card, account in kept], "CustomerCardNo string, account binary"
     )
+    numbers = spark.createDataFrame([("#I3", datetime.now(UTC))], "identity string, timestamp timestamp")
     ends = {topic: next_offsets(settings, topic) for topic in LOYALTY.sources}
 
-    seeded(Seed(accounts, ends)).start(spark, IDS, elsewhere, available_now=True).awaitTermination()
+    seeded(Seed(accounts, numbers, ends)).start(spark, IDS, elsewhere, available_now=True).awaitTermination()
     timers = spark.read.format("statestore").option("readRegisteredTimers", True)  # noqa: FBT003
     assert 1 == timers.load(LOYALTY.checkpoint(elsewhere)).count(), "nothing would release the points"
-    publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I2", A, 100.0))  # the account remembers I1
+    publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I2", A, 100.0), invoice("I3", A, 10.0))
     run(spark, elsewhere)
 
     balance = latest(settings, topics.LOYALTY_BALANCES)[A]
     assert (Decimal("22.00"), 2) == (balance["TotalLoyaltyPoints"], balance["Sequence"])
     with pytest.raises(CheckpointMismatchError, match="is not new"):
-        seeded(Seed(accounts, ends)).start(spark, IDS, elsewhere, available_now=True)
+        seeded(Seed(accounts, numbers, ends)).start(spark, IDS, elsewhere, available_now=True)
 
 
 def next_offsets(settings, topic):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 
-from pipelines.checkpoints import lock
+from pipelines.checkpoints import lock, manifest
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.retention import RecordsLostError
 from pipelines.queries.archive import ARCHIVE
@@ -18,6 +18,7 @@ from pipelines.reconciliation.audit import audit
 from pipelines.reconciliation.context import ArchiveError
 from pipelines.reconciliation.rebuild import RebuildError, rebuild
 from pipelines.reconciliation.waiting_returns import waiting_returns
+from pipelines.runtime.query import DEDUPLICATION
 from schemas import topics
 from services.audit.facts import Source
 from services.domain.events import Adjust, Capture, Erase, Replace, Reserve, Transfer
@@ -25,7 +26,12 @@ from services.domain.programme import DAY
 from services.messaging.clients import admin
 from tests.support.builders import invoice
 from tests.support.kafka import last_balances_of, publish_commands, publish_invoices, unique_records_of
-from tests.support.processes import delete_newest_commit_with_records, reconciliation_context, run_to_the_end
+from tests.support.processes import (
+    delete_newest_commit_with_records,
+    reconciliation_context,
+    run_to_the_end,
+    start_as_release_0_1,
+)
 
 A, B, C, D = "9001-A", "9002-B", "9003-C", "9004-D"
 OTHERS = (Source.LEDGER, Source.BALANCE)
@@ -46,6 +52,23 @@ def delete_records(settings, *of):
         future.result()
 
 
+def assert_refused_without(checkpoint, spark, settings):
+    assert DEDUPLICATION not in manifest.read(spark, str(checkpoint)), "release 0.1"
+    elsewhere = checkpoint.rename(checkpoint.with_name("elsewhere"))
+    with pytest.raises(CheckpointMismatchError, match="loyalty rebuild"):
+        run_to_the_end(spark, settings, LOYALTY)
+    elsewhere.rename(checkpoint)
+
+
+def lose_topics_and_checkpoint(checkpoint, spark, settings):
+    """Delete the events and then the checkpoint. Without the archive, a rebuild in between is refused."""
+    delete_records(settings, topics.POS_INVOICES, topics.LOYALTY_COMMANDS)
+    with pytest.raises(RebuildError, match=r"pos-invoices: records of before .* are no longer in the topic"):
+        rebuild(reconciliation_context(spark, settings), archive=False)
+    assert checkpoint.exists(), "what is refused changes nothing"
+    shutil.rmtree(checkpoint)
+
+
 def after_replacing_a_card(spark, settings):
     """Replace the card A by D, repeat that batch, and send a late invoice of A. Returns the balances."""
     publish_commands(settings, (A, Replace(append_time=0, command_id="replace", counterparty=D, reason="lost")))
@@ -62,14 +85,8 @@ def after_replacing_a_card(spark, settings):
     return balances
 
 
-@pytest.mark.usefixtures("topics_created")
-@pytest.mark.timeout(1500)
-def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
-    """Points, reservations and sequence numbers continue. Pending events are processed, and no invoice counts twice.
-
-    A card is replaced, and its late invoice follows. The rebuild reads the topics, and after retention the archive.
-    Without the archive it refuses to run.
-    """
+def publish_the_first(settings):
+    """Events of the accounts A, B and C."""
     publish_invoices(
         settings,
         *(invoice("I1", A, 1000.0), invoice("I2", B, 50.0), invoice("I3", C, 10.0)),
@@ -82,6 +99,19 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
         (A, Transfer(append_time=0, command_id="gift", points=100, counterparty=B)),
         (C, Erase(append_time=0, command_id="erase")),
     )
+
+
+@pytest.mark.usefixtures("topics_created")
+@pytest.mark.timeout(1500)
+def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
+    """Points, reservations and sequence numbers continue. Pending events are processed, and no invoice counts twice.
+
+    A card is replaced, and its late invoice follows. The rebuild reads the topics, and after retention the archive.
+    Without the archive it refuses to run. The first one replaces a checkpoint of release 0.1, which drops duplicates
+    with Spark's own operator. The second one finds none.
+    """
+    start_as_release_0_1(LOYALTY, settings)
+    publish_the_first(settings)
     run_to_the_end(spark, settings, LOYALTY)
     run_to_the_end(spark, settings, LOYALTY)  # process the credit of the transfer, and the return of another card
     before = last_balances_of(settings)
@@ -92,16 +122,17 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
     # These events are not processed when the checkpoint is lost.
     publish_invoices(settings, invoice("I4", B, 100.0), invoice("I5", C, 30.0))
     publish_invoices(settings, invoice("R5", B, -15.0, OriginalInvoiceNumber="I5"))
-    shutil.rmtree(LOYALTY.checkpoint(settings))
-    with pytest.raises(CheckpointMismatchError, match="loyalty rebuild"):
-        run_to_the_end(spark, settings, LOYALTY)
+    checkpoint = Path(LOYALTY.checkpoint(settings))
+    assert_refused_without(checkpoint, spark, settings)
 
     with lock.hold(LOYALTY.checkpoint(settings)), pytest.raises(RebuildError, match="stop the pipeline first"):
         rebuild(reconciliation_context(spark, settings), archive=False)
 
     rebuilt = rebuild(reconciliation_context(spark, settings), archive=False)
 
-    assert (3, 3, None, []) == (rebuilt.accounts, rebuilt.late, rebuilt.aside, rebuilt.differences)
+    assert (3, 3, []) == (rebuilt.accounts, rebuilt.late, rebuilt.differences)
+    assert Path(rebuilt.aside).is_dir()
+    assert DEDUPLICATION in manifest.read(spark, str(checkpoint))
     after = last_balances_of(settings)
     assert before[A] == after[A]
     assert (Decimal("4.00"), before[B]["Sequence"] + 2) == (after[B]["TotalLoyaltyPoints"], after[B]["Sequence"])
@@ -109,7 +140,9 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
     assert C not in before, "erased"
     assert (Decimal("0.30"), 2) == (after[C]["TotalLoyaltyPoints"], after[C]["Sequence"])
 
-    publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I4", B, 100.0), invoice("I6", A, 10.0))
+    # I2 was an invoice of another card.
+    repeats = invoice("I1", A, 1000.0), invoice("I4", B, 100.0), invoice("I2", A, 9.0)
+    publish_invoices(settings, *repeats, invoice("I6", A, 10.0))
     publish_commands(settings, (A, Capture(append_time=0, command_id="capture", redemption_id="reserve")))
     run_to_the_end(spark, settings, LOYALTY)
     run_to_the_end(spark, settings, LOYALTY, ARCHIVE)  # process the return that has waited, also for the rebuild
@@ -124,16 +157,12 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
 
     replaced = after_replacing_a_card(spark, settings)
 
-    delete_records(settings, topics.POS_INVOICES, topics.LOYALTY_COMMANDS)
-    with pytest.raises(RebuildError, match=r"pos-invoices: records of before .* are no longer in the topic"):
-        rebuild(reconciliation_context(spark, settings), archive=False)
-    assert Path(LOYALTY.checkpoint(settings)).exists(), "what is refused changes nothing"
+    lose_topics_and_checkpoint(checkpoint, spark, settings)
 
     rebuilt = rebuild(reconciliation_context(spark, settings), archive=True)
 
-    assert (4, 0, []) == (rebuilt.accounts, rebuilt.late, rebuilt.differences)
+    assert (4, 0, None, []) == (rebuilt.accounts, rebuilt.late, rebuilt.aside, rebuilt.differences)
     assert replaced == last_balances_of(settings)
-    assert Path(rebuilt.aside).is_dir()
     publish_commands(settings, (B, Adjust(append_time=0, command_id="adjust", points=5, reason="r", actor="a")))
     run_to_the_end(spark, settings, LOYALTY)
     report = audit(reconciliation_context(spark, settings), "", OTHERS, archive=True)

@@ -150,6 +150,21 @@ def balance_partitions(report: dict[str, Any]) -> list[dict[str, Any]]:
     return [each for each in report["partitions"] if each["store"] == "customer-balances"]
 
 
+def start_as_release_0_1(query: "Query", settings: Settings) -> None:
+    """Write the manifest of a new checkpoint as release 0.1 did. Its first run then makes the state of that release."""
+    from pipelines.checkpoints.manifest import MANIFEST
+
+    made_with = {
+        "query": query.name,
+        "source": ", ".join(map(settings.name_of, query.sources)),
+        "shuffle_partitions": str(settings.shuffle_partitions),
+        **query.fixed(settings),
+    }
+    folder = Path(query.checkpoint(settings))
+    folder.mkdir(parents=True)
+    (folder / MANIFEST).write_text(json.dumps(made_with), encoding="utf-8")
+
+
 def run_to_the_end(spark: "SparkSession", settings: Settings, *queries: "Query") -> None:
     """Run the queries until they have read all input. Restarts a query that a busy machine gave no processor time."""
     from pyspark.errors import StreamingQueryException

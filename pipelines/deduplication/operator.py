@@ -1,0 +1,101 @@
+"""The stateful operator that drops repeats: moves segments between Spark's state and ``segments.remember``.
+
+A micro-batch costs a bucket three or four state calls, however many rows it has and however many identities the bucket
+remembers. Spark's own deduplication instead walks all that it remembers in every micro-batch
+(docs/explanation/decisions/0021-repeats-at-a-constant-cost.md).
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pyspark.sql import types as T
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from pipelines.accounts.state_calls import map_calls
+from pipelines.deduplication import segments as memory
+from pipelines.deduplication.segment_files import SegmentFiles
+from pipelines.runtime.python_workers import exclude_imports_from_garbage_collection
+
+FIRST_HASH, SECOND_HASH, TIME = "first_hash", "second_hash", "time"
+ORDER = (TIME, "partition", "offset")
+"""Columns of the input. The first row of an identity is the one that the broker appended first."""
+
+_NAME = T.StructType([T.StructField("name", T.StringType())])
+_CONTENTS = T.StructType([T.StructField("contents", T.BinaryType())])
+_DIRECTORY = ("",)
+"""The key of the list of all segments of the bucket. One state variable costs less to set up than two."""
+
+
+def _folder() -> Path:
+    """A folder on this machine that Spark deletes at its end. Spark names its folders to its Python workers."""
+    return Path(os.environ.get("SPARK_LOCAL_DIRS", gettempdir()).split(",")[0], "segments")
+
+
+class RepeatFilter(StatefulProcessor):
+    """Passes the first row of each identity in a bucket."""
+
+    def __init__(self, query: str, keep: timedelta, columns: Sequence[str]) -> None:
+        """
+        Args:
+            query: its name. Queries share no files.
+            keep: for how long to remember an identity at least.
+            columns: of the output.
+        """
+        self._query = query
+        self._keep = keep // timedelta(milliseconds=1)
+        self._columns = list(columns)
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        exclude_imports_from_garbage_collection()
+        self._client: Any = handle._statefulProcessorApiClient  # noqa: SLF001  # see _now
+        self._state = map_calls(handle.getMapState("segments", _NAME, _CONTENTS))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803
+        frame = pd.concat(list(rows), ignore_index=True)
+        fresh = self._remember(key, frame)
+        yield frame.loc[fresh, self._columns]
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802, N803
+        self._remember(key, initialState)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _remember(self, key: Any, frame: pd.DataFrame) -> Any:
+        files = SegmentFiles(_folder() / self._query / str(key[0]))
+        (directory,) = self._state.get([_DIRECTORY])
+        hashes = np.stack([frame[FIRST_HASH].to_numpy(), frame[SECOND_HASH].to_numpy()])
+        change = memory.remember(
+            hashes,
+            [frame[column].to_numpy() for column in ORDER],
+            self._now(),
+            self._keep,
+            memory.unpack(bytes(directory[0])) if directory else [],
+            lambda segments: files.load(segments, self._fetch),
+        )
+        if change.added or change.removed:
+            added = [((name,), (memory.pack_contents(content),)) for name, content in change.added.items()]
+            self._state.update([(_DIRECTORY, (memory.pack(change.segments),)), *added])
+            self._state.remove((name,) for name in change.removed)
+            # Spark may discard this micro-batch. The copies stay right, because no other contents get their names.
+            files.change(change.added, change.removed)
+        return change.fresh
+
+    def _now(self) -> int:
+        """The time of the micro-batch, which Spark records, so that a replay has the same.
+
+        A column with this time would be a constant in the code that Spark generates. Spark would then compile the code
+        of the whole stage again in every micro-batch. Spark's public API gives the time only to an operator with
+        timers, for which it sets up more state.
+        """
+        time, _ = self._client.get_timestamps("ProcessingTime")
+        return int(time)
+
+    def _fetch(self, names: Sequence[str]) -> list[bytes]:
+        return [bytes(value[0]) for value in self._state.get([(name,) for name in names]) if value]

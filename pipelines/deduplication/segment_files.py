@@ -1,0 +1,78 @@
+"""Copies of segments in files, which all Python workers of a machine map into memory.
+
+Spark runs a bucket in another worker in each micro-batch. If each worker had its own copy of all segments, memory would
+grow with the cores. The workers share the pages of a mapped file, and the kernel may drop them. A segment is named by
+the digest of its contents. So a copy is right whenever it exists, also after a replay or on an older state.
+"""
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from pipelines.deduplication.segments import Hashes, Segment, pack_contents, unpack_contents
+
+SMALLEST_FILE = 1024
+"""Identities (16 KiB) from which a segment has a file. Each worker keeps its own copies of the few smaller ones."""
+
+_IN_USE: dict[Path, dict[str, Hashes]] = {}
+"""By folder and name: the contents that this worker needed in its last micro-batch of the bucket."""
+
+
+class SegmentFiles:
+    """The segments of one bucket on this machine.
+
+    Args:
+        folder: for the files of this bucket only.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._in_use = _IN_USE.setdefault(folder, {})
+
+    def load(self, segments: Sequence[Segment], fetch: Callable[[Sequence[str]], Sequence[bytes]]) -> list[Hashes]:
+        """The contents of segments in their order. This worker forgets all other segments of the bucket.
+
+        Args:
+            fetch: reads the segments with these names from the state. Called if some have no copy.
+        """
+        found = {each.name: content for each in segments if (content := self._copy(each)) is not None}
+        missing = [each.name for each in segments if each.name not in found]
+        if missing:
+            contents = map(unpack_contents, fetch(missing))
+            found |= {name: self._keep(name, content) for name, content in zip(missing, contents, strict=True)}
+        self._in_use.clear()
+        self._in_use.update(found)
+        return [found[each.name] for each in segments]
+
+    def change(self, added: Mapping[str, Hashes], removed: Collection[str]) -> None:
+        """Keep copies of new segments, and remove those of old ones."""
+        for name in removed:
+            self._in_use.pop(name, None)
+            self._file(name).unlink(missing_ok=True)
+        self._in_use |= {name: self._keep(name, content) for name, content in added.items()}
+
+    def _copy(self, segment: Segment) -> Hashes | None:
+        file = self._file(segment.name)
+        if segment.name in self._in_use or not file.exists():
+            return self._in_use.get(segment.name)
+        return _map(file)
+
+    def _keep(self, name: str, content: Hashes) -> Hashes:
+        if content.shape[1] < SMALLEST_FILE:
+            return content
+        self._folder.mkdir(parents=True, exist_ok=True)
+        # Another worker must never see a part of a file.
+        unfinished = self._file(f"{name}.{os.getpid()}")
+        unfinished.write_bytes(pack_contents(content))
+        return _map(unfinished.replace(self._file(name)))
+
+    def _file(self, name: str) -> Path:
+        return self._folder / name
+
+
+def _map(file: Path) -> Hashes:
+    # Unlike numpy and mmap, Arrow keeps no file open for a mapping. A worker may have a thousand of them.
+    with pa.memory_map(str(file)) as mapped:
+        return unpack_contents(memoryview(mapped.read_buffer()))
