@@ -219,7 +219,8 @@ def test_a_slow_decision_can_be_polled(start: Callable[[str], ApiProcess], decid
     """The response is 202 with Location, and 409 for a repeated request. After the decision they are 200 and 201."""
     earn(decider, "25.00")
     api = start("one")
-    answer = redeem(api, "slow", timeout=0)
+    # A busy broker takes longer than a second to confirm the command, and without time the answer would be 503.
+    answer = redeem(api, "slow", timeout=3)
     where = answer.headers["location"]
     assert (202, "pending") == (answer.status_code, answer.json()["Status"])
     assert 202 == api.http.get(where).status_code
