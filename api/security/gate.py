@@ -91,7 +91,7 @@ class Security:
             elif name == _FORWARDED_TO:
                 role = (role or "") + value.decode("latin-1")
             elif name == _IDEMPOTENCY_KEY:
-                # Of two headers the routes read the first. Together they differ from the signed one.
+                # The routes read the first of two headers. Two headers together differ from the signed one.
                 idempotency_key += value.decode("latin-1")
         if hop is not None:
             query = scope["query_string"]

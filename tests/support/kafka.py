@@ -18,6 +18,15 @@ from services.messaging.schema_ids import schema_ids
 from services.settings import Settings
 from tests.support.builders import IDS
 
+NOBODY = "127.0.0.1:1"
+"""An address at which no broker answers."""
+
+NO_BROKER = (
+    f"error: no Kafka broker answers at {NOBODY}: start Kafka, or set LOYALTY_KAFKA_BOOTSTRAP_SERVERS to its address\n"
+)
+"""What a command prints then."""
+
+
 KAFKA_TIMEOUT_SECONDS = 120.0
 """The longest time for one answer of a broker on a busy machine."""
 

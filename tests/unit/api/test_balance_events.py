@@ -226,12 +226,12 @@ def test_a_stream_ends_when_the_partition_moves_or_the_client_is_too_slow(monkey
     async def scenario(client: Client, changelog: Changelog) -> None:
         changelog.write(balance(1))
         async with client.stream() as stream:
-            await stream.sequence()
+            assert 1 == await stream.sequence()
             for sequence in range(2, 10):
                 changelog.write(balance(sequence))
             await stream.end()
         async with client.stream() as stream:
-            await stream.sequence()
+            assert 9 == await stream.sequence()
             instance = client.group.instances[0]
             instance.membership.owned = frozenset()
             instance.membership.changed()
@@ -246,9 +246,8 @@ def test_a_quiet_stream_sends_heartbeats(monkeypatch: pytest.MonkeyPatch) -> Non
     async def scenario(client: Client, changelog: Changelog) -> None:
         changelog.write(balance(1))
         async with client.stream() as stream:
-            async for line in stream._lines:
-                if line == ":":
-                    break
+            async with asyncio.timeout(20):
+                assert ":" == await anext(line async for line in stream._lines if line == ":")
 
     run(scenario)
 

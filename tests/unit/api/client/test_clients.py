@@ -134,7 +134,7 @@ def test_every_command_is_sent_as_the_api_reads_it(run: Run) -> None:
 
 
 def test_a_repeated_command_keeps_its_key(run: Run) -> None:
-    """Neither a lost connection nor a problem that passes makes a second command."""
+    """A lost connection or a problem that passes makes no second command."""
     api = Api(
         httpx.ConnectError("refused"),
         problem(503, "rebalancing", "0"),

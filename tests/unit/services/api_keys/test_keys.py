@@ -13,10 +13,10 @@ from services.cli import app
 from services.messaging.avro import decoder, encoder
 from services.state_stores import catalogue
 from tests.support.builders import IDS
+from tests.support.kafka import NOBODY
 
 NOW, DAY = 1_700_000_000_000, 86_400_000
 SCOPES = {Scope.BALANCE_READ, Scope.POINTS_REDEEM}
-NOBODY = "127.0.0.1:1"
 
 
 @pytest.fixture(autouse=True)

@@ -12,11 +12,7 @@ from typer.testing import CliRunner, Result
 
 from services.cli import app, processes
 from services.settings import Settings
-
-NOBODY = "127.0.0.1:1"
-NO_BROKER = (
-    f"error: no Kafka broker answers at {NOBODY}: start Kafka, or set LOYALTY_KAFKA_BOOTSTRAP_SERVERS to its address\n"
-)
+from tests.support.kafka import NO_BROKER, NOBODY
 
 
 def loyalty(*arguments: str, **environment: str) -> Result:

@@ -7,11 +7,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from services.cli import app
+from tests.support.kafka import NO_BROKER, NOBODY
 
-NOBODY = "127.0.0.1:1"
-NO_BROKER = (
-    f"error: no Kafka broker answers at {NOBODY}: start Kafka, or set LOYALTY_KAFKA_BOOTSTRAP_SERVERS to its address\n"
-)
 EXAMPLE = Path(__file__).resolve().parents[4] / "docs" / "reference" / "programme-example.yaml"
 BAD = "loyalty-factor: much\nrounding: down\ntime-zone: Mars\n"
 

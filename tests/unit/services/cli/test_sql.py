@@ -20,8 +20,8 @@ from services.cli.sql_shell import _words, ends, run_shell
 from services.settings import Settings
 from services.sql.database import Database
 from services.sql.questions import QUESTIONS
+from tests.support.kafka import NOBODY
 
-NOBODY = "127.0.0.1:1"
 STATEMENT = """
     SELECT 1 AS a, 'x,"y' AS b, 1.50::DECIMAL(9,2) AS c, NULL AS d, DATE '2026-11-22' AS e, '\\xFF'::BLOB AS f, [1] AS g
 """

@@ -6,11 +6,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from services.cli import app
+from tests.support.kafka import NO_BROKER, NOBODY
 
-NOBODY = "127.0.0.1:1"
-NO_BROKER = (
-    f"error: no Kafka broker answers at {NOBODY}: start Kafka, or set LOYALTY_KAFKA_BOOTSTRAP_SERVERS to its address\n"
-)
 GOOD = b'{"StoreID":"S1","Name":"Pune 2","City":"Pune","State":"Maharashtra"}'
 
 

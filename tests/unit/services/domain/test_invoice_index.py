@@ -68,7 +68,7 @@ def test_a_return_of_a_return_without_a_card_is_refused():
 
 
 def test_the_index_forgets_an_erased_customer():
-    """Neither the index nor a waiting return names the card. A return after the erasure opens no account."""
+    """The index and waiting returns do not name the card. A return after the erasure opens no account."""
     early = invoice("early", "never", [Line("sofa", Decimal(-1))], time=3)
     erase = Erase(append_time=9, command_id="erase")
     stream = stream_of([(CARD, BOUGHT), (CARD, early)], [(CARD, erase), (OTHER, RETURNED)])

@@ -173,7 +173,7 @@ def test_liability_is_the_sum_of_all_balances(histories: list[Processed]) -> Non
 
 
 def test_entries_show_no_customer(opened: Callable[..., Database], ledger: Ledger) -> None:
-    """Neither the card nor a text that a person wrote is in a table of the catalogue that the ledger feeds."""
+    """The tables that the ledger feeds contain no card and no text that a person wrote."""
     ledger.append(
         (CARD, entry(1)), (CARD, entry(2, reason="calls himself Ravi", actor=CARD, counterparty="other-card"))
     )
