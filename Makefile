@@ -1,6 +1,6 @@
 # Every target first installs what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup browser screenshots demo compose-demo up kafka down status images sbom audit-dependencies test test-unit test-containers test-install faults lint format docs contracts release bench bench-queries bench-repeats bench-latency bench-ledger bench-export bench-containers bench-simulator bench-peers lock clean
+.PHONY: help setup browser screenshots demo compose-demo up kafka down status images sbom audit-dependencies test test-all test-unit test-containers test-install test-object-store object-store-jars faults lint format docs contracts release bench bench-queries bench-repeats bench-latency bench-ledger bench-export bench-containers bench-simulator bench-peers lock clean
 
 N ?=
 FILES ?=
@@ -8,9 +8,9 @@ BIN := .venv/bin
 CODE := schemas services pipelines api infra
 LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
-# Tests spend half of their time waiting, so three processes run them on two cores. They share one broker. All tests that
-# need the Spark session run in one of the three (tests/conftest.py).
-TOGETHER := --numprocesses 3 --dist loadgroup
+# Tests also wait, so four processes run them on two cores. They share one broker. All tests that need a Spark session run in
+# two of the four (tests/conftest.py).
+TOGETHER := --numprocesses 4 --dist loadgroup
 
 # Compose v2 if it is installed, otherwise docker-compose 1.29.
 COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
@@ -47,7 +47,10 @@ status: setup ## show which parts of `make up` run, their lag, dead letters and 
 browser: setup ## install Chromium for the tests of the console, with apt
 	@$(BIN)/python -m infra.setup browser
 
-test: lint browser ## run lint and all tests
+test: setup ## run lint and all tests
+	@$(MAKE) --no-print-directory -j2 lint test-all
+
+test-all: browser
 	$(BIN)/pytest $(TOGETHER)
 
 test-unit: setup ## run the tests without a JVM and a broker
@@ -71,6 +74,12 @@ test-containers: setup images ## run the tests of the images, of the whole stack
 
 test-install: setup ## install the wheel into an empty environment, and run `loyalty demo`, `up` and `down` in an empty folder
 	$(BIN)/python -m tests.install
+
+object-store-jars: setup ## download what an export to S3 needs into var/s3/jars: Spark's jars with S3, and S3Proxy for the test
+	@$(BIN)/python -m infra.setup object-store-jars
+
+test-object-store: object-store-jars ## test the export to S3 against S3Proxy
+	$(BIN)/pytest tests/integration/test_s3.py
 
 faults: setup ## inject faults into a stack under load, and audit all accounts (ONLY="broker")
 	$(BIN)/python -m tests.faults $(if $(ONLY),--only "$(ONLY)")

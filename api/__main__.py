@@ -16,14 +16,17 @@ from api.app import create_app
 from api.dependencies import Dependencies
 from api.http.metrics import Metrics
 from api.http.server import server_of
+from api.http.tracing import traced
 from api.operations import Operations
 from api.security.audit import RequestAudit
 from api.security.gate import Security
 from api.security.hops import Hops, InstanceSecretError, InstanceSecrets
 from api.security.issuer_keys import IssuerKeys
 from api.security.known_keys import KnownKeys
-from api.security.limits import CallerLimits
+from api.security.limits import CallerLimits, FailedLogins
+from api.security.own_machine import OwnMachineOnly
 from api.security.tokens import TokenVerifier
+from services import tracing
 from services.audit_trail import KafkaAuditTrail
 from services.commands.log import KafkaCommandLog
 from services.interactive_queries.assignment import GroupAssignment
@@ -105,6 +108,7 @@ def _security(settings: Settings, keys: StateStore, url: str, metrics: Metrics) 
         tokens,
         Hops(url, InstanceSecrets(settings.instance_secret_file)),
         CallerLimits(settings.rate_limit, settings.most_requests_at_once),
+        FailedLogins(settings.failed_login_rate),
         RequestAudit(
             url,
             pseudonyms(settings.pseudonym_key_file),
@@ -132,7 +136,9 @@ def serve(settings: Settings) -> None:
     gc.freeze()
     # Any client can cause a warning with each request.
     logging.getLogger("uvicorn.error").addFilter(Seldom())
-    server = server_of(app, settings, certificate, _GRACE_SECONDS)
+    # Without credentials a page in the user's browser must not ask.
+    entry = OwnMachineOnly(app, settings.advertised_url) if settings.api_access == "loopback" else app
+    server = server_of(traced(entry), settings, certificate, _GRACE_SECONDS)
 
     def stop(_: int, __: FrameType | None) -> None:
         # Leave the group first: the peers take over while this instance finishes its requests.
@@ -171,6 +177,7 @@ def main(
     try:
         settings = read_settings(**options)
         settings.require_safe_api()
+        tracing.start("loyalty-api")
         configure_logging(settings)
         serve(settings)
     except (

@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import cache
 from importlib.metadata import version
 
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
+from starlette.routing import BaseRoute
 
 from api.console import pages
 from api.dependencies import Dependencies
@@ -60,6 +62,8 @@ def create_app(dependencies: Dependencies) -> FastAPI:
             {"name": "operations", "description": "Health and metrics of this instance."},
         ],
         lifespan=lifespan,
+        # A redirect to the path without a slash would name the host of the request, which may be that of a proxy.
+        redirect_slashes=False,
         docs_url=None,  # see documentation.install
         redoc_url=None,
         # We have our own metrics. FastAPI would look for a telemetry provider at each request, which costs more than
@@ -70,6 +74,17 @@ def create_app(dependencies: Dependencies) -> FastAPI:
     app.serve_lookups([*balances.router.routes, *stores.lookups.routes], dependencies)
     problems.install(app)
     openapi.install(app, needs_credentials=dependencies.security is not None)
+    app.router.routes.extend(_routes())
+    pages.install(app)
+    documentation.install(app)
+    app.add_middleware(BodyLimitMiddleware)
+    return app
+
+
+@cache
+def _routes() -> list[BaseRoute]:
+    """The routes of every app. FastAPI prepares a route at its first request, which takes longer than the request."""
+    all_routes = APIRouter()
     for router in (
         balances.router,
         events.router,
@@ -82,9 +97,6 @@ def create_app(dependencies: Dependencies) -> FastAPI:
         stores.lookups,
         stores.router,
     ):
-        app.include_router(router, dependencies=[Depends(refuse_unknown_parameters)])
-    app.include_router(health.router)
-    pages.install(app)
-    documentation.install(app)
-    app.add_middleware(BodyLimitMiddleware)
-    return app
+        all_routes.include_router(router, dependencies=[Depends(refuse_unknown_parameters)])
+    all_routes.include_router(health.router)
+    return all_routes.routes

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from confluent_kafka import KafkaException
 
 from api.http import problems
+from services.audit import runs
 from services.messaging import dead_letters
+from services.messaging.avro import Record, UndecodableError
 from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, DeadLettersError
 from services.messaging.publishing import PublishError
 from services.programmes.topic import Version, publish_programme
@@ -46,6 +48,13 @@ class Operations:
         try:
             return list(dead_letters.read(self.settings, letter_filter))
         except (DeadLettersError, PublishError, KafkaException) as error:
+            raise problems.BrokerUnavailable(reason=str(error)) from error
+
+    def audits(self) -> list[Record]:
+        """The runs of the audit, the newest first."""
+        try:
+            return runs.read_runs(self.settings)
+        except (PublishError, KafkaException, UndecodableError) as error:
             raise problems.BrokerUnavailable(reason=str(error)) from error
 
     def replay(self, letters: Sequence[DeadLetter]) -> int:

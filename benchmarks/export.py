@@ -47,7 +47,6 @@ def measure(directory: Path, options: argparse.Namespace) -> dict[str, dict[str,
         directory,
         max_offsets_per_trigger=options.batch,
         spark_master="local[2]",
-        spark_jars_dir=jars.folder("spark"),
         log_format="json",
     )
     stack = LocalStack(directory, settings)

@@ -33,7 +33,6 @@ from benchmarks.distributions import picture
 from benchmarks.machine import machine
 from infra.demo.oracle import Sent, expect
 from infra.demo.trading_day import simulated
-from infra.local import jars
 from infra.local.stack import LocalStack, private_settings
 from schemas import topics
 from services.messaging.avro import decoder, encoder
@@ -121,7 +120,7 @@ def main() -> None:
     for _ in range(options.runs):
         for variant in options.variant or VARIANTS:
             with tempfile.TemporaryDirectory() as directory:
-                settings = private_settings(Path(directory), spark_jars_dir=jars.folder("spark"), **changes)
+                settings = private_settings(Path(directory), **changes)
                 with started(Path(directory), settings, VARIANTS[variant]) as stack:
                     runs[variant].append(measure(stack, loads, options.customers))
             write(runs, vars(options), loaded)

@@ -86,7 +86,6 @@ def throughput(directory: Path, options: argparse.Namespace) -> dict[str, dict[s
         directory,
         max_offsets_per_trigger=options.batch,
         spark_master="local[2]",
-        spark_jars_dir=jars.folder("spark"),
         log_format="json",
     )
     variants = {"fan-out": Variant("fan-out", jars.ROOT), "loyalty": Variant("loyalty", jars.ROOT)}

@@ -29,7 +29,7 @@ from infra.local.stack import private_settings
 from services.messaging.administration import create_topics
 from services.settings import Settings
 from tests.support.kafka import BalanceWriter
-from tests.support.processes import ApiProcess
+from tests.support.processes import ROOT, ApiProcess
 from tests.support.read_load import Load, Writer
 from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 
@@ -48,6 +48,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=15, help="of each measurement of reads")
     parser.add_argument("--rounds", type=int, default=10, help="of both servers, one after the other")
     parser.add_argument("--restores", type=int, default=2, help="of both, a plain consumer after each")
+    parser.add_argument("--only", choices=PARTS, help="one part of the benchmark")
+    parser.add_argument("--checkout", help="compare reads with this checkout, and measure nothing else")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         directory = Path(name)
@@ -55,20 +57,18 @@ def main() -> None:
         broker = LocalBroker(directory, int(settings.kafka_bootstrap_servers.rpartition(":")[2]))
         broker.start()
         stack.callback(broker.stop)
-        report = {
-            "machine": machine(),
-            "options": vars(options),
-            **death_of_an_owner(settings.model_copy(update={"topic_prefix": "death-"}), directory),
-            **authenticated_reads(settings, directory, options),
-            **restore_and_reads(settings, directory, options),
-        }
+        report: dict[str, Any] = {"machine": machine(), "options": vars(options)}
+        parts = [PARTS[options.only]] if options.only else [*PARTS.values()]
+        for measure in [reads_of_checkouts] if options.checkout else parts:
+            report |= measure(settings, directory, options)
     REPORT.parent.mkdir(parents=True, exist_ok=True)
     REPORT.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(report, indent=2))
 
 
-def death_of_an_owner(settings: Settings, directory: Path) -> dict[str, Any]:
+def death_of_an_owner(settings: Settings, directory: Path, _: argparse.Namespace) -> dict[str, Any]:
     """Kill an owner of three instances with one standby each, while readers check every response."""
+    settings = settings.model_copy(update={"topic_prefix": "death-"})
     create_topics(settings)
     writer = Writer(BalanceWriter(settings), STANDBY_CARDS)
     with ExitStack() as stack:
@@ -116,17 +116,36 @@ def authenticated_reads(settings: Settings, directory: Path, options: argparse.N
     with ExitStack() as stack:
         unknown = _pair(stack, settings.model_copy(update={"topic_prefix": "unknown-"}), directory, "")
         known = _pair(stack, settings.model_copy(update={"topic_prefix": "known-", **secured}), directory, operator)
-        return {
-            f"authenticated_ratio{name}": round(_ratio(known, unknown, tokens, kind, options), 3)
-            for name, kind in (("", (0, 1)), ("_local", (0,)), ("_forwarded", (1,)))
-        }
+        found: dict[str, Any] = {}
+        for name, kind in (("", (0, 1)), ("_local", (0,)), ("_forwarded", (1,))):
+            rounds = _rounds(known, unknown, tokens, kind, options)
+            found[f"authenticated_ratio{name}"] = round(median(ours / theirs for ours, theirs in rounds), 3)
+            found[f"authenticated_rounds{name}"] = [[round(ours), round(theirs)] for ours, theirs in rounds]
+        return found
 
 
-def _pair(stack: ExitStack, settings: Settings, directory: Path, token: str) -> tuple[ApiProcess, ApiProcess]:
+def reads_of_checkouts(settings: Settings, directory: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Reads for each second of processor time, as a share of those of another checkout of this repository."""
+    with ExitStack() as stack:
+        theirs = _pair(
+            stack, settings.model_copy(update={"topic_prefix": "theirs-"}), directory, checkout=Path(options.checkout)
+        )
+        ours = _pair(stack, settings.model_copy(update={"topic_prefix": "ours-"}), directory)
+        found = {}
+        for name, kind in (("local", (0,)), ("forwarded", (1,))):
+            ratios = sorted(our / their for our, their in _rounds(ours, theirs, [], kind, options))
+            found[name] = {"median": round(median(ratios), 3), "ratios": [round(each, 3) for each in ratios]}
+        return found
+
+
+def _pair(
+    stack: ExitStack, settings: Settings, directory: Path, token: str = "", checkout: Path = ROOT
+) -> tuple[ApiProcess, ApiProcess]:
     create_topics(settings)
     restores.write_balances(settings, CARDS)
     first, second = (
-        stack.enter_context(_instance(settings, directory, f"{settings.topic_prefix}{number}")) for number in "ab"
+        stack.enter_context(_instance(settings, directory, f"{settings.topic_prefix}{number}", checkout=checkout))
+        for number in "ab"
     )
     for instance in (first, second):
         instance.wait_until_ready()
@@ -136,14 +155,14 @@ def _pair(stack: ExitStack, settings: Settings, directory: Path, token: str) -> 
     return first, second
 
 
-def _ratio(
+def _rounds(
     known: tuple[ApiProcess, ApiProcess],
     unknown: tuple[ApiProcess, ApiProcess],
     tokens: list[str],
     kind: tuple[int, ...],
     options: argparse.Namespace,
-) -> float:
-    """The median ratio of the rounds.
+) -> list[list[float]]:
+    """Reads for each second of processor time, with and without credentials, in each round.
 
     Args:
         kind: which instances of a pair own the cards that are read. The first one is asked.
@@ -155,11 +174,10 @@ def _ratio(
         own = [path for path in paths if _served_by(pair[0], path) in urls]
         pairs.append(([_process(each) for each in pair], pair[0].url, own, credentials))
     seconds = options.seconds / options.rounds
-    rounds = [
+    return [
         [_per_core(processes, url, own, seconds, tokens=credentials) for processes, url, own, credentials in pairs]
         for _ in range(options.rounds)
     ]
-    return median(ours / theirs for ours, theirs in rounds)
 
 
 def restore_and_reads(settings: Settings, directory: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -183,6 +201,13 @@ def restore_and_reads(settings: Settings, directory: Path, options: argparse.Nam
             "forwarded_p99_ms": round(forwarded.percentile(99), 2),
             "forwarded_statuses": dict(forwarded.statuses),
         }
+
+
+PARTS: dict[str, Callable[[Settings, Path, argparse.Namespace], dict[str, Any]]] = {
+    "failover": death_of_an_owner,
+    "authenticated": authenticated_reads,
+    "restore": restore_and_reads,
+}
 
 
 def _restore_and_leave(
@@ -276,9 +301,9 @@ def _cpu_seconds(processes: list[psutil.Process]) -> float:
     return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
-def _instance(settings: Settings, directory: Path, name: str, standbys: int = 0) -> ApiProcess:
+def _instance(settings: Settings, directory: Path, name: str, standbys: int = 0, checkout: Path = ROOT) -> ApiProcess:
     own = {"state_dir": settings_dir(directory, name), "standby_replicas": standbys}
-    return ApiProcess(settings.model_copy(update=own), directory / f"{name}.log")
+    return ApiProcess(settings.model_copy(update=own), directory / f"{name}.log", checkout)
 
 
 def settings_dir(directory: Path, name: str) -> Path:

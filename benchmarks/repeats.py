@@ -91,7 +91,6 @@ def main() -> None:
         settings = private_settings(
             Path(directory),
             spark_master="local[2]",
-            spark_jars_dir=jars.folder("spark"),
             spark_java_options=SMALL_JVM,
             shuffle_partitions=3,
         )

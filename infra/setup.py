@@ -30,7 +30,8 @@ class SetupError(RuntimeError):
 def main(arguments: Sequence[str]) -> int:
     """Install everything. With ``lock-jars`` also write the checksums of the downloaded jars.
 
-    With ``browser`` install only what the tests of the console need besides. Without it they are skipped.
+    With ``browser`` install only what the tests of the console need besides. Without it they are skipped. With
+    ``object-store-jars`` also download what an export to S3 and its test need.
     """
     if "browser" in arguments:
         install_browser()
@@ -42,6 +43,10 @@ def main(arguments: Sequence[str]) -> int:
         if "lock-jars" in arguments:
             jars.resolve(java, ivy_jar())
             jars.write_lock()
+            jars.resolve(java, ivy_jar(), jars.S3, jars.S3_CONFIGURATIONS)
+            jars.write_lock(jars.S3_LOCK, jars.S3)
+        elif "object-store-jars" in arguments:
+            jars.ensure(java, ivy_jar(), jars.S3, jars.S3_LOCK, jars.S3_CONFIGURATIONS)
         elif jars.differences(jars.read_lock()):
             say("Downloading the jars of Spark's connectors and of Kafka")
             jars.ensure(java, ivy_jar())

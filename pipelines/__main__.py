@@ -22,12 +22,13 @@ from pipelines.checkpoints.lock import CheckpointInUseError
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.retention import RecordsLostError
 from pipelines.queries.export import EXPORT, forget_progress
-from pipelines.runtime.programme_watch import ProgrammeWatch
+from pipelines.runtime.programme_watch import ProgrammeUnknownError, ProgrammeWatch
 from pipelines.runtime.query import RepeatHorizonError
 from pipelines.runtime.query_metrics import READY, ProgressMetrics
 from pipelines.runtime.query_table import CONTINUOUS, QUERIES
 from pipelines.runtime.session import spark_session
 from pipelines.sinks.foreach_batch import summarize_java_error
+from services import tracing
 from services.health import serve_health
 from services.logging import configure_logging
 from services.messaging.administration import TimestampTypeError
@@ -79,6 +80,7 @@ def main(
         settings = read_settings(export_dir=to)
         if not available_now:
             settings.require_safe_metrics()
+        tracing.start("loyalty-pipeline")
     except SettingsError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
@@ -104,6 +106,8 @@ def run(settings: Settings, names: Sequence[str], *, available_now: bool, backfi
     except _REFUSALS as error:
         log.error("refused to start", reason=str(error))  # noqa: TRY400  # a traceback would not help the user
         return 2
+    except ProgrammeUnknownError as error:
+        log.error("stopped without Kafka", reason=str(error))  # noqa: TRY400
     except KafkaException as error:
         log.error("Kafka refused a request", reason=error.args[0].str())  # noqa: TRY400
     except OSError as error:

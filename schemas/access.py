@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from schemas.topics import (
     ALL,
     API_KEYS,
+    AUDIT_RUNS,
     AUDIT_TRAIL,
     DEAD_LETTERS,
     HADOOP,
@@ -35,6 +36,7 @@ class Service:
         user: its SASL user.
         reads, writes: topics.
         reads_settings_of: topics whose configuration it reads.
+        counts: topics whose offsets it reads, but not their records.
         groups: its consumer groups, without the prefix of the deployment. A ``*`` at the end matches any ending.
         transactional_ids: ids of its transactional producers, without the prefix.
     """
@@ -43,6 +45,7 @@ class Service:
     reads: tuple[Topic, ...] = ()
     writes: tuple[Topic, ...] = ()
     reads_settings_of: tuple[Topic, ...] = ()
+    counts: tuple[Topic, ...] = ()
     groups: tuple[str, ...] = ()
     transactional_ids: tuple[str, ...] = ()
 
@@ -69,12 +72,37 @@ SERVICES = (
     ),
     Service(
         "api",
-        reads=(LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_PROGRAMMES, STORE_SALES, STORES, API_KEYS),
-        writes=(LOYALTY_COMMANDS, LOYALTY_DECISIONS, AUDIT_TRAIL),
+        reads=(
+            LOYALTY_BALANCES,
+            LOYALTY_DECISIONS,
+            LOYALTY_PROGRAMMES,
+            STORE_SALES,
+            STORES,
+            API_KEYS,
+            AUDIT_RUNS,
+            DEAD_LETTERS,
+        ),
+        writes=(
+            LOYALTY_COMMANDS,
+            LOYALTY_DECISIONS,
+            LOYALTY_PROGRAMMES,
+            AUDIT_TRAIL,
+            POS_INVOICES,  # in replays of dead letters, as hadoop and loyalty-commands
+            HADOOP,
+        ),
         reads_settings_of=(LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_PROGRAMMES, STORE_SALES, STORES, API_KEYS),
-        groups=("loyalty-api", "loyalty-api-stores"),
+        counts=ALL,
+        groups=(
+            "loyalty-api",
+            "loyalty-api-stores",
+            "loyalty-audit-runs",
+            "loyalty-dead-letters",
+            "loyalty-programmes",
+        ),
+        transactional_ids=("loyalty-programmes-publisher",),
     ),
-    Service("ledger", reads=(LOYALTY,), groups=("loyalty-ledger",)),
+    # `loyalty ledger reread` writes to the audit trail.
+    Service("ledger", reads=(LOYALTY,), writes=(AUDIT_TRAIL,), groups=("loyalty-ledger",)),
     Service("webhooks", reads=(LOYALTY,), writes=(DEAD_LETTERS,), groups=("loyalty-webhooks*",)),
     Service(
         "operator",
@@ -86,7 +114,11 @@ SERVICES = (
     Service(
         "auditor",
         reads=ALL,
-        groups=("loyalty-audit", "loyalty-audit-trail", "loyalty-demo", "loyalty-programmes", "loyalty-sql"),
+        writes=(AUDIT_RUNS, AUDIT_TRAIL),  # in `loyalty audit` and `loyalty sql`
+        groups=(
+            *("loyalty-audit", "loyalty-audit-trail", "loyalty-conformance", "loyalty-demo", "loyalty-programmes"),
+            "loyalty-sql",
+        ),
     ),
 )
 

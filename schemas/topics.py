@@ -70,6 +70,7 @@ STORE_SALES = Topic("store-sales", key="StoreID@WindowStart", value="StoreSales"
 STORES = Topic("stores", key="StoreID", value="Store", partitions=1, retention=None)
 API_KEYS = Topic("api-keys", key="KeyID", value="ApiKey", partitions=1, retention=None)
 AUDIT_TRAIL = Topic("audit-trail", key="Actor", value="AuditRecord", retention=timedelta(days=400))
+AUDIT_RUNS = Topic("audit-runs", key="RunID", value="AuditRun", partitions=1, retention=timedelta(days=400))
 DEAD_LETTERS = Topic("dead-letters", key="the original key", value=None, retention=timedelta(days=30))
 
 ALL = (
@@ -85,5 +86,6 @@ ALL = (
     STORES,
     API_KEYS,
     AUDIT_TRAIL,
+    AUDIT_RUNS,
     DEAD_LETTERS,
 )

@@ -8,6 +8,7 @@ from collections import Counter
 import stamina.instrumentation
 import structlog
 
+from services import tracing
 from services.settings import Settings
 
 
@@ -19,6 +20,10 @@ def configure_logging(settings: Settings) -> None:
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
+    if tracing.is_on():
+        from services.open_telemetry import add_ids  # noqa: PLC0415 - only a process with traces imports it
+
+        shared.append(add_ids)
     as_json = settings.log_format == "json"
     if as_json:
         shared.append(structlog.processors.format_exc_info)

@@ -2,11 +2,12 @@
 
 import difflib
 import os
+import re
 from datetime import timedelta
 from decimal import Decimal
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import (
     Field,
@@ -22,6 +23,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from schemas.topics import Topic
 from services.secret_files import lines_of
+
+_PASSWORD = re.compile(r"(://[^/@:]*):[^/@]*@")
 
 TOP_CUSTOMERS_THRESHOLD = Decimal(1000)
 """In points. With the loyalty factor of 0.02 a customer gets them for purchases of 50,000."""
@@ -109,6 +112,10 @@ class Settings(BaseSettings):
         pattern="^(parquet|delta)$",
         description="Format of the exported files. Fixed for the life of a folder. An object store needs delta.",
     )
+    tables_dir: str = Field(
+        "var/tables",
+        description="Folder of the tables that `loyalty export write` writes. An object store needs delta.",
+    )
     archive_dir: str = Field(
         "var/archive", description="Folder in which `loyalty archive` keeps the events of accounts. Any Hadoop URI."
     )
@@ -192,7 +199,12 @@ class Settings(BaseSettings):
         timedelta(seconds=20),
         ge=timedelta(seconds=1),
         description="Time in which a request must arrive completely, head and body (ISO 8601). The connection of a "
-        "slower one is closed.",
+        "slower one is closed. So is that of a client that reads less than 64 KiB of a waiting response in this time.",
+    )
+    most_connections: PositiveInt = Field(
+        1_000,
+        description="How many connections one instance of the API has open at once. One more gets 503 and is closed. "
+        "The limit of open files of the process must be larger.",
     )
     api_key_file: Path = Field(
         Path("var/api.key"),
@@ -224,6 +236,13 @@ class Settings(BaseSettings):
         "500/second",
         pattern="^[1-9][0-9]{0,8}/(second|minute|hour|day)$",
         description="How often one caller may use one route of one instance, if api_access is authenticated.",
+    )
+    failed_login_rate: str = Field(
+        "60/minute",
+        pattern="^[1-9][0-9]{0,8}/(second|minute|hour|day)$",
+        description="How many requests with wrong credentials one address may send to one instance, if api_access is "
+        "authenticated. After that it gets 429, except with credentials that were accepted before. Behind a proxy set "
+        "FORWARDED_ALLOW_IPS of uvicorn to the proxy's address, so that X-Forwarded-For counts.",
     )
     most_requests_at_once: PositiveInt = Field(
         200,
@@ -341,6 +360,13 @@ class Settings(BaseSettings):
                 raise ValueError(f"cannot read {file}: {error.strerror}") from error
         return file
 
+    def shown(self) -> dict[str, Any]:
+        """All values as JSON, without passwords, also in URLs. Users copy them into tickets and logs."""
+        values = self.model_dump(mode="json")
+        return {
+            name: _PASSWORD.sub(r"\1:…@", value) if isinstance(value, str) else value for name, value in values.items()
+        }
+
     @property
     def kafka_password(self) -> str:
         """The SASL password of this process. Raises OSError if its file cannot be read any more."""
@@ -356,7 +382,7 @@ class Settings(BaseSettings):
 
     def require_safe_api(self) -> None:
         """Raise SettingsError if the API would serve other machines without credentials, or peers cannot reach it."""
-        if self.api_access == "loopback" and not _is_loopback(self.api_host):
+        if self.api_access == "loopback" and not is_loopback(self.api_host):
             raise SettingsError(
                 f"LOYALTY_API_HOST: other machines can reach {self.api_host}, and without credentials the API serves "
                 "loopback addresses only. Set LOYALTY_API_ACCESS=authenticated and make a key with `loyalty keys "
@@ -371,7 +397,7 @@ class Settings(BaseSettings):
     def require_safe_metrics(self) -> None:
         """Raise SettingsError if other machines could read the metrics without a key."""
         if self.metrics_key_file is None:
-            if not _is_loopback(self.metrics_host):
+            if not is_loopback(self.metrics_host):
                 raise SettingsError(
                     f"LOYALTY_METRICS_HOST: other machines can reach {self.metrics_host}, and without a key the "
                     "metrics are served on loopback addresses only. Write a random key into a file, for example with "
@@ -385,7 +411,8 @@ class Settings(BaseSettings):
         return self.topic_prefix + topic.name
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine: localhost or a loopback address."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -406,6 +433,7 @@ def _hint(name: str, known: list[str]) -> str:
 _FORMS = {
     "topic_prefix": "letters, digits and hyphens",
     "rate_limit": "a number and a unit, such as 500/second or 20/minute",
+    "failed_login_rate": "a number and a unit, such as 500/second or 20/minute",
     "cors_origins": "origins such as https://shop.example, separated by commas",
     "application_server": "a URL without a path, such as http://10.0.0.7:8080",
 }

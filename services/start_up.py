@@ -16,7 +16,7 @@ def require_port(host: str, port: int, variable: str) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         socket.create_server((host, port), family=family).close()
     except OSError as error:
-        reason = error.strerror or str(error)
+        reason = os.strerror(error.errno) if error.errno else str(error)
         raise StartUpError(
             f"cannot listen on {host}:{port} ({reason}): stop the other program, or set {variable} to another port"
         ) from error

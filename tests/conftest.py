@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 SHUFFLE_PARTITIONS = 2
 """One task a core: a third of the tasks fewer than by default, and accounts are still spread over partitions."""
 
+LONG_TESTS = {"test_audit", "test_erasure", "test_pipeline_commands", "test_rebuild", "test_security"}
+"""Files whose tests use a Spark session of their own."""
+
 # A busy machine is slow at random, so no property has a deadline. The examples are the same in every run. With
 # TEST_RANDOM=1 each run draws new ones.
 hypothesis_settings.register_profile(
@@ -57,13 +60,15 @@ def _only_unit_tests(config: pytest.Config) -> bool:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Run all tests with the Spark session in one process of pytest-xdist, so that a run starts one session.
+    """Run all tests with a Spark session in two processes of pytest-xdist, so that a run starts two sessions.
 
-    The same holds for the other tests of the secured broker.
+    The tests of whole accounts, which take as long as all others, have a session of their own. The other tests of the
+    secured broker share a process too.
     """
     shared = (fixture for fixture in ("spark", "secured") if fixture in getattr(item, "fixturenames", ()))
     if group := next(shared, None):
-        item.add_marker(pytest.mark.xdist_group(group))
+        is_long = group == "spark" and item.path.stem in LONG_TESTS
+        item.add_marker(pytest.mark.xdist_group(f"{group} long" if is_long else group))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -159,6 +164,7 @@ def settings(kafka: str, tmp_path: Path) -> Settings:
         topic_prefix=f"test-{uuid.uuid4().hex[:12]}-",
         checkpoint_dir=str(tmp_path / "checkpoints"),
         export_dir=str(tmp_path / "parquet"),
+        tables_dir=str(tmp_path / "tables"),
         state_dir=tmp_path / "state",
         ledger_url=f"sqlite:///{tmp_path / 'ledger.sqlite'}",
         pseudonym_key_file=tmp_path / "pseudonym.key",

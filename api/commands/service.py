@@ -27,7 +27,7 @@ from api.routing.peer_client import PeerResponse
 from api.security.permissions import caller_of
 from services.codecs.events import command_record
 from services.commands.log import DECISION_SEQUENCE, DONE, ERASE, ERASED, MARK_SEQUENCE, PENDING, CommandLog, mark_of
-from services.domain.events import Block, Capture, Command, Merge, Replace, Reserve, Transfer, Unblock, Void
+from services.domain.events import Adjust, Block, Capture, Command, Merge, Replace, Reserve, Transfer, Unblock, Void
 from services.domain.formats import to_milliseconds
 from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
@@ -111,7 +111,7 @@ class CommandService:
         claim = self._in_flight[command.command_id]
         try:
             card = card or await self._card_of_redemption(request, command, seconds)
-            if decision is None and isinstance(command, Reserve | Transfer | Block | Unblock | Replace):
+            if decision is None and _needs_account(command):
                 await self._require_customer(card, deadline)
             if decision is None and isinstance(command, Replace) and command.counterparty != card:
                 await self._require_target(command, deadline)
@@ -283,8 +283,9 @@ class CommandService:
         Otherwise the next request could write a second mark after the decision, and compaction would keep the mark.
         """
         try:
-            if not publication.done():
-                await asyncio.wait([publication])
+            # It has logged why Kafka does not answer, and the request has its response.
+            with suppress(problems.KafkaUnavailable):
+                await asyncio.shield(publication)
             if claim.is_marked:
                 await self._wait(command_id, MARK_SEQUENCE, time.monotonic() + SEND_AGAIN_SECONDS)
         finally:
@@ -301,6 +302,12 @@ class CommandService:
 def location_of(command_id: str) -> str:
     """The path at which the outcome of a command is found."""
     return f"/v1/commands/{quote(command_id, safe='')}"
+
+
+def _needs_account(command: Command) -> bool:
+    """Whether the loyalty query would refuse the command for a card without an account."""
+    takes = isinstance(command, Adjust) and command.points < 0 and not command.allow_negative
+    return takes or isinstance(command, Reserve | Transfer | Block | Unblock | Replace)
 
 
 def _age(entry: VersionedValue) -> float:

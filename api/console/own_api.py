@@ -1,16 +1,18 @@
 """The console as a caller of the HTTP API: each request goes through the gate with the credentials of the user."""
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 import httpx
 from fastapi import Request, Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 COOKIE = "loyalty_console"
 """The API key or the token of the user. Scripts cannot read it, and browsers send it to the console alone."""
 
 _SECONDS = 40
+_AGAIN = b"retry: 2000\n\n"
 
 
 class Answer(NamedTuple):
@@ -42,14 +44,20 @@ async def call(
     """
     headers = credentials(request) | ({"Idempotency-Key": key} if key else {})
     parameters = {name: value for name, value in query.items() if value not in (None, "")}
-    transport = httpx.ASGITransport(request.app, raise_app_exceptions=False)
+    # Failed logins count for the address of the user.
+    client = (request.client.host, request.client.port) if request.client else ("", 0)
+    transport = httpx.ASGITransport(request.app, raise_app_exceptions=False, client=client)
     async with httpx.AsyncClient(transport=transport, base_url="http://console", timeout=_SECONDS) as http:
         response = await http.request(method, path, json=json, headers=headers, params=parameters)
     return Answer(response.status_code, response.json(), response.headers)
 
 
 class PassedOn(Response):
-    """The response of the API to another path, part by part as it comes, for streams."""
+    """The stream of events of the API at another path, part by part as it comes.
+
+    For another response the browser would give up and write an error into its console. If a later attempt may succeed,
+    it gets an empty stream instead, after which it tries again, and otherwise the status that ends its attempts.
+    """
 
     def __init__(self, request: Request, path: str, raw_path: str) -> None:
         super().__init__()
@@ -58,8 +66,26 @@ class PassedOn(Response):
         self._raw_path = raw_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        kept = {name: scope[name] for name in ("type", "asgi", "http_version", "scheme", "server", "client")}
+        kept = {name: scope[name] for name in ("type", "http_version", "scheme", "server", "client")}
         own = [(name.lower().encode(), value.encode("latin-1")) for name, value in credentials(self._request).items()]
         last = [each for each in scope["headers"] if each[0] == b"last-event-id"]
         asked = {"method": "GET", "path": self._path, "raw_path": self._raw_path.encode(), "query_string": b""}
-        await self._request.app({**kept, **asked, "root_path": "", "headers": own + last}, receive, send)
+        await self._request.app({**kept, **asked, "root_path": "", "headers": own + last}, receive, _as_stream(send))
+
+
+def _as_stream(send: Send) -> Send:
+    is_replaced = False
+
+    async def replaced(message: Message) -> None:
+        nonlocal is_replaced
+        if message["type"] == "http.response.start" and message["status"] != HTTPStatus.OK:
+            is_replaced = True
+            may_succeed = message["status"] >= HTTPStatus.TOO_MANY_REQUESTS
+            status = HTTPStatus.OK if may_succeed else HTTPStatus.NO_CONTENT
+            headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+            await send({**message, "status": int(status), "headers": headers * may_succeed})
+            await send({"type": "http.response.body", "body": _AGAIN * may_succeed})
+        elif not is_replaced:
+            await send(message)
+
+    return replaced

@@ -35,6 +35,8 @@ _HEADERS = {
     "Vary": "HX-Request",
 }
 _ENTRIES_ON_A_PAGE = 20
+_DECISION_SECONDS = 20
+"""A user waits rather than repeats. A micro-batch takes seconds."""
 
 FLOW = (
     ("fan-out", ("pos-invoices",), ("shipment", "hadoop", "dead-letters")),
@@ -125,9 +127,18 @@ ACTIONS: Mapping[str, Action] = {
         Scope.CARD_MANAGE,
         "POST",
         "/v1/customers/{card}/replacement",
-        (Field("newCard", "New card"), _REASON, _ACTOR),
+        (Field("newCard", "New card number"), _REASON, _ACTOR),
         is_final=True,
         explanation="Move everything to a new card that has no account.",
+    ),
+    "merge": Action(
+        "Merge",
+        Scope.CARD_MANAGE,
+        "POST",
+        "/v1/customers/{card}/merge",
+        (Field("into", "Card number that stays"), _REASON, _ACTOR),
+        is_final=True,
+        explanation="Move everything into the account of another card of the same customer. This card ends.",
     ),
     "erase": Action(
         "Erase",
@@ -182,7 +193,8 @@ def install(app: FastAPI) -> None:
         return RedirectResponse(HOME, HTTPStatus.SEE_OTHER)
 
     app.add_route("/console/static/{name}", asset, include_in_schema=False)
-    app.add_route("/", home, include_in_schema=False)
+    for path in ("/", HOME.rstrip("/")):
+        app.add_route(path, home, include_in_schema=False)
 
     @app.exception_handler(SignInNeededError)
     async def ask_to_sign_in(request: Request, _: Exception) -> Response:
@@ -291,7 +303,7 @@ async def customer(request: Request, card: str) -> Response:
     card, user = card.strip(), await _user(request)
     balance = await _ask(request, "GET", f"{_of(card)}/balance")
     if not balance.is_good:
-        return _page("problem.html", problem=balance.body)
+        return _page("problem.html", problem=balance.body, again=_again(request, balance))
     allowed = {name: each for name, each in ACTIONS.items() if each.scope.value in user["scopes"]}
     return _page("customer.html", card=card, answer=balance, actions=allowed, kinds=list(Kind))
 
@@ -299,25 +311,33 @@ async def customer(request: Request, card: str) -> Response:
 @router.get("/customer/balance")
 async def balance(request: Request, card: str) -> Response:
     answer = await _ask(request, "GET", f"{_of(card)}/balance")
-    return _page("balance.html" if answer.is_good else "problem.html", card=card, answer=answer, problem=answer.body)
+    if not answer.is_good:
+        return _page("problem.html", problem=answer.body, again=_again(request, answer))
+    return _page("balance.html", card=card, answer=answer)
 
 
 @router.get("/customer/entries")
 async def entries(request: Request, card: str) -> Response:
-    """A page of the statement, with the filters of the query."""
+    """A page of the statement, with the filters of the query. The newest entries may follow the balance later."""
     filters = {name: request.query_params.get(name, "") for name in ("kind", "from", "to")}
     cursor = request.query_params.get("cursor")
     answer = await _ask(request, "GET", f"{_of(card)}/entries", limit=_ENTRIES_ON_A_PAGE, cursor=cursor, **filters)
     if not answer.is_good:
         return _page("problem.html", problem=answer.body)
-    return _page("entries.html", card=card, page=answer.body, filters=filters)
+    may_redeem = Scope.POINTS_REDEEM.value in (await _user(request))["scopes"]
+    is_newest, is_behind = cursor is None and not any(filters.values()), False
+    if is_newest:
+        balance = await _ask(request, "GET", f"{_of(card)}/balance")
+        newest = answer.body["entries"][0]["Sequence"] if answer.body["entries"] else 0
+        is_behind = balance.is_good and balance.body["Sequence"] > newest
+    values = {"page": answer.body, "filters": filters, "may_redeem": may_redeem}
+    return _page("entries.html", card=card, is_newest=is_newest, is_behind=is_behind, **values)
 
 
 @router.get("/customer/{name}")
 async def form_of_action(request: Request, name: str, card: str) -> Response:
-    redemption = request.query_params.get("redemption", "")
-    given = {"redemption": redemption} if redemption else {}
-    await _user(request)
+    # The API takes the name of a user with a key from that key.
+    given = {"redemption": request.query_params.get("redemption", ""), "actor": (await _user(request))["name"]}
     return _page("action.html", name=name, action=_action(name), card=card, given=given)
 
 
@@ -333,8 +353,14 @@ async def act(request: Request, name: str) -> Response:
         return _page("confirm.html", name=name, action=action, card=card, fields=fields, key=key)
     path = action.path.format(card=quote(card, safe=""), redemption=quote(fields.get("redemption", ""), safe=""))
     body = {each: value for each, value in fields.items() if value and each != action.in_path}
-    answer = await _ask(request, action.method, path, json=body or None, key=key)
+    answer = await _ask(request, action.method, path, json=body or None, key=key, timeout=_DECISION_SECONDS)
     return _page("outcome.html", name=name, action=action, card=card, fields=fields, key=key, answer=answer)
+
+
+def _again(request: Request, answer: Answer) -> str:
+    """What the page asks for again, by itself, if the problem may end; empty if it does not end by waiting."""
+    may_end = answer.status >= HTTPStatus.TOO_MANY_REQUESTS
+    return f"{request.url.path}?{request.url.query}" if may_end else ""
 
 
 def _action(name: str) -> Action:
@@ -373,6 +399,12 @@ async def replay(request: Request) -> Response:
     order = {"positions": positions, "dryRun": not confirmed}
     answer = await _ask(request, "POST", "/v1/dead-letters/replay", json=order)
     return _page("replay.html", answer=answer, positions=positions)
+
+
+@router.get("/operations/audits")
+async def audits(request: Request) -> Response:
+    answer = await _ask(request, "GET", "/v1/audits")
+    return _page("audits.html" if answer.is_good else "problem.html", found=answer.body, problem=answer.body)
 
 
 @router.get("/operations/programmes")

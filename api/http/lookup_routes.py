@@ -20,7 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.dependencies import Dependencies, Part
 from api.http.problems import InternalError, Problem
-from api.security.gate import guarded
+from api.security.caller import Caller
+from api.security.gate import NO_SNIFFING, enter, guarded
 
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -37,21 +38,42 @@ class LookupApp(FastAPI):
         self._lookups = [_LookupRoute(route, dependencies) for route in routes if isinstance(route, APIRoute)]
         self._requests = dependencies.metrics.requests
         security = dependencies.security
+        # Web pages of other origins need the headers of CORS, which the gate's middleware adds.
+        self._security = None if security is None or security.cors_origins else security
         self._entry: ASGIApp = guarded(self._serve, security, dependencies.metrics) if security else self._serve
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self
+        security = self._security
+        if security is not None and scope["type"] == "http" and scope["method"] == "GET":
+            caller = security.known(scope)
+            if caller is not None and (found := self._find(scope)) is not None:
+                await self._serve_lookup(found, scope, receive, send, caller)
+                return
         await self._entry(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = self._find(scope) if scope["type"] == "http" and scope["method"] == "GET" else None
         if found is None:
             await self._serve_other(scope, receive, send)
-            return
-        started, response = time.perf_counter(), None
+        else:
+            await self._serve_lookup(found, scope, receive, send)
+
+    async def _serve_lookup(
+        self, found: "_Found", scope: Scope, receive: Receive, send: Send, known: Caller | None = None
+    ) -> None:
+        """Call the endpoint and send its response.
+
+        Args:
+            known: the caller, if the request does not come through the gate because its token was verified before.
+                Then this method does what the gate does for all others. The audit trail has no lookup of one key.
+        """
+        started, response, usage = time.perf_counter(), None, None
         route, arguments = found
         request = Request(scope, receive)
         try:
+            if known is not None and self._security is not None:
+                usage = enter(scope, known, self._security.limits)
             for permit in route.permissions:
                 await permit(request)
             response = await route.endpoint(request=request, **arguments)
@@ -61,11 +83,17 @@ class LookupApp(FastAPI):
             response = InternalError().response()
             raise  # the server logs it
         finally:
-            if response is not None:  # None: the client has disconnected
-                await response(scope, receive, send)
-                self._requests.observe("GET", route.path, response.status_code, time.perf_counter() - started)
+            try:
+                if response is not None:  # None: the client has disconnected
+                    if known is not None:
+                        response.raw_headers.append(NO_SNIFFING)
+                    await response(scope, receive, send)
+                    self._requests.observe("GET", route.path, response.status_code, time.perf_counter() - started)
+            finally:
+                if usage is not None:
+                    usage.leave_place()
 
-    def _find(self, scope: Scope) -> "tuple[_LookupRoute, Mapping[str, Any]] | None":
+    def _find(self, scope: Scope) -> "_Found | None":
         try:
             for route in self._lookups:
                 if (arguments := route.arguments(scope)) is not None:
@@ -167,3 +195,7 @@ class _LookupRoute:
                 name, parse = self._headers[header]
                 arguments.setdefault(name, parse(value.decode("latin-1")))
         return arguments
+
+
+_Found = tuple[_LookupRoute, Mapping[str, Any]]
+"""The route of a request, and the arguments of its endpoint."""

@@ -27,14 +27,14 @@ _INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
 def _require_integer(value: object) -> object:
     # Pydantic alone also accepts 1.0, 1_000 and blanks around a number.
     if isinstance(value, str) and not _INTEGER.fullmatch(value):
-        raise ValueError("should be an integer as 42")
+        raise ValueError("must be a whole number, for example 42")
     return value
 
 
 def _require_boolean(value: object) -> object:
     # Pydantic alone also accepts words as yes and on.
     if isinstance(value, str) and value not in {"true", "false"}:
-        raise ValueError("should be true or false")
+        raise ValueError("must be true or false")
     return value
 
 

@@ -253,7 +253,7 @@ class InvalidParameters(
     Unprocessable,
     code="invalid-parameters",
     title="Invalid parameters",
-    example={"errors": [{"in": ["query", "minSequence"], "reason": "should be an integer as 42"}]},
+    example={"errors": [{"in": ["query", "minSequence"], "reason": "must be a whole number, for example 42"}]},
 ):
     """Each error has the members ``in``, which is the path to the value, and ``reason``."""
 
@@ -272,7 +272,7 @@ class InvalidProgramme(
     title="The programme is not valid",
     example={"problems": [{"line": 3, "path": "tiers", "message": "should be a list"}], "reason": "line 3, tiers"},
 ):
-    """Nothing was published: {reason}. Correct the file, or the time."""
+    """Correct the file, or the time: {reason}"""
 
 
 class IdempotencyKeyReused(
@@ -443,6 +443,12 @@ class BrokerUnavailable(
     """The operation needs Kafka: {reason}. Repeat the request later."""
 
 
+class TooManyConnections(Unavailable, code="too-many-connections", title="Too many connections"):
+    """This instance has as many open connections as it accepts (LOYALTY_MOST_CONNECTIONS). Close connections that you
+    do not use, and repeat the request later.
+    """
+
+
 class TooManyCommands(Unavailable, code="too-many-commands", title="Too many commands at the same time"):
     """This instance waits for the decisions of as many commands as it accepts. This command was not sent. Repeat the
     request later.
@@ -548,6 +554,14 @@ _REASONS = {
     "int_type": "must be a whole number",
     "float_type": "must be a number",
     "float_parsing": "must be a number",
+    **dict.fromkeys(
+        ("datetime_type", "datetime_parsing", "datetime_from_date_parsing", "timezone_aware"),
+        "must be a time with a time zone, for example 2026-01-31T09:30:00Z, or milliseconds since 1970",
+    ),
+    **dict.fromkeys(
+        ("date_type", "date_parsing", "date_from_datetime_parsing", "date_from_datetime_inexact"),
+        "must be a date, for example 2026-01-31",
+    ),
 }
 """Why a value is not allowed, by Pydantic's type of the error."""
 
@@ -555,7 +569,8 @@ _REASONS = {
 def _reason(error: Mapping[str, Any]) -> str:
     if error["type"] == "value_error":  # our own checks
         return str(error["ctx"]["error"])
-    return _REASONS.get(error["type"]) or re.sub(r"^\w+ should ", "must ", error["msg"])
+    reason = _REASONS.get(error["type"]) or re.sub(r"^\w+ should ", "must ", error["msg"])
+    return reason.replace(" after validation", "")
 
 
 def install(app: FastAPI) -> None:

@@ -1,6 +1,7 @@
 """The HTTP/1.1 server: uvicorn with an end for requests that arrive slowly or are too large, and with certificates."""
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ import uvicorn
 from uvicorn._types import HTTPScope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from api.http.problems import HeadersTooLarge, Problem, RequestTimeout, UnreadableRequest
+from api.http.problems import HeadersTooLarge, Problem, RequestTimeout, TooManyConnections, UnreadableRequest
 from services.settings import Settings
 from services.tls import Certificate
 
@@ -21,14 +22,21 @@ HEADER_BYTES = 64 * 1024
 
 _LONGEST_URL = 65_535
 _LAST_SECONDS = 1.0
+_SLOWEST_READ_BYTES = 64 * 1024
 _TICKS_PER_SECOND = 10
 
 
 class LimitedProtocol(HttpToolsProtocol):
     """HTTP/1.1 of uvicorn. It ends requests that are not complete in time, or that have too many headers.
 
+    It also ends connections whose client does not read its response, and connections above the limit of the process.
     Bytes that are no request get a problem, too. A check every second costs less than a timer for each request.
+
+    Attributes:
+        most_connections: how many connections the process has open at once.
     """
+
+    most_connections: int
 
     _arriving_since: float | None
     """Since when a request is not complete; None between requests."""
@@ -37,12 +45,19 @@ class LimitedProtocol(HttpToolsProtocol):
     _head_bytes = 0
     _chunk_bytes = 0
     _problem: Problem | None = None
+    _unread_bytes = 0
+    _unread_since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._arriving_since = self.loop.time()
+        # limit_concurrency of uvicorn leaves the connections open until they have sent a request.
+        if len(self.connections) > self.most_connections:
+            self._refuse(TooManyConnections())
 
     def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
         self._head_bytes = self._head_bytes + self._chunk_bytes if self._in_head else 0
         self._chunk_bytes = len(data)
         super().data_received(data)
@@ -91,6 +106,14 @@ class LimitedProtocol(HttpToolsProtocol):
         else:
             self._refuse(RequestTimeout())
 
+    def end_if_unread(self, seconds: float) -> None:
+        """End the connection if its client has not read enough of the response within this time."""
+        now, unread = self.loop.time(), self.transport.get_write_buffer_size()
+        if not unread or not self._unread_bytes or unread <= self._unread_bytes - _SLOWEST_READ_BYTES:
+            self._unread_bytes, self._unread_since = unread, now
+        elif now - self._unread_since >= seconds:
+            self.transport.abort()
+
     def _refuse(self, problem: Problem) -> None:
         self._arriving_since, self._in_head = None, False
         response = problem.response()
@@ -101,7 +124,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 class LimitedServer(uvicorn.Server):
-    """Looks once a second for slow requests and for a new certificate."""
+    """Looks once a second for slow requests, for responses that nobody reads, and for a new certificate."""
 
     def __init__(self, config: uvicorn.Config, request_seconds: float, renew: Callable[[], None]) -> None:
         super().__init__(config)
@@ -114,6 +137,7 @@ class LimitedServer(uvicorn.Server):
             for connection in list(self.server_state.connections):
                 if isinstance(connection, LimitedProtocol):
                     connection.end_if_slow(self._request_seconds)
+                    connection.end_if_unread(self._request_seconds)
         return await super().on_tick(counter)
 
 
@@ -128,12 +152,14 @@ def server_of(app: object, settings: Settings, certificate: Certificate | None, 
         certificate: None for HTTP without TLS.
         grace_seconds: requests in flight may take this long after a signal. Longer long polls are cut off.
     """
+    # A client's mistake is no event of this server, and a client could fill the log with it.
+    logging.getLogger("uvicorn.error").addFilter(lambda record: record.msg != "Invalid HTTP request received.")
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]
         host=settings.api_host,
         port=settings.api_port,
         loop="uvloop",
-        http=LimitedProtocol,
+        http=type("Protocol", (LimitedProtocol,), {"most_connections": settings.most_connections}),
         ws="none",
         # Paths contain card numbers, and writing a line costs more than serving a lookup.
         access_log=False,

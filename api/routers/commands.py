@@ -15,7 +15,18 @@ from api.http.parameters import Card, refuse_body, timeout_query
 from api.http.problems import Problem
 from api.http.responses import SEQUENCE, json_response, text_headers
 from api.routing.peer_client import PeerResponse
-from api.schemas.commands import Adjustment, CardChange, Command, Merging, NotBlank, Redemption, Replacement, Transfer
+from api.schemas.commands import (
+    Adjustment,
+    CardChange,
+    Command,
+    Merging,
+    NoBlanksAround,
+    NotBlank,
+    Redemption,
+    Replacement,
+    Transfer,
+)
+from api.schemas.fields import spelled
 from api.security.caller import Caller
 from api.security.permissions import FOLLOWS_COMMANDS, caller_of, needs
 from services.api_keys.keys import Scope
@@ -98,6 +109,7 @@ async def submission_of_request(
             "path.",
             examples=["5c1d5bd8-55b4-4d2c-a9a8-0e1c8f6f7e52"],
         ),
+        spelled(r"[ -~]*", "must have printable ASCII characters only"),
     ] = None,
     timeout_seconds: Timeout = _DEFAULT_TIMEOUT_SECONDS,
 ) -> Submission:
@@ -229,12 +241,16 @@ async def void(redemption: CommandId, command: CommandOfRequest) -> Response:
     Scope.POINTS_ADJUST,
     "Correct the points by hand",
     HTTPStatus.CREATED,
+    problems.UnknownCustomer,
     problems.InsufficientPoints,
     problems.TooManyPoints,
     problems.CardReplaced,
 )
-async def adjust(card: NamedCard, body: Adjustment, command: CommandOfRequest) -> Response:
-    """Add points, or take them. The entry keeps the reason and the actor."""
+async def adjust(card: Annotated[NamedCard, NoBlanksAround], body: Adjustment, command: CommandOfRequest) -> Response:
+    """Add points, or take them. The entry keeps the reason and the actor.
+
+    Points for a card without a balance open an account. Nothing can be taken from such a card, except as a debt.
+    """
     fields = body.normalized()
     own = {"points": fields["points"], "allow_negative": fields["allow_negative"]}
     return await command.response(events.Adjust, card, fields, **own)

@@ -42,7 +42,7 @@ _CHUNK_LINES = 1_000
 def _require_iso_date(value: object) -> object:
     # Pydantic alone also accepts a number of seconds.
     if isinstance(value, str) and not _DATE.fullmatch(value):
-        raise ValueError("should be a date as 2026-01-31")
+        raise ValueError("must be a date, for example 2026-01-31")
     return value
 
 
@@ -60,7 +60,7 @@ async def require_ledger(ledger: LedgerDep) -> LedgerQueries:
 
 async def days_of_request(first: FirstDay = None, last: LastDay = None) -> EntryFilter:
     if first and last and first > last:
-        raise problems.InvalidParameters.in_query("from", "should not be after to")
+        raise problems.InvalidParameters.in_query("from", "must not be after to")
     return EntryFilter((), first, last)
 
 

@@ -17,6 +17,7 @@ from api.http.parameters import Limit
 from api.http.responses import NO_STORE, json_response
 from api.routers.instances import instance_list
 from api.schemas.operations import (
+    AuditRunList,
     CallerReport,
     DeadLetterList,
     ProgrammeCheck,
@@ -30,6 +31,7 @@ from api.schemas.operations import (
 from api.security.permissions import caller_of, needs
 from services.api_keys.keys import Scope
 from services.domain.formats import clamped_time_text, to_milliseconds
+from services.messaging.avro import Record
 from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, RecordPosition
 from services.programmes.file import ProgrammeError, parse_programme
 from services.status import ApiState, Rates, Status
@@ -57,8 +59,8 @@ async def caller(request: Request) -> Response:
     responses=problems.responses(problems.BrokerUnavailable),
 )
 async def settings_in_force(operations: OperationsDep) -> Response:
-    """All settings of this instance with their values. A password is shown as asterisks."""
-    return json_response(operations.settings.model_dump(mode="json"), caching=NO_STORE)
+    """All settings of this instance with their values. Passwords are hidden, also in URLs."""
+    return json_response(operations.settings.shown(), caching=NO_STORE)
 
 
 Watch = Callable[[], Awaitable[dict[str, Any]]]
@@ -176,6 +178,18 @@ def replay(order: ReplayOrder, operations: OperationsDep) -> Response:
     return json_response(body, caching=NO_STORE)
 
 
+@router.get(
+    "/audits",
+    dependencies=[needs(Scope.OPERATE)],
+    summary="Runs of the audit",
+    response_model=AuditRunList,
+    responses=problems.responses(problems.InvalidParameters, problems.BrokerUnavailable),
+)
+def audits(operations: OperationsDep, limit: Limit = 10) -> Response:
+    """The newest runs of `loyalty audit` with what they have found. They name customers by pseudonyms."""
+    return json_response({"runs": [_run_body(run) for run in operations.audits()[:limit]]}, caching=NO_STORE)
+
+
 @router.post(
     "/programmes/check",
     dependencies=[needs(Scope.BALANCE_READ, Scope.PROGRAMME_PUBLISH)],
@@ -212,12 +226,12 @@ def publish_programme(publication: Publication, operations: OperationsDep) -> Re
         try:
             effective_time = to_milliseconds(datetime.fromisoformat(publication.effective_from))
         except (ValueError, TypeError) as error:
-            reason = "should be a time with an offset as 2026-12-01T00:00:00Z"
+            reason = "must be a time with an offset, for example 2026-12-01T00:00:00Z"
             raise problems.InvalidParameters(errors=[{"in": ["body", "effectiveFrom"], "reason": reason}]) from error
     try:
         version = operations.publish_programme(publication.programme, effective_time)
     except ProgrammeError as error:
-        reason = " ".join(str(error).split())
+        reason = "; ".join(str(error).splitlines())
         raise problems.InvalidProgramme(reason=reason, problems=_file_problems(error)) from error
     body = {
         "version": version.number,
@@ -229,6 +243,24 @@ def publish_programme(publication: Publication, operations: OperationsDep) -> Re
 
 def _file_problems(error: ProgrammeError) -> list[dict[str, Any]]:
     return [{"line": each.line, "path": each.path, "message": each.message} for each in error.problems]
+
+
+def _run_body(run: Record) -> dict[str, Any]:
+    return {
+        "id": run["RunID"],
+        "startedTime": clamped_time_text(run["StartedTime"]),
+        "endedTime": clamped_time_text(run["EndedTime"]),
+        "actor": run["Actor"],
+        "outcome": run["Outcome"],
+        "accounts": run["Accounts"],
+        "entries": run["Entries"],
+        "notRecomputed": run["NotRecomputed"],
+        "compared": {each["Place"]: each["Number"] for each in run["Compared"]},
+        "differences": run["Differences"],
+        "findings": [{name.lower(): text for name, text in each.items()} for each in run["Findings"]],
+        "unreadable": run["Unreadable"],
+        "notes": run["Notes"],
+    }
 
 
 def _letter_body(letter: DeadLetter, *, shows_bytes: bool) -> dict[str, Any]:

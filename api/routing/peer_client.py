@@ -19,6 +19,7 @@ from api.routing.locator import Locator, Target
 from api.security.caller import Caller
 from api.security.hops import HOP, HopRequest, Hops
 from api.security.problems import ForwardRefused
+from services import tracing
 from services.interactive_queries.reports import InstanceReport, PeerReports
 
 log = structlog.get_logger(__name__)
@@ -234,12 +235,17 @@ class PeerClient:
             sent_headers[HOP] = self._hops.sign(request.caller, target.url, signed, request.content)
         is_stream = client is self._streams
         timeout = httpx.Timeout(patience, connect=min(patience, _CONNECT_SECONDS), read=None if is_stream else patience)
-        built = client.build_request(
-            request.method, url, headers=sent_headers, content=request.content, timeout=timeout
-        )
         try:
-            async with asyncio.timeout(patience):
-                return await client.send(built, stream=is_stream)
+            with tracing.span("forward", "client", address=str(url.netloc, "ascii")):
+                built = client.build_request(
+                    request.method,
+                    url,
+                    headers=sent_headers | tracing.headers(),
+                    content=request.content,
+                    timeout=timeout,
+                )
+                async with asyncio.timeout(patience):
+                    return await client.send(built, stream=is_stream)
         except (httpx.TimeoutException, TimeoutError) as error:
             reason = f"{target.url} did not answer within {patience:.1f} s"
             if isinstance(error, httpx.ConnectTimeout):

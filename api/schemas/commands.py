@@ -1,15 +1,14 @@
 """Requests for commands, and their responses."""
 
-import re
 from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from api.schemas.fields import EXACT, LONGEST_CARD, PointsText, Time
+from api.schemas.fields import EXACT, LONGEST_CARD, PointsText, Time, spelled
 from services.domain.formats import to_hundredths
-from services.domain.validation import LONGEST_REASON
+from services.domain.validation import BLANKS, LONGEST_REASON
 
 LONGEST_ACTOR = 128
 LARGEST_POINTS = "9999999999.99"
@@ -24,23 +23,23 @@ def _not_zero(points: str) -> str:
 
 
 def _not_blank(text: str) -> str:
-    if not text.strip():
+    if not text.strip(BLANKS):
         raise ValueError("must not be blank")
     return text
 
 
+def _no_blanks_around(card: str) -> str:
+    # The account of another customer would be opened. Invoices with such cards are dead letters.
+    if card != card.strip(BLANKS):
+        raise ValueError("must not have blanks at its start or end")
+    return card
+
+
 def _spelled_as(pattern: str, example: str) -> BeforeValidator:
-    """A check whose message is for people. The pattern of the field stays for the OpenAPI document."""
-
-    def check(points: object) -> object:
-        if not isinstance(points, str) or not re.fullmatch(pattern, points):
-            raise ValueError(
-                f'should be a number in quotes with at most two decimals, such as "{example}", '
-                f"and at most {LARGEST_POINTS}"
-            )
-        return points
-
-    return BeforeValidator(check)
+    reason = (
+        f'should be a number in quotes with at most two decimals, such as "{example}", and at most {LARGEST_POINTS}'
+    )
+    return spelled(pattern, reason)
 
 
 _NotZero = AfterValidator(_not_zero)
@@ -66,6 +65,9 @@ SignedPoints = Annotated[
     _NotZero,
     _spelled_as(f"-?{_DIGITS}", "-12.50"),
 ]
+NoBlanksAround = AfterValidator(_no_blanks_around)
+"""For cards whose account a command may open. A card of an account that exists is used as it is."""
+
 CardNo = Annotated[
     str,
     Field(min_length=1, max_length=LONGEST_CARD, description="CustomerCardNo", examples=["9265846829"]),
@@ -117,7 +119,7 @@ class CardChange(_Body):
 class Replacement(CardChange):
     """The card that takes over from a lost one."""
 
-    new_card: CardNo
+    new_card: Annotated[CardNo, NoBlanksAround]
 
 
 class Merging(CardChange):
@@ -130,7 +132,7 @@ class Transfer(_Body):
     """Points that move from one customer to another."""
 
     from_card: CardNo = Field(alias="from")
-    to_card: CardNo = Field(alias="to")
+    to_card: Annotated[CardNo, NoBlanksAround] = Field(alias="to")
     points: PositivePoints
     reason: Reason = ""
     actor: Actor = ""

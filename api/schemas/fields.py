@@ -1,8 +1,9 @@
 """Types of fields that several requests and responses have."""
 
+import re
 from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 LONGEST_CARD = 128
@@ -14,3 +15,17 @@ EXACT = "An exact number with two decimals, as a string. Most clients would read
 PointsText = Annotated[str, Field(pattern=r"^-?[0-9]+\.[0-9]{2}$", examples=["417.04"])]
 Time = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-01-31T09:30:00.000Z"])]
 """ISO 8601 in UTC."""
+
+
+def spelled(pattern: str, reason: str) -> BeforeValidator:
+    """A check of a text whose message is for people. The pattern of the field stays for the OpenAPI document.
+
+    It stands after the pattern. Otherwise the document would lose the pattern.
+    """
+
+    def check(text: object) -> object:
+        if not isinstance(text, str) or not re.fullmatch(pattern, text):
+            raise ValueError(reason)
+        return text
+
+    return BeforeValidator(check)

@@ -4,11 +4,14 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.schemas.fields import CAMEL_CASE, Time
+from api.schemas.fields import CAMEL_CASE, Time, spelled
 from api.schemas.instances import Instance
 
 LONGEST_PROGRAMME = 200_000
 MOST_POSITIONS = 1_000
+
+_POSITION = "[0-9]{1,9}:[0-9]{1,18}"
+_NO_POSITION = "must be PARTITION:OFFSET, for example 0:42"
 
 
 class CallerReport(BaseModel):
@@ -91,7 +94,7 @@ class DeadLetterList(BaseModel):
 class ReplayOrder(BaseModel):
     model_config = ConfigDict(alias_generator=CAMEL_CASE["alias_generator"], extra="forbid")
 
-    positions: list[Annotated[str, Field(pattern=r"^[0-9]{1,9}:[0-9]{1,18}$")]] = Field(
+    positions: list[Annotated[str, Field(pattern=f"^{_POSITION}$"), spelled(_POSITION, _NO_POSITION)]] = Field(
         min_length=1, max_length=MOST_POSITIONS, examples=[["0:42"]]
     )
     dry_run: bool = Field(default=False, strict=True, description="Only say what would be published.")
@@ -104,6 +107,43 @@ class Replay(BaseModel):
     published: int
     topics: dict[str, int] = Field(description="Selected records by the topic that they came from.")
     dry_run: bool
+
+
+class AuditFinding(BaseModel):
+    """A difference that an audit has found."""
+
+    customer: str = Field(description="The pseudonym of the card.", examples=["p1-5f2c"])
+    place: str = Field(examples=["ledger"])
+    difference: str = Field(examples=["entry 2 (reserved 0.00) is missing"])
+
+
+class AuditRunReport(BaseModel):
+    """The result of one run of `loyalty audit`."""
+
+    model_config = CAMEL_CASE
+
+    id: str
+    started_time: Time
+    ended_time: Time
+    actor: str = Field(examples=["operator:ann"])
+    outcome: str = Field(
+        description="`agrees`, `differs`, or `incomplete`: nothing differs, but something could not be read.",
+        examples=["agrees"],
+    )
+    accounts: int
+    entries: int = Field(description="Recomputed entries.")
+    not_recomputed: int = Field(description="Accounts with events that retention has deleted.")
+    compared: dict[str, int] = Field(description="Compared entries, balances or accounts by place.")
+    differences: int
+    findings: list[AuditFinding] = Field(description="At most the first 1,000 differences.")
+    unreadable: list[str] = Field(description="What could not be read or compared, and why.")
+    notes: list[str] = Field(description="What retention has deleted.")
+
+
+class AuditRunList(BaseModel):
+    """The newest runs of the audit."""
+
+    runs: list[AuditRunReport]
 
 
 class ProgrammeFile(BaseModel):

@@ -3,18 +3,32 @@
 from decimal import Decimal
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from api.schemas.fields import EXACT, LONGEST_CARD, PointsText
 from services.domain.events import Line, Purchase
 from services.domain.invoice import PRIME
-from services.domain.validation import LARGEST_AMOUNT, LONGEST_TEXT, MOST_LINE_ITEMS
+from services.domain.validation import BLANKS, LARGEST_AMOUNT, LONGEST_TEXT, MOST_LINE_ITEMS, SECONDS
 
 _LARGEST_TIME = 253_402_300_799_999
 """The end of the year 9999, in milliseconds since the epoch."""
 
 Amount = Annotated[float, Field(strict=True, ge=0, lt=LARGEST_AMOUNT, allow_inf_nan=False)]
-ShortText = Annotated[str, Field(max_length=LONGEST_TEXT)]
+
+
+def _text_of_number(value: object) -> object:
+    # Tills may send a whole number for a text.
+    return str(value) if type(value) is int else value
+
+
+def _no_return(original: str | None) -> str | None:
+    if (original or "").strip(BLANKS):
+        raise ValueError("must be missing: returns and exchanges cannot be simulated")
+    return None
+
+
+TillText = BeforeValidator(_text_of_number)
+ShortText = Annotated[str, Field(max_length=LONGEST_TEXT), TillText]
 
 
 class BasketLine(BaseModel):
@@ -29,13 +43,21 @@ class Basket(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, basket: object) -> object:
+        # Tills publish null for a member that they do not have.
+        if isinstance(basket, dict):
+            return {name: value for name, value in basket.items() if value is not None}
+        return basket
+
     TotalAmount: Amount = Field(examples=[520.5])
     TaxableAmount: Amount | None = Field(
         None, description="The amount before tax, for programmes with the tax basis taxable.", examples=[495.71]
     )
     CustomerType: ShortText = Field(PRIME, examples=[PRIME])
     StoreID: ShortText = Field("", examples=["STR7188"])
-    CustomerCardNo: Annotated[str, Field(min_length=1, max_length=LONGEST_CARD)] | None = Field(
+    CustomerCardNo: Annotated[str, Field(min_length=1, max_length=LONGEST_CARD), TillText] | None = Field(
         None, description="The customer, whose tier counts.", examples=["9265846829"]
     )
     CreatedTime: int | None = Field(
@@ -43,8 +65,12 @@ class Basket(BaseModel):
         strict=True,
         ge=0,
         le=_LARGEST_TIME,
-        description="The clock of the till, in milliseconds since the epoch. Campaigns use it. Default: now.",
+        description="The clock of the till, in milliseconds since the epoch. Campaigns use it. Default: now. Ten "
+        "digits are seconds, as on invoices.",
         examples=[1_769_851_800_000],
+    )
+    OriginalInvoiceNumber: Annotated[ShortText | None, AfterValidator(_no_return)] = Field(
+        None, description="Must be missing, because returns cannot be simulated."
     )
     InvoiceLineItems: list[BasketLine] = Field([], max_length=MOST_LINE_ITEMS)
 
@@ -60,7 +86,7 @@ class Basket(BaseModel):
             total_amount=_money(self.TotalAmount),
             store_id=self.StoreID,
             customer_type=self.CustomerType,
-            created_time=self.CreatedTime,
+            created_time=_milliseconds(self.CreatedTime),
             lines=lines,
             taxable_amount=None if self.TaxableAmount is None else _money(self.TaxableAmount),
         )
@@ -85,6 +111,11 @@ class Simulation(BaseModel):
     Eligible: bool = Field(description="Whether customers of this type take part in the programme.")
     Tier: str | None = Field(description="The tier of the customer; null: none.", examples=["gold"])
     ProgrammeVersion: int = Field(description="The version in force; 0: no version is published.", examples=[3])
+
+
+def _milliseconds(created_time: int | None) -> int | None:
+    first, last = SECONDS
+    return created_time * 1000 if created_time is not None and first <= created_time <= last else created_time
 
 
 def _money(amount: float) -> Decimal:

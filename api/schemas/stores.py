@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from api.schemas.fields import CAMEL_CASE
 from services.state_stores.assignment import Role
@@ -13,6 +13,8 @@ MOST_KEYS = 1_000
 
 class Keys(BaseModel):
     """The keys to read."""
+
+    model_config = ConfigDict(extra="forbid")
 
     keys: list[Annotated[str, Field(max_length=LONGEST_KEY)]] = Field(
         max_length=MOST_KEYS,

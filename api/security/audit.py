@@ -24,6 +24,7 @@ _EXPORTS = frozenset(
 )
 _REFUSED = HTTPStatus.BAD_REQUEST
 _COMMAND_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_READS = frozenset({"GET", "HEAD"})
 _READS_BY_POST = ("/v1/simulate", "/v1/stores/")
 
 
@@ -47,7 +48,7 @@ class RequestAudit:
     def note(self, caller: Caller, scope: Scope, status: int) -> None:
         """Write the record of a request after its response, if the request belongs to the audit trail."""
         route = getattr(scope.get("route"), "path", "")
-        is_read = scope["method"] in {"GET", "HEAD"} or scope["path"].startswith(_READS_BY_POST)
+        is_read = scope["method"] in _READS or scope["path"].startswith(_READS_BY_POST)
         if caller.is_forwarded or not route or (is_read and route not in _EXPORTS):
             return
         texts = scope.get("path_params", {})

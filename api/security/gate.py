@@ -21,20 +21,23 @@ from api.security.audit import RequestAudit
 from api.security.caller import UNSIGNED_INSTANCE, Caller
 from api.security.hops import HOP, HopRequest, Hops
 from api.security.known_keys import KnownKeys
-from api.security.limits import CallerLimits
+from api.security.limits import CallerLimits, FailedLogins, Usage
 from api.security.problems import ForwardRefused, Unauthenticated
 from api.security.tokens import TokenVerifier
 
 PUBLIC_PATHS = frozenset({"/livez", "/readyz", "/openapi.json"}) | documentation.PATHS
 """Paths of GET and HEAD requests without credentials: probes, and the description of the API."""
 
+_ROUTES = "/v1/"
 _CONSOLE = "/console/"
 """The pages of the console are public. What they show comes through this gate, with the credentials of the user."""
 
-_BEARER, _USUAL_BEARER = "bearer ", b"Bearer "
+_BEARER = "bearer "
 _AUTHORIZATION, _IDEMPOTENCY_KEY = b"authorization", b"idempotency-key"
 _OF_INSTANCES = _HOP, _FORWARDED_TO = HOP.lower().encode(), FORWARDED_TO.lower().encode()
-_RESPONSE_HEADERS = [(b"x-content-type-options", b"nosniff")]
+NO_SNIFFING = b"x-content-type-options", b"nosniff"
+_READ_HEADERS = frozenset({_AUTHORIZATION, _IDEMPOTENCY_KEY, *_OF_INSTANCES})
+_RESPONSE_HEADERS = [NO_SNIFFING]
 # Only pages can be framed and refer to others. A page of another origin cannot embed other responses, because browsers
 # send no credentials by themselves. Each header costs the server a fiftieth of a read.
 _PAGE_HEADERS = [
@@ -63,51 +66,66 @@ class Security:
     tokens: TokenVerifier | None
     hops: Hops
     limits: CallerLimits
+    failed_logins: FailedLogins
     audit: RequestAudit
     accepts_unsigned_forwards: bool = False
     cors_origins: tuple[str, ...] = ()
 
     def known(self, scope: Scope) -> Caller | None:
         """The caller with a token that was verified before. None for all others: ``admit`` finds them out."""
-        token: bytes | None = None
+        authorization: bytes | None = None
         for name, value in scope["headers"]:
             if name == _AUTHORIZATION:
-                token = value
+                if authorization is not None:
+                    return None
+                authorization = value
             elif name in _OF_INSTANCES:
                 return None
-        if token is None or self.tokens is None or not token.startswith(_USUAL_BEARER):
-            return None
-        return self.tokens.known(token[len(_USUAL_BEARER) :].decode("latin-1"))
+        return self.tokens.known(authorization) if authorization and self.tokens else None
 
     async def admit(self, scope: Scope, receive: Receive) -> tuple[Caller, Receive]:
         """The caller of an HTTP request, and what receives its body. Raises Problem."""
-        authorization = hop = role = None
-        idempotency_key = ""
+        given: dict[bytes, str] = {}
         for name, value in scope["headers"]:
-            if name == _AUTHORIZATION:
-                authorization = value.decode("latin-1")
-            elif name == _HOP:
-                hop = value.decode("latin-1")
-            elif name == _FORWARDED_TO:
-                role = (role or "") + value.decode("latin-1")
-            elif name == _IDEMPOTENCY_KEY:
+            if name in _READ_HEADERS:
+                if name == _AUTHORIZATION and name in given:
+                    # A proxy may have checked the other one.
+                    raise Unauthenticated("The request has two headers Authorization")
                 # The routes read the first of two headers. Two headers together differ from the signed one.
-                idempotency_key += value.decode("latin-1")
+                given[name] = given.get(name, "") + value.decode("latin-1")
+        authorization, hop, role = given.get(_AUTHORIZATION), given.get(_HOP), given.get(_FORWARDED_TO)
         if hop is not None:
             query = scope["query_string"]
             path: bytes = scope["raw_path"] + b"?" + query if query else scope["raw_path"]
-            request = HopRequest(scope["method"], path.decode("latin-1"), role or "", idempotency_key)
+            request = HopRequest(scope["method"], path.decode("latin-1"), role or "", given.get(_IDEMPOTENCY_KEY, ""))
             verified = self.hops.verify(hop, request)
             return verified.caller, verified.checked(receive)
         if role is not None and not self.accepts_unsigned_forwards:
             raise ForwardRefused
         if authorization is None and self.accepts_unsigned_forwards and scope["path"] == REPORT_PATH:
             return UNSIGNED_INSTANCE, receive
-        return await self._caller_with(authorization), receive
+        return await self._logged_in(authorization, scope), receive
 
-    async def _caller_with(self, authorization: str | None) -> Caller:
+    async def _logged_in(self, authorization: str | None, scope: Scope) -> Caller:
         if authorization is None:
             raise Unauthenticated("The request has no credentials")
+        # Credentials that were accepted before are no guess. So nobody can lock out the callers behind the same proxy.
+        if self.accepted_before(authorization):
+            return await self._caller_with(authorization)
+        address, _ = scope.get("client") or ("", 0)
+        self.failed_logins.require_room(address)
+        try:
+            return await self._caller_with(authorization)
+        except Unauthenticated:
+            self.failed_logins.count(address)
+            raise
+
+    def accepted_before(self, authorization: str) -> bool:
+        """Whether the credentials were accepted before. They may have expired or been revoked since."""
+        text = authorization[len(_BEARER) :].strip()
+        return self.keys.accepted_before(text) or (self.tokens is not None and self.tokens.accepted_before(text))
+
+    async def _caller_with(self, authorization: str) -> Caller:
         if authorization[: len(_BEARER)].lower() != _BEARER:
             raise Unauthenticated("The header Authorization does not begin with Bearer")
         text = authorization[len(_BEARER) :].strip()
@@ -115,7 +133,18 @@ class Security:
             return caller
         if self.tokens is None:
             raise Unauthenticated("The text after Bearer is not an API key, and this API accepts no tokens")
-        return self.tokens.known(text) or await self.tokens.verify(text)
+        return await self.tokens.caller_of(text)
+
+
+def enter(scope: Scope, caller: Caller, limits: CallerLimits) -> Usage | None:
+    """Let a request in: the routes find its caller and its usage in the scope. Raises TooManyRequests.
+
+    Returns where to leave its place when the request ends; None for a forwarded request.
+    """
+    scope["caller"], scope["usage"] = caller, (usage := limits.usage(caller))
+    if usage is not None:
+        usage.take_place()
+    return usage
 
 
 def guarded(app: ASGIApp, security: Security, metrics: Metrics) -> ASGIApp:
@@ -146,7 +175,9 @@ class Gate:
             return
 
         path, security, status = scope["path"], self._security, _FAILED
-        is_page = path == "/" or path.startswith(_CONSOLE) or (path in PUBLIC_PATHS and scope["method"] in _READS)
+        is_page = not path.startswith(_ROUTES) and (
+            path == "/" or path.startswith(_CONSOLE) or (path in PUBLIC_PATHS and scope["method"] in _READS)
+        )
         more_headers = _PAGE_HEADERS if is_page else _RESPONSE_HEADERS
 
         def send_safely(message: Message) -> Awaitable[None]:
@@ -164,8 +195,7 @@ class Gate:
             caller = security.known(scope)
             if caller is None:
                 caller, receive = await security.admit(scope, receive)
-            scope["caller"] = caller
-            security.limits.take_place(caller)
+            usage = enter(scope, caller, security.limits)
         except Problem as problem:
             await problem.response()(scope, receive, send_safely)
             self._requests.observe("other", "refused", problem.status.value, time.perf_counter() - started)
@@ -173,5 +203,6 @@ class Gate:
         try:
             await self._app(scope, receive, send_safely)
         finally:
-            security.limits.leave_place(caller)
+            if usage is not None:
+                usage.leave_place()
             security.audit.note(caller, scope, status)

@@ -68,16 +68,24 @@ class IssuerKeys:
                 if content != self._content:
                     self.current, self._content = _key_set(content), content
             except (OSError, httpx.HTTPError, JoseError, ValueError, TypeError, KeyError) as error:
-                log.warning("the keys of the token issuer cannot be read", keys=self._location, error=str(error))
+                reason = str(error) or type(error).__name__
+                log.warning("the keys of the token issuer cannot be read", keys=self._location, error=reason)
 
     async def _read(self) -> bytes:
         if not self._location.startswith(("http://", "https://")):
             return await asyncio.to_thread(Path(self._location).read_bytes)
-        async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS, follow_redirects=False) as client:
-            response = (await client.get(self._location)).raise_for_status()
-        if len(response.content) > _LARGEST_SET:
-            raise ValueError(f"the answer is larger than {_LARGEST_SET} bytes")
-        return response.content
+        content = b""
+        # The time-out of httpx is that of each part.
+        async with (
+            asyncio.timeout(_TIMEOUT_SECONDS),
+            httpx.AsyncClient(follow_redirects=False) as client,
+            client.stream("GET", self._location) as response,
+        ):
+            async for part in response.raise_for_status().aiter_bytes():
+                content += part
+                if len(content) > _LARGEST_SET:
+                    raise ValueError(f"the answer is larger than {_LARGEST_SET} bytes")
+        return content
 
 
 def _key_set(content: bytes) -> KeySet:

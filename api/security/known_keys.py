@@ -6,7 +6,7 @@ import orjson
 
 from api.security.caller import Caller
 from api.security.problems import KeysUnavailable, Unauthenticated
-from services.api_keys.keys import ApiKey, key_id_of
+from services.api_keys.keys import ApiKey, hash_of, key_id_of
 from services.state_stores.contract import StoreError
 from services.state_stores.store import NotServingError, StateStore
 
@@ -19,6 +19,12 @@ class KnownKeys:
     def __init__(self, store: StateStore) -> None:
         self._store = store
         self._parsed: dict[bytes, tuple[ApiKey, Caller]] = {}
+        self._accepted: dict[str, str] = {}
+
+    def accepted_before(self, text: str) -> bool:
+        """Whether this whole key was valid before. It may have been revoked since."""
+        key_id = key_id_of(text)
+        return key_id is not None and self._accepted.get(key_id) == hash_of(text)
 
     def caller_of(self, text: str) -> Caller | None:
         """The caller of a key; None if the text is no API key.
@@ -35,6 +41,7 @@ class KnownKeys:
         if stored is not None:
             key, caller = self._parsed.get(stored.body) or self._parse(stored.body)
             if key.matches(text) and key.is_valid_at(time.time_ns() // 1_000_000):
+                self._accepted[key_id] = key.hash
                 return caller
         # The reason does not tell whether the key exists.
         raise Unauthenticated("The API key is unknown, expired or revoked")

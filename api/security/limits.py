@@ -5,7 +5,8 @@ Decision 0020 says why no library counts the requests.
 
 import math
 import time
-from dataclasses import dataclass
+from contextlib import suppress
+from ipaddress import ip_address, ip_network
 
 from api.security.caller import Caller
 from api.security.problems import TooManyRequests
@@ -14,17 +15,70 @@ _SECONDS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
 _FIRST_CLEAN_UP = 10_000
 
 
-@dataclass(slots=True)
 class _Window:
     """Requests since the start of the present period, and in the period before it."""
 
-    start: float
-    count: int = 0
-    previous: int = 0
+    __slots__ = ("count", "previous", "start")
+
+    def __init__(self, start: float) -> None:
+        self.start = start
+        self.count = self.previous = 0
+
+
+class Usage:
+    """What one caller uses of this instance: its requests in work, and its requests to each route lately."""
+
+    __slots__ = ("_at_once", "_limits", "_windows")
+
+    def __init__(self, limits: "CallerLimits") -> None:
+        self._limits = limits
+        self._at_once = 0
+        self._windows: dict[str, _Window] = {}
+
+    def take_place(self) -> None:
+        """Take a place of the caller while its request is in work. Raises TooManyRequests."""
+        if self._at_once >= self._limits.most_at_once:
+            raise TooManyRequests
+        self._at_once += 1
+
+    def leave_place(self) -> None:
+        self._at_once -= 1
+
+    def count(self, route: str) -> None:
+        """Count a request in a sliding window. Raises TooManyRequests.
+
+        The requests of the previous period count by the share of it that is still in the window.
+        """
+        self.require_room(route).count += 1
+
+    def require_room(self, route: str) -> _Window:
+        """The window of a route, if one more request may be counted in it. Raises TooManyRequests."""
+        now, seconds, window = time.monotonic(), self._limits.seconds, self._windows.get(route)
+        if window is None:
+            window = self._windows[route] = _Window(now)
+        elapsed = now - window.start
+        if elapsed >= seconds:
+            window.previous = window.count if elapsed < 2 * seconds else 0
+            window.count, elapsed = 0, elapsed % seconds
+            window.start = now - elapsed
+        if window.count + window.previous * (1 - elapsed / seconds) >= self._limits.most:
+            raise TooManyRequests(retry_after=max(1, math.ceil(seconds - elapsed)))
+        return window
+
+    def is_over(self, now: float) -> bool:
+        """Whether nothing of it counts any more."""
+        ended = now - 2 * self._limits.seconds
+        return not self._at_once and all(window.start <= ended for window in self._windows.values())
 
 
 class CallerLimits:
-    """Counts the requests of each caller. Only the thread of the event loop may call it."""
+    """Knows the usage of each caller. Only the thread of the event loop may call it.
+
+    Attributes:
+        most: how many requests a caller may send to one route in a period.
+        seconds: the length of the period.
+        most_at_once: how many requests of a caller may be in work.
+    """
 
     def __init__(self, rate: str, most_at_once: int) -> None:
         """Set the limits.
@@ -34,51 +88,58 @@ class CallerLimits:
             most_at_once: how many requests of a caller may be in work. A long poll is in work while it waits.
         """
         most, unit = rate.split("/")
-        self._most, self._seconds = int(most), _SECONDS[unit]
-        self._windows: dict[tuple[str, str], _Window] = {}
+        self.most, self.seconds = int(most), _SECONDS[unit]
+        self.most_at_once = most_at_once
+        self._usages: dict[str, Usage] = {}
         self._clean_up_at = _FIRST_CLEAN_UP
-        self._most_at_once = most_at_once
-        self._at_once: dict[str, int] = {}
 
-    def count(self, caller: Caller, route: str) -> None:
-        """Count a request in a sliding window. Raises TooManyRequests.
+    def usage(self, caller: Caller) -> Usage | None:
+        """The usage of a caller. None for a forwarded request: the instance that forwards it has counted it."""
+        return None if caller.is_forwarded else self.usage_of(caller.name)
 
-        The requests of the previous period count by the share of it that is still in the window.
+    def usage_of(self, name: str) -> Usage:
+        """The usage under a name."""
+        usage = self._usages.get(name)
+        if usage is None:
+            self._clean_up()
+            usage = self._usages[name] = Usage(self)
+        return usage
+
+    def _clean_up(self) -> None:
+        """Forget usages that are over, each time that their number has doubled."""
+        if len(self._usages) >= self._clean_up_at:
+            now = time.monotonic()
+            self._usages = {name: usage for name, usage in self._usages.items() if not usage.is_over(now)}
+            self._clean_up_at = max(_FIRST_CLEAN_UP, 2 * len(self._usages))
+
+
+class FailedLogins:
+    """Counts the requests with wrong credentials of each address, so that nobody can try many keys."""
+
+    _ROUTE = "login"
+
+    def __init__(self, rate: str) -> None:
+        """Set the limit.
+
+        Args:
+            rate: how many requests with wrong credentials one address may send, for example ``60/minute``.
         """
-        if caller.is_forwarded:  # The instance that received the request from the caller has counted it.
-            return
-        now, key = time.monotonic(), (caller.name, route)
-        window = self._windows.get(key)
-        if window is None:
-            self._clean_up(now)
-            window = self._windows[key] = _Window(now)
-        elapsed = now - window.start
-        if elapsed >= self._seconds:
-            window.previous = window.count if elapsed < 2 * self._seconds else 0
-            window.count, elapsed = 0, elapsed % self._seconds
-            window.start = now - elapsed
-        if window.count + window.previous * (1 - elapsed / self._seconds) >= self._most:
-            raise TooManyRequests(retry_after=max(1, math.ceil(self._seconds - elapsed)))
-        window.count += 1
+        self._limits = CallerLimits(rate, 1)
 
-    def _clean_up(self, now: float) -> None:
-        """Forget windows that count nothing any more, each time that their number has doubled."""
-        if len(self._windows) >= self._clean_up_at:
-            ended = now - 2 * self._seconds
-            self._windows = {key: window for key, window in self._windows.items() if window.start > ended}
-            self._clean_up_at = max(_FIRST_CLEAN_UP, 2 * len(self._windows))
+    def require_room(self, address: str) -> None:
+        """Raise TooManyRequests if the address has sent as many as it may."""
+        self._limits.usage_of(_network(address)).require_room(self._ROUTE)
 
-    def take_place(self, caller: Caller) -> None:
-        """Take a place of the caller while its request is in work. Raises TooManyRequests."""
-        if caller.is_forwarded:
-            return
-        present = self._at_once.get(caller.name, 0)
-        if present >= self._most_at_once:
-            raise TooManyRequests
-        self._at_once[caller.name] = present + 1
+    def count(self, address: str) -> None:
+        """Count one. It never raises, because another request of the address can have been counted meanwhile."""
+        with suppress(TooManyRequests):
+            self._limits.usage_of(_network(address)).count(self._ROUTE)
 
-    def leave_place(self, caller: Caller) -> None:
-        if not caller.is_forwarded:
-            present = self._at_once.pop(caller.name) - 1
-            if present:
-                self._at_once[caller.name] = present
+
+def _network(address: str) -> str:
+    """The address, or the first 64 bits of an IPv6 address: each customer of a provider has at least so many."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    return str(ip_network((parsed, 64), strict=False)) if parsed.version == 6 else address  # noqa: PLR2004

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from fastapi import Depends, Request
 
 from api.security.caller import EVERYBODY, Caller
+from api.security.limits import Usage
 from api.security.problems import NotYours, Unauthenticated
 from services.api_keys.keys import Scope
 from services.state_stores import catalogue
@@ -32,11 +33,13 @@ def caller_of(request: Request) -> Caller:
 
 def needs(*scopes: Scope) -> Any:
     """A dependency that raises Problem unless the caller has one of the scopes, and may see the card of the path."""
+    required = frozenset(scopes)
 
     async def permit(request: Request) -> None:
         caller = _counted(request)
-        caller.require(*scopes)
-        if (card := request.path_params.get("card")) is not None:
+        if required.isdisjoint(caller.scopes):  # Each hash of an enumeration's member would cost a call.
+            caller.require(*scopes)
+        if caller.card is not None and (card := request.path_params.get("card")) is not None:
             caller.require_card(card)
 
     return Depends(permit)
@@ -104,8 +107,8 @@ def require_keys(request: Request, store: str, keys: Iterable[str]) -> None:
 
 def _counted(request: Request) -> Caller:
     """The caller, after its request is counted. Raises Unauthenticated and TooManyRequests."""
-    scope = request.scope
-    caller = caller_of(request)
-    if security := scope["app"].state.dependencies.security:
-        security.limits.count(caller, scope["route"].path)
+    scope, caller = request.scope, caller_of(request)
+    usage: Usage | None = scope.get("usage")
+    if usage is not None:
+        usage.count(scope["route"].path)
     return caller

@@ -41,6 +41,12 @@ class ForwardRefused(Forbidden, code="forward-refused", title="The request does 
     """
 
 
+class ForeignHost(Forbidden, code="foreign-host", title="The request is for another host"):
+    """Without credentials this API answers requests to localhost and to loopback addresses only. Use such an address,
+    or set LOYALTY_API_ACCESS=authenticated.
+    """
+
+
 class TooManyRequests(
     Problem,
     status=HTTPStatus.TOO_MANY_REQUESTS,

@@ -20,6 +20,7 @@ from joserfc.jwk import KeySet
 from joserfc.jwt import JWTClaimsRegistry
 
 from api.schemas.commands import LONGEST_ACTOR
+from api.security import issuer_keys
 from api.security.caller import Caller
 from api.security.issuer_keys import IssuerKeys
 from api.security.problems import Unauthenticated
@@ -35,10 +36,15 @@ _LEEWAY_SECONDS = 5
 
 
 class _Known(NamedTuple):
-    """A token that was verified, and the keys by which it was."""
+    """A token that was verified, and the keys by which it was.
+
+    Attributes:
+        until: the end of the token, or an earlier time at which it is verified again. Then the keys are read again if
+            they are old, although all callers have known tokens. So a key that the issuer has removed does not stay.
+    """
 
     caller: Caller
-    expires: float
+    until: float
     keys: KeySet
 
 
@@ -47,7 +53,7 @@ class TokenVerifier:
 
     def __init__(self, issuer: str, audience: str, keys: IssuerKeys) -> None:
         self._keys = keys
-        self._known: dict[str, _Known] = {}
+        self._known: dict[bytes, _Known] = {}
         self._claims = JWTClaimsRegistry(
             leeway=_LEEWAY_SECONDS,
             iss={"essential": True, "value": issuer},
@@ -56,12 +62,23 @@ class TokenVerifier:
             sub={"essential": True},
         )
 
-    def known(self, text: str) -> Caller | None:
-        """The caller of a token that was verified before; None if it must be verified."""
-        found = self._known.get(text)
-        if found is None or found.expires <= time.time() or found.keys is not self._keys.current:
+    def known(self, authorization: bytes) -> Caller | None:
+        """The caller of a header Authorization whose token was verified before; None if it must be verified.
+
+        Each read pays for this. So the header is the key as it comes, and no text is made of it.
+        """
+        found = self._known.get(authorization)
+        if found is None or found.until <= time.time() or found.keys is not self._keys.current:
             return None
         return found.caller
+
+    def accepted_before(self, text: str) -> bool:
+        """Whether the token was valid before. It may have ended since."""
+        return _header(text) in self._known
+
+    async def caller_of(self, text: str) -> Caller:
+        """The caller of a token, known or not. Raises what ``verify`` raises."""
+        return self.known(_header(text)) or await self.verify(text)
 
     async def verify(self, text: str) -> Caller:
         """The caller of a token. Raises Unauthenticated, and KeysUnavailable while there are no keys to verify it."""
@@ -86,8 +103,13 @@ class TokenVerifier:
         caller = _caller_of(claims)
         while len(self._known) >= _MOST_KNOWN:
             self._known.pop(next(iter(self._known)))
-        self._known[text] = _Known(caller, float(claims["exp"]), keys)
+        until = min(float(claims["exp"]), time.time() + issuer_keys.REFRESH_SECONDS)
+        self._known[_header(text)] = _Known(caller, until, keys)
         return caller
+
+
+def _header(text: str) -> bytes:
+    return b"Bearer " + text.encode("latin-1")
 
 
 def _claims_of(text: str, keys: KeySet) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import numpy as np
 
 from benchmarks.latency import BALANCE, PARTS, VARIANTS, Load, started
 from benchmarks.latency import measure as measured
-from infra.local import jars
 from infra.local.stack import private_settings
 
 _SPARKS_OWN = "Spark's own stateful micro-batch, Kafka to Kafka, 1,000 records/s on 15 slots (published)"
@@ -29,7 +28,6 @@ def measure(directory: Path, options: argparse.Namespace) -> list[dict[str, Any]
         settings = private_settings(
             own,
             spark_master="local[2]",
-            spark_jars_dir=jars.folder("spark"),
             shuffle_partitions=options.shuffle_partitions,
         )
         with started(own, settings, queries) as stack:

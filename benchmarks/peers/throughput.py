@@ -11,7 +11,6 @@ from typing import Any
 from benchmarks.peers.contenders import Peer, peers
 from benchmarks.peers.runs import Figures, run_ours, run_peer
 from benchmarks.peers.workload import Workload
-from infra.local import jars
 from infra.local.broker import LocalBroker
 from infra.local.stack import private_settings
 from services.pos_simulator.simulation import Options
@@ -49,9 +48,7 @@ def _is_wanted(peer: Peer, options: argparse.Namespace) -> bool:
 @contextmanager
 def broker(directory: Path, **changes: object) -> Iterator[Settings]:
     """Run a broker. Yields settings for clients and pipeline."""
-    settings = private_settings(
-        directory, spark_master="local[2]", spark_jars_dir=jars.folder("spark"), log_format="json", **changes
-    )
+    settings = private_settings(directory, spark_master="local[2]", log_format="json", **changes)
     broker = LocalBroker(directory, int(settings.kafka_bootstrap_servers.rpartition(":")[2]))
     broker.start()
     try:

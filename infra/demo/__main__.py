@@ -4,7 +4,7 @@ import shutil
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from threading import Event
@@ -19,6 +19,7 @@ from rich.console import Console
 from infra.containers.project import ContainersError
 from infra.containers.stack import ContainerStack
 from infra.demo import report, trading_day
+from infra.demo.helpdesk import HelpdeskError, expect_day, plan
 from infra.demo.oracle import expect
 from infra.demo.run import DemoFailedError, Result, progress_bars, run, timed
 from infra.local import folders, jars
@@ -33,7 +34,9 @@ from services.messaging.administration import TopicMismatchError
 from services.messaging.avro import UndecodableError
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import UnknownSchemaIdError, schema_ids
+from services.pos_simulator.invoicing import TIME_ZONE, opening, since_opening
 from services.pos_simulator.simulation import Options
+from services.programmes.file import ProgrammeError
 from services.settings import Settings
 from services.start_up import StartUpError
 
@@ -43,6 +46,8 @@ _RETURNS, _EXCHANGES, _OFFLINE = 0.04, 0.02, 0.05
 _MISMATCH, _INTERRUPTED = 1, 130
 _KNOWN_ERRORS = (
     DemoFailedError,
+    HelpdeskError,
+    ProgrammeError,
     ContainersError,
     ProcessFailedError,
     StartUpError,
@@ -138,7 +143,9 @@ def main(  # noqa: PLR0913  # one argument for each option
         jars.provide(console.print)
         # A second demo would delete the data of the first.
         with hold(str(directory)):
-            options = Options(count=invoices, returns=_RETURNS, exchanges=_EXCHANGES, offline=_OFFLINE)
+            # The programme decides by the times of receipts, so they must not be long ago.
+            day = datetime.now(TIME_ZONE).date() - timedelta(days=1)
+            options = Options(count=invoices, day=day, returns=_RETURNS, exchanges=_EXCHANGES, offline=_OFFLINE)
             result = _demo(recorded, options, rate, stack, stay=stay)
     except InterruptedBySignalError:
         console.print("demo: interrupted. All its processes are stopped.")
@@ -161,17 +168,27 @@ def _demo(
     settings, directory = stack.settings, stack.directory
     ids = schema_ids(settings)
     sent = list(trading_day.from_files(files, ids) if files else trading_day.simulated(options, ids))
-    expected = expect(sent, settings.loyalty_factor)
+    helpdesk = None
+    if files or isinstance(stack, ContainerStack):
+        expected = expect(sent, settings.loyalty_factor)
+    else:
+        morning, afternoon = (opening(options.day) + since_opening(part) for part in (0, 0.5))
+        factors = {morning: settings.loyalty_factor, afternoon: settings.loyalty_factor * 2}
+        sent, helpdesk = plan(sent, factors, ids)
+        expected = expect_day(sent, helpdesk, settings.loyalty_factor)
     stack.stop()  # An earlier demo may have been killed.
     shutil.rmtree(directory, ignore_errors=True)
     phases: dict[str, float] = {}
     try:
         with timed(phases, "start the stack"):
             console.print("Starting its own stack. This takes about a minute.")
+            if isinstance(stack, LocalStack) and helpdesk:
+                stack.start(services=[])
+                helpdesk.publish_programme(settings)
             stack.start(on_part=lambda name: console.print(f"  {name} …"))
             if isinstance(stack, LocalStack) and stack.settings.api_access == "authenticated":
                 stack.ensure_key()
-        result = run(stack, sent, expected, rate, progress_bars(console))
+        result = run(stack, sent, expected, rate, progress_bars(console), helpdesk)
         if stay:
             _wait_for_the_user(stack, result)
     except InterruptedBySignalError:

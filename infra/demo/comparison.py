@@ -11,6 +11,9 @@ from infra.demo import oracle
 from infra.demo.oracle import Expected, Record
 
 NOT_FOUND = 404
+_OF_RETURNS = ("returned", "refused")
+"""The kinds of the notifications of returns."""
+
 _WAITS = "purchase-unknown"
 """The reason of the first notification of a return that is read before its original."""
 
@@ -51,6 +54,7 @@ class Outputs:
         repeats: the number of duplicates that the pipeline reports.
         parquet: the rows of the files, without the columns from the names of their folders.
         balances: the balance of each customer; None if the API has none.
+        moved: the new card of each replaced card, as the API names it; None if it does not.
         unknown: the HTTP status for each customer who must not have a balance.
         changed: records with the id of an earlier record and another content, with one line each.
     """
@@ -62,6 +66,7 @@ class Outputs:
     repeats: int = 0
     parquet: Sequence[Record] = ()
     balances: Mapping[str, Balance | None] = field(default_factory=dict)
+    moved: Mapping[str, str | None] = field(default_factory=dict)
     unknown: Mapping[str, int] = field(default_factory=dict)
     changed: Sequence[str] = ()
 
@@ -89,6 +94,7 @@ def mismatches(expected: Expected, found: Outputs) -> list[Mismatch]:
         ),
         *_notifications(expected, found.notifications),
         *_values("balance", _balances(expected, found.notifications), found.balances),
+        *_values("replaced card", expected.moved, found.moved),
         *_values("unknown customer", dict.fromkeys(found.unknown, NOT_FOUND), found.unknown),
     ]
 
@@ -125,7 +131,10 @@ def _notifications(expected: Expected, found: Sequence[Record]) -> Iterator[Mism
         sold = [n for n in of_customer if n["Kind"] == "earned"]
         earned = Counter((n["InvoiceNumber"], n["EarnedLoyaltyPoints"]) for n in sold)
         yield from _counts(f"notification of {card}", Counter(expected.earned.get(card, {}).items()), earned)
-        yield from _returns(card, expected, [n for n in of_customer if n["Kind"] != "earned"])
+        yield from _returns(card, expected, [n for n in of_customer if n["Kind"] in _OF_RETURNS])
+        others = [n for n in of_customer if n["Kind"] not in {"earned", *_OF_RETURNS}]
+        given = Counter((n["Kind"], n["EarnedLoyaltyPoints"]) for n in others)
+        yield from _counts(f"entry of {card}", expected.commands.get(card, Counter()), given)
         yield from _running_totals(card, of_customer)
 
 
@@ -158,4 +167,5 @@ def _running_totals(card: str, notifications: Iterable[Record]) -> Iterator[Mism
 def _balances(expected: Expected, notifications: Sequence[Record]) -> dict[str, Balance]:
     """The sequence is the number of notifications, which ``_notifications`` compares."""
     entries = Counter(notification["CustomerCardNo"] for notification in notifications)
-    return {card: Balance(expected.points_of(card), entries[card]) for card in expected.earned}
+    with_balance = expected.earned.keys() - expected.moved.keys()
+    return {card: Balance(expected.points_of(card), entries[card]) for card in with_balance}

@@ -38,6 +38,8 @@ class Expected:
         earned: points by InvoiceNumber, by customer: of sales, and of what exchanges sell.
         returned: the invoices that return something in the account of each customer, with their originals.
         taken: the points that returns take back, by customer.
+        commands: the other notifications of each customer: kinds and points.
+        moved: the new card of each replaced card, which has no balance.
         readings: for the index of each message that earns points, the customer and the first sequence that includes it.
         strangers: customers with invoices and without points.
     """
@@ -50,25 +52,33 @@ class Expected:
     earned: defaultdict[str, dict[str, Decimal]] = field(default_factory=lambda: defaultdict(dict))
     returned: defaultdict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     taken: defaultdict[str, Decimal] = field(default_factory=lambda: defaultdict(Decimal))
+    commands: defaultdict[str, Counter[tuple[str, Decimal]]] = field(default_factory=lambda: defaultdict(Counter))
+    moved: dict[str, str] = field(default_factory=dict)
     readings: dict[int, tuple[str, int]] = field(default_factory=dict)
     strangers: set[str] = field(default_factory=set)
 
     @property
     def notifications(self) -> int:
         """At least. A return that is read before its original has one more."""
-        return sum(map(len, self.earned.values())) + sum(map(len, self.returned.values()))
+        of_invoices = sum(map(len, self.earned.values())) + sum(map(len, self.returned.values()))
+        return of_invoices + sum(each.total() for each in self.commands.values())
 
     @property
     def points(self) -> Decimal:
         return sum(map(self.points_of, self.earned), Decimal(0))
 
     def points_of(self, card: str) -> Decimal:
-        return sum(self.earned[card].values(), Decimal(0)) - self.taken[card]
+        given = sum((points * times for (_, points), times in self.commands[card].items()), Decimal(0))
+        return sum(self.earned[card].values(), Decimal(0)) - self.taken[card] + given
 
 
-def expect(sent: Iterable[Sent], loyalty_factor: Decimal) -> Expected:
-    """The outputs of these messages in this order."""
-    expected, seen, sales = Expected(), set(), Sales(loyalty_factor)
+def expect(sent: Iterable[Sent], loyalty_factor: Decimal, later: Mapping[int, Decimal] | None = None) -> Expected:
+    """The outputs of these messages in this order.
+
+    Args:
+        later: further factors, and the time of a receipt (milliseconds since the epoch) from which on each counts.
+    """
+    expected, seen, sales = Expected(), set(), Sales({0: loyalty_factor, **(later or {})})
     for number, message in enumerate(sent):
         expected.messages += 1
         invoice = None if message.invoice is None else as_read(message.invoice)
@@ -96,21 +106,29 @@ class Sale:
 
     card: str
     amount: Decimal
+    factor: Decimal
     lines: list[Record]
     returns: list[Return]
 
 
 class Sales:
-    """The sales of PRIME customers by InvoiceNumber, with their returns, in whatever order they come."""
+    """The sales of PRIME customers by InvoiceNumber, with their returns, in whatever order they come.
 
-    def __init__(self, loyalty_factor: Decimal) -> None:
-        self._factor = loyalty_factor
+    Args:
+        factors: the loyalty factor by the time of the receipt from which on it counts.
+    """
+
+    def __init__(self, factors: Mapping[int, Decimal]) -> None:
+        self._factors = factors
         self.sold: dict[str, Sale] = {}
         self._returns: defaultdict[str, list[Return]] = defaultdict(list)
 
-    def sell(self, card: str, number: str, amount: Decimal, lines: list[Record]) -> Decimal:
+    def sell(self, card: str, invoice: Record, amount: Decimal, lines: list[Record]) -> Decimal:
         """Returns the points of the sale."""
-        self.sold[number] = sale = Sale(card, amount, lines, self._returns[number])
+        number, time = invoice["InvoiceNumber"], invoice.get("CreatedTime")
+        # The broker's time decides about a receipt without a time, and it is later than all versions.
+        factor = self._factors[max(since for since in self._factors if time is None or since <= max(0, time))]
+        self.sold[number] = sale = Sale(card, amount, factor, lines, self._returns[number])
         return self.points(sale)
 
     def take_back(self, original: str, returned: Return) -> None:
@@ -128,7 +146,7 @@ class Sales:
                 amount -= max(Decimal(0), total - excess)
             for item, value in back.items():
                 left[item] = max(Decimal(0), left[item] - value)
-        return (max(amount, Decimal(0)) * self._factor).quantize(Decimal("0.01"), ROUND_HALF_UP)
+        return (max(amount, Decimal(0)) * sale.factor).quantize(Decimal("0.01"), ROUND_HALF_UP)
 
 
 def _values(lines: Iterable[Record]) -> defaultdict[str, Decimal]:
@@ -163,7 +181,7 @@ def _count_points(expected: Expected, number: int, invoice: Record, sales: Sales
     original, is_prime = invoice.get("OriginalInvoiceNumber") or "", _has_value(invoice, "CustomerType", "PRIME")
     if "sale" in amounts and is_prime:
         earned = expected.earned[card]
-        earned[invoice_number] = sales.sell(card, invoice_number, amounts["sale"], parts["sale"])
+        earned[invoice_number] = sales.sell(card, invoice, amounts["sale"], parts["sale"])
         expected.readings[number] = card, len(earned)
     if "return" in amounts:
         sales.take_back(original, (invoice_number, abs(amounts["return"]), parts["return"]))

@@ -130,6 +130,12 @@ class BalanceReader:
         wanted = list(cards)
         return dict(zip(wanted, self._watchers.map(self._balance, wanted), strict=True))
 
+    def moved(self, cards: Iterable[str]) -> dict[str, str | None]:
+        """The new card of each of these cards; None if the API does not say that it was replaced."""
+        answers = {card: self._get_balance(card) for card in cards}
+        gone = {card: answer.status_code == httpx.codes.GONE for card, answer in answers.items()}
+        return {card: answer.json().get("newCard") if gone[card] else None for card, answer in answers.items()}
+
     def statuses(self, cards: Iterable[str]) -> dict[str, int]:
         """The HTTP status of the balance of each customer."""
         return {card: self._get_balance(card).status_code for card in cards}

@@ -65,7 +65,7 @@ def show(console: Console, result: Result) -> None:
         "hadoop": (values["hadoop"], rows),
         "parquet rows": (values["parquet_rows"], rows),
         "notifications": (values["notifications"], expected.notifications),
-        "balances": (values["customers"], len(expected.earned)),
+        "balances": (values["customers"], len(expected.earned) - len(expected.moved)),
     }
     for name, (number, wanted) in counted.items():
         table.add_row(name, f"{number:,}", f"{wanted:,}")

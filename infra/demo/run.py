@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressC
 
 from infra.containers.stack import ContainerStack
 from infra.demo.comparison import Mismatch, Outputs, mismatches
+from infra.demo.helpdesk import Helpdesk
 from infra.demo.oracle import Expected, Record, Sent
 from infra.demo.probes import BalanceReader, PipelineProgress, reached
 from infra.demo.topic_reader import OUTPUTS, TopicReader
@@ -89,6 +90,7 @@ class Demo:
         self._watched = _evenly(expected.readings, WATCHED)
         self._api = resources.enter_context(closing(BalanceReader(stack.api_url, len(self._watched), stack.key_file)))
         self._progress = progress
+        self._published = 0
         self._looked = 0.0
         self._api_positions: dict[int, int] = {}
         self._exported: dict[int, int] = {}
@@ -115,17 +117,22 @@ class Demo:
                     publisher.poll(0)
                     self._step(min(left, _STEP_SECONDS))
                 publisher.publish(topic, message.key, message.value)
-                if number in self._watched:
-                    self._api.watch(*self._watched[number])
-                self._show("published", number + 1)
+                if watched := self._watched.get(self._published):
+                    self._api.watch(*watched)
+                self._published += 1
+                self._show("published", self._published)
 
     def wait(self) -> None:
         """Wait until each reader has read its topics to the end, in the order of the flow."""
         invoices = self._topics.ends(topics.POS_INVOICES)
         for query in (FAN_OUT, LOYALTY):
             self._until(f"the {query} query", partial(self._has_passed, query, invoices))
+        ends: dict[int, int] = {}
         commands = self._topics.ends(topics.LOYALTY_COMMANDS)
-        self._until("the commands that forward returns", lambda: reached(self._commands(), commands))
+        while ends != commands:  # a processed command can cause another one
+            ends = commands
+            self._until("the commands", partial(self._has_processed, ends))
+            commands = self._topics.ends(topics.LOYALTY_COMMANDS)
         rows = self._topics.ends(topics.HADOOP)
         self._until(f"the {EXPORT} query", partial(self._has_passed, EXPORT, rows))
         outputs = {topic: self._topics.ends(topic) for topic in OUTPUTS}
@@ -149,7 +156,8 @@ class Demo:
             dead_letters=self._topics.dead_letters(),
             repeats=self._pipeline.repeats(FAN_OUT),
             parquet=parquet_rows(self._stack.parquet()),
-            balances=self._api.balances(self._expected.earned),
+            balances=self._api.balances(self._expected.earned.keys() - self._expected.moved.keys()),
+            moved=self._api.moved(self._expected.moved),
             unknown=self._api.statuses(strangers),
             changed=self._topics.changed,
         )
@@ -157,8 +165,8 @@ class Demo:
     def _has_passed(self, query: str, ends: dict[int, int]) -> bool:
         return reached(self._positions(query), ends)
 
-    def _commands(self) -> dict[int, int]:
-        return self._pipeline.positions(LOYALTY, self._settings.name_of(topics.LOYALTY_COMMANDS))
+    def _has_processed(self, commands: dict[int, int]) -> bool:
+        return reached(self._pipeline.positions(LOYALTY, self._settings.name_of(topics.LOYALTY_COMMANDS)), commands)
 
     def _positions(self, query: str) -> dict[int, int]:
         return self._pipeline.positions(query, self._settings.name_of(QUERIES[query]))
@@ -204,12 +212,21 @@ class Demo:
         self._progress.update(self._bars[bar], completed=done)
 
 
-def run(
-    stack: LocalStack | ContainerStack, sent: Sequence[Sent], expected: Expected, rate: float, progress: Progress
+def run(  # a trading day, and what to do with it
+    stack: LocalStack | ContainerStack,
+    sent: Sequence[Sent],
+    expected: Expected,
+    rate: float,
+    progress: Progress,
+    helpdesk: Helpdesk | None = None,
 ) -> Result:
     """Send a trading day through a running stack, and compare all outputs with the expected ones.
 
+    Args:
+        helpdesk: imports balances before the day, and replaces a card after it.
+
     Raises:
+        HelpdeskError: a command was refused.
         ProcessFailedError: a part of the stack has ended.
         DemoFailedError: there is no progress.
     """
@@ -217,10 +234,18 @@ def run(
     with ExitStack() as resources:
         demo = Demo(stack, expected, resources.enter_context(progress), resources)
         started = time.monotonic()
+        if helpdesk:
+            with timed(result.phases, "import balances twice"):
+                helpdesk.import_balances(stack.settings)
         with timed(result.phases, "publish"):
             demo.publish(sent, rate)
         with timed(result.phases, "wait for the outputs"):
             demo.wait()
+        if helpdesk and helpdesk.late:
+            with timed(result.phases, "replace a card"):
+                helpdesk.replace_card(stack.api_url, stack.key_file)
+                demo.publish(helpdesk.late, 0)
+                demo.wait()
         result.seconds = time.monotonic() - started
         with timed(result.phases, "read and compare"):
             result.latencies = demo.latencies()

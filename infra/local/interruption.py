@@ -1,8 +1,11 @@
 """Ctrl-C and SIGTERM: a command cleans up and ends."""
 
 import signal
+import sys
 from types import FrameType
 from typing import Never
+
+_SECONDS_TO_THE_NEXT_TRY = 0.01
 
 
 class InterruptedBySignalError(BaseException):
@@ -14,16 +17,28 @@ class InterruptedBySignalError(BaseException):
 
 
 def interrupt_on_signals() -> None:
-    """Let SIGINT and SIGTERM raise InterruptedBySignalError in the main thread."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """Let SIGINT and SIGTERM raise InterruptedBySignalError in the main thread.
+
+    Python ignores an exception that a destructor or the garbage collector raises, and only calls ``sys.unraisablehook``.
+    A signal can arrive there. The hook then lets SIGALRM raise the exception again, a moment later.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, _interrupt)
+    sys.unraisablehook = _raise_again
 
 
 def ignore_signals() -> None:
     """Ignore SIGINT and SIGTERM until the process ends."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, signal.SIG_IGN)
 
 
 def _interrupt(_signal_number: int, _frame: FrameType | None) -> Never:
     raise InterruptedBySignalError
+
+
+def _raise_again(ignored: "sys.UnraisableHookArgs") -> None:
+    if isinstance(ignored.exc_value, InterruptedBySignalError):
+        signal.setitimer(signal.ITIMER_REAL, _SECONDS_TO_THE_NEXT_TRY)
+    else:
+        sys.__unraisablehook__(ignored)

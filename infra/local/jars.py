@@ -16,6 +16,11 @@ LOCK = ROOT / "infra" / "jars.sha256"
 CONFIGURATIONS = ("spark", "kafka")
 """The configurations of infra/ivy.xml for every machine. Each is one folder of jars and one class path."""
 
+S3 = folders.downloads() / "s3" / "jars"
+S3_LOCK = ROOT / "infra" / "s3-jars.sha256"
+S3_CONFIGURATIONS = ("s3", "s3proxy")
+"""What only an export to S3 and its test need: Spark's class path with S3, and a server of S3."""
+
 _IVY_FILE = ROOT / "infra" / "ivy.xml"
 _IVY_CACHE = folders.downloads() / "ivy"
 

@@ -39,6 +39,7 @@ def private_settings(directory: Path, **changes: object) -> Settings:
         "webhooks_metrics_port": free_port(),
         "checkpoint_dir": str(directory / "checkpoints"),
         "export_dir": str(directory / "parquet"),
+        "tables_dir": str(directory / "tables"),
         "state_dir": directory / "state",
         "ledger_url": f"sqlite:///{directory.resolve() / 'ledger.sqlite'}",
         "pseudonym_key_file": directory.resolve() / "pseudonym.key",

@@ -69,13 +69,14 @@ def access() -> str:
         return "all" if tuple(found) == topics.ALL else ", ".join(topic.name for topic in found) or "none"
 
     return table(
-        ("service", "writes", "reads", "reads the settings of", "consumer groups and transactional ids"),
+        ("service", "writes", "reads", "reads the settings of", "counts", "consumer groups and transactional ids"),
         (
             (
                 service.user,
                 names(service.writes),
                 names(service.reads),
                 names(service.reads_settings_of),
+                names(service.counts),
                 ", ".join((*service.groups, *(f"{name} (transactions)" for name in service.transactional_ids)))
                 or "none",
             )

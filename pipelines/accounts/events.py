@@ -8,6 +8,7 @@ import schemas
 from pipelines.columns import avro
 from pipelines.columns.deduplication import command_identity, deduplicate, invoice_identity
 from pipelines.columns.returns import names_original
+from pipelines.columns.traces import traceparent
 from pipelines.runtime.query import QueryContext
 from services.domain.programme import Programmes
 from services.domain.validation import BLANKS, LONGEST_TEXT
@@ -20,13 +21,14 @@ EVENT_TYPE = T.StructType(
         T.StructField("event", T.BinaryType()),
         T.StructField("invoice", T.StringType()),
         T.StructField("original", T.StringType()),
+        T.StructField("traceparent", T.StringType()),
     ]
 )
 """An event: the card, the append time in milliseconds, and a framed Purchase or LoyaltyCommand (schemas/ids.json).
 
 ``CustomerCardNo`` is null for a return without a card. ``invoice`` is the number of an invoice that the index of
 invoices learns, or forgets if ``event`` is null. ``original`` is the number that a return names. Both are null for
-other events.
+other events. ``traceparent`` is the trace of the record, null if it has none that is sampled.
 """
 
 _POSITION = ("topic", "partition", "offset")
@@ -92,7 +94,7 @@ def _rows(records: DataFrame, identity: Column, is_event: Column, *fields: Colum
     # Records without an event stay, because a later record with the same number is a duplicate of them. A filter would
     # also be slow: the optimizer would move it before the decoding and decode each invoice once for each of its fields.
     card, event, invoice, original = fields
-    values = (card, F.unix_millis("timestamp"), event, invoice, original)
+    values = (card, F.unix_millis("timestamp"), event, invoice, original, traceparent())
     named = (value.alias(name) for value, name in zip(values, EVENT_TYPE.names, strict=True))
     row = F.struct(*named, *_POSITION)
     found = F.when(is_event, row).alias("found")

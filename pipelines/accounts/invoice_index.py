@@ -63,6 +63,7 @@ class News(NamedTuple):
     append_time: int
     card: str | None
     event: bytes | None
+    traceparent: str | None = None
 
 
 class InvoiceIndex:
@@ -79,8 +80,11 @@ class InvoiceIndex:
     def process(self, news: Iterable[News]) -> Iterator[Row]:
         """Apply news, and give the commands that forward returns."""
         by_number: dict[str, list[Any]] = defaultdict(list)
+        traces = {}
         for each in news:
             by_number[each.number].append(_decoded(each))
+            if each.traceparent:
+                traces[bytes(each.event or b"")] = each.traceparent
         numbers = sorted(by_number)
         changed, removed, waiting = {}, [], []
         counts: Counter[str] = Counter()
@@ -92,7 +96,7 @@ class InvoiceIndex:
                 changed[number] = outcome.invoice
             waiting += [number] * outcome.began
             for card, returned in outcome.forwarded:
-                yield forwarded_row(card, returned, self._writer_ids)
+                yield forwarded_row(card, returned, self._writer_ids, traces.get(returned.invoice))
             counts["waiting"] += outcome.began
             counts["settled"] += outcome.settled
             counts["forwarded"] += len(outcome.forwarded)

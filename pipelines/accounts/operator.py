@@ -62,7 +62,7 @@ SEED_TYPE = T.StructType(
 ``owner`` is the card that bought, empty if it is not known; ``waiting`` the returns that wait (``encode_waiting``).
 """
 
-_EVENT = ("CustomerCardNo", "append_time", "event")
+_EVENT = ("CustomerCardNo", "append_time", "event", "traceparent")
 _CARD = T.StructType([T.StructField("card", T.StringType())])
 _ACCOUNT = T.StructType([T.StructField("account", T.BinaryType()), T.StructField("due", T.LongType())])
 
@@ -161,14 +161,18 @@ class AccountOperator(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         by_card: dict[str, list[Event]] = defaultdict(list)
+        traces: dict[str, str] = {}
         news = []
         for row in rows:
             if row.news:
-                news.append(News(row.news, row.number, row.append_time, row.CustomerCardNo, row.event))
+                news.append(News(row.news, row.number, row.append_time, row.CustomerCardNo, row.event, row.traceparent))
             elif row.CustomerCardNo is None:
                 self._read_until = row.append_time
             else:
-                by_card[row.CustomerCardNo].append(decode_event(row.append_time, bytes(row.event)))
+                event = decode_event(row.append_time, bytes(row.event))
+                by_card[row.CustomerCardNo].append(event)
+                if row.traceparent:
+                    traces[event.event_id] = row.traceparent
         yield from self._index.process(news)
         changes = _Changes()
         outcomes = {}
@@ -183,7 +187,7 @@ class AccountOperator(StatefulProcessor):
             self._save(key, outcome.state, outcome.next_due, timer if key == former_key else 0, changes)
         self._write(changes)
         for card, outcome in outcomes.items():
-            yield from rows_of(card, outcome, self._writer_ids)
+            yield from rows_of(card, outcome, self._writer_ids, traces)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Process the timers up to the time of the clock, and postpone the others to the next micro-batch.

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pipelines.columns import avro
+from pipelines.columns import avro, traces
 from schemas.topics import LOYALTY, LOYALTY_BALANCES, LOYALTY_COMMANDS, LOYALTY_DECISIONS, Topic
 from services.codecs.events import command_record, credit_record, forget_record, forward_record
 from services.codecs.records import (
@@ -30,9 +30,10 @@ RECORD_TYPE = T.StructType(
         T.StructField("id", T.StringType()),
         T.StructField("key", T.BinaryType()),
         T.StructField("value", T.BinaryType()),
+        T.StructField("traceparent", T.StringType()),
     ]
 )
-"""A record: the name of its topic without the prefix, its CloudEvents id, its key and its framed value."""
+"""A record: the name of its topic without the prefix, its CloudEvents id, its key, its framed value and its trace."""
 
 _TOPICS = (LOYALTY, LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_COMMANDS)
 
@@ -43,53 +44,77 @@ def writer_ids(ids: SchemaIds) -> dict[Topic, int]:
 
 
 _encoder = cache(record_encoder)
+_NO_TRACES: Mapping[str, str] = {}
 
 
-def rows_of(card: str, outcome: Outcome, writer_ids: Mapping[Topic, int]) -> Iterator[Row]:
-    """The outcome of one customer's events as rows of RECORD_TYPE."""
-    for topic, record_id, key, record in _records(card, outcome):
-        yield _row(topic, record_id, key, record, writer_ids)
+def rows_of(
+    card: str, outcome: Outcome, writer_ids: Mapping[Topic, int], traces: Mapping[str, str] = _NO_TRACES
+) -> Iterator[Row]:
+    """The outcome of one customer's events as rows of RECORD_TYPE.
+
+    Args:
+        traces: event id to traceparent.
+    """
+    for topic, record_id, key, record, cause in _records(card, outcome):
+        yield _row(topic, record_id, key, record, writer_ids, traces.get(cause))
 
 
-def forwarded_row(card: str, returned: Returned, writer_ids: Mapping[Topic, int]) -> Row:
+def forwarded_row(
+    card: str, returned: Returned, writer_ids: Mapping[Topic, int], traceparent: str | None = None
+) -> Row:
     """The command that lets the account of the card decide a return. ``returned.invoice`` is a framed Purchase."""
     record = forward_record(card, returned.append_time, returned.invoice)
-    return _row(LOYALTY_COMMANDS, record["CommandID"], card, record, writer_ids)
+    return _row(LOYALTY_COMMANDS, record["CommandID"], card, record, writer_ids, traceparent)
 
 
 def step_rows(counts: Mapping[str, int]) -> Iterator[Row]:
     """Rows without a topic, which are counted and not written: ``id`` is a step of returns, one row for each return."""
     for step, number in counts.items():
         for _ in range(number):
-            yield Row(topic=None, id=step, key=None, value=None)
+            yield Row(topic=None, id=step, key=None, value=None, traceparent=None)
 
 
-def _row(topic: Topic, record_id: str, key: str, record: Record | None, writer_ids: Mapping[Topic, int]) -> Row:
+def _row(
+    topic: Topic,
+    record_id: str,
+    key: str,
+    record: Record | None,
+    writer_ids: Mapping[Topic, int],
+    traceparent: str | None,
+) -> Row:
     value = None if record is None else _encoder(str(topic.value), writer_ids[topic])(record)
-    return Row(topic=topic.name, id=record_id, key=key.encode(), value=value)
+    return Row(topic=topic.name, id=record_id, key=key.encode(), value=value, traceparent=traceparent)
 
 
-def _records(card: str, outcome: Outcome) -> Iterable[tuple[Topic, str, str, Record | None]]:
-    """Topic, id, key and record of everything in an outcome. The record None is a tombstone."""
+def _records(card: str, outcome: Outcome) -> Iterable[tuple[Topic, str, str, Record | None, str]]:
+    """Topic, id, key, record and causing event of everything in an outcome. The record None is a tombstone."""
     for entry in outcome.entries:
-        yield LOYALTY, _entry_id(card, entry), card, notification_record(card, entry, points_bytes)
+        yield LOYALTY, _entry_id(card, entry), card, notification_record(card, entry, points_bytes), entry.event_id
     if outcome.entries:
         # Readers of the changelog keep the newest balance, so one in a micro-batch is enough. If the account was erased
         # and opened again, it is the balance of the new account.
         last = outcome.entries[-1]
         balance = None if last.kind == Kind.ERASED else balance_record(card, last, points_bytes)
-        yield LOYALTY_BALANCES, _entry_id(card, last), card, balance
+        yield LOYALTY_BALANCES, _entry_id(card, last), card, balance, last.event_id
     for decision in outcome.decisions:
-        yield LOYALTY_DECISIONS, decision.command_id, decision.command_id, decision_record(card, decision, points_bytes)
+        command_id = decision.command_id
+        yield LOYALTY_DECISIONS, command_id, command_id, decision_record(card, decision, points_bytes), command_id
     for forgotten in outcome.forgotten:
-        yield LOYALTY_DECISIONS, forgotten.command_id, forgotten.command_id, erased_decision_record(forgotten)
+        yield LOYALTY_DECISIONS, forgotten.command_id, forgotten.command_id, erased_decision_record(forgotten), ""
     for credit in outcome.credits:
-        yield LOYALTY_COMMANDS, credit.command_id, credit.to_card, credit_record(card, credit)
+        record = credit_record(card, credit)
+        yield LOYALTY_COMMANDS, credit.command_id, credit.to_card, record, _cause(credit.command_id)
     for to_card, command in outcome.commands:
-        yield LOYALTY_COMMANDS, command.event_id, to_card, command_record(to_card, command)
+        record = command_record(to_card, command)
+        yield LOYALTY_COMMANDS, command.event_id, to_card, record, _cause(command.event_id)
     for invoice_number in outcome.forgotten_invoices:
         record = forget_record(card, invoice_number)
-        yield LOYALTY_COMMANDS, record["CommandID"], card, record
+        yield LOYALTY_COMMANDS, record["CommandID"], card, record, ""
+
+
+def _cause(derived_id: str) -> str:
+    """The id of the event from which ``events.derived_id`` made an id. A very long one is not found again."""
+    return derived_id.partition("/")[0]
 
 
 def _entry_id(card: str, entry: Entry) -> str:
@@ -104,5 +129,5 @@ def kafka_records(rows: DataFrame, settings: Settings) -> DataFrame:
         F.concat(F.lit(settings.topic_prefix), topic).alias("topic"),
         "key",
         "value",
-        avro.cloud_event(F.col("id"), record_name).alias("headers"),
+        traces.with_trace(avro.cloud_event(F.col("id"), record_name), F.col("traceparent")).alias("headers"),
     )

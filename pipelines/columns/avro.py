@@ -128,12 +128,6 @@ def _texts(value: Column, of: T.DataType) -> list[Column]:
     return []
 
 
-# One half of a surrogate pair is no character. Java would read every such half as the same question mark.
-# An even number of backslashes before the u is an escaped backslash, and no escape of a character.
-_ESCAPE = r"(?<!\\)(?:\\\\)*+\\u"
-LONE_SURROGATE = (
-    rf"(?i){_ESCAPE}d[89ab][0-9a-f]{{2}}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{{2}}){_ESCAPE}d[c-f][0-9a-f]{{2}}"
-)
 _OBJECT_AND_END = T.ArrayType(T.StructType([T.StructField("end", T.StringType())]))
 
 

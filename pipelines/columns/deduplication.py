@@ -1,6 +1,7 @@
 """Deduplication, the same in every query: the first row of each identity passes."""
 
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
@@ -99,14 +100,20 @@ def _hashed(rows: DataFrame, bucket: Column, *names: str) -> DataFrame:
 
 def _bucket(spark: SparkSession, partitions: int) -> Column:
     """One bucket in each partition: a key that Spark's partitioner sends there."""
+    return F.get(
+        F.array(*map(F.lit, _keys(spark, partitions))),
+        F.pmod(operator.FIRST_HASH, F.lit(partitions)).cast("int"),
+    )
+
+
+@cache
+def _keys(spark: SparkSession, partitions: int) -> list[int]:
+    """By the number of the partition, the key."""
     numbers = F.sequence(F.lit(0), F.lit(64 * partitions))
     keys = F.transform(numbers, lambda key: F.struct(F.pmod(F.hash(key), F.lit(partitions)), key))
     (row,) = spark.range(1).select(keys.alias("keys")).collect()
     key_of = dict(reversed(row.keys))
-    return F.get(
-        F.array(*(F.lit(key_of[partition]) for partition in range(partitions))),
-        F.pmod(operator.FIRST_HASH, F.lit(partitions)).cast("int"),
-    )
+    return [key_of[partition] for partition in range(partitions)]
 
 
 def _avro_schema(rows: DataFrame, name: str) -> str:

@@ -10,7 +10,10 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-_WHOLE = r"BIGINT|DECIMAL\(\d+,0\)"
+from services.domain import json_rules
+
+_WHOLE = r"BIGINT|DECIMAL\((?:19|[23]\d),0\)"
+"""A whole number of up to 18 digits is a BIGINT. A DECIMAL of so few digits is 5003.0, and its text is another one."""
 _FITS: dict[type[T.DataType], tuple[str, str]] = {
     T.StringType: (f"STRING|{_WHOLE}", "a text or a whole number"),
     T.LongType: (_WHOLE, "a whole number"),
@@ -62,11 +65,11 @@ def _misfit(value: Column, of: T.DataType, name: str, or_null: str = "") -> Colu
 def kind_in_words(kind: Column) -> Column:
     """The kind of a JSON value, as ``schema_of_variant`` writes it, in words; null stays null."""
     return (
-        F.when(kind == "STRING", F.lit("a text"))
-        .when(kind == "BOOLEAN", F.lit("true or false"))
-        .when(kind == "VOID", F.lit("null"))
-        .when(kind.startswith("ARRAY"), F.lit("a list"))
-        .when(kind.startswith("OBJECT"), F.lit("an object"))
-        .when(kind.rlike(f"^({_WHOLE})$"), F.lit("a whole number"))
-        .when(kind.isNotNull(), F.lit("a number with a point, an exponent or more than 38 digits"))
+        F.when(kind == "STRING", F.lit(json_rules.TEXT_KIND))
+        .when(kind == "BOOLEAN", F.lit(json_rules.TRUE_OR_FALSE))
+        .when(kind == "VOID", F.lit(json_rules.NULL))
+        .when(kind.startswith("ARRAY"), F.lit(json_rules.LIST))
+        .when(kind.startswith("OBJECT"), F.lit(json_rules.OBJECT))
+        .when(kind.rlike(f"^({_WHOLE})$"), F.lit(json_rules.WHOLE))
+        .when(kind.isNotNull(), F.lit(json_rules.OTHER_NUMBER))
     )

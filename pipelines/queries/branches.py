@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 import schemas
-from pipelines.columns import avro
+from pipelines.columns import avro, traces
 from pipelines.columns.deduplication import record_position
 from pipelines.columns.returns import invoice_kind, line_kind, names_original
 from schemas import topics
@@ -140,7 +140,7 @@ def _output(branch: Branch, number: Column, ids: SchemaIds, settings: Settings) 
     value, headers = record.value, record.headers
     if topic.value:
         value = avro.encode(value, topic, ids)
-        event_headers = avro.cloud_event(record.id, topic.value)
+        event_headers = traces.with_trace(avro.cloud_event(record.id, topic.value), F.col("traceparent"))
         headers = event_headers if headers is None else F.concat(event_headers, headers)
     return {
         "topic": F.lit(settings.name_of(topic)),

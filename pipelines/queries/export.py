@@ -19,7 +19,7 @@ from pipelines.runtime.query import Query, QueryContext
 from pipelines.sinks import kafka
 from pipelines.sinks.delta import DeltaSink, is_table
 from pipelines.sinks.foreach_batch import write_each_batch
-from pipelines.sinks.parquet import overwrite_folders, remove_staging_folders
+from pipelines.sinks.parquet import ParquetSink, has_rows, remove_staging_folders, require_keys
 from schemas.topics import HADOOP
 from services.domain.formats import FIRST_TIME, LAST_TIME
 from services.messaging.schema_ids import SchemaIds
@@ -27,7 +27,7 @@ from services.settings import Settings
 
 _CHECKPOINT = "_checkpoint"
 _KEY = "LineID"
-"""The column of a Delta table with the id of the record on hadoop: ``InvoiceNumber#line``."""
+"""The column of the files with the id of the record on hadoop: ``InvoiceNumber#line``."""
 _ORDER = ("StoreID", "CreatedTime")
 _UNDATED, _UNDATED_NOW = "date=__HIVE_DEFAULT_PARTITION__", "date=0001-01-01"
 """The folder in which release 0.1 put rows without a usable date, and its name now. pandas cannot read the former."""
@@ -38,6 +38,7 @@ WriteRows = Callable[[DataFrame, int], None]
 
 
 def _export(context: QueryContext) -> DataStreamWriter:
+    _require_format(context.spark, context.settings)
     writer = _delta if context.settings.export_format == "delta" else _parquet
     write_rows = writer(context)
     lines = _check_lines(context.read(HADOOP), context.ids)
@@ -53,30 +54,31 @@ def _export(context: QueryContext) -> DataStreamWriter:
 
 def _parquet(context: QueryContext) -> WriteRows:
     directory = context.settings.export_dir
-    if is_table(context.spark, directory):
-        raise CheckpointMismatchError(
-            f"{directory} is a Delta table: set LOYALTY_EXPORT_FORMAT=delta, or choose another LOYALTY_EXPORT_DIR"
-        )
+    # First of all, because it refuses old files, which the other steps would change.
+    sink = ParquetSink(context.spark, directory, EXPORT.checkpoint(context.settings), _KEY)
     remove_staging_folders(context.spark, directory)
     rename_undated(context.spark, directory)
-
-    def write(rows: DataFrame, batch_id: int) -> None:
-        numbered = rows.drop("timestamp", _KEY).withColumn("batch", F.lit(batch_id))
-        overwrite_folders(numbered, directory, *_ORDER)
-
-    return write
+    return lambda rows, batch_id: sink.append(rows, batch_id, *_ORDER)
 
 
 def _delta(context: QueryContext) -> WriteRows:
-    directory = context.settings.export_dir
-    folders = Files(context.spark, directory).names()
-    if not is_table(context.spark, directory) and any(name.startswith("date=") for name in folders):
+    sink = DeltaSink(context.spark, context.settings.export_dir, EXPORT.checkpoint(context.settings), _KEY)
+    return lambda rows, batch_id: sink.append(rows, batch_id, *_ORDER)
+
+
+def _require_format(spark: SparkSession, settings: Settings) -> None:
+    """Raise CheckpointMismatchError if the folder has files of the other format."""
+    directory = settings.export_dir
+    is_delta = is_table(spark, directory)
+    if is_delta and settings.export_format != "delta":
+        raise CheckpointMismatchError(
+            f"{directory} is a Delta table: set LOYALTY_EXPORT_FORMAT=delta, or choose another LOYALTY_EXPORT_DIR"
+        )
+    if settings.export_format == "delta" and not is_delta and has_rows(spark, directory):
         raise CheckpointMismatchError(
             f"{directory} has Parquet files that are not a Delta table: set LOYALTY_EXPORT_FORMAT=parquet, or choose "
             "another LOYALTY_EXPORT_DIR"
         )
-    sink = DeltaSink(context.spark, directory, EXPORT.checkpoint(context.settings), _KEY)
-    return lambda rows, batch_id: sink.append(rows, batch_id, *_ORDER)
 
 
 def _check_lines(records: DataFrame, ids: SchemaIds) -> DataFrame:
@@ -144,14 +146,13 @@ EXPORT = Query(
 
 
 def forget_progress(spark: SparkSession, settings: Settings) -> None:
-    """Let the next start of the export read its topic from the beginning, and add only what its Delta table lacks.
+    """Let the next start of the export read its topic from the beginning, and add only what its files lack.
 
-    Raises CheckpointMismatchError without a Delta table: Parquet files do not say which records they have.
+    Raises CheckpointMismatchError if the files do not say which records they have, or are of the other format.
     """
-    if not is_table(spark, settings.export_dir):
-        raise CheckpointMismatchError(
-            f"{settings.export_dir} is not a Delta table: a backfill is for an export with LOYALTY_EXPORT_FORMAT=delta"
-        )
+    _require_format(spark, settings)
+    if settings.export_format != "delta":
+        require_keys(spark, settings.export_dir, _KEY)
     checkpoint = EXPORT.checkpoint(settings)
     reader = CheckpointReader(spark, checkpoint)
     if reader.exists:

@@ -3,6 +3,7 @@
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from pipelines.columns import traces
 from pipelines.columns.deduplication import deduplicate, invoice_identity
 from pipelines.queries.branches import BRANCHES, branch_records
 from pipelines.runtime.query import Query, QueryContext
@@ -18,6 +19,7 @@ def _fan_out(context: QueryContext) -> DataStreamWriter:
     rows = invoices.select(
         *("timestamp", "key", "topic", "partition", "offset", "reason"),
         invoice_identity().alias("identity"),
+        *traces.columns(),
         F.when(is_valid, F.col("invoice")).alias("invoice"),
         # Only a dead letter needs them.
         *(F.when(~is_valid, F.col(name)).alias(name) for name in ("value", "headers")),

@@ -7,6 +7,7 @@ customer again until the sources agree or no longer change. ``python -m pipeline
 
 import dataclasses
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -24,9 +25,13 @@ from pipelines.reconciliation.facts import FactRow, by_customer, pseudonymize
 from pipelines.reconciliation.snapshot import Progress, Read, Snapshot, take_snapshot
 from services.audit.comparison import Coverage, compare
 from services.audit.facts import COMPARED, FactsReader, Source
+from services.audit.runs import publish_run
 from services.audit.sources import ledger_entries, served_balances
+from services.audit_trail import operator
 from services.cli.audit import PARTS, SHOWN, ApiOption, From, FromOption, ShowOption, WithoutOption
 from services.cli.output import AsJson, console, print_json
+from services.messaging.avro import Record
+from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import schema_ids
 from services.tls import client_context
 
@@ -36,6 +41,10 @@ ROUNDS = 6
 _SECONDS_BETWEEN_ROUNDS = 5.0
 _DIFFERENT, _UNREADABLE = 1, 2
 """Exit statuses."""
+
+_OUTCOMES = {0: "agrees", _DIFFERENT: "differs", _UNREADABLE: "incomplete"}
+_MOST_FINDINGS = 1_000
+"""Differences that the record of a run has."""
 
 _DIFFERENCE = T.StructType(
     [
@@ -74,7 +83,8 @@ class Report:
     Attributes:
         compared: by source, the number of entries, balances or accounts.
         not_recomputed: accounts with events that retention has deleted. Only their sources were compared.
-        unreadable: what could not be read or compared, and why.
+        unreadable: what could not be read, and why.
+        changing: customers that change faster than they can be compared, by card or pseudonym.
         notes: what retention has deleted, in words.
     """
 
@@ -84,6 +94,7 @@ class Report:
     compared: dict[str, int] = field(default_factory=dict)
     differences: list[Found] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
+    changing: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -91,7 +102,34 @@ class Report:
         """The exit status of the process."""
         if self.differences:
             return _DIFFERENT
-        return _UNREADABLE if self.unreadable or self.not_recomputed else 0
+        return _UNREADABLE if self.unreadable or self.changing or self.not_recomputed else 0
+
+    def run(self, started_time: int, pseudonym_of: Callable[[str], str]) -> Record:
+        """The record AuditRun, which names customers by pseudonyms.
+
+        Args:
+            started_time: milliseconds since the epoch.
+        """
+        changing = [f"customer {pseudonym_of(each)} changes faster than it can be compared" for each in self.changing]
+        findings = self.differences[:_MOST_FINDINGS]
+        return {
+            "RunID": str(uuid.uuid4()),
+            "StartedTime": started_time,
+            "EndedTime": time.time_ns() // 1_000_000,
+            "Actor": operator(),
+            "Outcome": _OUTCOMES[self.status],
+            "Accounts": self.accounts,
+            "Entries": self.entries,
+            "NotRecomputed": self.not_recomputed,
+            "Compared": [{"Place": place, "Number": number} for place, number in self.compared.items()],
+            "Differences": len(self.differences),
+            "Findings": [
+                {"Customer": pseudonym_of(each.whose), "Place": each.where, "Difference": each.what}
+                for each in findings
+            ],
+            "Unreadable": self.unreadable + changing,
+            "Notes": self.notes,
+        }
 
 
 _Waiting = dict[str, tuple[str, list[Found]]]
@@ -122,7 +160,7 @@ def audit(context: Context, api: str, left_out: Collection[Source], *, archive: 
         if last.get(pseudonym) == waiting[pseudonym]:
             report.differences += found
         else:
-            report.unreadable.append(f"{found[0].whose} changes faster than it can be compared")
+            report.changing.append(found[0].whose)
     return report
 
 
@@ -222,8 +260,14 @@ def main(
     The exit status is 0 if all agree, 1 if anything differs, 2 if something could not be read. The output names cards.
     """
     left_out = [PARTS[part] for part in without or ()]
+    started_time = time.time_ns() // 1_000_000
     with open_context("loyalty-audit") as context:
-        report = audit(context, api or context.settings.advertised_url, left_out, archive=source is From.PARQUET)
+        settings = context.settings
+        report = audit(context, api or settings.advertised_url, left_out, archive=source is From.PARQUET)
+        try:
+            publish_run(report.run(started_time, pseudonymize(context.pseudonyms)), settings)
+        except PublishError as error:
+            typer.echo(f"warning: the console does not show this run, because it is not in Kafka: {error}", err=True)
     if as_json:
         print_json(dataclasses.asdict(report))
     else:
@@ -244,7 +288,9 @@ def _print(report: Report, limit: int) -> None:
     table.add_row("differences", f"{len(report.differences):,}")
     out.print(table)
     print_differences(report.differences, limit, "--show")
-    for line in (*(f"not read: {line}" for line in report.unreadable), *(f"note: {line}" for line in report.notes)):
+    changing = (f"{each} changes faster than it can be compared" for each in report.changing)
+    unreadable = (f"not read: {line}" for line in (*report.unreadable, *changing))
+    for line in (*unreadable, *(f"note: {line}" for line in report.notes)):
         out.print(line, markup=False, highlight=False)
 
 

@@ -8,7 +8,8 @@ from confluent_kafka import KafkaException, TopicPartition
 from schemas.topics import LOYALTY_PROGRAMMES
 from services.boot_clock import boot_seconds
 from services.messaging.clients import consumer
-from services.messaging.publishing import BROKER_TIMEOUT, find_topic
+from services.messaging.publishing import BROKER_TIMEOUT, PublishError, find_topic
+from services.programmes.topic import published_versions
 from services.settings import Settings
 
 log = structlog.get_logger()
@@ -17,44 +18,56 @@ _TIMEOUT = 1.0
 _SHORTEST_NOTICE = timedelta(seconds=10)
 
 
+class ProgrammeUnknownError(RuntimeError):
+    """Kafka has not answered for so long that a version may have taken effect unseen."""
+
+
 class ProgrammeWatch:
-    """Watches the end offset of loyalty-programmes. Close it after use.
+    """Watches loyalty-programmes. Close it after use.
 
     A version is published before it takes effect, by the notice of the settings. So queries that start again within
-    this notice have decided nothing by an outdated version.
+    this notice have decided nothing by an outdated version. The end offset tells when to look: a publication that was
+    refused moves it too.
 
-    Raises PublishError if the topic does not exist.
+    Raises PublishError if the topic does not exist, and ProgrammeError if a version cannot be read.
     """
 
     def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._notice = max(settings.programme_notice, _SHORTEST_NOTICE).total_seconds()
         self._consumer = consumer(settings, "loyalty-pipeline")
         self._partition = TopicPartition(settings.name_of(LOYALTY_PROGRAMMES), 0)
         find_topic(self._consumer, self._partition.topic)
         self._end = self._end_offset(BROKER_TIMEOUT)
+        self._versions = len(published_versions(settings))
         self._checked = boot_seconds()
 
     def has_changed(self) -> bool:
         """Whether a version was added since the last call.
 
-        Raises KafkaException if the topic could not be read for as long as the notice: without it, the queries would
-        decide by an outdated version and not know it.
+        Raises ProgrammeUnknownError if the topic could not be read for as long as the notice: without it, the queries
+        would decide by an outdated version and not know it.
         """
         now = boot_seconds()
         try:
             end = self._end_offset(_TIMEOUT)
-        except KafkaException:
+            versions = self._versions if end == self._end else len(published_versions(self._settings))
+        except (KafkaException, PublishError) as error:
             if now - self._checked > self._notice:
-                raise
+                raise ProgrammeUnknownError(
+                    f"Kafka has not answered for {now - self._checked:.0f} s, and after LOYALTY_PROGRAMME_NOTICE a new "
+                    "version of the programme may be in effect unseen. Start the pipeline again when Kafka answers: it "
+                    "continues where it was"
+                ) from error
             return False
-        is_new, is_late = end != self._end, now - self._checked > self._notice
+        is_new, is_late = versions != self._versions, now - self._checked > self._notice
         if is_new and is_late:
             log.error(
                 "a version of the programme may have taken effect while this process stood still; run `loyalty audit`, "
                 "which finds events that were decided by the former version",
                 seconds=round(now - self._checked),
             )
-        self._end, self._checked = end, now
+        self._end, self._versions, self._checked = end, versions, now
         return is_new
 
     def _end_offset(self, timeout: float) -> int:

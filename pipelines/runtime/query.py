@@ -9,6 +9,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipelines.checkpoints import manifest, retention
+from pipelines.columns import traces
 from pipelines.sources.kafka import Offsets, read_stream
 from schemas.topics import Topic
 from services.messaging.administration import max_record_age
@@ -42,7 +43,7 @@ class QueryContext:
 
     def read(self, topic: Topic, start: Offsets | None = None) -> DataFrame:
         """Stream the records of a topic, see ``sources.kafka.read_stream``."""
-        return read_stream(self.spark, topic, self.settings, start, self.longest_wait)
+        return traces.sample(read_stream(self.spark, topic, self.settings, start, self.longest_wait), topic)
 
 
 @dataclass(frozen=True, slots=True)

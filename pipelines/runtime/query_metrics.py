@@ -1,12 +1,16 @@
 """Prometheus metrics of the queries. Spark commits no consumer offsets, so only these metrics show the lag."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
 from pyspark import SparkContext
+
+from pipelines.columns.traces import SAMPLE, SAMPLES
+from services import tracing
 
 log = structlog.get_logger()
 
@@ -88,11 +92,13 @@ class ProgressMetrics:
 def report(progress: Mapping[str, Any]) -> None:
     """Update the metrics from the JSON of Spark's StreamingQueryProgress."""
     query = progress["name"] or ""
-    _ROWS.labels(query).inc(progress["numInputRows"])
+    # The clock of the loyalty query gives a row every few seconds, which is no record.
+    rows = sum(source["numInputRows"] for source in progress["sources"] if _is_kafka(source))
+    _ROWS.labels(query).inc(rows)
     _BATCHES.labels(query).inc()
     _BATCH_SECONDS.labels(query).observe(progress["batchDuration"] / 1000)
     for source in progress["sources"]:
-        if source["description"].startswith("Kafka"):  # the clock has no partitions
+        if _is_kafka(source):
             _report_offsets(query, source)
     for operator in progress["stateOperators"]:
         name = operator["operatorName"]
@@ -106,14 +112,33 @@ def report(progress: Mapping[str, Any]) -> None:
         _DUPLICATES.labels(query).inc(observed[IDENTIFIED][ROWS] - observed[UNIQUE][ROWS])
     for step, number in (observed.get(RETURNS) or {}).items():
         _RETURN_STEPS.labels(step).inc(number)
-    if progress["numInputRows"]:
-        log.info(
-            "batch",
-            query=query,
+    if rows:
+        with tracing.batch(
+            f"micro-batch of {query}",
+            ([(tracing.TRACEPARENT, found)] for found in _traces(observed)),
+            datetime.fromisoformat(progress["timestamp"]),
+            progress["batchDuration"] / 1000,
             batch=progress["batchId"],
-            rows=progress["numInputRows"],
-            ms=progress["batchDuration"],
-        )
+            rows=rows,
+        ):
+            log.info(
+                "batch",
+                query=query,
+                batch=progress["batchId"],
+                rows=rows,
+                ms=progress["batchDuration"],
+            )
+
+
+def _traces(observed: Mapping[str, Any]) -> Iterator[str]:
+    """The traces that ``columns.traces.sample`` has found."""
+    for name, of_topic in observed.items():
+        if name.startswith(SAMPLES):
+            yield from of_topic[SAMPLE] or ()
+
+
+def _is_kafka(source: Mapping[str, Any]) -> bool:
+    return bool(source["description"].startswith("Kafka"))
 
 
 def _report_offsets(query: str, source: Mapping[str, Any]) -> None:

@@ -1,16 +1,13 @@
 """The Delta sink: one commit for each micro-batch."""
 
-import time
-
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from pipelines.checkpoints.files import Files
 from pipelines.checkpoints.reader import CheckpointReader
+from pipelines.sinks.older_rows import OlderRows
 from pipelines.sinks.parquet import ROWS_PER_FILE
 
 _LOG = "_delta_log"
-_ADOPTED = "adopted-table"
 
 SESSION = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -30,28 +27,24 @@ class DeltaSink:
     """Appends micro-batches to a table, each once.
 
     A commit has the id of the query and the number of the micro-batch (``txnAppId``, ``txnVersion``), and Delta skips a
-    commit that the table has. The query of a new checkpoint has another id, so none of its commits is skipped. It reads
-    records again that the table may have. So it leaves out rows with known keys until it reads newer records.
+    commit that the table has. The query of a new checkpoint has another id, so none of its commits is skipped. Rows
+    that it reads again are left out by their keys.
     """
 
     def __init__(self, spark: SparkSession, directory: str, checkpoint: str, key: str) -> None:
+        self._spark = spark
         self._directory = directory
-        self._key = key
         self._checkpoint = CheckpointReader(spark, checkpoint)
-        self._files = Files(spark, checkpoint)
-        if is_table(spark, directory) and not self._checkpoint.batches():
-            self._files.write(_ADOPTED, str(time.time()))
-        self._adopted_time = float(self._files.read(_ADOPTED)) if self._files.exists(_ADOPTED) else None
+        self._older = OlderRows(spark, checkpoint, key, lambda: int(is_table(spark, directory)))
 
     def append(self, rows: DataFrame, batch_id: int, *order: str) -> None:
         """Append the rows of a micro-batch, with folders by ``date`` and each file sorted by date and ``order``.
 
         ``rows`` also has the append time of each record (``timestamp``), which is not written.
         """
-        if self._may_have_been_read_before(rows):
-            rows = self._without_known(rows)
         (
-            rows.drop("timestamp")
+            self._older.leave_out(rows, lambda: self._spark.read.format("delta").load(self._directory))
+            .drop("timestamp")
             .repartition("date")
             .sortWithinPartitions("date", *order)
             .write.format("delta")
@@ -64,14 +57,3 @@ class DeltaSink:
             .option("maxRecordsPerFile", ROWS_PER_FILE)
             .save(self._directory)
         )
-
-    def _may_have_been_read_before(self, rows: DataFrame) -> bool:
-        if self._adopted_time is None:
-            return False
-        oldest = rows.agg(F.min("timestamp").cast("double")).first()
-        return oldest is not None and oldest[0] is not None and oldest[0] <= self._adopted_time
-
-    def _without_known(self, rows: DataFrame) -> DataFrame:
-        dates = [row["date"] for row in rows.select("date").distinct().collect()]
-        table = rows.sparkSession.read.format("delta").load(self._directory)
-        return rows.join(table.where(F.col("date").isin(dates)).select(self._key), self._key, "left_anti")

@@ -1,13 +1,71 @@
 """The Parquet sink: one folder for each date and micro-batch."""
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from pipelines.checkpoints.files import Files
+from pipelines.checkpoints.manifest import CheckpointMismatchError
+from pipelines.sinks.older_rows import OlderRows
 
 ROWS_PER_FILE = 5_000_000
 """Keeps a file of the hadoop topic's rows near 128 MiB of zstd Parquet, the size by which readers split work."""
 
 _STAGING = ".spark-staging-"
+_DATE, _BATCH = "date=", "batch="
+
+
+class ParquetSink:
+    """Writes micro-batches to folders of their own, each once.
+
+    A new checkpoint numbers its micro-batches from 0 again. So its folders begin after those that the directory has,
+    and rows that it reads again are left out by their keys.
+    """
+
+    def __init__(self, spark: SparkSession, directory: str, checkpoint: str, key: str) -> None:
+        """Raises CheckpointMismatchError for a new checkpoint, if the directory has rows without a key."""
+        self._spark = spark
+        self._directory = directory
+        self._key = key
+        self._older = OlderRows(spark, checkpoint, key, self._find_next_batch)
+
+    def _find_next_batch(self) -> int:
+        require_keys(self._spark, self._directory, self._key)
+        files = Files(self._spark, self._directory)
+        batches = (name for date in _dates(files) for name in files.names(date))
+        return max((int(name.removeprefix(_BATCH)) for name in batches if name.startswith(_BATCH)), default=-1) + 1
+
+    def append(self, rows: DataFrame, batch_id: int, *order: str) -> None:
+        """Write the rows of a micro-batch, see ``overwrite_folders``.
+
+        ``rows`` also has the append time of each record (``timestamp``), which is not written.
+        """
+        batch = self._older.next_batch + batch_id
+        new = self._older.leave_out(rows, lambda: self._read_keys().where(F.col("batch") != batch))
+        overwrite_folders(new.drop("timestamp").withColumn("batch", F.lit(batch)), self._directory, *order)
+
+    def _read_keys(self) -> DataFrame:
+        return self._spark.read.schema(f"{self._key} STRING, date DATE, batch INT").parquet(self._directory)
+
+
+def has_rows(spark: SparkSession, directory: str) -> bool:
+    """Whether the directory has folders of this sink."""
+    return bool(_dates(Files(spark, directory)))
+
+
+def _dates(files: Files) -> list[str]:
+    return [name for name in files.names() if name.startswith(_DATE)]
+
+
+def require_keys(spark: SparkSession, directory: str, key: str) -> None:
+    """Raise CheckpointMismatchError if the directory has a row without a key."""
+    if not has_rows(spark, directory):
+        return
+    if spark.read.schema(f"{key} STRING").parquet(directory).where(F.col(key).isNull()).head(1):
+        raise CheckpointMismatchError(
+            f"{directory} has files without the column {key}, which an older release wrote: the export cannot tell "
+            "which records they have, and would write some twice. Choose a new LOYALTY_EXPORT_DIR, or restore the old "
+            "checkpoint"
+        )
 
 
 def overwrite_folders(rows: DataFrame, directory: str, *order: str) -> None:

@@ -66,7 +66,7 @@ class ClockReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(end[READ_UNTIL])] if end.get(READ_UNTIL, 0) > start.get(READ_UNTIL, 0) else []
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        yield None, partition.value, None, None, None
+        yield None, partition.value, None, None, None, None
 
     def _now(self) -> int:
         return self._whole_intervals(int(time.time() * 1000) - TIMER_DELAY)

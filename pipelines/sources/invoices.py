@@ -1,5 +1,7 @@
 """pos-invoices: decodes and checks the records. Each record of the topic stays exactly one row."""
 
+from functools import cache
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -7,10 +9,9 @@ from pipelines.columns import avro, json_mistakes
 from pipelines.columns.json_types import first_misfit, kind_in_words
 from pipelines.columns.validation import first_violation
 from schemas.topics import POS_INVOICES
+from services.domain import json_rules
 from services.domain.validation import SECONDS
 from services.messaging.schema_ids import SchemaIds
-
-_NO_INVOICE = "neither a JSON object nor Avro in the Confluent framing (a byte 0 and a schema id)"
 
 
 def check_invoices(records: DataFrame, ids: SchemaIds) -> DataFrame:
@@ -21,12 +22,6 @@ def check_invoices(records: DataFrame, ids: SchemaIds) -> DataFrame:
     value, is_json = F.col("value"), F.col("is_json")
     from_avro, unknown = avro.decode(value, POS_INVOICES, ids, not_framed=_not_an_object(value))
     from_json = F.when(is_json, avro.decode_json(value, POS_INVOICES))
-    undecodable = (
-        F.when(value.isNull(), F.lit("no value"))
-        .when(is_json, _json_problem(F.col("json")))
-        .when(F.col("unknown").isNotNull(), F.col("unknown"))
-        .otherwise(avro.unreadable(F.col("avro"), POS_INVOICES))
-    )
     parsed = F.when(is_json, F.col("json")).otherwise(F.col("avro"))
     return (
         records.withColumn("is_json", F.coalesce(avro.is_json(value), F.lit(False)))
@@ -35,11 +30,28 @@ def check_invoices(records: DataFrame, ids: SchemaIds) -> DataFrame:
         # compile Avro either, and would load Hadoop's whole configuration for every known schema in every task.
         .withColumns({"avro": from_avro, "unknown": unknown})
         .withColumn("json", from_json)
-        .withColumn("undecodable", undecodable)
+        .withColumn("undecodable", _undecodable())
         .withColumn("invoice", F.when(F.col("undecodable").isNull(), _in_milliseconds(parsed.dropFields(avro.MARKER))))
-        .withColumn("reason", F.coalesce("undecodable", first_violation(F.col("invoice"))))
+        .withColumn("reason", F.coalesce("undecodable", _violation()))
         .drop("is_json", "avro", "json", "unknown", "undecodable")
     )
+
+
+# To make these two columns, Python calls the JVM 15,000 times. So a process makes them once for all its queries.
+@cache
+def _undecodable() -> Column:
+    """Why a value cannot be decoded, by the columns of ``check_invoices``; null if it can."""
+    return (
+        F.when(F.col("value").isNull(), F.lit(json_rules.NO_VALUE))
+        .when(F.col("is_json"), _json_problem(F.col("json")))
+        .when(F.col("unknown").isNotNull(), F.col("unknown"))
+        .otherwise(avro.unreadable(F.col("avro"), POS_INVOICES))
+    )
+
+
+@cache
+def _violation() -> Column:
+    return first_violation(F.col("invoice"))
 
 
 def _json_problem(parsed: Column) -> Column:
@@ -47,10 +59,10 @@ def _json_problem(parsed: Column) -> Column:
     value = F.col("value")
     text = value.cast("string")
     variant = F.try_parse_json(text)
-    does_not_fit = F.when(parsed.getField(avro.MARKER).isNotNull(), F.lit("a value does not fit its field"))
+    does_not_fit = F.when(parsed.getField(avro.MARKER).isNotNull(), F.lit(json_rules.DOES_NOT_FIT))
     return (
         F.when(~F.is_valid_utf8(text), json_mistakes.not_utf8(value))
-        .when(text.rlike(avro.LONE_SURROGATE), F.lit("half of a surrogate pair (\\uD800 to \\uDFFF) is no character"))
+        .when(text.rlike(json_rules.LONE_SURROGATE), F.lit(json_rules.HALF_OF_A_PAIR))
         .when(~avro.is_one_json_object(value) | variant.isNull(), json_mistakes.mistake(text))
         .otherwise(F.coalesce(first_misfit(variant, avro.record_type(POS_INVOICES)), does_not_fit))
     )
@@ -60,13 +72,12 @@ def _not_an_object(value: Column) -> Column:
     """Why bytes are neither a JSON object nor framed Avro."""
     kind = kind_in_words(F.schema_of_variant(F.try_parse_json(value.cast("string"))))
     return (
-        F.when(F.length(value) == 0, F.lit("an empty value"))
-        .when(
-            F.substring(value, 1, 3) == F.lit(b"\xef\xbb\xbf"),
-            F.lit("a byte order mark is before the JSON: send UTF-8 without it"),
+        F.when(F.length(value) == 0, F.lit(json_rules.EMPTY))
+        .when(F.substring(value, 1, 3) == F.lit(json_rules.BYTE_ORDER_MARK), F.lit(json_rules.HAS_BYTE_ORDER_MARK))
+        .when(F.substring(value, 1, 2).isin(*json_rules.UTF_16_MARKS), F.lit(json_rules.IS_UTF_16))
+        .otherwise(
+            F.coalesce(F.concat(kind, F.lit(" in JSON, and must be one JSON object")), F.lit(json_rules.NO_INVOICE))
         )
-        .when(F.substring(value, 1, 2).isin(b"\xff\xfe", b"\xfe\xff"), F.lit("JSON in UTF-16: send it in UTF-8"))
-        .otherwise(F.coalesce(F.concat(kind, F.lit(" in JSON, and must be one JSON object")), F.lit(_NO_INVOICE)))
     )
 
 

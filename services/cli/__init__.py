@@ -5,8 +5,10 @@ import typer
 from services.cli import (
     access,
     audit,
+    conformance,
     dead_letters,
     deployment,
+    export,
     keys,
     ledger,
     opening_balances,
@@ -38,13 +40,14 @@ app.add_typer(ledger.app, name="ledger")
 app.add_typer(programme.app, name="programme")
 app.add_typer(schemas.app, name="schemas")
 app.command("settings")(deployment.show_settings)
+app.command("conformance")(conformance.conformance)
 app.add_typer(dead_letters.app, name="dead-letters")
 app.command("up")(processes.up)
 app.command("down")(processes.down)
 app.command("demo", context_settings=processes.FORWARD_OPTIONS, add_help_option=False)(processes.demo)
 app.command("pipeline", context_settings=processes.FORWARD_OPTIONS, add_help_option=False)(processes.pipeline)
 app.command("api", context_settings=processes.FORWARD_OPTIONS, add_help_option=False)(processes.api)
-app.command("export", context_settings=processes.FORWARD_OPTIONS)(processes.export)
+app.command("export")(export.export)
 app.command("archive", context_settings=processes.FORWARD_OPTIONS)(processes.archive)
 app.command("sql")(sql.sql)
 app.command("status")(status.status)

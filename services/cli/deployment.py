@@ -1,8 +1,5 @@
 """`loyalty topics` and `loyalty settings`."""
 
-import re
-from typing import Any
-
 import typer
 
 from schemas import topics as catalogue
@@ -12,8 +9,6 @@ from services.messaging.publishing import require_broker
 from services.settings import Settings
 
 topics = typer.Typer(no_args_is_help=True, help="The topics of the system.")
-
-_PASSWORD = re.compile(r"(://[^/@:]*):[^/@]*@")
 
 
 @topics.command("create")
@@ -59,15 +54,7 @@ def list_topics(*, as_json: AsJson = False) -> None:
 def show_settings(*, as_json: AsJson = False) -> None:
     """Show all settings: the environment variable, the value and the description."""
     settings = read_settings()
-    values = settings.model_dump(mode="json")
-    rows = [
-        (variable(name), _without_password(values[name]), field.description or "")
-        for name, field in Settings.model_fields.items()
-    ]
+    values = settings.shown()
+    rows = [(variable(name), values[name], field.description or "") for name, field in Settings.model_fields.items()]
     found = {name: {"value": value, "description": description} for name, value, description in rows}
     report(found, table("variable", "value", "description", rows=rows), as_json=as_json)
-
-
-def _without_password(value: Any) -> Any:
-    """The value without passwords in URLs. Users copy this output into tickets and logs."""
-    return _PASSWORD.sub(r"\1:…@", value) if isinstance(value, str) else value

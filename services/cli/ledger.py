@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from services.cli.output import MISUSED, AsJson, read_settings, report, seconds_text, stop, table
+from services.cli.output import MISUSED, AsJson, read_settings, recorded, report, seconds_text, stop, table
 from services.cli.processes import AsJsonLines, replace_process
 from services.start_up import StartUpError
 
@@ -70,6 +70,7 @@ def reread(*, as_json: AsJson = False) -> None:
     """
     from services.ledger.positions import forget_positions
 
+    recorded("loyalty ledger reread", read_settings())
     with _clear_errors(), _writing() as engine, engine.begin() as connection:
         partitions = forget_positions(connection)
     report({"partitions": partitions}, f"the ledger reads {partitions} partitions again", as_json=as_json)

@@ -2,8 +2,9 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Annotated, Any, NoReturn
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Annotated, Any, NoReturn
 
 import orjson
 import typer
@@ -14,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressC
 from rich.table import Table
 
 from services import settings
+from services.audit_trail import announce, operator
 from services.domain.formats import to_datetime
 from services.messaging.administration import TopicMismatchError
 from services.messaging.dead_letters import DeadLettersError
@@ -46,9 +48,27 @@ def clear_errors() -> Iterator[None]:
         stop(f"{error.filename or 'I/O'}: {error.strerror or error}")
 
 
+def recorded(action: str, settings: Settings, **details: str) -> None:
+    """Record in the audit trail that a command begins which can work without Kafka. See ``announce`` for the arguments.
+
+    If Kafka does not take the record, a line on stderr has it, and the command goes on: whoever has the password of the
+    database or the rights on the files can also work without this program. Decision 38 has the reasons.
+    """
+    try:
+        announce(action, settings, **details)
+    except PublishError as error:
+        record = orjson.dumps({"actor": operator(), "action": action, **details}).decode()
+        typer.echo(f"warning: the topic audit-trail has no record of this command {record}: {error}", err=True)
+
+
 def console() -> Console:
     """The console for results. It is wide enough to cut no text if another program reads it."""
     return Console(width=None if sys.stdout.isatty() else 200)
+
+
+def open_input(name: str, opened: ExitStack) -> IO[bytes]:
+    """A file for reading, which the stack closes, or stdin if its name is a single hyphen."""
+    return sys.stdin.buffer if name == "-" else opened.enter_context(Path(name).open("rb"))
 
 
 def variable(setting: str) -> str:

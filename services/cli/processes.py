@@ -4,17 +4,30 @@ The CLI may not import the pipelines or the API. The new program keeps the proce
 supervisor sees its exit status.
 """
 
+import json
 import os
 import sys
-from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, NoReturn
+from urllib.parse import unquote, urlsplit
 
 import typer
 
 from services.audit_trail import announce
-from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop
-from services.settings import Settings
+from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, stop
+
+_STACK = ("cryptography", "fastapi", "psutil", "pyspark")
+NEEDED = {
+    "infra.local": ("stack", _STACK),
+    "infra.demo": ("stack", _STACK),
+    "infra.doctor": ("stack", ("psutil",)),
+    "pipelines": ("pipeline", ("pyspark",)),
+    "api": ("api", ("fastapi",)),
+    "services.webhooks": ("api", ("httpx",)),
+}
+"""Module to the extra with its packages, and packages that only this extra or a larger one installs."""
 
 FORWARD_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Context settings of a command that forwards all options, also ``--help``, to its program."""
@@ -47,56 +60,6 @@ def pipeline(context: typer.Context, *, as_json: AsJsonLines = False) -> None:
 def api(context: typer.Context, *, as_json: AsJsonLines = False) -> None:
     """Run one API instance. `loyalty api --help` shows its options."""
     replace_process("api", context.args, log_json=as_json)
-
-
-class ExportTask(StrEnum):
-    """What `loyalty export` does."""
-
-    RUN = "run"
-    BACKFILL = "backfill"
-    MAINTAIN = "maintain"
-
-
-def export(
-    context: typer.Context,
-    task: Annotated[
-        ExportTask,
-        typer.Argument(
-            help="run: export new records. backfill: read the topic from its beginning, and add what the Delta table "
-            "lacks. maintain: merge small files of the Delta table, and delete files that it has not needed for a week."
-        ),
-    ] = ExportTask.RUN,
-    *,
-    to: Annotated[str | None, typer.Option(help="Folder of the exported files. Any Hadoop URI.")] = None,
-    continuous: Annotated[
-        bool, typer.Option("--continuous", help="Keep running. Without it, export the present records and end.")
-    ] = False,
-    as_json: AsJsonLines = False,
-) -> None:
-    """Export the masked invoices to Parquet files or to a Delta table (LOYALTY_EXPORT_FORMAT)."""
-    settings = read_settings()
-    if task is ExportTask.MAINTAIN:
-        _maintain(settings.model_copy(update={"export_dir": to or settings.export_dir}), as_json=as_json)
-        return
-    until = [] if continuous else ["--available-now"]
-    folder = to or settings.export_dir
-    announced("export", to=folder)
-    again = ["--backfill"] if task is ExportTask.BACKFILL else []
-    replace_process("pipelines", ["--query", "export", "--to", folder, *until, *again, *context.args], log_json=as_json)
-
-
-def _maintain(settings: Settings, *, as_json: bool) -> None:
-    try:
-        from services.sql.files import NoExportError  # noqa: PLC0415  # not installed everywhere
-        from services.sql.maintenance import maintain  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        stop(f"{error.name} is not installed: install retail-loyalty[sql]")
-    try:
-        done = maintain(settings)
-    except NoExportError as error:
-        stop(str(error))
-    text = f"{settings.export_dir}: merged {done.merged} files into {done.written}, deleted {done.deleted} old files"
-    report(done._asdict(), text, as_json=as_json)
 
 
 def archive(context: typer.Context, *, as_json: AsJsonLines = False) -> None:
@@ -139,14 +102,43 @@ def _options(directory: str | None, *, as_json: bool) -> list[str]:
 
 def replace_process(module: str, arguments: list[str], *, log_json: bool = False) -> NoReturn:
     """Replace this process by ``python -m module``. Stops with status 2 if the installation lacks the module."""
-    try:
-        is_here = find_spec(module) is not None
-    except ModuleNotFoundError:
-        is_here = False
-    if not is_here:
-        stop(f"this installation has no {module}: use one that has it, such as another image or a checkout", MISUSED)
-    if log_json:
-        os.environ["LOYALTY_LOG_FORMAT"] = "json"
+    command = program(module, arguments, log_json=log_json)
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])  # noqa: S606 - no shell is wanted
+    os.execv(sys.executable, command)  # noqa: S606 - no shell is wanted
+
+
+def install_command(extra: str) -> str:
+    """The command that installs this package again, from where it came, with an extra."""
+    name = "retail-loyalty"
+    try:
+        origin = json.loads(distribution(name).read_text("direct_url.json") or "{}").get("url", "")
+    except PackageNotFoundError:
+        origin = ""
+    # A package from a file remembers the file (https://packaging.python.org/en/latest/specifications/direct-url/).
+    wheel = unquote(urlsplit(origin).path) if origin.endswith(".whl") else name
+    by_pipx = (Path(sys.prefix) / "pipx_metadata.json").exists()
+    installer = "pipx install --force" if by_pipx else f"{sys.executable} -m pip install"
+    return f"{installer} '{wheel}[{extra}]'"
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def program(module: str, arguments: list[str], *, log_json: bool) -> list[str]:
+    """The command ``python -m module``.
+
+    Stops with status 2 if the installation lacks the module, or a package that it needs.
+    """
+    if not _is_installed(module):
+        stop(f"this installation has no {module}: use one that has it, such as another image or a checkout", MISUSED)
+    extra, packages = NEEDED.get(module, ("", ()))
+    if missing := [package for package in packages if not _is_installed(package)]:
+        stop(f"{', '.join(missing)} is not installed: type {install_command(extra)}", MISUSED)
+    if log_json:
+        os.environ["LOYALTY_LOG_FORMAT"] = "json"
+    return [sys.executable, "-m", module, *arguments]

@@ -1,19 +1,18 @@
 """`loyalty simulate` and `loyalty replay`: publish invoices to pos-invoices."""
 
 import secrets
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from datetime import datetime
-from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from schemas import topics
-from services.cli.output import MISUSED, AsJson, clear_errors, progress, read_settings, report, stop, table
+from services import tracing
+from services.cli.output import MISUSED, AsJson, clear_errors, open_input, progress, read_settings, report, stop, table
 from services.messaging.publishing import connected_producer, publish
 from services.messaging.schema_ids import schema_ids
 from services.pos_simulator.replay import Format, lines_of, recorded
@@ -22,7 +21,6 @@ from services.settings import Settings
 
 DEFAULT = Options()
 LARGEST_RANDOM_SEED = 10**6
-STDIN = "-"
 
 
 def simulate(  # noqa: PLR0913 - each option is a parameter
@@ -103,18 +101,15 @@ def replay(
 
     with clear_errors(), ExitStack() as opened:
         # Open all files before the first line is published, so that a wrong file name publishes nothing.
-        inputs = [_open(name, opened) for name in files]
+        inputs = [open_input(name, opened) for name in files]
         published = _publish(counted(lines_of(inputs)), settings, None, rate, quiet=as_json)
     _print_report({**published, **{form: written[form] for form in ("avro", "json", "raw")}}, as_json=as_json)
-
-
-def _open(name: str, opened: ExitStack) -> IO[bytes]:
-    return sys.stdin.buffer if name == STDIN else opened.enter_context(Path(name).open("rb"))
 
 
 def _publish(
     records: Iterable[tuple[bytes | None, bytes]], settings: Settings, total: int | None, rate: float, *, quiet: bool
 ) -> dict[str, Any]:
+    tracing.start("loyalty-till")
     topic = settings.name_of(topics.POS_INVOICES)
     producer = connected_producer(settings, "loyalty-till", [topic])
     started = time.monotonic()

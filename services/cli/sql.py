@@ -2,9 +2,11 @@
 
 import base64
 import csv
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,17 +14,22 @@ import orjson
 import typer
 from rich.console import Console
 
-from services.cli.output import MISUSED, AsJson, clear_errors, print_json, read_settings, report, stop, table
+from services.audit_trail import announce
+from services.cli.output import MISUSED, AsJson, clear_errors, print_json, read_settings, recorded, report, stop, table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from services.settings import Settings
     from services.sql.database import Database
 
 # The packages of the extra `sql` are not installed everywhere, so each function imports them when it needs them.
 # ruff: noqa: PLC0415
 
 _SHOWN_ROWS = 500
+
+_A_NAME = re.compile(r"[a-z]+(-[a-z]+)*")
+"""The form of the names of ready questions. No statement of one word reads a table."""
 
 
 def sql(  # noqa: PLR0913  # one argument for each option
@@ -48,7 +55,7 @@ def sql(  # noqa: PLR0913  # one argument for each option
         stop("choose one of --json, --csv and --parquet", MISUSED)
     if follow and (as_csv or parquet or statement is None):
         stop("--follow needs a statement, and prints JSON lines only", MISUSED)
-    with _clear_errors():
+    with clear_source_errors():
         from services.sql.database import Database
         from services.sql.questions import BY_NAME, QUESTIONS
 
@@ -57,7 +64,8 @@ def sql(  # noqa: PLR0913  # one argument for each option
             value = [{"name": each.name, "asks": each.asks, "sql": " ".join(each.sql.split())} for each in QUESTIONS]
             report({"questions": value}, table("name", "question", rows=rows), as_json=as_json)
             return
-        with closing(Database(read_settings())) as database:
+        settings = read_settings()
+        with closing(Database(settings, partial(_record, settings))) as database:
             if list_tables:
                 _report_tables(database, as_json=as_json)
                 return
@@ -67,6 +75,8 @@ def sql(  # noqa: PLR0913  # one argument for each option
                 run_shell(database, lambda text: _answer(database, text))
                 return
             asked = sys.stdin.read() if statement is None else statement
+            if statement and _A_NAME.fullmatch(statement) and statement not in BY_NAME:
+                stop(f"no ready question has the name {statement}: `loyalty sql --list` shows all of them", MISUSED)
             asked = BY_NAME[asked].sql if asked in BY_NAME else asked
             if follow:
                 _follow(database, asked)
@@ -77,9 +87,19 @@ def sql(  # noqa: PLR0913  # one argument for each option
             _warn(database)
 
 
+def _record(settings: "Settings", table: str) -> None:
+    """Record that a table is read. The statement is left out, because it can have cards."""
+    from schemas import topics
+    from services.sql.topics import table_name
+
+    # Without Kafka no topic can be read, so nothing is to go on.
+    record = announce if table in map(table_name, topics.ALL) else recorded
+    record("loyalty sql", settings, table=table)
+
+
 def _answer(database: "Database", text: str) -> None:
     """Answer one statement of the shell. An error does not end the shell."""
-    with suppress(typer.Exit), _clear_errors():
+    with suppress(typer.Exit), clear_source_errors():
         from services.sql.questions import BY_NAME
 
         _print(database.run(BY_NAME[text].sql if text in BY_NAME else text), {})
@@ -159,8 +179,8 @@ def _warn(database: "Database") -> None:
 
 
 @contextmanager
-def _clear_errors() -> Iterator[None]:
-    """Print the errors that the user can solve as one line."""
+def clear_source_errors() -> Iterator[None]:
+    """Print the errors of the sources that the user can solve as one line."""
     try:
         from sqlalchemy.exc import DBAPIError
 
@@ -171,6 +191,7 @@ def _clear_errors() -> Iterator[None]:
         from services.sql.database import SqlError
         from services.sql.files import NoExportError
         from services.sql.ledger import CustomerKeyError
+        from services.sql.written import TableFormatError
     except ModuleNotFoundError as error:
         stop(f"{error.name} is not installed: install retail-loyalty[sql]")
     try:
@@ -178,7 +199,7 @@ def _clear_errors() -> Iterator[None]:
             yield
     except (
         *(CustomerKeyError, LedgerError, NoExportError),
-        *(PseudonymKeyError, SchemaRegistryUnavailableError, SqlError),
+        *(PseudonymKeyError, SchemaRegistryUnavailableError, SqlError, TableFormatError),
     ) as error:
         stop(str(error))
     except (LedgerUnavailableError, DBAPIError) as error:

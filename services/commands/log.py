@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from schemas import topics
 from schemas.topics import Topic
+from services import tracing
 from services.messaging import clients
 from services.messaging.avro import Record, encoder
 from services.messaging.headers import cloud_event
@@ -109,13 +110,14 @@ class KafkaCommandLog:
             with suppress(RuntimeError):  # the loop has ended, so no caller waits for the result
                 loop.call_soon_threadsafe(complete, error)
 
-        # The first record sends a request to the Schema Registry.
-        await asyncio.to_thread(self._produce, topic, key, identity, record, on_delivery)
-        try:
-            async with asyncio.timeout(2 * DELIVERY_SECONDS):
-                await acknowledged
-        except TimeoutError as error:
-            raise PublishError(f"topic {topic.name}: no broker acknowledged the record in time") from error
+        with tracing.span(f"publish {topic.name}", "producer"):
+            # The first record sends a request to the Schema Registry.
+            await asyncio.to_thread(self._produce, topic, key, identity, record, on_delivery)
+            try:
+                async with asyncio.timeout(2 * DELIVERY_SECONDS):
+                    await acknowledged
+            except TimeoutError as error:
+                raise PublishError(f"topic {topic.name}: no broker acknowledged the record in time") from error
 
     def _produce(
         self,
@@ -125,7 +127,7 @@ class KafkaCommandLog:
         record: Record,
         on_delivery: Callable[[KafkaError | None, Message], None],
     ) -> None:
-        headers: Mapping[str, str | bytes] = {**cloud_event(identity, str(topic.value))}
+        headers: Mapping[str, str | bytes] = {**cloud_event(identity, str(topic.value)), **tracing.headers()}
         value = self._encoder(topic)(record)
         try:
             self._ready_producer().produce(

@@ -8,8 +8,8 @@ from typing import Any
 
 from services.domain.invoice import HOME_DELIVERY, PRIME, PosInvoice
 
-BLANKS = " \t\r\n\f\v"
-"""A text with no other characters is blank."""
+BLANKS = "".join(filter(str.isspace, map(chr, range(0x10000)))) + "\N{ZERO WIDTH SPACE}\N{ZERO WIDTH NO-BREAK SPACE}"
+"""A text with no other characters is blank. People cannot see them at the end of a card, also the no-break space."""
 
 LARGEST_AMOUNT = 1e11
 """Amounts must be smaller. Real invoices are. A double is exact to the cent far beyond (2**53 cents are 9.0e13).

@@ -9,6 +9,7 @@ import stamina
 import structlog
 
 from schemas.topics import LOYALTY
+from services import tracing
 from services.health import serve_health
 from services.ledger.appender import Appender
 from services.ledger.consumer import LedgerConsumer
@@ -65,6 +66,7 @@ def main() -> int:
     try:
         settings = read_settings()
         settings.require_safe_metrics()
+        tracing.start("loyalty-ledger")
         configure_logging(settings)
         run(settings)
     except _StopError:

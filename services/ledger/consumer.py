@@ -8,6 +8,7 @@ import structlog
 from confluent_kafka import Message, TopicCollection, TopicPartition
 
 from schemas.topics import LOYALTY
+from services import tracing
 from services.ledger.appender import Appender, Batch
 from services.ledger.database import AWAY
 from services.ledger.metrics import Metrics
@@ -83,7 +84,9 @@ class LedgerConsumer:
     def _poll_once(self) -> None:
         records = self._reader.read(_BATCH_RECORDS, _POLL_SECONDS).records
         if records:
-            self._append([message for of_partition in records.values() for message in of_partition])
+            messages = [message for of_partition in records.values() for message in of_partition]
+            with tracing.batch("append to the ledger", (each.headers() for each in messages)):
+                self._append(messages)
         elif time.monotonic() >= self._next_check:
             # A quiet topic does not show that the database is unavailable, or that `loyalty ledger reread` was run.
             self._appender.check(self._positions)

@@ -52,6 +52,7 @@ def _rights_of(service: Service, settings: Settings) -> Iterator[AclBinding]:
         (AclOperation.READ, service.reads),
         (AclOperation.WRITE, service.writes),
         (AclOperation.DESCRIBE_CONFIGS, service.reads_settings_of),
+        (AclOperation.DESCRIBE, service.counts),
     )
     for operation, topics in by_operation:
         for topic in topics:

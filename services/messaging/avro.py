@@ -38,7 +38,33 @@ _AVRO_ERRORS = (
 
 
 class UndecodableError(ValueError):
-    """A value is not what its topic promises. The message says why."""
+    """A value is not what its topic promises. The message says why.
+
+    Attributes:
+        reason: the same as the pipeline says it in a dead letter.
+    """
+
+    def __init__(self, message: str, reason: str | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason or message
+
+
+def not_of_its_schema(name: str) -> str:
+    """The reason of bytes that are no record of the schema that their id names."""
+    return f"not an Avro {name} of its schema id"
+
+
+def bytes_follow(name: str) -> str:
+    """The reason of a record that ends before its value does."""
+    return f"bytes follow the Avro {name}"
+
+
+def schema_id_of(value: bytes) -> int | None:
+    """The schema id in front of an Avro body, or None for bytes that are not in the Confluent framing."""
+    if len(value) < _HEADER.size or value[0] != MAGIC_BYTE:
+        return None
+    _, schema_id = _HEADER.unpack_from(value)
+    return int(schema_id)
 
 
 def header(schema_id: int) -> bytes:
@@ -100,9 +126,8 @@ def record_decoder(
         return writer, None if writer == reader else reader
 
     def decode(value: bytes) -> Record:
-        if len(value) < _HEADER.size or value[0] != MAGIC_BYTE:
+        if (schema_id := schema_id_of(value)) is None:
             raise UndecodableError("not in the Confluent framing: no magic byte 0 and schema id")
-        _, schema_id = _HEADER.unpack_from(value)
         writer, resolve_into = writer_and_reader(schema_id)
         body = io.BytesIO(value)
         body.seek(_HEADER.size)
@@ -110,9 +135,11 @@ def record_decoder(
             record = cast(Record, fastavro.schemaless_reader(body, writer, resolve_into))
         # These errors also occur if the writer's schema is the valid schema of another record.
         except _AVRO_ERRORS as error:
-            raise UndecodableError(f"not an Avro {name} of schema id {schema_id}: {error}") from error
+            # The text of the error is no use to a reader: it is empty, an index, or both schemas.
+            message = f"not an Avro {name} of schema id {schema_id}"
+            raise UndecodableError(message, not_of_its_schema(name)) from error
         if rest := len(value) - body.tell():
-            raise UndecodableError(f"{rest} bytes follow the Avro {name} of schema id {schema_id}")
+            raise UndecodableError(f"{rest} {bytes_follow(name)} of schema id {schema_id}", bytes_follow(name))
         for field in decimal_fields:
             if (unscaled := record[field]) is not None:
                 record[field] = _points_text(unscaled)

@@ -8,6 +8,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import Message as KafkaMessage
 from confluent_kafka.admin._metadata import TopicMetadata
 
+from services import tracing
 from services.messaging import clients
 from services.settings import Settings
 
@@ -117,6 +118,11 @@ class Publisher:
             self._since_poll = 0
             self.poll(0)
 
+    def publish_traced(self, topic: str, key: bytes | None, value: bytes | None) -> None:
+        """Queue a record with which a trace begins."""
+        with tracing.span(f"publish {topic}", "producer"):
+            self.publish(topic, key, value, tracing.headers())
+
     def poll(self, seconds: float) -> None:
         """Process acknowledgements for at most this time. Raises PublishError after a delivery has failed."""
         self._producer.poll(seconds)
@@ -151,8 +157,9 @@ def publish(
     number = 0
     every = min(1_000, int(rate) or 1) if rate else 1_000
     with Publisher(producer) as publisher:
+        send = publisher.publish_traced if tracing.is_on() else publisher.publish
         for number, (key, value) in enumerate(records, start=1):
-            publisher.publish(topic, key, value)
+            send(topic, key, value)
             if rate:
                 _wait_until(started + number / rate, publisher)
             if on_progress and number % every == 0:

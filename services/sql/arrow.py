@@ -75,12 +75,14 @@ class LazyTable:
     Attributes:
         planned: whether a statement that DuckDB has planned since ``forget`` scans the table.
         failure: the error of the last reading. DuckDB passes on only the text of an error.
+        on_read: is called before the table is read. Its error is an error of the reading.
     """
 
     def __init__(self, schema: pa.Schema, read: Callable[[], Iterable[pa.RecordBatch]]) -> None:
         self.schema = schema
         self.planned = False
         self.failure: Exception | None = None
+        self.on_read: Callable[[], None] = lambda: None
         self._read = read
         self._table: pa.Table | None = None
 
@@ -91,6 +93,7 @@ class LazyTable:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         try:
             if self._table is None:
+                self.on_read()
                 self._table = pa.Table.from_batches(list(self._read()), self.schema)
         except Exception as error:
             self.failure = error

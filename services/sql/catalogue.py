@@ -23,6 +23,9 @@ class Table:
         grain: what one row is.
         source: where the rows come from.
         sql: the query of the view. Empty: the table is a source itself.
+        key: the columns that identify a row, if the source forgets records: the files of the table keep such rows.
+            Empty: the source keeps everything.
+        counts: of tables with a key, the column that only grows. A row computed from fewer records has less.
     """
 
     name: str
@@ -30,6 +33,8 @@ class Table:
     source: str
     columns: tuple[Column, ...]
     sql: str = ""
+    key: tuple[str, ...] = ()
+    counts: str = ""
 
 
 MACROS = (
@@ -238,6 +243,8 @@ DEAD_LETTERS_BY_REASON = Table(
     """
     SELECT AppendTime::DATE AS Day, OriginTopic, Reason, count(*) AS Records FROM dead_letters GROUP BY ALL
     """,
+    key=("Day", "OriginTopic", "Reason"),
+    counts="Records",
 )
 
 SALES_BY_MINUTE = Table(
@@ -257,6 +264,8 @@ SALES_BY_MINUTE = Table(
         Maximum AS Largest
     FROM store_sales
     """,
+    key=("StoreID", "Minute"),
+    counts="Invoices",
 )
 
 TABLES = (

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -36,12 +36,21 @@ class Database:
     A statement can also read files below the working directory. It cannot read other files and cannot use the network.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, on_read: Callable[[str], None] = lambda _: None) -> None:
+        """Name the tables. No source is read before a statement needs it.
+
+        Args:
+            on_read: is called with the name of a table of the ledger or of a topic before it is read. Exported files
+                have no names and no cards, and anybody who can read the folder can read them without this program.
+        """
+        self._on_read = on_read
         self._topics = {table_name(topic): TopicSource(topic, settings) for topic in topics.ALL}
         self._lazy = {name: LazyTable(source.schema, source.read) for name, source in self._topics.items()}
         for table in ledger.TABLES:
             self._lazy[table.name] = LazyTable(ledger.ledger_schema(table), partial(ledger.read_table, table, settings))
         self._lazy["customer_keys"] = LazyTable(ledger.KEY_SCHEMA, partial(ledger.read_customer_keys, settings))
+        for name, lazy in self._lazy.items():
+            lazy.on_read = partial(on_read, name)
         self._connection = duckdb.connect(":memory:", config=dict(_CONFIGURATION))
         exported = files.line_items(settings)
         if exported is None:
@@ -78,7 +87,9 @@ class Database:
 
     def columns(self) -> dict[str, list[tuple[str, str]]]:
         """The columns of every table, with their types."""
-        rows = self._connection.execute("SELECT table_name, column_name, data_type FROM duckdb_columns()").fetchall()
+        rows = self._connection.execute(
+            "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal"
+        ).fetchall()
         found: dict[str, list[tuple[str, str]]] = {}
         for table, column, kind in rows:
             found.setdefault(table, []).append((column, kind))
@@ -100,6 +111,7 @@ class Database:
                 f"a statement with --follow can select and filter. This one needs all records first ({needed[0]}): "
                 "leave out aggregates, DISTINCT, ORDER BY and LIMIT"
             )
+        self._on_read(followed[0])
         for arrived in self._topics[followed[0]].follow():
             self._lazy[followed[0]].replace(arrived)
             yield self._run(statement)

@@ -41,8 +41,12 @@ def line_items(settings: Settings) -> ds.Dataset | None:
 def delta_table(settings: Settings) -> "DeltaTable | None":
     """The exported Delta table, or None if the export has no table."""
     folder = settings.export_dir.removeprefix("file://")
-    is_remote = settings.export_format == "delta" and "://" in folder
-    if not is_remote and not (Path(folder) / _DELTA_LOG).is_dir():
+    return open_delta(folder) if settings.export_format == "delta" or "://" not in folder else None
+
+
+def open_delta(folder: str) -> "DeltaTable | None":
+    """The Delta table in a folder, or None if there is none. The environment has the credentials of an object store."""
+    if "://" not in folder and not (Path(folder) / _DELTA_LOG).is_dir():
         return None
     from deltalake import DeltaTable  # noqa: PLC0415  # its import takes 0.2 s
     from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415

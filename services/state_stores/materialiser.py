@@ -11,6 +11,7 @@ import structlog
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from services import tracing
 from services.messaging import clients
 from services.messaging.log_reader import LogReader
 from services.messaging.schema_ids import SchemaRegistryUnavailableError
@@ -235,10 +236,13 @@ class Materialiser:
                 ChangelogRecord(message.offset() or 0, message.timestamp()[1], message.key(), message.value())
                 for message in messages
             ]
-            for store in self._stores[topic]:
-                if task := store.tasks.get(number):
-                    self._waiters.notify(task.apply(records))
-            self._waiters.pass_on(self._stores[topic][0].definition.changelog.name, records)
+            changelog = self._stores[topic][0].definition.changelog.name
+            # The records of a restore belong to the past.
+            with tracing.batch(f"apply {changelog}", (each.headers() for each in messages if self._ready)):
+                for store in self._stores[topic]:
+                    if task := store.tasks.get(number):
+                        self._waiters.notify(task.apply(records))
+                self._waiters.pass_on(changelog, records)
         for partition, offset in batch.ends.items():
             for task in self._tasks(partition):
                 task.advance(offset)

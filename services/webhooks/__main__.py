@@ -15,6 +15,7 @@ from confluent_kafka import KafkaException
 from prometheus_client import REGISTRY
 
 from schemas import topics
+from services import tracing
 from services.health import serve_health
 from services.logging import configure_logging
 from services.messaging.dead_letters import DeadLetterWriter
@@ -73,6 +74,7 @@ def main(
             _show(endpoints, as_json=as_json)
             return
         settings.require_safe_metrics()
+        tracing.start("loyalty-webhooks")
         configure_logging(settings)
         # The lines of httpx show URLs, which can contain tokens.
         logging.getLogger("httpx").setLevel(logging.WARNING)

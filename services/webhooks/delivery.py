@@ -12,6 +12,7 @@ import httpx
 import stamina
 import structlog
 
+from services import tracing
 from services.webhooks.endpoints import Endpoint
 from services.webhooks.message import Message, signed
 from services.webhooks.metrics import Metrics
@@ -88,7 +89,7 @@ class Delivery:
 
     async def _attempt(self, message: Message) -> None:
         endpoint, response = self._endpoint, None
-        headers = signed(message, endpoint.secrets, datetime.now(UTC))
+        headers = signed(message, endpoint.secrets, datetime.now(UTC)) | tracing.headers()
         try:
             async with (
                 asyncio.timeout(endpoint.timeout.total_seconds()),

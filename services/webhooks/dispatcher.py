@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
 from schemas import topics
+from services import tracing
 from services.messaging import clients
 from services.messaging.avro import decoder
 from services.messaging.dead_letters import DeadLetterWriter, RecordPosition
@@ -234,7 +235,8 @@ class EndpointDispatcher:
         if message.kind not in self._endpoint.kinds:
             return
         try:
-            await self._deliver(message)
+            with tracing.span("deliver a notification", "client", record.headers(), endpoint=name):
+                await self._deliver(message)
         except UndeliveredError as error:
             await self._write_dead_letter(record, str(error))
             return

@@ -23,6 +23,7 @@ from services.settings import Settings
 from tests.faults import accounts
 from tests.faults.accounts import AuditInput, AuditOutput
 from tests.faults.clerks import Answers
+from tests.faults.histories import not_linearizable
 from tests.faults.load import Readings
 from tests.support.kafka import read_all
 
@@ -78,6 +79,7 @@ def audit(settings: Settings, url: str, readings: Readings | None = None, answer
     found += [
         *_wrong_readings(readings, outputs),
         *(Mismatch(Nature.WRONG, text) for text in answers.wrong),
+        *not_linearizable([answers.histories, readings.histories], outputs.notifications),
     ]
     return Verdict(len(sent), len({each["CommandID"] for each in given.commands}), again, found)
 

@@ -5,13 +5,17 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
 import httpx
 
 from infra.local.stack import LocalStack
+from services.commands.identity import command_id
 from tests.faults.accounts import Answer
+from tests.faults.histories import Action, Histories, command_response
+from tests.faults.linearizability import Operation
 from tests.support.threads import BackgroundThreads
 
 _PAUSE_SECONDS = 0.5
@@ -30,12 +34,14 @@ class Answers:
         wrong: descriptions of impossible responses.
         tries: number of requests.
         slowest_seconds: the longest time from the first request of a command to its response.
+        histories: the commands by card, from the first request to the response.
     """
 
     final: list[Answer] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     tries: int = 0
     slowest_seconds: float = 0.0
+    histories: Histories = field(default_factory=Histories)
 
 
 class Clerks(BackgroundThreads):
@@ -117,30 +123,44 @@ class _Clerk:
             case 5 | 6 | 7:
                 points = f"{self._dice.choice((-2_000, 500, 1_000, 3_000)) / 100:.2f}"
                 body = {"points": points, "reason": "a correction", "actor": self._name}
-                self._give(f"/v1/customers/{card}/adjustments", body)
+                self._give(card, Action("adjust", points=Decimal(points)), f"/v1/customers/{card}/adjustments", body)
             case _:
-                body = {"from": card, "to": self._dice.choice(self._clerks._cards), "points": self._points()}
-                self._give("/v1/transfers", body)
+                to, points = self._dice.choice(self._clerks._cards), self._points()
+                action = Action("transfer", points=Decimal(points), possible=to != card)
+                self._give(card, action, "/v1/transfers", {"from": card, "to": to, "points": points})
 
     def _redeem(self, card: str) -> None:
         """Reserve points. Then do nothing, capture, void, or try both."""
-        reserved = self._give(f"/v1/customers/{card}/redemptions", {"points": self._points()})
+        points = self._points()
+        action = Action("reserve", points=Decimal(points))
+        reserved = self._give(card, action, f"/v1/customers/{card}/redemptions", {"points": points})
         if reserved.status == httpx.codes.CREATED:
             for end in self._dice.choice(([], ["capture"], ["capture"], ["void"], ["capture", "void"])):
                 if self._clerks.stopping.is_set():
                     return
-                self._give(f"/v1/redemptions/{reserved.body['RedemptionID']}/{end}", None)
+                redemption_id = str(reserved.body["RedemptionID"])
+                action = Action(end, redemption_id=redemption_id)
+                self._give(card, action, f"/v1/redemptions/{redemption_id}/{end}", None)
 
     def _points(self) -> str:
         return f"{self._dice.choice((1, 250, 1_000, 4_000, 20_000)) / 100:.2f}"
 
-    def _give(self, path: str, body: Mapping[str, Any] | None) -> Answer:
+    def _give(self, card: str, action: Action, path: str, body: Mapping[str, Any] | None) -> Answer:
         self._given += 1
         key = f"{self._name}-{self._given}"
-        answer = self._clerks.ask(self._http, path, body, key)
+        action = action._replace(id=command_id("POST", path, key))
+        start, histories = time.monotonic(), self._clerks.answers.histories
+        try:
+            answer = self._clerks.ask(self._http, path, body, key)
+        except SystemExit:
+            histories.add(card, Operation(action, start))
+            raise
         if str(answer.body.get("type")).endswith(":unknown-customer"):
             return answer  # the card has no balance yet, and nothing was done
+        end = time.monotonic()
         self._clerks.note_final(answer)
+        if "AccountSequence" in answer.body:
+            histories.add(card, Operation(action._replace(received=command_response(answer.body)), start, end))
         if self._dice.random() < 0.2:
             # Repeat the request, like a client that lost the response.
             self._clerks.compare(answer, self._clerks.ask(self._http, path, body, key))

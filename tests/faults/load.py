@@ -12,6 +12,7 @@ from schemas import topics
 from services.messaging.clients import producer
 from services.messaging.schema_ids import schema_ids
 from services.pos_simulator.simulation import Options, Simulation
+from tests.faults.histories import Histories
 from tests.support.threads import BackgroundThreads
 
 _ENDLESS = 1_000_000
@@ -67,6 +68,7 @@ class Readings:
         totals: every (card, sequence number, total) that was served.
         backwards: descriptions of responses that claimed to be current and were older than an earlier one.
         unavailable_seconds: the longest time without a response for one customer.
+        histories: the responses by card that were not marked stale.
     """
 
     totals: set[tuple[str, int, Decimal]] = field(default_factory=set)
@@ -74,6 +76,7 @@ class Readings:
     answers: int = 0
     failed: int = 0
     unavailable_seconds: float = 0.0
+    histories: Histories = field(default_factory=Histories)
 
 
 class Callers(BackgroundThreads):
@@ -112,6 +115,9 @@ class Callers(BackgroundThreads):
         if (since := failing_since.pop(card, None)) is not None:
             self._note(time.monotonic() - since)
         self.readings.answers += 1
+        if answer.headers.get("loyalty-stale") != "true":
+            balance = answer.json() if answer.status_code == httpx.codes.OK else None
+            self.readings.histories.add_read(card, asked, time.monotonic(), balance)
         if answer.status_code == httpx.codes.OK:
             self._take(card, answer, seen)
         elif card in seen and answer.headers.get("loyalty-stale") != "true":

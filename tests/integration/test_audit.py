@@ -23,6 +23,7 @@ from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
 from services.ledger.database import writing_engine
 from services.ledger.tables import ACCOUNT, ENTRY
 from services.messaging.avro import encoder
+from services.pseudonyms import pseudonyms
 from services.sql.database import Database
 from tests.support.builders import IDS, invoice
 from tests.support.kafka import publish, publish_commands, publish_invoices, records_of
@@ -93,6 +94,7 @@ def test_the_audit_reports_exactly_the_falsified_values(spark, settings, tmp_pat
             check=False,
             timeout=600,
         )
+        (run,) = api.http.get("/v1/audits").json()["runs"]
     assert 1 == audited.returncode, audited.stderr.decode()[-3000:]
     found = {(each["whose"], each["where"], each["what"]) for each in json.loads(audited.stdout)["differences"]}
     assert {
@@ -103,6 +105,10 @@ def test_the_audit_reports_exactly_the_falsified_values(spark, settings, tmp_pat
         (A, "served balance", "no entry has its sequence 9"),
     } <= found
     assert {A, B} == {whose for whose, *_ in found}
+    of = pseudonyms(settings.pseudonym_key_file).of
+    assert ("differs", len(json.loads(audited.stdout)["differences"])) == (run["outcome"], run["differences"])
+    expected = {(of(whose), where, what) for whose, where, what in found}
+    assert expected == {(each["customer"], each["place"], each["difference"]) for each in run["findings"]}
 
 
 def falsify(settings):

@@ -71,6 +71,7 @@ def test_serves_the_highest_sequence_numbers_only(changelog: BalanceWriter, api:
     assert sum(partition["ignored"] for partition in balance_partitions(report)) > 100
     assert [None] * 3 == [partition["resumedFrom"] for partition in balance_partitions(report)]
     assert api.http.get("/livez").status_code == 200
+    assert api.http.get("/livez", headers={"Host": "evil.example"}).status_code == 403
 
     changelog.balance("later", "12.34", 1)
     changelog.flush()

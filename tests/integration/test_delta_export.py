@@ -1,4 +1,4 @@
-"""The export to a Delta table: each line once, whatever ends, and for every reader."""
+"""The export to a Delta table or to Parquet: each line once, whatever ends, and for every reader."""
 
 import os
 import shutil
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -125,6 +126,42 @@ def test_what_cannot_work_is_refused(spark, settings, delta):
     run_to_the_end(spark, other, EXPORT)
     with pytest.raises(CheckpointMismatchError, match="set LOYALTY_EXPORT_FORMAT=parquet"):
         EXPORT.start(spark, IDS, other.model_copy(update={"export_format": "delta"}), available_now=True)
-    with pytest.raises(CheckpointMismatchError, match="a backfill is for an export with LOYALTY_EXPORT_FORMAT=delta"):
-        forget_progress(spark, other)
+    with pytest.raises(CheckpointMismatchError, match="set LOYALTY_EXPORT_FORMAT=parquet"):
+        forget_progress(spark, other.model_copy(update={"export_format": "delta"}))
+    assert Path(EXPORT.checkpoint(other)).exists(), "a refused backfill leaves the checkpoint as it is"
     assert expected(range(3)) == exported(delta)
+
+
+def test_a_new_checkpoint_on_old_parquet_files_adds_what_they_lack(spark, settings):
+    """Batches count from 0 again, and replace no older folder. A crash and a backfill repeat nothing either."""
+    publish_lines(settings, range(20))
+    run_to_the_end(spark, settings, EXPORT)
+    shutil.rmtree(EXPORT.checkpoint(settings))
+    publish_lines(settings, range(20, 30))
+    run_to_the_end(spark, settings, EXPORT)
+    assert expected(range(30)) == in_parquet(settings)
+    delete_newest_commit(EXPORT.checkpoint(settings))
+    run_to_the_end(spark, settings, EXPORT)
+    assert expected(range(30)) == in_parquet(settings), "the repeated batch replaces its own folders only"
+
+    shutil.rmtree(next(Path(settings.export_dir).glob("date=*")))
+    assert len(in_parquet(settings)) < 30
+    forget_progress(spark, settings)
+    run_to_the_end(spark, settings, EXPORT)
+    assert expected(range(30)) == in_parquet(settings), "a backfill adds what the files lack"
+    publish_lines(settings, range(30, 40))
+    run_to_the_end(spark, settings, EXPORT)
+    assert expected(range(40)) == in_parquet(settings)
+
+    rows = pq.ParquetDataset(settings.export_dir).read().drop(["LineID"])
+    pq.write_to_dataset(rows, settings.export_dir, partition_cols=["date", "batch"])
+    with pytest.raises(CheckpointMismatchError, match="files without the column LineID, which an older release wrote"):
+        forget_progress(spark, settings)
+    shutil.rmtree(EXPORT.checkpoint(settings))
+    with pytest.raises(CheckpointMismatchError, match="files without the column LineID, which an older release wrote"):
+        EXPORT.start(spark, IDS, settings, available_now=True)
+
+
+def in_parquet(settings: Settings) -> list[tuple[str, float]]:
+    rows = pq.ParquetDataset(settings.export_dir).read(["InvoiceNumber", "TotalValue"]).to_pylist()
+    return sorted((row["InvoiceNumber"], row["TotalValue"]) for row in rows)

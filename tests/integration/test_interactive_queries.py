@@ -3,19 +3,19 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
-from itertools import chain, cycle
+from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import httpx
-import orjson
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from schemas.topics import LOYALTY_BALANCES
 from services.messaging.clients import admin
 from services.settings import Settings
+from tests.support.events import Subscriber
 from tests.support.kafka import BalanceWriter, read_all
 from tests.support.processes import DEADLINE_SECONDS, POLL_SECONDS, ApiProcess, balance_partitions
 from tests.support.read_load import Load, Writer, points_at
@@ -109,45 +109,6 @@ def far_from(instances: list[ApiProcess], cards: list[str]) -> tuple[ApiProcess,
     found = [(each, card, metadata(each, card)) for each in instances for card in cards]
     found.sort(key=lambda it: (it[0].url == it[2]["active"]) * 2 + (it[0].url in it[2]["standbys"]))
     return found[0][0], found[0][1]
-
-
-class Subscriber:
-    """A program that follows one card by server-sent events, and connects again after each end."""
-
-    def __init__(self, urls: list[str], card: str) -> None:
-        self._urls = urls
-        self._path = f"/v1/customers/{card}/events"
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.sequences: list[int] = []
-        self.connections = 0
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join(DEADLINE_SECONDS)
-
-    def _run(self) -> None:
-        last: dict[str, str] = {}
-        with httpx.Client(timeout=40, trust_env=False) as http:
-            for url in cycle(self._urls):
-                if self._stopping.is_set():
-                    return
-                self.connections += 1
-                with suppress(httpx.TransportError), http.stream("GET", url + self._path, headers=last) as response:
-                    self._read(response, last)
-
-    def _read(self, response: httpx.Response, last: dict[str, str]) -> None:
-        for line in response.iter_lines():
-            if self._stopping.is_set():
-                return
-            if line.startswith("id: "):
-                last["Last-Event-ID"] = line.removeprefix("id: ")
-            elif line.startswith("data: ") and "Sequence" in line:
-                self.sequences.append(orjson.loads(line.removeprefix("data: "))["Sequence"])
 
 
 def test_reads_continue_when_owners_die_and_instances_join(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow.dataset
+import pyarrow.parquet
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewTopic
@@ -46,6 +47,7 @@ from tests.support.processes import (
     start_pipeline,
     wait_until,
 )
+from tests.support.scan import files_with
 
 SAMPLE = Path(__file__).parents[1] / "data" / "pos-invoices"
 
@@ -64,7 +66,8 @@ def till_invoice(number, card, amount, **changes):
 
 
 def invoices(first, count):
-    return [till_invoice(number, f"C{number % 7}", number + 0.25) for number in range(first, first + count)]
+    # A card is long enough that compressed bytes do not contain it by chance.
+    return [till_invoice(number, f"CUSTOMER-{number % 7}", number + 0.25) for number in range(first, first + count)]
 
 
 def points(batch):
@@ -135,6 +138,11 @@ def test_every_invoice_reaches_its_outputs_exactly_once(spark, settings):
     found = rows(settings)
     assert sorted(lines) == sorted(f"{row['InvoiceNumber']}#{int(row['ItemCode']) + 1}" for row in found)
     assert {"date", "batch", "InvoiceNumber"} <= set(found[0])
+    cards = {each["CustomerCardNo"] for each in everything}
+    assert [] == files_with(Path(settings.export_dir), *cards), "the export knows no customer"
+    planted = pyarrow.table({"note": [f"call {min(cards)}"]})
+    pyarrow.parquet.write_table(planted, Path(settings.checkpoint_dir, "planted.parquet"), compression="zstd")
+    assert "planted.parquet" in files_with(Path(settings.checkpoint_dir), *cards)
     history = pd.read_parquet(settings.export_dir)
     dates = {(row.InvoiceNumber, row.DateSource, str(row.date)) for row in history.itertuples()}
     today = max(map(str, history["date"]))

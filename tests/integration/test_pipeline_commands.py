@@ -10,12 +10,15 @@ from pathlib import Path
 import pyarrow.dataset
 import pytest
 from confluent_kafka import KafkaException
+from typer.testing import CliRunner
 
+from infra.local.stack import variables_of
 from pipelines.accounts.operator import ACCOUNTS
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.queries.archive import ARCHIVE
 from pipelines.queries.loyalty import LOYALTY, Seed, seeded
 from schemas import topics
+from services.cli import app
 from services.codecs.events import command_record, decode_event
 from services.codecs.state import decode_account, encode_account
 from services.domain.events import Adjust, Capture, Erase, Purchase, Reserve, Transfer
@@ -37,6 +40,7 @@ from tests.support.processes import (
 
 CARDS = ("7001-A", "7002-B")
 A, B = CARDS
+IMPORTED = "7003-C"
 
 
 def run(spark, settings, query=LOYALTY):
@@ -60,6 +64,13 @@ def send(settings, card, *commands):
     encode = encoder(topics.LOYALTY_COMMANDS, IDS)
     values = [encode(command_record(card, command)) for command in commands]
     publish(settings, topics.LOYALTY_COMMANDS, [(card.encode(), value) for value in values])
+
+
+def import_file(settings, file):
+    """Run ``loyalty import``."""
+    command = ["import", str(file), "--name", "opening", "--json"]
+    done = CliRunner().invoke(app, command, env=variables_of(settings))
+    assert (0, 1) == (done.exit_code, json.loads(done.stdout)["sent"])
 
 
 def latest(settings, topic):
@@ -98,10 +109,14 @@ def entries(settings, card):
 
 
 @pytest.mark.usefixtures("topics_created")
-def test_commands_are_decided_exactly_once(spark, settings):
+def test_commands_are_decided_exactly_once(spark, settings, tmp_path):
     """Each kind of command writes its records exactly once, despite duplicates and repeated batches."""
     publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0))
+    opening = tmp_path / "opening.csv"
+    opening.write_text(f"card,points,expires\n{IMPORTED},12.50,2099-12-31\n{IMPORTED},0.50,\n", encoding="utf-8")
+    import_file(settings, opening)
     run(spark, settings)
+    import_file(settings, opening)
     asked = [
         Reserve(append_time=0, command_id="r1", points=500),
         Capture(append_time=0, command_id="c1", redemption_id="r1"),
@@ -126,6 +141,7 @@ def test_commands_are_decided_exactly_once(spark, settings):
         (kind, str(points)) for kind, points in entries(settings, A)[:4]
     ]
     assert [("earned", Decimal("1.00")), ("received", Decimal("4.00"))] == entries(settings, B)
+    assert [("imported", Decimal("13.00"))] == entries(settings, IMPORTED)
     balances = latest(settings, topics.LOYALTY_BALANCES)
     assert (Decimal("14.00"), 6) == (balances[A]["TotalLoyaltyPoints"], balances[A]["Sequence"])
     assert Decimal("5.00") == balances[B]["AvailableLoyaltyPoints"]

@@ -132,6 +132,7 @@ def test_every_service_works_with_its_own_rights(spark, secured, tmp_path):
     with ApiProcess(api, tmp_path / "api.log") as process:
         process.wait_until_ready()
         assert earned == process.points([*earned, "C3"])
+        operate(process)
         assert 0 == process.terminate()
 
     shipped = read_to_end(secured.settings_of("auditor"), topics.SHIPMENT)
@@ -144,6 +145,17 @@ def test_every_service_works_with_its_own_rights(spark, secured, tmp_path):
 
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert [] == [path for path in written if AWKWARD.encode() in path.read_bytes()]
+
+
+def operate(api: ApiProcess) -> None:
+    """Ask for the status, a replay, the audits and a programme. The instance has the rights for all of them."""
+    assert len(topics.ALL) == len(api.http.get("/v1/status").json()["topics"])
+    (letter,) = api.http.get("/v1/dead-letters").json()["deadLetters"]
+    replayed = api.http.post("/v1/dead-letters/replay", json={"positions": [letter["position"]]})
+    assert (200, 1) == (replayed.status_code, replayed.json()["published"]), replayed.text
+    assert {"runs": []} == api.http.get("/v1/audits").json()
+    published = api.http.post("/v1/programmes", json={"programme": "loyalty-factor: 0.02\n"})
+    assert (201, 1) == (published.status_code, published.json()["version"]), published.text
 
 
 @pytest.mark.timeout(1500)
@@ -179,6 +191,7 @@ def test_the_broker_grants_exactly_the_rights_of_the_table(secured, service: Ser
         (AclOperation.READ, service.reads),
         (AclOperation.WRITE, service.writes),
         (AclOperation.DESCRIBE_CONFIGS, service.reads_settings_of),
+        (AclOperation.DESCRIBE, service.counts),
     ):
         for topic in of:
             expected.setdefault(topic.name, {AclOperation.DESCRIBE}).add(operation)
@@ -211,7 +224,7 @@ def test_reading_a_foreign_topic_is_refused(secured, user, topic):
     ("user", "topic"),
     [
         ("till", topics.LOYALTY_BALANCES),
-        ("api", topics.POS_INVOICES),
+        ("api", topics.LOYALTY),
         ("api", topics.LOYALTY_BALANCES),
         ("pipeline", topics.POS_INVOICES),
         ("auditor", topics.DEAD_LETTERS),
@@ -219,7 +232,7 @@ def test_reading_a_foreign_topic_is_refused(secured, user, topic):
     ids=lambda value: value if isinstance(value, str) else value.name,
 )
 def test_writing_a_foreign_topic_is_refused(secured, user, topic):
-    """Only the pipeline can write balances, and only tills can write invoices."""
+    """Only the pipeline can write balances and entries, and it cannot write invoices."""
     codes = []
     client = clients.producer(
         secured.settings_of(user), "test", **{"log_level": 0, "enable.idempotence": False, "message.timeout.ms": 60_000}

@@ -4,16 +4,28 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
+from decimal import Decimal
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
 from infra.local.stack import environment_of
-from schemas.topics import HADOOP, LOYALTY_BALANCES, POS_INVOICES
+from schemas.topics import DEAD_LETTERS, HADOOP, LOYALTY_BALANCES, POS_INVOICES
 from services.messaging.avro import encoder
+from services.messaging.headers import (
+    DEAD_LETTER_OFFSET,
+    DEAD_LETTER_PARTITION,
+    DEAD_LETTER_REASON,
+    DEAD_LETTER_TOPIC,
+)
 from services.settings import Settings
-from tests.support.builders import IDS, balance
-from tests.support.kafka import publish
+from services.sql.database import Database
+from services.sql.questions import BY_NAME
+from services.sql.written import write
+from tests.support.builders import IDS, MINUTE, NOON, balance, sales
+from tests.support.kafka import KAFKA_TIMEOUT_SECONDS, producer_of, publish
 
 # A shell starts background jobs with SIGINT ignored, and the tests may be such a job.
 _PROGRAM = (
@@ -60,6 +72,30 @@ def test_topics_as_they_are_now(settings: Settings) -> None:
     both = "SELECT (SELECT count(*) FROM hadoop) AS Lines, (SELECT sum(TotalLoyaltyPoints) FROM loyalty_balances) AS P"
     assert [{"Lines": 3, "P": "1.25"}] == answer(settings, both)["rows"]
     assert [] == answer(settings, f"FROM {POS_INVOICES.name.replace('-', '_')}")["rows"]
+
+
+def test_tables_of_topics_become_files(settings: Settings) -> None:
+    """The rows are those of the topics, which may forget their records afterwards."""
+    topic, key, record = sales("S1", NOON // MINUTE * MINUTE, "10.00", "2.50")
+    publish(settings, topic, [(key.encode(), encoder(topic, IDS)(record))])
+    client = producer_of(settings)
+    for number in range(3):
+        letter = {
+            DEAD_LETTER_TOPIC: "t",
+            DEAD_LETTER_PARTITION: "0",
+            DEAD_LETTER_OFFSET: str(number),
+            DEAD_LETTER_REASON: f"reason {number % 2}",
+        }
+        client.produce(settings.name_of(DEAD_LETTERS), value=b"junk", headers=letter)
+    assert 0 == client.flush(KAFKA_TIMEOUT_SECONDS)
+    with closing(Database(settings)) as database:
+        assert (1, True) == write("sales_by_minute", database, settings)[2:]
+        assert (2, True) == write("dead_letters_by_reason", database, settings)[2:]
+        assert (2, False) == write("dead_letters_by_reason", database, settings)[2:]
+        answer = database.run(BY_NAME["dead-letters"].sql).to_pylist()
+    assert {("reason 0", 2), ("reason 1", 1)} == {(row["Reason"], row["Records"]) for row in answer}
+    sold = parquet.ParquetDataset(f"{settings.tables_dir}/sales_by_minute").read().to_pylist()
+    assert [("S1", 2, Decimal("12.50"))] == [(row["StoreID"], row["Invoices"], row["Net"]) for row in sold]
 
 
 def test_records_that_match_are_printed_as_they_arrive(settings: Settings, follower: subprocess.Popen[str]) -> None:

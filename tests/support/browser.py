@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from selenium import webdriver
-from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
+from selenium.common.exceptions import StaleElementReferenceException, TimeoutException, WebDriverException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -16,12 +16,13 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 _AXE = Path(__file__).parents[1] / "data" / "axe" / "axe.min.js"
-_SECONDS = 60
+_SECONDS = 240
 _OPTIONS = (
     "--headless=new",
     "--no-sandbox",  # root cannot use the sandbox
     "--disable-dev-shm-usage",
     "--disable-gpu",
+    "--hide-scrollbars",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     "--no-first-run",
     "--disable-background-networking",
@@ -60,13 +61,19 @@ class Browser:
     def until(self, what: str, is_so: Callable[[], Any]) -> None:
         """Wait until it is so. The page may change while it is read."""
         wait = WebDriverWait(self.driver, _SECONDS, 0.1, [StaleElementReferenceException, WebDriverException])
-        wait.until(lambda _: is_so(), f"not in time: {what}; the page shows: {self.text()}")
+        try:
+            wait.until(lambda _: is_so())
+        except TimeoutException:
+            raise AssertionError(f"not in time: {what}; the page shows: {self.text()}") from None
 
     def until_shown(self, text: str, within: str = "main") -> None:
         self.until(text, lambda: text in self.text(within))
 
     def text(self, within: str = "body") -> str:
-        return " ".join(each.text for each in self.driver.find_elements(By.CSS_SELECTOR, within))
+        return " ".join(each.text for each in self.all(within))
+
+    def all(self, selector: str) -> list[WebElement]:
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
 
     def element(self, selector: str) -> WebElement:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
@@ -104,6 +111,7 @@ class Browser:
     def picture(self, name: str) -> None:
         """Save what the window shows, if `make screenshots` runs the test."""
         if folder := os.environ.get("SCREENSHOTS"):
+            self.driver.execute_script("window.scrollTo(0, 0)")
             self.driver.save_screenshot(str(Path(folder) / f"{name}.png"))
 
     def is_wider_than_the_screen(self) -> bool:

@@ -114,6 +114,25 @@ def balance(card: str, points: str, sequence: int = 1) -> StoreRecord:
     return LOYALTY_BALANCES, card, {**record, "TotalLoyaltyPoints": Decimal(points)}
 
 
+def plain_balance(card: str, points: str, sequence: int, updated: str) -> dict[str, Any]:
+    """The JSON of a balance whose record has no account fields: all points are available."""
+    return {
+        "CustomerCardNo": card,
+        "TotalLoyaltyPoints": points,
+        "AvailableLoyaltyPoints": points,
+        "PendingLoyaltyPoints": "0.00",
+        "ReservedLoyaltyPoints": "0.00",
+        "Tier": None,
+        "NextExpiryTime": None,
+        "NextExpiryPoints": None,
+        "Blocked": None,
+        "MovedTo": None,
+        "Sequence": sequence,
+        "OpenedTime": None,
+        "UpdatedTime": updated,
+    }
+
+
 def sales(store_id: str, start: int, *amounts: str) -> StoreRecord:
     """The sales of a store in the minute that begins at ``start`` (milliseconds since the epoch)."""
     values = [Decimal(amount) for amount in amounts]

@@ -1,6 +1,7 @@
 """API instances in one process: real applications and memory stores. The test plays Kafka and the consumer group."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -32,6 +33,9 @@ from services.state_stores.waiters import SequenceWaiters
 from tests.support.builders import IDS
 
 URL = "http://127.0.0.1:8080"
+TLS = ssl.create_default_context()
+"""Shared by all instances. httpx would load its authorities for each of them, which takes longer than all the rest."""
+_SETTINGS = Settings()
 
 
 def member(url: str, places: Iterable[ChangelogPartition], suffix: str = "1") -> MemberDescription:
@@ -125,8 +129,10 @@ class Instance:
         self.waiters = SequenceWaiters()
         self.command_log = FakeCommandLog()
         stores = LocalStores(self.stores, self.feed, self.waiters)
-        self.local = LocalInstance(stores, self.membership, Settings())
-        self.app = create_app(Dependencies(self.local, self.reports, Metrics(), self.command_log, security=security))
+        self.local = LocalInstance(stores, self.membership, _SETTINGS)
+        self.app = create_app(
+            Dependencies(self.local, self.reports, Metrics(), self.command_log, security=security, tls=TLS)
+        )
 
     def own_everything(self, target: int = 0) -> None:
         """Own all partitions as the only member. Each is restored when it has this number of records."""
@@ -364,4 +370,4 @@ def alone(stores: LocalStores) -> LocalInstance:
     topics = {store.definition.changelog for store in stores.by_name.values()}
     places = frozenset((topic.name, number) for topic in topics for number in range(topic.partitions))
     membership = FixedMembership(places, view({URL: places}, boot_seconds()))
-    return LocalInstance(stores, membership, Settings())
+    return LocalInstance(stores, membership, _SETTINGS)

@@ -1,6 +1,8 @@
 """The loyalty query without Spark and Kafka: accounts and the index of invoices, and the commands between them."""
 
 from collections import defaultdict
+from dataclasses import replace
+from typing import cast
 
 from services.codecs.state import decode_account, encode_account
 from services.domain.account.processor import process
@@ -16,15 +18,17 @@ Read = tuple[str, Event]
 
 
 class LoyaltyStream:
-    """Processes batches. The index sends commands, which the next batch reads.
+    """Processes batches. The index and the accounts send commands, which the next batch reads.
 
     Attributes:
+        programmes: the versions that decide.
         index: by invoice number.
         accounts: by card, as Spark's state has them.
         entries, events: by card, in the order in which the account wrote and read them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, programmes: Programmes = PROGRAMMES) -> None:
+        self.programmes = programmes
         self.index: defaultdict[str, IndexedInvoice] = defaultdict(IndexedInvoice)
         self.accounts: dict[str, bytes] = {}
         self.entries: defaultdict[str, list[Entry]] = defaultdict(list)
@@ -43,7 +47,7 @@ class LoyaltyStream:
             if card:
                 by_card[card].append(event)
             if isinstance(event, Purchase):
-                if card and PROGRAMMES.at(event.append_time).is_eligible(event.customer_type):
+                if card and self.programmes.at(event.append_time).is_eligible(event.customer_type):
                     news[event.invoice_number].append(Bought(event.append_time, card))
                 if original := event.original_invoice_number:
                     news[original].append(Returned(event.append_time, card, event))
@@ -54,10 +58,13 @@ class LoyaltyStream:
         for card, events in by_card.items():
             self.events[card] += events
             before = self.accounts.get(card)
-            outcome = process(decode_account(before) if before else None, events, PROGRAMMES, card)
+            outcome = process(decode_account(before) if before else None, events, self.programmes, card)
             if outcome.state:
                 self.accounts[card] = encode_account(outcome.state)
             self.entries[card] += outcome.entries
+            now = max(event.append_time for event in events)
+            sent = [(to_card, replace(command, append_time=now)) for to_card, command in outcome.commands]
+            self._sent += cast(list[Read], sent)
             self._forgotten += [(number, Forgotten(0, card)) for number in outcome.forgotten_invoices]
 
     def total(self, card: str) -> int:
@@ -65,8 +72,9 @@ class LoyaltyStream:
 
 
 def forward(event: Purchase) -> Forward:
-    command_id = derived_id(event.invoice_number, "/forward")
-    return Forward(append_time=event.append_time, command_id=command_id, invoice=event)
+    return Forward(
+        append_time=event.append_time, command_id=derived_id(event.invoice_number, "/forward"), invoice=event
+    )
 
 
 def stream_of(*batches: list[Read]) -> LoyaltyStream:

@@ -36,8 +36,15 @@ if TYPE_CHECKING:
     from pipelines.reconciliation.context import Context
     from pipelines.runtime.query import Query
 
-SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m"
-"""Java options for little memory. With one level of compilation the default code cache is too small for all queries."""
+SMALL_JVM = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+"""Java options for little memory and a quick start.
+
+With one level of compilation the default code cache is too small for all queries. Of 23 CPU seconds of a start with a
+first job, Java needs 4 to verify Spark's bytecode.
+"""
 
 DEADLINE_SECONDS = 240.0
 POLL_SECONDS = 0.05
@@ -47,14 +54,15 @@ ROOT = Path(__file__).parents[2]
 class ApiProcess:
     """One API instance on a free port. It writes its log to a file, because a full pipe would stop it."""
 
-    def __init__(self, settings: Settings, log: Path) -> None:
+    def __init__(self, settings: Settings, log: Path, checkout: Path = ROOT) -> None:
+        """Args: checkout: the folder of the code that runs."""
         port = free_port()
         options = ["--host", HOST, "--port", str(port), "--state-dir", str(settings.state_dir)]
         self._log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "api", *options],
-                cwd=ROOT,
+                cwd=checkout,
                 env=environment_of(settings),
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -240,9 +248,13 @@ def wait_until(
 
 
 @contextlib.contextmanager
-def running_ledger(settings: Settings, entries: int, log: Path) -> Iterator[None]:
-    """Run ``python -m services.ledger``. Enters the block when the ledger has this number of entries."""
-    environment = environment_of(settings.model_copy(update={"ledger_metrics_port": free_port()}))
+def running_ledger(settings: Settings, entries: int, log: Path, port: int | None = None) -> Iterator[None]:
+    """Run ``python -m services.ledger``. Enters the block when the ledger has this number of entries.
+
+    Args:
+        port: of its metrics; None for a free one.
+    """
+    environment = environment_of(settings.model_copy(update={"ledger_metrics_port": port or free_port()}))
     with log.open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "services.ledger"], env=environment, stdout=output, stderr=output
@@ -283,6 +295,15 @@ def delete_newest_commit_with_records(checkpoint: str | Path) -> int:
     """Delete the newest commit of a batch that read records from Kafka, and all that came after it.
 
     The last batches of the loyalty query may contain nothing but the clock. Their repetition writes nothing.
+
+    No crash does the same. Spark writes the offsets of a batch before any task of it writes state, so after a crash
+    every batch with state still has its offsets. Spark repeats the batch with the same records and time from the same
+    version of the state, and writes the same next version, whatever part of it was written before. This function also
+    deletes the offsets of later batches. Other batches then get their numbers and write other state under the same
+    versions. So it must delete their state too: Spark loads the newest snapshot that is not newer than the version,
+    also one of a deleted batch. A process that still runs could upload such a snapshot later, but it makes one for
+    every tenth version only.
+
     Returns the number of the batch.
     """
     offsets = sorted(_batches(checkpoint, "offsets"), key=lambda path: int(path.name))
@@ -290,8 +311,6 @@ def delete_newest_commit_with_records(checkpoint: str | Path) -> int:
         newest = offsets.pop()
         _delete([newest, newest.parent.parent / "commits" / newest.name])
     repeated = delete_newest_commit(checkpoint)
-    # The later batches never happened. Otherwise Spark could load a snapshot of their state, which the repeated batch
-    # and its successors have not written.
     _delete([file for file in Path(checkpoint, "state").rglob("*") if _state_version(file) > repeated + 1])
     return repeated
 

@@ -10,7 +10,7 @@ from api.security.gate import Security
 from api.security.hops import Hops, InstanceSecrets
 from api.security.issuer_keys import IssuerKeys
 from api.security.known_keys import KnownKeys
-from api.security.limits import CallerLimits
+from api.security.limits import CallerLimits, FailedLogins
 from api.security.tokens import TokenVerifier
 from schemas.topics import API_KEYS
 from services.api_keys.keys import ApiKey, NewKey, Scope, new_key
@@ -56,6 +56,7 @@ class SecuredGroup:
         *,
         rate: str = "100000/second",
         at_once: int = 100,
+        failures: str = "100000/second",
         unsigned: bool = False,
         origins: tuple[str, ...] = (),
     ) -> Security:
@@ -65,6 +66,7 @@ class SecuredGroup:
             TokenVerifier(ISSUER, AUDIENCE, IssuerKeys(str(self.issuer.file))),
             Hops(url, InstanceSecrets(self.secret_file)),
             CallerLimits(rate, at_once),
+            FailedLogins(failures),
             RequestAudit(url, PSEUDONYMS, self.trail),
             unsigned,
             origins,

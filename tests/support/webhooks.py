@@ -34,7 +34,7 @@ class Received:
 
     @property
     def identity(self) -> str:
-        return self.headers["webhook-id"]
+        return self.headers.get("webhook-id", "")
 
     @property
     def invoice(self) -> str:

@@ -26,6 +26,7 @@ from schemas.topics import Topic
 from services.cli import app
 from services.messaging import headers
 from services.settings import Settings
+from services.tracing import TRACEPARENT
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -178,7 +179,7 @@ def test_the_number_of_restarts_is_documented() -> None:
 
 def test_headers_are_documented() -> None:
     """docs/reference/records.md names every header that records carry, and no other."""
-    named = {value for name, value in vars(headers).items() if name.startswith("DEAD_LETTER_")}
+    named = {value for name, value in vars(headers).items() if name.startswith("DEAD_LETTER_")} | {TRACEPARENT}
     source = (ROOT / "pipelines" / "columns" / "avro.py").read_text(encoding="utf-8")
     named |= set(re.findall(r'"(ce_\w+|content-type)":', source))
     documented = (ROOT / "docs" / "reference" / "records.md").read_text(encoding="utf-8")

@@ -117,3 +117,18 @@ def test_folders_are_mounted_where_grafana_looks() -> None:
     assert provider["options"]["path"] == mounts["./infra/grafana/dashboards"]
     (source,) = read_yaml(GRAFANA / "provisioning" / "datasources" / "prometheus.yml")["datasources"]
     assert source["url"].removeprefix("http://").partition(":")[0] in services
+
+
+def test_spans_reach_the_viewer() -> None:
+    """The receiver of the collector has the port of the compose file, and its exporter names the service of Jaeger."""
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
+    collector, jaeger = services["collector"], services["jaeger"]
+    folder, mounted = collector["volumes"][0].removesuffix(":ro").split(":")
+    (option,) = collector["command"]
+    config = read_yaml(ROOT / folder / option.removeprefix(f"--config={mounted}/"))
+    assert config["receivers"]["otlp"]["protocols"]["http"]["endpoint"].endswith(":4318")
+    assert collector["ports"][0].endswith(":4318")
+    assert "jaeger" == config["exporters"]["otlp/jaeger"]["endpoint"].partition(":")[0]
+    assert collector["profiles"] == jaeger["profiles"] == services["grafana"]["profiles"]
+    (pipeline,) = config["service"]["pipelines"].values()
+    assert all(set(names) <= config[part].keys() for part, names in pipeline.items())

@@ -20,10 +20,12 @@ from infra.site.hooks import on_page_markdown
 from pipelines.runtime.kafka_connection import kafka_connection
 from schemas import topics
 from schemas.access import ADMIN, SERVICES, USERS, Service
+from services.audit import runs
 from services.cli import app
 from services.interactive_queries.membership import GroupMembership
 from services.messaging import clients, dead_letters
 from services.messaging.access import rights
+from services.programmes import topic as programmes
 from services.settings import Settings, SettingsError, read_settings
 from services.state_stores import materialiser
 
@@ -151,7 +153,8 @@ def test_balances_have_one_writer():
 def test_access_table_names_the_groups_of_the_services():
     """The access table and the code use the same group names. Kafka would refuse another name."""
     of = {service.user: service.groups for service in SERVICES}
-    assert {GroupMembership(Settings(), "http://127.0.0.1:1").group, materialiser.CLIENT_ID} == set(of["api"])
+    own = {GroupMembership(Settings(), "http://127.0.0.1:1").group, materialiser.CLIENT_ID}
+    assert own | {runs.CLIENT_ID, dead_letters.CLIENT_ID, programmes.CLIENT_ID} == set(of["api"])
     assert dead_letters.CLIENT_ID in of["operator"]
 
 
@@ -165,7 +168,8 @@ def test_rights_have_the_prefix_of_the_deployment():
         patterns["loyalty-webhooks"],
         patterns["loyalty-api"],
     )
-    assert {AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE_CONFIGS} == {r.operation for r in plain}
+    operations = {AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE_CONFIGS, AclOperation.DESCRIBE}
+    assert operations == {right.operation for right in plain}
 
 
 def access_row(service: Service) -> str:
@@ -176,7 +180,8 @@ def access_row(service: Service) -> str:
         return "all" if found == topics.ALL else names(tuple(topic.name for topic in found))
 
     in_use = (*service.groups, *(f"{name} (transactions)" for name in service.transactional_ids))
-    cells = (service.user, of(service.writes), of(service.reads), of(service.reads_settings_of), names(in_use))
+    topics_of = (service.writes, service.reads, service.reads_settings_of, service.counts)
+    cells = (service.user, *map(of, topics_of), names(in_use))
     return f"| {' | '.join(cells)} |"
 
 

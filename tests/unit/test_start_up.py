@@ -52,7 +52,7 @@ def test_a_taken_port_is_named(module: str, taken_port: int, tmp_path: Path) -> 
 
     line = refusal(module, settings)
 
-    assert f"cannot listen on {HOST}:{taken_port}" in line
+    assert f"cannot listen on {HOST}:{taken_port} (Address already in use)" in line
     assert f"set LOYALTY_{setting.upper()} to another port" in line
     assert before == sorted(tmp_path.iterdir())
 

@@ -48,11 +48,16 @@ function draw(kind, time, values) {
   chart.plot.setData(chart.data);
 }
 
+function clock(_, times) {
+  return times.map((time) => new Date(time * 1000).toLocaleTimeString([], { hour12: false }));
+}
+
 function plot(place, names, data) {
   const style = getComputedStyle(document.documentElement);
-  const axis = { stroke: style.getPropertyValue("--text"), grid: { stroke: style.getPropertyValue("--line") } };
+  const line = { stroke: style.getPropertyValue("--line"), width: 1 };
+  const axis = { stroke: style.getPropertyValue("--text"), grid: line, ticks: line };
   const series = names.map((name, at) => ({ label: name, width: 2, spanGaps: true, stroke: style.getPropertyValue(COLOURS[at]) }));
-  const options = { width: place.clientWidth, height: 200, series: [{}, ...series], axes: [{ ...axis }, { ...axis, size: 60 }], scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1)] } } };
+  const options = { width: place.clientWidth, height: 200, series: [{}, ...series], axes: [{ ...axis, space: 80, values: clock }, { ...axis, size: 60 }], legend: { live: false }, scales: { x: { range: (_, low, high) => [Math.min(low, high - 60), high] }, y: { range: (_, low, high) => [0, Math.max(high || 0, 1)] } } };
   return new uPlot(options, data, place);
 }
 
@@ -75,7 +80,7 @@ htmx.onLoad((content) => {
     found.dataset.followed = "yes";
     follow(found, (event) => {
       if (event.type === "status") showStatus(JSON.parse(event.data));
-      else for (const place of ["#balance", "#entries"]) htmx.trigger(place, "refresh");
+      else for (const place of document.querySelectorAll("[data-live]")) htmx.trigger(place, "refresh");
     });
   }
   const focused = content.matches?.("[autofocus]") ? content : content.querySelector?.("[autofocus]");

@@ -19,7 +19,7 @@ from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import LocalStores, StateStore, state_stores
 from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
-from tests.support.clusters import FakeCommandLog, alone
+from tests.support.clusters import TLS, FakeCommandLog, alone
 
 IDS = FolderSchemaIds()
 
@@ -80,7 +80,7 @@ def feed(stores: dict[str, StateStore]) -> TestFeed:
 @pytest.fixture
 def client(feed: TestFeed, stores: dict[str, StateStore]) -> Iterator[TestClient]:
     local = alone(LocalStores(stores, feed, feed.waiters))
-    app = create_app(Dependencies(local, PeerReports(), Metrics(), FakeCommandLog()))
+    app = create_app(Dependencies(local, PeerReports(), Metrics(), FakeCommandLog(), tls=TLS))
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
 

@@ -47,6 +47,9 @@ NOTHING = (b"", b" \n", b"{}", b"{ }")
         ("transfers", {"from": "A", "points": "1"}),
         ("transfers", {"from": "A", "to": " ", "points": "1"}),
         ("transfers", {"from": "A", "to": "B" * 129, "points": "1"}),
+        ("transfers", {"from": "A", "to": "B ", "points": "1"}),
+        ("customers/A/replacement", {"newCard": "B\N{NO-BREAK SPACE}", "actor": "me", "reason": "lost"}),
+        ("customers/%20A/adjustments", {"points": "1", "actor": "me", "reason": "because"}),
     ],
 )
 def test_an_invalid_command_is_refused_before_it_is_sent(path: str, body: dict[str, Any]) -> None:

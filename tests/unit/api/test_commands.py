@@ -1,6 +1,7 @@
 """Commands over HTTP: real apps, memory stores and accounts. The test replaces Kafka."""
 
 import asyncio
+import gc
 import time
 from typing import Any
 
@@ -105,6 +106,19 @@ def test_points_are_corrected_by_hand() -> None:
         assert ("5.00", "refused") == tuple(refused.json()[name] for name in ("AvailableLoyaltyPoints", "Status"))
         assert "-0.01" == (await scene.balance())["TotalLoyaltyPoints"]
         assert ("goodwill", "clerk 7") == (scene.sent[0]["Reason"], scene.sent[0]["Actor"])
+
+    play(steps)
+
+
+def test_nothing_is_taken_from_an_unknown_card() -> None:
+    """A negative adjustment opens no account, except as a debt."""
+
+    async def steps(scene: Scene) -> None:
+        body = {"points": "-1.00", "reason": "typing error", "actor": "clerk 7"}
+        unknown = await scene.ask("POST", "/v1/customers/4711/adjustments", body)
+        assert ("unknown-customer", []) == (problem_type(unknown, 404), scene.sent)
+        debt = await scene.ask("POST", "/v1/customers/4711/adjustments", {**body, "allowNegative": True}, "k-2")
+        assert (201, "-1.00") == (debt.status_code, debt.json()["TotalLoyaltyPoints"])
 
     play(steps)
 
@@ -378,6 +392,33 @@ def test_an_outage_of_kafka_leaves_no_partial_command(lost: str) -> None:
         assert "25.00" == (await scene.balance())["TotalLoyaltyPoints"]
 
     play(steps)
+
+
+def test_a_failure_after_the_response_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    """The client has its 503, and the log has the reason in one line. The next attempt works."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        log = scene.group.instances[0].command_log
+        working, kafka_fails = log.mark, asyncio.Event()
+
+        async def hang(_: Record) -> None:
+            await kafka_fails.wait()
+            raise PublishError("no broker")
+
+        setattr(log, "mark", hang)  # noqa: B010 - mypy allows no other method
+        assert "kafka-unavailable" == problem_type(await scene.redeem(query="?timeout=0"), 503)
+        setattr(log, "mark", working)  # noqa: B010
+        kafka_fails.set()
+        for _ in range(3_000):
+            if (again := await scene.redeem()).status_code != 409:
+                break
+            await asyncio.sleep(0.01)
+        assert 201 == again.status_code
+
+    play(steps)
+    gc.collect()
+    assert [] == [record.getMessage() for record in caplog.records if record.name == "asyncio"]
 
 
 @pytest.mark.parametrize("lost", ["mark", "send"])

@@ -76,8 +76,9 @@ def test_pages_load_from_this_instance_only(client: TestClient, page: str) -> No
 
 
 def test_the_root_leads_to_the_console(client: TestClient) -> None:
-    answer = client.get("/", follow_redirects=False)
-    assert (303, "/console/") == (answer.status_code, answer.headers["location"])
+    for path in ("/", "/console"):
+        answer = client.get(path, follow_redirects=False)
+        assert (303, "/console/") == (answer.status_code, answer.headers["location"])
 
 
 def test_a_customer_is_found_by_card(client: TestClient) -> None:
@@ -142,6 +143,11 @@ def test_a_card_is_replaced_with_the_fields_of_the_api(client: TestClient, insta
     assert (CARD, "NEW") == (command["CustomerCardNo"], command["Counterparty"])
 
 
+def test_the_page_of_a_replaced_card_leads_to_the_new_one(client: TestClient, instance: Instance) -> None:
+    instance.write(LOYALTY_BALANCES, CARD, BALANCE | {"Sequence": 4, "MovedTo": "N E"})
+    assert 'href="/console/helpdesk?card=N%20E"' in client.get("/console/customer", params={"card": CARD}).text
+
+
 def test_a_form_of_another_site_does_nothing(client: TestClient, instance: Instance) -> None:
     """A page of another site cannot send the header of htmx."""
     forms = ["customer/adjust", "customer/erase", "operations/replay", "operations/programmes", "sign-in"]
@@ -197,6 +203,19 @@ def test_versions_are_shown_and_files_checked(client: TestClient, instance: Inst
     assert "Kafka does not answer" in forced
     basket = client.post("/console/operations/simulate", data={"TotalAmount": "100"}, headers=HTMX).text
     assert "5.00 points" in basket
+
+
+def test_a_stream_that_cannot_begin_is_tried_again(client: TestClient, instance: Instance) -> None:
+    """The browser tries again after an empty stream, and not after 204. It would log any other status as an error."""
+    unknown = client.get("/console/events/customers/nobody")
+    assert (204, b"") == (unknown.status_code, unknown.content)
+    for place in instance.membership.owned:
+        instance.drop(place)
+    again = f'hx-get="/console/customer/balance?card={CARD}" hx-trigger="load delay:2s"'
+    assert again in client.get("/console/customer/balance", params={"card": CARD}).text
+    away = client.get(f"/console/events/customers/{CARD}")
+    assert (200, b"retry: 2000\n\n") == (away.status_code, away.content)
+    assert "text/event-stream" == away.headers["content-type"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from api import operations
 from api.operations import Operations
+from pipelines.reconciliation.audit import Found, Report
 from services.api_keys.keys import Scope
 from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, DeadLettersError, RecordPosition
 from services.programmes.file import parse_programme
@@ -65,7 +66,8 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
 def client(kafka: Kafka) -> Iterator[TestClient]:  # noqa: ARG001 - it must be there first
     instance = Instance()
     instance.own_everything()
-    instance.app.state.dependencies.operations = Operations(Settings())
+    settings = Settings(ledger_url="postgresql://loyalty:secret@db/loyalty")
+    instance.app.state.dependencies.operations = Operations(settings)
     with TestClient(instance.app) as client:
         yield client
 
@@ -116,6 +118,27 @@ def test_a_replay_publishes_the_selection_once(client: TestClient, kafka: Kafka)
     assert [LETTERS[0], LETTERS[2]] == kafka.replayed
     for positions in ([], ["1"], ["0:-1"]):
         assert 422 == client.post("/v1/dead-letters/replay", json={"positions": positions}).status_code
+
+
+def test_the_newest_runs_of_the_audit_are_shown(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the record of a report says, and what the console shows of it. A card becomes a pseudonym."""
+    found = [Found("CARD", "ledger", "entry 2 (reserved 0.00) is missing")]
+    report = Report(3, 12, 1, {"ledger": 11}, found, ["the ledger does not answer"], ["CARD"], ["before noon"])
+    monkeypatch.setattr(operations.runs, "read_runs", lambda _: [report.run(1_000, lambda _: "p1-x"), {}])
+    (run,) = client.get("/v1/audits", params={"limit": 1}).json()["runs"]
+    assert {
+        "startedTime": "1970-01-01T00:00:01.000Z",
+        "outcome": "differs",
+        "accounts": 3,
+        "entries": 12,
+        "notRecomputed": 1,
+        "compared": {"ledger": 11},
+        "differences": 1,
+        "findings": [{"customer": "p1-x", "place": "ledger", "difference": "entry 2 (reserved 0.00) is missing"}],
+        "unreadable": ["the ledger does not answer", "customer p1-x changes faster than it can be compared"],
+        "notes": ["before noon"],
+    }.items() <= run.items()
+    assert "CARD" not in str(run)
 
 
 def test_kafka_that_does_not_answer_is_a_problem(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,4 +217,5 @@ def test_the_status_is_a_stream(client: TestClient, monkeypatch: pytest.MonkeyPa
 
 def test_the_caller_and_the_settings_are_shown(client: TestClient) -> None:
     assert {"name": "", "scopes": sorted(Scope), "card": None, "stores": None} == client.get("/v1/caller").json()
-    assert "127.0.0.1" == client.get("/v1/settings").json()["api_host"]
+    shown = client.get("/v1/settings").json()
+    assert ("127.0.0.1", "postgresql://loyalty:…@db/loyalty") == (shown["api_host"], shown["ledger_url"])

@@ -5,7 +5,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -15,7 +15,7 @@ import httpx
 import orjson
 import pytest
 from cryptography import x509
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from structlog.testing import capture_logs
 
 from api.http.server import HEADER_BYTES, LimitedServer, server_of
@@ -25,6 +25,8 @@ from services.settings import Settings, SettingsError, read_settings
 from services.tls import CertificateError, certificate_of, client_context
 
 PATIENCE_SECONDS = 30.0
+LARGE_BYTES = 64 * 2**20
+"""More than the buffers of the system for a connection."""
 
 app = FastAPI()
 
@@ -33,6 +35,11 @@ app = FastAPI()
 async def answer(seconds: float = 0) -> str:
     await asyncio.sleep(seconds)
     return "answer"
+
+
+@app.get("/large")
+async def large() -> Response:
+    return Response(bytes(LARGE_BYTES))
 
 
 @app.post("/")
@@ -116,6 +123,33 @@ def test_an_upgrade_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
         assert (200, "") == raw(settings, upgrade)
 
     assert not [each for each in caplog.records if each.levelname == "WARNING"]
+
+
+def test_a_client_that_does_not_read_is_disconnected() -> None:
+    """A response waits for its client as long as a request may take. Another caller is served at once."""
+    with serving() as settings, httpx.Client(base_url=settings.advertised_url) as client:
+        with socket.create_connection((HOST, settings.api_port), PATIENCE_SECONDS) as connection:
+            connection.sendall(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
+            time.sleep(3)
+            assert 200 == client.get("/").status_code
+            received = 0
+            with suppress(ConnectionResetError):
+                while part := connection.recv(2**20):
+                    received += len(part)
+            assert 0 < received < LARGE_BYTES
+        with client.stream("GET", "/large") as response:
+            assert LARGE_BYTES == sum(map(len, response.iter_bytes()))
+
+
+def test_connections_above_the_limit_are_refused_and_closed() -> None:
+    """They get a problem without a request. A connection that ends makes room for another one."""
+    with serving(most_connections=2, request_timeout="PT30S") as settings:
+        url = settings.advertised_url
+        with httpx.Client(base_url=url) as first, socket.create_connection((HOST, settings.api_port)):
+            assert 200 == first.get("/").status_code
+            assert (503, "too-many-connections") == raw(settings)
+            assert 200 == first.get("/").status_code
+        until(lambda: (200, "") == raw(settings, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"))
 
 
 def test_slow_responses_and_idle_connections_are_no_slow_requests() -> None:

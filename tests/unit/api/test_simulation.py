@@ -106,6 +106,20 @@ def test_the_version_in_force_decides(client: TestClient, instance: Instance) ->
     assert ("4.00", 2) == (earned["EarnedLoyaltyPoints"], earned["ProgrammeVersion"])
 
 
+def test_a_basket_is_spelled_as_tills_spell_invoices(client: TestClient, instance: Instance) -> None:
+    """A whole number may stand for a text, seconds for milliseconds, and null for a missing member."""
+    publish(instance, 1, 0)
+    line = {"ItemCode": "458", "TotalValue": 100}
+    expected = simulate(client, TotalAmount=100, StoreID="7", CreatedTime=NOW // 1000 * 1000, InvoiceLineItems=[line])
+    spelled = {"StoreID": 7, "CustomerType": None, "TaxableAmount": None, "OriginalInvoiceNumber": None}
+    line = {"ItemCode": 458, "TotalValue": 100}
+
+    found = simulate(client, TotalAmount=100, CreatedTime=NOW // 1000, InvoiceLineItems=[line], **spelled)
+    assert expected == found
+    assert "tea week" in parts(found)
+    assert "0.00" != simulate(client, TotalAmount=100, InvoiceLineItems=None)["EarnedLoyaltyPoints"]
+
+
 def test_nothing_is_stored(client: TestClient, instance: Instance) -> None:
     """There is no command and no balance, so the customer stays unknown."""
     simulate(client, TotalAmount=100.0, CustomerCardNo="4711")

@@ -11,7 +11,7 @@ from schemathesis import GenerationMode
 
 from schemas.topics import LOYALTY_BALANCES, STORES
 from services.state_stores.definition import VersionedValue
-from tests.support.builders import MINUTE, NOON, balance, problem_type, sales, shop
+from tests.support.builders import MINUTE, NOON, balance, plain_balance, problem_type, sales, shop
 from tests.support.clusters import Instance
 from tests.support.openapi import assert_responses_are_documented
 
@@ -70,21 +70,7 @@ def test_one_key(client: TestClient, full: Instance) -> None:
     assert 0 <= offset < task.progress.position
     assert answer.json() == {
         "key": "C07",
-        "value": {
-            "CustomerCardNo": "C07",
-            "TotalLoyaltyPoints": "400.00",
-            "AvailableLoyaltyPoints": "400.00",
-            "PendingLoyaltyPoints": "0.00",
-            "ReservedLoyaltyPoints": "0.00",
-            "Tier": None,
-            "NextExpiryTime": None,
-            "NextExpiryPoints": None,
-            "Blocked": None,
-            "MovedTo": None,
-            "Sequence": 8,
-            "OpenedTime": None,
-            "UpdatedTime": "2023-11-14T22:14:00Z",
-        },
+        "value": plain_balance("C07", "400.00", 8, "2023-11-14T22:14:00Z"),
         "sequence": 8,
         "partition": number,
         "offset": offset,
@@ -134,7 +120,16 @@ def test_several_keys(client: TestClient) -> None:
 @pytest.mark.usefixtures("full")
 @pytest.mark.parametrize(
     "body",
-    ["", "[]", "{}", '{"keys":"C01"}', '{"keys":[1]}', '{"keys":["\\ud800"]}', '{"keys":["' + "x" * 513 + '"]}'],
+    [
+        "",
+        "[]",
+        "{}",
+        '{"keys":["C01"],"key":"C02"}',
+        '{"keys":"C01"}',
+        '{"keys":[1]}',
+        '{"keys":["\\ud800"]}',
+        '{"keys":["' + "x" * 513 + '"]}',
+    ],
 )
 def test_bad_lists_of_keys(client: TestClient, body: str) -> None:
     """422 for a body that is not a list of at most 1,000 texts."""

@@ -80,10 +80,20 @@ def test_bytes_that_are_no_request_get_a_problem(request_bytes: bytes) -> None:
     assert b"urn:problem-type:loyalty:unreadable-request" in body
 
 
+WINDOWS = "/v1/stores/store-sales/windows/S1"
+_NO_TIME = "must be a time with a time zone, for example 2026-01-31T09:30:00Z, or milliseconds since 1970"
+_RETURN = "must be missing: returns and exchanges cannot be simulated"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "errors"),
     [
-        ("GET", "/v1/customers/A/balance?minSequence=1.0", None, {"minSequence": "should be an integer as 42"}),
+        (
+            "GET",
+            "/v1/customers/A/balance?minSequence=1.0",
+            None,
+            {"minSequence": "must be a whole number, for example 42"},
+        ),
         ("GET", "/v1/customers/A/balance?minSequence=1&minSequence=1", None, {"minSequence": "is given twice"}),
         ("GET", "/v1/customers/A/balance?timeout=31", None, {"timeout": "must be less than or equal to 30"}),
         ("GET", "/v1/customers/A/balance?timeout=x", None, {"timeout": "must be a number"}),
@@ -105,6 +115,10 @@ def test_bytes_that_are_no_request_get_a_problem(request_bytes: bytes) -> None:
             },
         ),
         ("POST", KEYS, {"keys": "A"}, {"keys": "must be a list"}),
+        ("POST", KEYS, {"keys": ["A"] * 1001}, {"keys": "must have at most 1000 items, not 1001"}),
+        ("POST", KEYS, {"keys": ["A"], "x": 1}, {"x": "is unknown"}),
+        ("GET", f"{WINDOWS}?from=x&to=2026-11-23T00:00:00", None, {"from": _NO_TIME, "to": _NO_TIME}),
+        ("POST", "/v1/simulate", {"TotalAmount": 1, "OriginalInvoiceNumber": "7"}, {"OriginalInvoiceNumber": _RETURN}),
     ],
 )
 def test_errors_are_in_our_words(
@@ -123,7 +137,18 @@ def test_a_list_may_be_given_several_times(client: TestClient) -> None:
     assert 422 != client.get("/v1/stores/customer-balances/local/count?partition=0&partition=1").status_code
 
 
-@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v2", 404), ("PUT", "/v1/simulate", 405)])
+def test_a_key_with_other_characters_is_named(client: TestClient) -> None:
+    """Not by the pattern."""
+    headers = {"Idempotency-Key": "café".encode()}
+    answer = client.post("/v1/customers/A/redemptions", json={"points": "1"}, headers=headers)
+
+    assert "idempotency-key: must have printable ASCII characters only" == answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/v2", 404), ("GET", "/v1/stores/", 404), ("PUT", "/v1/simulate", 405)],
+)
 def test_an_unknown_path_or_method_says_what_to_do(client: TestClient, method: str, path: str, status: int) -> None:
     """Not only that it was not found."""
     answer = client.request(method, path)

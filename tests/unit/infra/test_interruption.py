@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,8 +19,38 @@ except InterruptedBySignalError:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_exit_status_is_the_command_s_own(number: signal.Signals, tmp_path) -> None:
+def test_exit_status_is_the_command_s_own(number: signal.Signals, tmp_path: Path) -> None:
     """Inside ``exec``, as during the import of a dataclass, KeyboardInterrupt would end it by SIGINT (-2)."""
     (tmp_path / "command.py").write_text(_COMMAND, encoding="utf-8")
     path = {"PYTHONPATH": f"{tmp_path}:."}
     assert subprocess.run([sys.executable, "-m", "command", str(int(number))], env=path, check=False).returncode == 130
+
+
+_COMMAND_WITH_DESTRUCTOR = """
+import os, sys, time
+from infra.local.interruption import InterruptedBySignalError, interrupt_on_signals
+
+class Interrupted:
+    def __del__(self):
+        os.kill(os.getpid(), int(sys.argv[1]))
+
+interrupt_on_signals()
+try:
+    Interrupted()
+    time.sleep(60)
+except InterruptedBySignalError:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_a_destructor_is_not_lost(number: signal.Signals, tmp_path: Path) -> None:
+    """Python ignores what a destructor or the garbage collector raises. The demo once went on after SIGTERM."""
+    (tmp_path / "command.py").write_text(_COMMAND_WITH_DESTRUCTOR, encoding="utf-8")
+    run = subprocess.run(
+        [sys.executable, "-m", "command", str(int(number))],
+        env={"PYTHONPATH": f"{tmp_path}:."},
+        capture_output=True,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (130, b"")

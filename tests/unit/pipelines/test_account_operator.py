@@ -19,7 +19,7 @@ from services.codecs.events import command_record
 from services.codecs.state import decode_account
 from services.domain.account.model import Account, ErasureMarker
 from services.domain.account.processor import advance, process
-from services.domain.events import Capture, Erase, Event, Purchase, Reserve
+from services.domain.events import Capture, Erase, Event, Purchase, Reserve, Transfer
 from services.domain.programme import Programme, Programmes
 from services.messaging.avro import record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
@@ -59,12 +59,16 @@ def purchase(card: str, number: str, time: int, amount: str = "100") -> CardEven
     return card, Purchase(time, number, Decimal(amount))
 
 
-def process_batch(operator: AccountOperator, *events: CardEvent) -> list[Row]:
+def row_of(card: str | None, time: int, event: bytes | None, traceparent: str | None = None) -> SimpleNamespace:
+    """A row of the operator's input."""
+    return SimpleNamespace(
+        CustomerCardNo=card, append_time=time, event=event, news=None, number=None, traceparent=traceparent
+    )
+
+
+def process_batch(operator: AccountOperator, *events: CardEvent, traceparent: str | None = None) -> list[Row]:
     """The rows of these events, each with its card."""
-    rows = [
-        SimpleNamespace(CustomerCardNo=card, append_time=e.append_time, event=encode(card, e), news=None, number=None)
-        for card, e in events
-    ]
+    rows = [row_of(card, event.append_time, encode(card, event), traceparent) for card, event in events]
     return list(operator.handleInputRows((1,), iter(rows), None))
 
 
@@ -77,7 +81,7 @@ def encode(card: str, event: Event) -> bytes:
 
 
 def set_clock(operator: AccountOperator, read_until: int) -> None:
-    row = SimpleNamespace(CustomerCardNo=None, append_time=read_until, event=None, news=None, number=None)
+    row = row_of(None, read_until, None)
     assert [] == list(operator.handleInputRows((1,), iter([row]), None))
 
 
@@ -263,3 +267,17 @@ def test_the_timers_of_release_0_1_continue(tmp_path):
         rows = [*fire(operator, timer, timer)]
         assert ["4711", "4712", "4713"] == [row.key.decode() for row in rows if row.topic == "loyalty"]
         assert ({}, {}) == (server.kept["timers"], server.kept["waiting"])
+
+
+def test_records_have_the_trace_of_their_event(tmp_path):
+    """Entry, balance, decision and credit. Two events of a micro-batch keep their traces apart."""
+    with open_bucket(tmp_path, Programmes()) as (operator, _):
+        entry, balance = process_batch(operator, purchase("4711", "1", T), traceparent="first")
+        assert {"first"} == {entry.traceparent, balance.traceparent}
+        transfer = Transfer(append_time=T + 1, command_id="t", points=100, counterparty="4712")
+        rows = process_batch(operator, ("4711", transfer), traceparent="second")
+        assert {"loyalty", "loyalty-balances", "loyalty-decisions", "loyalty-commands"} == {row.topic for row in rows}
+        assert {"second"} == {row.traceparent for row in rows}
+        events = [row_of("4711", T + 2, encode(*purchase("4711", number, T + 2)), number) for number in ("2", "3")]
+        rows = list(operator.handleInputRows((1,), iter(events), None))
+        assert ["2", "3"] == sorted(row.traceparent for row in rows if row.topic == "loyalty")

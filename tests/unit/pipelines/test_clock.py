@@ -68,7 +68,7 @@ def test_each_new_time_is_one_row() -> None:
     """Spark gives the same row again when it replays a micro-batch, also one of release 0.1, which had no row."""
     reader = ClockReader(INTERVAL, "")
     (partition,) = reader.partitions({"tick": 1}, {"readUntil": WHOLE})
-    assert [(None, WHOLE, None, None, None)] == list(reader.read(partition))
+    assert [(None, WHOLE, None, None, None, None)] == list(reader.read(partition))
     assert [] == reader.partitions({"tick": 1}, {"tick": 2})
     assert [] == reader.partitions({"readUntil": WHOLE}, {"readUntil": WHOLE})
 

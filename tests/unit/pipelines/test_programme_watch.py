@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import capture_logs
 
 from pipelines.runtime import programme_watch
-from pipelines.runtime.programme_watch import ProgrammeWatch
+from pipelines.runtime.programme_watch import ProgrammeUnknownError, ProgrammeWatch
 from pipelines.runtime.query_table import QUERIES
 from services.settings import Settings
 
@@ -18,10 +18,12 @@ class Broker:
 
     Attributes:
         is_away: whether requests fail.
+        versions: the published versions of the programme.
     """
 
     def __init__(self) -> None:
         self.end = 5
+        self.versions = 1
         self.is_away = False
         self.now = 1_000.0
 
@@ -36,6 +38,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     broker = Broker()
     monkeypatch.setattr(programme_watch, "consumer", lambda *_: broker)
     monkeypatch.setattr(programme_watch, "find_topic", lambda *_: None)
+    monkeypatch.setattr(programme_watch, "published_versions", lambda _: [None] * broker.versions)
     monkeypatch.setattr(programme_watch, "boot_seconds", lambda: broker.now)
     return broker
 
@@ -45,7 +48,15 @@ def test_a_new_version_is_reported_once(broker: Broker) -> None:
     watch = ProgrammeWatch(Settings())
     assert not watch.has_changed()
     broker.end += 2
+    broker.versions += 1
     assert watch.has_changed()
+    assert not watch.has_changed()
+
+
+def test_a_refused_publication_changes_nothing(broker: Broker) -> None:
+    """Its aborted transaction moves the end of the topic, and no query starts again."""
+    watch = ProgrammeWatch(Settings())
+    broker.end += 2
     assert not watch.has_changed()
 
 
@@ -56,7 +67,7 @@ def test_errors_are_tolerated_for_the_notice_only(broker: Broker) -> None:
     broker.now += 59
     assert not watch.has_changed()
     broker.now += 2
-    with pytest.raises(KafkaException):
+    with pytest.raises(ProgrammeUnknownError, match=r"has not answered for 61 s.*Start the pipeline again"):
         watch.has_changed()
 
 
@@ -66,6 +77,7 @@ def test_a_version_that_took_effect_unseen_is_logged(broker: Broker, seconds: in
     watch = ProgrammeWatch(Settings(programme_notice=timedelta(seconds=60)))
     broker.now += seconds
     broker.end += 1
+    broker.versions += 1
     with capture_logs() as logs:
         assert watch.has_changed()
     assert expected == len([log for log in logs if log["log_level"] == "error" and "loyalty audit" in log["event"]])

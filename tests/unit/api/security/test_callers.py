@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
+from urllib.parse import unquote
 
 import httpx
 import pytest
@@ -75,6 +76,7 @@ NEEDED = {
     "POST /v1/customers/{card}/replacement": {Scope.CARD_MANAGE},
     "POST /v1/customers/{card}/merge": {Scope.CARD_MANAGE},
     "instances": {Scope.OPERATE},
+    "audits": {Scope.OPERATE},
     "GET /metrics": {Scope.OPERATE},
 }
 """The scopes of each operation: any of them suffices, but of a store the one that belongs to it."""
@@ -267,6 +269,118 @@ def test_a_revocation_counts_at_once(instance: Instance, secured: SecuredGroup) 
         assert 200 == client.get("/v1/customers/A/balance", headers=bearer(text)).status_code
         secured.publish(key.revoked(1))
         assert 401 == client.get("/v1/customers/A/balance", headers=bearer(text)).status_code
+
+
+def test_guesses_of_an_address_are_slowed_and_disturb_no_known_caller(secured: SecuredGroup) -> None:
+    """After some wrong keys the address gets 429, also for a right key that was never used. Used credentials work."""
+    instance = Instance("http://one:8080", secured.security("http://one:8080", failures="5/hour"))
+    instance.own_everything()
+    instance.write(*balance("A"))
+    used, fresh = secured.key(Scope.BALANCE_READ).text, secured.key(Scope.BALANCE_READ).text
+    token, fresh_token = (secured.issuer.token(sub=name) for name in ("anna", "berta"))
+    guesses = [used[:-6] + f"{number:06}" for number in range(4)] + [token[:-6] + f"{number:06}" for number in range(4)]
+    with TestClient(instance.app) as guesser, TestClient(instance.app, client=("10.0.0.9", 1)) as other:
+
+        def statuses(client: TestClient, *texts: str) -> list[int]:
+            return [client.get(BALANCE, headers=bearer(text)).status_code for text in texts]
+
+        assert [200, 200] == statuses(guesser, used, token)
+        assert [401] * 5 + [429] * 3 == statuses(guesser, *guesses)
+        assert [200, 200, 429, 429] == statuses(guesser, used, token, fresh, fresh_token)
+        refused = guesser.get(BALANCE, headers=bearer(fresh))
+        assert int(refused.headers["retry-after"]) > 60
+        assert 401 == guesser.get(BALANCE).status_code
+        assert [200, 200, 401] == statuses(other, fresh, fresh_token, guesses[0])
+
+
+TRICKS: list[tuple[str, str, dict[str, str]]] = [
+    ("GET", "/v1/customers/B/../A/balance/../../B/balance", {}),
+    ("GET", "/v1/customers/%42/balance", {}),
+    ("GET", "/v1/customers/A%2F..%2FB/balance", {}),
+    ("GET", "/v1//customers/B/balance", {}),
+    ("GET", "//v1/customers/B/balance", {}),
+    ("GET", "/V1/customers/B/balance", {}),
+    ("GET", "/v1/customers/B/balance/", {}),
+    ("GET", "/v1/customers/B/balance%3fx", {}),
+    ("GET", "/v1/customers/B/balance;/livez", {}),
+    ("GET", "/livez/../v1/customers/B/balance", {}),
+    ("GET", "/console/../v1/customers/B/balance", {}),
+    ("GET", "/console/%2e%2e/v1/customers/B/balance", {}),
+    ("GET", "/console//v1/customers/B/balance", {}),
+    ("HEAD", "/v1/customers/B/balance", {}),
+    ("OPTIONS", "/v1/customers/B/balance", {}),
+    ("TRACE", "/v1/customers/B/balance", {}),
+    ("get", "/v1/customers/B/balance", {}),
+    ("POST", "/v1/customers/B/balance", {"X-HTTP-Method-Override": "GET"}),
+    ("GET", "/livez", {"X-Original-URL": "/v1/customers/B/balance", "X-Rewrite-URL": "/v1/customers/B/balance"}),
+    ("GET", "/v1/customers/A/balance?card=B", {}),
+    ("GET", "/v1/customers/B/events", {}),
+    ("GET", "/v1/customers/B/balance", {"Cookie": "loyalty_console=KEY"}),
+    ("GET", "/v1/customers/B/balance", {"Connection": "Upgrade", "Upgrade": "websocket"}),
+    ("GET", "/v1/customers/B/balance", {"Loyalty-Caller": "A", "X-Forwarded-For": "127.0.0.1", "Forwarded": "for=::1"}),
+    ("GET", "/v1/customers/B/balance", {"Loyalty-Hop": "", "Loyalty-Forwarded-To": "active"}),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "headers"), TRICKS, ids=["-".join(map(str, each)) for each in TRICKS])
+def test_no_trick_shows_another_card(
+    secured: SecuredGroup, instance: Instance, method: str, path: str, headers: dict[str, str]
+) -> None:
+    """Nobody gets the points of another card, with or without a token. The app gets the path as it is written."""
+    instance.write(*balance("A"))
+    instance.write(LOYALTY_BALANCES, "B", {**balance("B")[2], "TotalLoyaltyPoints": Decimal("77777.77")})
+    own = bearer(secured.issuer.token(EVERYTHING, card="A"))
+    key = secured.key(*Scope).text
+
+    async def send(given: dict[str, str]) -> tuple[int, bytes]:
+        found: dict[str, Any] = {"body": b""}
+        raw, _, query = path.partition("?")
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "scheme": "http",
+            "root_path": "",
+            "method": method,
+            "path": unquote(raw),
+            "raw_path": raw.encode(),
+            "query_string": query.encode(),
+            "client": ("10.0.0.9", 1),
+            "server": ("one", 8080),
+            "headers": [(name.lower().encode(), text.replace("KEY", key).encode()) for name, text in given.items()],
+        }
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def note(message: Any) -> None:
+            found["status"] = message.get("status", found.get("status"))
+            found["body"] += message.get("body", b"")
+
+        await instance.app(scope, receive, note)
+        return found["status"], found["body"]
+
+    with TestClient(instance.app):
+        for given in (headers, {**own, **headers}):
+            status, body = asyncio.run(send(given))
+            assert b"77777.77" not in body
+            assert status in {200, 307, 400, 401, 403, 404, 405, 422}
+            assert status != 200 or raw_of(path) in {"/livez", "/v1/customers/A/balance"}
+
+
+def raw_of(path: str) -> str:
+    return path.partition("?")[0]
+
+
+def test_two_headers_with_credentials_are_refused(secured: SecuredGroup, instance: Instance) -> None:
+    """A proxy may have checked the first or the second one. A token that is known is no exception."""
+    instance.write(*balance("A"))
+    good = secured.issuer.token()
+    with TestClient(instance.app) as client:
+        assert 200 == client.get(BALANCE, headers=bearer(good)).status_code
+        for texts in ((good, good), (good, "nonsense"), ("nonsense", good), ("", good)):
+            twice = [("Authorization", f"Bearer {text}") for text in texts]
+            assert 401 == client.get(BALANCE, headers=twice).status_code
 
 
 OWN = [

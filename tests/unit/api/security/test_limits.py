@@ -5,41 +5,44 @@ import time
 import pytest
 
 from api.security.caller import Caller
-from api.security.limits import CallerLimits
+from api.security.limits import CallerLimits, FailedLogins, Usage
 from api.security.problems import TooManyRequests
 
 ANNA, BERTA = Caller("anna", frozenset()), Caller("berta", frozenset())
+
+
+def use(limits: CallerLimits, caller: Caller) -> Usage:
+    usage = limits.usage(caller)
+    assert usage is not None
+    return usage
 
 
 def test_a_flood_of_one_caller_leaves_the_others_alone() -> None:
     """Each caller has its own count for each route. The problem says when to come back."""
     limits = CallerLimits("3/minute", 10)
     for _ in range(3):
-        limits.count(ANNA, "/a")
+        use(limits, ANNA).count("/a")
 
     with pytest.raises(TooManyRequests) as refused:
-        limits.count(ANNA, "/a")
+        use(limits, ANNA).count("/a")
     assert 1 <= (refused.value.retry_after or 0) <= 61
-    limits.count(ANNA, "/b")
-    limits.count(BERTA, "/a")
+    use(limits, ANNA).count("/b")
+    use(limits, BERTA).count("/a")
 
 
 def test_requests_in_work_have_places() -> None:
     """A place is free again when its request ends. Forwarded requests were counted by another instance."""
     limits = CallerLimits("3/minute", 2)
     forwarded = Caller("anna", frozenset(), is_forwarded=True)
-    limits.take_place(ANNA)
-    limits.take_place(ANNA)
+    use(limits, ANNA).take_place()
+    use(limits, ANNA).take_place()
 
     with pytest.raises(TooManyRequests):
-        limits.take_place(ANNA)
-    limits.take_place(BERTA)
-    for _ in range(9):
-        limits.take_place(forwarded)
-        limits.count(forwarded, "/a")
-    limits.leave_place(forwarded)
-    limits.leave_place(ANNA)
-    limits.take_place(ANNA)
+        use(limits, ANNA).take_place()
+    use(limits, BERTA).take_place()
+    assert limits.usage(forwarded) is None
+    use(limits, ANNA).leave_place()
+    use(limits, ANNA).take_place()
 
 
 def test_the_window_slides(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +54,7 @@ def test_the_window_slides(monkeypatch: pytest.MonkeyPatch) -> None:
     def accepted() -> int:
         for number in range(20):
             try:
-                limits.count(ANNA, "/a")
+                use(limits, ANNA).count("/a")
             except TooManyRequests:
                 return number
         return 20
@@ -73,7 +76,20 @@ def test_idle_callers_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = CallerLimits("1/second", 1)
     for number in range(500):
         now += 0.1
-        limits.count(Caller(f"caller {number}", frozenset()), "/a")
-    assert len(limits._windows) < 130
+        use(limits, Caller(f"caller {number}", frozenset())).count("/a")
+    assert len(limits._usages) < 130
     with pytest.raises(TooManyRequests):
-        limits.count(Caller("caller 499", frozenset()), "/a")
+        use(limits, Caller("caller 499", frozenset())).count("/a")
+
+
+def test_failed_logins_count_for_an_address_or_a_network_of_ipv6() -> None:
+    """Another address has its own count. All addresses of one IPv6 network have one."""
+    failed = FailedLogins("2/minute")
+    for address in ("10.0.0.1", "10.0.0.1", "10.0.0.1", "2001:db8::1", "2001:db8::2"):
+        failed.count(address)
+
+    for address in ("10.0.0.1", "2001:db8::3"):
+        with pytest.raises(TooManyRequests):
+            failed.require_room(address)
+    for address in ("10.0.0.2", "2001:db8:0:1::1", "testclient", ""):
+        failed.require_room(address)

@@ -5,7 +5,8 @@ import base64
 import json
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from joserfc import jwt
 from joserfc.jwk import OctKey
+from joserfc.jws import JWSRegistry
 
 from api.security import issuer_keys
 from api.security.caller import Caller
@@ -44,7 +46,7 @@ def test_a_good_token_names_its_caller(tmp_path: Path, algorithm: str) -> None:
 
     expected = frozenset({Scope.BALANCE_READ, Scope.OPERATE})
     assert Caller("token:anna", expected, frozenset({"STR1", "STR2"}), "A") == caller
-    assert caller == verifier.known(token)
+    assert caller == verifier.known(f"Bearer {token}".encode())
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,7 @@ def test_a_token_with_wrong_claims_is_refused(issuer: Issuer, verifier: TokenVer
 
     with pytest.raises(Unauthenticated):
         asyncio.run(verifier.verify(token))
-    assert verifier.known(token) is None
+    assert verifier.known(f"Bearer {token}".encode()) is None
 
 
 def _changed(token: str) -> str:
@@ -125,14 +127,57 @@ def test_another_issuer_with_the_same_key_id_is_refused(tmp_path: Path, verifier
         asyncio.run(verifier.verify(Issuer(tmp_path / "others.json").token()))
 
 
+@pytest.mark.parametrize("key_id", ["key-1", "../../etc/passwd", "", None, 7, ["key-1"]])
+@pytest.mark.parametrize("named", ["jwk", "jku", "x5u", "nothing"])
+def test_a_token_brings_no_key(tmp_path: Path, verifier: TokenVerifier, named: str, key_id: object) -> None:
+    """The header of a token chooses one of the issuer's keys, and can neither contain nor name another one."""
+    _, key = Issuer(tmp_path / "others.json").keys[0]
+    evil = "https://evil.example/keys"
+    more = {"jwk": {"jwk": key.as_dict(private=False)}, "jku": {"jku": evil}, "x5u": {"x5u": evil}, "nothing": {}}
+    header = {"alg": "ES256", "kid": key_id, **more[named]}
+    claims = {"iss": ISSUER, "aud": AUDIENCE, "exp": time.time() + 60, "sub": "eve", "scope": "operate"}
+    signed = ".".join(_base64(json.dumps(each).encode()) for each in (header, claims))
+    signature = JWSRegistry.algorithms["ES256"].sign(signed.encode(), key)
+
+    with pytest.raises(Unauthenticated):
+        asyncio.run(verifier.verify(f"{signed}.{_base64(signature)}"))
+
+
+def _base64(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).decode().rstrip("=")
+
+
 def test_a_known_token_ends_with_its_time(issuer: Issuer, verifier: TokenVerifier) -> None:
     """The memory of verified tokens does not extend them."""
     token = issuer.token(exp=time.time() + 0.2)
     asyncio.run(verifier.verify(token))
-    assert verifier.known(token)
+    assert verifier.known(f"Bearer {token}".encode())
     time.sleep(0.25)
 
-    assert verifier.known(token) is None
+    assert verifier.known(f"Bearer {token}".encode()) is None
+
+
+def test_the_key_of_known_tokens_is_removed_also_if_nobody_sends_another_token(
+    issuer: Issuer, verifier: TokenVerifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A known token is verified again after the time between two reads of the keys, which starts such a read."""
+    monkeypatch.setattr(issuer_keys, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(issuer_keys, "REFRESH_SECONDS", 0.05)
+
+    async def ask_again(token: str) -> None:
+        while await verifier.caller_of(token):  # noqa: ASYNC110 - the refusal or the deadline ends it
+            await asyncio.sleep(0.01)
+
+    async def remove() -> None:
+        token = issuer.token()
+        await verifier.caller_of(token)
+        issuer.rotate()
+        issuer.keys.pop()
+        issuer.publish()
+        with pytest.raises(Unauthenticated):
+            await asyncio.wait_for(ask_again(token), 60)
+
+    asyncio.run(remove())
 
 
 def test_new_keys_are_found_and_removed_keys_are_refused(
@@ -152,12 +197,45 @@ def test_new_keys_are_found_and_removed_keys_are_refused(
         issuer.publish()
         monkeypatch.setattr(issuer_keys, "REFRESH_SECONDS", 0.0)
         await verifier.verify(new)  # it starts the refresh
-        while verifier.known(old):  # noqa: ASYNC110 - the deadline of the test ends it
+        while verifier.known(f"Bearer {old}".encode()):  # noqa: ASYNC110 - the deadline of the test ends it
             await asyncio.sleep(0.01)
         with pytest.raises(Unauthenticated):
             await verifier.verify(old)
 
     asyncio.run(rotate())
+
+
+class _Endless(BaseHTTPRequestHandler):
+    """Sends a set that does not end, in large parts or byte by byte."""
+
+    part = b" "
+    pause = 0.0
+    sent = 0
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        with suppress(OSError):
+            while True:
+                self.wfile.write(self.part)
+                type(self).sent += len(self.part)
+                time.sleep(self.pause)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize(("part", "pause"), [(b" " * 2**16, 0.0), (b" ", 0.05)], ids=["large", "slow"])
+def test_a_set_without_an_end_is_no_set(monkeypatch: pytest.MonkeyPatch, part: bytes, pause: float) -> None:
+    """The read ends at its limit of bytes, or of time in total."""
+    monkeypatch.setattr(issuer_keys, "_TIMEOUT_SECONDS", 0.5 if pause else 30.0)
+    _Endless.part, _Endless.pause, _Endless.sent = part, pause, 0
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Endless) as provider:
+        Thread(target=provider.serve_forever, daemon=True).start()
+        keys = IssuerKeys(f"http://127.0.0.1:{provider.server_port}/keys")
+        with pytest.raises(KeysUnavailable):
+            asyncio.run(keys.get())
+        provider.shutdown()
+    assert _Endless.sent < 64 * 2**20
 
 
 class _Provider(BaseHTTPRequestHandler):

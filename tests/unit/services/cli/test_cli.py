@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -128,7 +129,7 @@ def test_topics_list_is_the_catalogue() -> None:
         (["export", "--to", "d", "--continuous"], ["pipelines", "--query", "export", "--to", "d"]),
         (["export", "run", "--to", "d"], ["pipelines", "--query", "export", "--to", "d", "--available-now"]),
         (
-            ["export", "backfill"],
+            ["export", "backfill", "line_items"],
             ["pipelines", "--query", "export", "--to", "var/here", "--available-now", "--backfill"],
         ),
         (["export"], ["pipelines", "--query", "export", "--to", "var/here", "--available-now"]),
@@ -204,3 +205,26 @@ def test_bash_completes_commands(words: str, found: set[str]) -> None:
     done = subprocess.run(["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, check=True)
 
     assert found == set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("url", "by_pipx", "expected"),
+    [
+        ("file:///a%20folder/loyalty.whl", True, "pipx install --force '/a folder/loyalty.whl[stack]'"),
+        ("file:///loyalty.whl", False, f"{sys.executable} -m pip install '/loyalty.whl[stack]'"),
+        (None, False, f"{sys.executable} -m pip install 'retail-loyalty[stack]'"),
+    ],
+)
+def test_a_wheel_without_the_stack_says_what_to_type(
+    *, url: str | None, by_pipx: bool, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message names the missing package and the whole command, with the wheel that is installed."""
+    (tmp_path / "pipx_metadata.json" if by_pipx else tmp_path / "pyvenv.cfg").touch()
+    origin = None if url is None else json.dumps({"url": url})
+    monkeypatch.setattr(processes, "distribution", lambda _: SimpleNamespace(read_text=lambda _: origin))
+    monkeypatch.setattr(processes, "find_spec", lambda name: None if name == "pyspark" else name)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+
+    result = CliRunner().invoke(app, ["up"])
+
+    assert (2, f"error: pyspark is not installed: type {expected}\n") == (result.exit_code, result.stderr)

@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 from services.cli import app
 from services.cli.sql_shell import _words, ends, run_shell
+from services.ledger.database import migrate, writing_engine
 from services.settings import Settings
 from services.sql.database import Database
 from services.sql.questions import QUESTIONS
@@ -36,6 +37,29 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def loyalty(*arguments: str, text: str | None = None) -> Result:
     return CliRunner().invoke(app, ["sql", *arguments], env={"LOYALTY_KAFKA_BOOTSTRAP_SERVERS": NOBODY}, input=text)
+
+
+def test_reads_of_the_ledger_are_recorded_and_go_on_without_kafka(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each table of the ledger and of a topic is recorded before it is read. Without Kafka the line is on stderr."""
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    monkeypatch.setenv("LOYALTY_LEDGER_URL", url)
+    migrate(writing_engine(url))
+
+    result = loyalty("--json", "SELECT count(*) AS n FROM ledger_entry")
+
+    assert 0 == result.exit_code, result.output
+    assert [{"n": 0}] == json.loads(result.stdout)["rows"]
+    assert '"action":"loyalty sql","table":"ledger_entry"' in result.stderr
+    assert "operator:" in result.stderr
+    assert "no Kafka broker answers" in result.stderr
+
+
+def test_constants_are_not_recorded() -> None:
+    """A statement without a table, and the lists, ask nobody."""
+    for arguments in ([STATEMENT], ["--list"], ["--tables"]):
+        assert "" == loyalty(*arguments).stderr
 
 
 def test_json_has_every_type() -> None:
@@ -76,6 +100,7 @@ def test_the_lists_are_complete() -> None:
         each: len(columns) for each, columns in json.loads(loyalty("--tables", "--json").stdout)["tables"].items()
     }
     assert {"hadoop", "store_sales", "ledger_entry", "line_items", "liability"} <= tables.keys()
+    assert not {"pg_class", "duckdb_columns", "sqlite_master"} & tables.keys()
     assert all(tables.values())
 
 
@@ -86,7 +111,8 @@ def test_the_lists_are_complete() -> None:
         (["SELECT * FROM dead_letters"], 1, f"no Kafka broker answers at {NOBODY}"),
         (["--follow", "SELECT * FROM hadoop"], 1, f"no Kafka broker answers at {NOBODY}"),
         (["liability"], 1, "cannot read the ledger: check LOYALTY_LEDGER_URL"),
-        (["invoices"], 1, "syntax error"),
+        (["SELEC 1"], 1, "syntax error"),
+        (["invoices"], 2, "no ready question has the name invoices: `loyalty sql --list` shows all of them"),
         (["return-rate"], 1, "var/parquet has no exported files: run `loyalty export` first"),
         (["FROM customer_keys"], 1, "set LOYALTY_CUSTOMER_KEY_FILE"),
         (["--json", "--csv", "SELECT 1"], 2, "choose one of --json, --csv and --parquet"),
@@ -98,7 +124,7 @@ def test_the_lists_are_complete() -> None:
 def test_an_error_is_one_clear_line(arguments: list[str], status: int, error: str) -> None:
     """Stdout is empty, and the line says what to do."""
     result = loyalty(*arguments)
-    assert (status, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n")), result.output
+    assert (status, "", 1) == (result.exit_code, result.stdout, result.stderr.count("error: ")), result.output
     assert error in result.stderr
 
 

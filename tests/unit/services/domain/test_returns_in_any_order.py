@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 from decimal import Decimal
+from itertools import count
+from operator import neg
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,10 +12,11 @@ from services.codecs.state import decode_account, encode_account
 from services.domain.account.processor import process
 from services.domain.account.purchases import MOST_WAITING
 from services.domain.entries import Kind, ReturnReason
-from services.domain.events import Line, Purchase, halves
-from services.domain.programme import DAY, Programme, Programmes
+from services.domain.events import Adjust, Capture, Line, Purchase, Reserve, Void, halves
+from services.domain.programme import DAY, Period, Programme, Programmes, Tier
 from services.domain.recomputation import recompute
 from tests.support.return_histories import RETURN_HISTORIES, expected_total, invoice, many
+from tests.support.sequential_oracle import Rules, SequentialOracle
 
 CARD = "card"
 
@@ -152,6 +155,49 @@ def test_any_order_and_batches_end_in_the_same_total(invoices, orders):
 
         assert expected_total(invoices) == (account.total if account else 0)
         assert entries == recompute(CARD, invoices, entries, Programmes()).settled.entries
+
+
+POINTS = st.integers(1, 2_00)
+REDEMPTIONS = st.integers(0, 3).map("reserve-{}".format)
+COMMANDS = st.lists(
+    st.builds(Adjust, append_time=st.just(0), command_id=st.just(""), points=POINTS | POINTS.map(neg))
+    | st.builds(Reserve, append_time=st.just(0), command_id=st.just(""), points=POINTS)
+    | st.builds(Capture, append_time=st.just(0), command_id=st.just(""), redemption_id=REDEMPTIONS)
+    | st.builds(Void, append_time=st.just(0), command_id=st.just(""), redemption_id=REDEMPTIONS),
+    max_size=8,
+)
+RULES = st.builds(Rules, gold_from=st.integers(1, 2_00), cap_per_invoice=POINTS, cap_per_day=POINTS)
+
+
+@many
+@given(RETURN_HISTORIES, COMMANDS, RULES, st.lists(st.tuples(st.randoms(), st.integers(1, 4)), min_size=5, max_size=5))
+def test_each_order_equals_the_oracle_with_tiers_caps_and_commands(invoices, commands, rules, orders):
+    """The order decides about tiers, caps and refusals. In each of five drawn orders the independent oracle agrees."""
+    programmes = Programmes(
+        (
+            Programme(
+                tier_period=Period.YEAR,
+                tiers=(Tier("gold", rules.gold_from, Decimal(2)),),
+                cap_per_invoice=rules.cap_per_invoice,
+                cap_per_day=rules.cap_per_day,
+                reserve_for=365 * DAY,
+            ),
+        )
+    )
+    # A redemption is named by the number of its reserve among the reserves.
+    reserves = count()
+    names = [f"reserve-{next(reserves)}" if isinstance(each, Reserve) else f"c{i}" for i, each in enumerate(commands)]
+    events = [*invoices, *(replace(each, command_id=name) for each, name in zip(commands, names, strict=True))]
+    for dice, size in orders:
+        order = dice.sample(events, len(events))
+        order = [replace(each, append_time=(1 + number) * DAY // 5) for number, each in enumerate(order)]
+        oracle = SequentialOracle(rules)
+        for each in order:
+            oracle.read(each)
+
+        account, _ = played((order[start : start + size] for start in range(0, len(order), size)), programmes)
+
+        assert (oracle.total, oracle.available) == ((account.total, account.available) if account else (0, 0))
 
 
 @many

@@ -54,7 +54,12 @@ def test_any_record_gets_a_known_answer(invoice):
                 {"CustomerCardNo": card},
                 "CustomerCardNo has blanks at its start or end though CustomerType is PRIME",
             )
-            for card in (" 4629185211", "4629185211\t")
+            for card in (
+                " 4629185211",
+                "4629185211\t",
+                "4629185211\N{NO-BREAK SPACE}",
+                "\N{ZERO WIDTH SPACE}4629185211",
+            )
         ),
         ({"CustomerCardNo": None}, "CustomerCardNo is missing though CustomerType is PRIME"),
         ({"CustomerCardNo": "", "CustomerType": "prime"}, "CustomerCardNo is blank though CustomerType is PRIME"),

@@ -11,6 +11,7 @@ from services.ledger.appender import Batch
 from services.ledger.positions import Span
 from services.ledger.records import Undecodable
 from tests.support.builders import entry
+from tests.support.kafka import NOBODY
 from tests.support.ledger import PSEUDONYMS, Ledger
 
 
@@ -20,7 +21,10 @@ def loyalty(*arguments: str) -> Any:
 
 @pytest.fixture(autouse=True)
 def _settings(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
+    """No broker listens, and nobody waits long for it."""
     monkeypatch.setenv("LOYALTY_LEDGER_URL", database_url)
+    monkeypatch.setenv("LOYALTY_KAFKA_BOOTSTRAP_SERVERS", NOBODY)
+    monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 0.5)
 
 
 def test_a_database_without_a_ledger_is_one_line() -> None:
@@ -48,7 +52,9 @@ def test_undecodable_records_are_shown_until_they_are_read_again(ledger: Ledger)
     ledger.appender.append(Batch([], [record], {0: Span(0, 8)}))
     assert "0:7" in loyalty("undecodable").stdout
     assert "no [magic] byte" in loyalty("undecodable").stdout
-    assert {"partitions": 1} == json.loads(loyalty("reread", "--json").stdout)
+    reread = loyalty("reread", "--json")
+    assert {"partitions": 1} == json.loads(reread.stdout)
+    assert '"action":"loyalty ledger reread"' in reread.stderr  # Kafka did not take the record
     assert {"undecodable": []} == json.loads(loyalty("undecodable", "--json").stdout)
 
 

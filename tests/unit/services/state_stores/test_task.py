@@ -14,6 +14,7 @@ from services.state_stores.contract import Checkpoint
 from services.state_stores.definition import VersionedValue
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
+from tests.support.builders import plain_balance
 
 IDS = FolderSchemaIds()
 DEFINITION = catalogue.stores(IDS)[0]
@@ -56,21 +57,7 @@ def test_a_value_has_a_body_that_is_ready_to_send() -> None:
 
     assert kept is not None
     assert (kept.sequence, kept.offset, kept.append_time) == (3, 5, 1_700_000_000_999)
-    assert orjson.loads(kept.body) == {
-        "CustomerCardNo": "CARD1",
-        "TotalLoyaltyPoints": "90071992547409.93",
-        "AvailableLoyaltyPoints": "90071992547409.93",
-        "PendingLoyaltyPoints": "0.00",
-        "ReservedLoyaltyPoints": "0.00",
-        "Tier": None,
-        "NextExpiryTime": None,
-        "NextExpiryPoints": None,
-        "Blocked": None,
-        "MovedTo": None,
-        "Sequence": 3,
-        "OpenedTime": None,
-        "UpdatedTime": "2023-11-14T22:13:20.123000Z",
-    }
+    assert orjson.loads(kept.body) == plain_balance("CARD1", "90071992547409.93", 3, "2023-11-14T22:13:20.123000Z")
 
 
 def test_a_value_that_is_not_newer_is_ignored() -> None:

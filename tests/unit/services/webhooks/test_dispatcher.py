@@ -48,6 +48,9 @@ class Record:
     def key(self) -> bytes:
         return self.card.encode()
 
+    def headers(self) -> None:
+        """It has none."""
+
     def timestamp(self) -> tuple[int, int]:
         return 1, 1
 

@@ -1,0 +1,41 @@
+"""A span for each request: its method, the template of its route and its status. It never has the path or the query."""
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from services import tracing
+
+_UNTRACED = frozenset({"/livez", "/readyz", "/metrics", "/v1/instances/local"})
+"""What probes, Prometheus and peers ask every few seconds."""
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+def traced(app: ASGIApp) -> ASGIApp:
+    """The app with spans; the app itself while tracing is off."""
+    return TracedApp(app) if tracing.is_on() else app
+
+
+class TracedApp:
+    """An ASGI app around another one. A request with a traceparent continues its trace."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in _UNTRACED:
+            await self._app(scope, receive, send)
+            return
+        method = scope["method"] if scope["method"] in _METHODS else "_OTHER"
+        parent = [(name.decode("latin-1"), value) for name, value in scope["headers"] if name.startswith(b"trace")]
+        with tracing.span(method, "server", parent, **{"http.request.method": method}) as span:
+
+            async def send_and_note(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    span.set_attribute("http.response.status_code", message["status"])
+                await send(message)
+
+            try:
+                await self._app(scope, receive, send_and_note)
+            finally:
+                if route := getattr(scope.get("route"), "path", None):
+                    span.update_name(f"{method} {route}")
+                    span.set_attribute("http.route", route)

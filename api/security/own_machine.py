@@ -1,0 +1,46 @@
+"""Without credentials only programs of this machine may ask. Browsers are such programs, but their pages are not."""
+
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from api.security.problems import ForeignHost
+from services.settings import is_loopback
+
+_MOST_NAMES = 100
+
+
+class OwnMachineOnly:
+    """Refuses requests to other names than those of this machine.
+
+    The page of an attacker can change the address of its own name to 127.0.0.1 (DNS rebinding). The browser then lets
+    it read this API and send commands, because page and API have the same origin. But the header Host has the name.
+    """
+
+    def __init__(self, app: ASGIApp, url: str) -> None:
+        """Guard an app.
+
+        Args:
+            url: at which other instances reach this one. Its name is one of this machine.
+        """
+        self._app = app
+        self._own_name = urlsplit(url).hostname
+        self._known: set[bytes] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            for name, value in scope["headers"]:
+                if name == b"host" and value not in self._known and not self._is_here(value):
+                    await ForeignHost().response()(scope, receive, send)
+                    return
+        await self._app(scope, receive, send)
+
+    def _is_here(self, host: bytes) -> bool:
+        try:
+            name = urlsplit("//" + host.decode("latin-1")).hostname or ""
+        except ValueError:
+            return False
+        is_here = name == self._own_name or name.endswith(".localhost") or is_loopback(name)
+        if is_here and len(self._known) < _MOST_NAMES:
+            self._known.add(host)
+        return is_here

@@ -1,0 +1,44 @@
+"""The rows that the folder of an export had before its checkpoint."""
+
+import time
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pipelines.checkpoints.files import Files
+from pipelines.checkpoints.reader import CheckpointReader
+
+_ADOPTED = "adopted-table"
+
+
+class OlderRows:
+    """Finds rows that a new checkpoint reads again from its topic, although the folder has them.
+
+    A new checkpoint reads its topic from the beginning. It leaves out rows with known keys until it reads records that
+    are newer than itself. A file in the checkpoint keeps this over restarts.
+
+    Attributes:
+        next_batch: the number that follows those of all older micro-batches. 0: there are no older rows.
+    """
+
+    def __init__(self, spark: SparkSession, checkpoint: str, key: str, find_next_batch: Callable[[], int]) -> None:
+        """``find_next_batch`` returns a number as ``next_batch``. It is called if the checkpoint has no commit yet."""
+        self._key = key
+        files = Files(spark, checkpoint)
+        if not CheckpointReader(spark, checkpoint).batches() and (next_batch := find_next_batch()):
+            files.write(_ADOPTED, f"{time.time()}\n{next_batch}")
+        adopted_time, _, adopted_batch = (files.read(_ADOPTED) if files.exists(_ADOPTED) else "").partition("\n")
+        self._adopted_time = float(adopted_time or 0)
+        self.next_batch = int(adopted_batch or 0)
+
+    def leave_out(self, rows: DataFrame, read_known: Callable[[], DataFrame]) -> DataFrame:
+        """The rows that the folder lacks. ``read_known`` reads the columns ``date`` and key of all that it has."""
+        if not self._adopted_time:
+            return rows
+        oldest = rows.agg(F.min("timestamp").cast("double")).first()
+        if oldest is None or oldest[0] is None or oldest[0] > self._adopted_time:
+            return rows
+        dates = [row["date"] for row in rows.select("date").distinct().collect()]
+        known = read_known().where(F.col("date").isin(dates)).select(self._key)
+        return rows.join(known, self._key, "left_anti")

@@ -1,0 +1,34 @@
+"""The results of `loyalty audit`, as records of the topic audit-runs. They name customers by pseudonyms."""
+
+from schemas.topics import AUDIT_RUNS
+from services.messaging import clients, headers
+from services.messaging.avro import Record, decoder, encoder
+from services.messaging.publishing import Publisher, connected_producer
+from services.messaging.schema_ids import schema_ids
+from services.messaging.topic_reader import read_topic
+from services.settings import Settings
+
+CLIENT_ID = "loyalty-audit-runs"
+
+
+def publish_run(run: Record, settings: Settings) -> None:
+    """Publish a record AuditRun. Raises PublishError if no broker answers or the topic does not exist."""
+    topic = settings.name_of(AUDIT_RUNS)
+    identity: str = run["RunID"]
+    value = encoder(AUDIT_RUNS, schema_ids(settings))(run)
+    with Publisher(connected_producer(settings, CLIENT_ID, [topic])) as publisher:
+        publisher.publish(topic, identity.encode(), value, headers.cloud_event(identity, str(AUDIT_RUNS.value)))
+
+
+def read_runs(settings: Settings) -> list[Record]:
+    """All runs that the topic has, the newest first.
+
+    Raises PublishError if there is no such topic, KafkaException, and UndecodableError.
+    """
+    decode = decoder(AUDIT_RUNS, schema_ids(settings))
+    consumer = clients.bounded_consumer(settings, CLIENT_ID)
+    try:
+        runs = [decode(message.value() or b"") for message in read_topic(consumer, settings.name_of(AUDIT_RUNS))]
+    finally:
+        consumer.close()
+    return sorted(runs, key=lambda run: run["EndedTime"], reverse=True)

@@ -1,0 +1,117 @@
+"""`loyalty conformance`: what is wrong with the records of a till."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import ExitStack
+from typing import Annotated
+
+import typer
+
+from services.cli.output import FAILED, MISUSED, AsJson, clear_errors, open_input, read_settings, report, stop, table
+from services.conformance.review import Finding, Review, Sent
+from services.conformance.sources import CutFileError, Layout, of_file, of_topic
+from services.messaging.schema_ids import SchemaRegistryUnavailableError, schema_ids
+from services.settings import Settings
+
+
+def conformance(  # noqa: PLR0913 - each option is a parameter
+    *,
+    files: Annotated[
+        list[str] | None, typer.Argument(help="Files with values of a till. - reads stdin. Default: the topic.")
+    ] = None,
+    layout: Annotated[
+        Layout,
+        typer.Option(
+            "--as",
+            help="How the files hold values. lines: one in each line. lengths: each after its length, as "
+            "kcat -f '%R%s' writes them. value: one file is one value.",
+        ),
+    ] = Layout.LINES,
+    store: Annotated[str | None, typer.Option(help="Report only records of this StoreID (or with it as key).")] = None,
+    till: Annotated[str | None, typer.Option(help="Report only records of this PosID.")] = None,
+    hours: Annotated[
+        float | None, typer.Option(min=0, help="Of the topic, read only the records of the last hours.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this number of records. All are counted.")] = 50,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings fail, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is wrong with each record of a till: the pipeline's verdict, and warnings.
+
+    The command writes nothing. The exit status is 1 if the pipeline refuses a record.
+    """
+    if files and hours is not None:
+        stop("--hours needs the time of the broker, and files do not have it: leave out --hours or the files", MISUSED)
+    settings = read_settings()
+    verdicts: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    warnings: Counter[str] = Counter()
+    kept: list[Finding] = []
+    with ExitStack() as stack, clear_errors():
+        try:
+            review = Review(schema_ids(settings))
+            for sent in _sent(files, layout, hours, settings, stack):
+                finding = review(sent)
+                if not _is_selected(finding, sent, store, till):
+                    continue
+                verdicts["refused" if finding.reason else "accepted"] += 1
+                reasons.update([finding.reason] if finding.reason else [])
+                if finding.reason or finding.warnings or finding.original:
+                    kept.append(finding)
+            for finding in kept:
+                review.complete(finding)
+                warnings.update(finding.warnings)
+        except (SchemaRegistryUnavailableError, CutFileError) as error:
+            stop(str(error))
+    shown = [finding for finding in kept if finding.reason or finding.warnings][:limit]
+    _print(verdicts, reasons, warnings, shown, as_json=as_json)
+    if reasons or (strict and warnings):
+        raise typer.Exit(FAILED)
+
+
+def _sent(
+    files: list[str] | None, layout: Layout, hours: float | None, settings: Settings, stack: ExitStack
+) -> Iterable[Sent]:
+    if not files:
+        return of_topic(settings, None if hours is None else int((time.time() - hours * 3600) * 1000))
+    opened = [(open_input(name, stack), name) for name in files]
+    return (sent for file, name in opened for sent in of_file(file, name, layout))
+
+
+def _is_selected(finding: Finding, sent: Sent, store: str | None, till: str | None) -> bool:
+    # A record that cannot be read has no StoreID. Its key may be that of the store.
+    is_of_store = store is None or finding.store == store or (not finding.store and sent.key == store.encode())
+    return is_of_store and (till is None or finding.till == till)
+
+
+def _print(
+    verdicts: Counter[str],
+    reasons: Counter[str],
+    warnings: Counter[str],
+    shown: list[Finding],
+    *,
+    as_json: bool,
+) -> None:
+    value = {
+        "records": verdicts.total(),
+        "accepted": verdicts["accepted"],
+        "refused": verdicts["refused"],
+        "reasons": dict(reasons.most_common()),
+        "warnings": dict(warnings.most_common()),
+        "findings": [{"place": each.place, "reason": each.reason, "warnings": each.warnings} for each in shown],
+    }
+    rows = [
+        (each.place, verdict, text)
+        for each in shown
+        for verdict, text in [
+            *([("refused", each.reason)] if each.reason else []),
+            *(("warning", warning) for warning in each.warnings),
+        ]
+    ]
+    summary = (
+        f"{verdicts.total():,} records: {verdicts['accepted']:,} accepted, {verdicts['refused']:,} refused, "
+        f"{warnings.total():,} warnings"
+    )
+    found = [table("record", "verdict", "what is wrong", rows=rows)] if rows else []
+    report(value, *found, summary, as_json=as_json)

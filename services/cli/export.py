@@ -1,0 +1,116 @@
+"""`loyalty export`: line items and the other tables for analysts, as files."""
+
+import subprocess
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from services.cli.output import FAILED, MISUSED, read_settings, recorded, report, stop, table
+from services.cli.processes import AsJsonLines, announced, program, replace_process
+from services.cli.sql import clear_source_errors
+from services.settings import Settings
+
+# The packages of the extra `sql` are not installed everywhere, so each function imports them when it needs them.
+# ruff: noqa: PLC0415
+
+LINE_ITEMS = "line_items"
+
+
+class ExportTask(StrEnum):
+    """What `loyalty export` does."""
+
+    RUN = "run"
+    WRITE = "write"
+    BACKFILL = "backfill"
+    MAINTAIN = "maintain"
+
+
+def export(
+    task: Annotated[
+        ExportTask,
+        typer.Argument(
+            help="run: export the line items of new records. write: compute the other tables and replace their files. "
+            "backfill: write the whole history that the topics and the ledger have, also line items that the files "
+            "lack. maintain: merge small files of the Delta table of line items, and delete files that it has not "
+            "needed for a week."
+        ),
+    ] = ExportTask.RUN,
+    tables: Annotated[
+        list[str] | None, typer.Argument(help="For write and backfill: only these tables, for example liability.")
+    ] = None,
+    *,
+    to: Annotated[str | None, typer.Option(help="Folder of the exported line items. Any Hadoop URI.")] = None,
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="With run: do not end after the present records.")
+    ] = False,
+    as_json: AsJsonLines = False,
+) -> None:
+    """Export tables for analysts to Parquet files or to Delta tables (LOYALTY_EXPORT_FORMAT)."""
+    settings = read_settings()
+    settings = settings.model_copy(update={"export_dir": to or settings.export_dir})
+    if tables and task not in (ExportTask.WRITE, ExportTask.BACKFILL):
+        stop(f"{task} takes no tables: use write or backfill", MISUSED)
+    match task:
+        case ExportTask.RUN:
+            announced("export", to=settings.export_dir)
+            replace_process("pipelines", _line_items(settings, continuous=continuous), log_json=as_json)
+        case ExportTask.MAINTAIN:
+            _maintain(settings, as_json=as_json)
+        case ExportTask.WRITE:
+            _write(tables, settings, as_json=as_json)
+        case ExportTask.BACKFILL:
+            _backfill(tables, settings, as_json=as_json)
+
+
+def _line_items(settings: Settings, *options: str, continuous: bool = False) -> list[str]:
+    until = [] if continuous else ["--available-now"]
+    return ["--query", "export", "--to", settings.export_dir, *until, *options]
+
+
+def _backfill(names: Sequence[str] | None, settings: Settings, *, as_json: bool) -> None:
+    others = [name for name in names or () if name != LINE_ITEMS]
+    if names and LINE_ITEMS not in names:
+        _write(others, settings, as_json=as_json)
+        return
+    announced("export backfill", to=settings.export_dir)
+    arguments = _line_items(settings, "--backfill")
+    if names and not others:
+        replace_process("pipelines", arguments, log_json=as_json)
+    # The other tables read the line items, so they come afterwards.
+    if status := subprocess.run(program("pipelines", arguments, log_json=as_json), check=False).returncode:
+        raise typer.Exit(status)
+    _write(others or None, settings, as_json=as_json)
+
+
+def _write(names: Sequence[str] | None, settings: Settings, *, as_json: bool) -> None:
+    """Write each table. A source that cannot be read stops only the tables that need it."""
+    with clear_source_errors():
+        from services.sql.database import Database
+        from services.sql.written import BY_NAME, default_tables, write
+    if unknown := [name for name in names or () if name not in BY_NAME]:
+        hint = "`loyalty export run` writes it" if LINE_ITEMS in unknown else f"choose from {', '.join(BY_NAME)}"
+        stop(f"no table to write: {', '.join(unknown)}; {hint}", MISUSED)
+    chosen = names or default_tables(settings)
+    recorded("loyalty export write", settings, tables=", ".join(chosen), to=settings.tables_dir)
+    done = []
+    for name in chosen:
+        with suppress(typer.Exit), clear_source_errors(), closing(Database(settings)) as database:
+            done.append(write(name, database, settings))
+    rows = ((each.table, each.rows, "written" if each.changed else "unchanged", each.folder) for each in done)
+    found = table("table", "rows", "files", "folder", rows=rows)
+    report({"tables": [each._asdict() for each in done]}, *([found] if done else []), as_json=as_json)
+    if len(done) < len(chosen):
+        raise typer.Exit(FAILED)
+
+
+def _maintain(settings: Settings, *, as_json: bool) -> None:
+    with clear_source_errors():
+        from services.sql.maintenance import maintain
+
+        recorded("loyalty export maintain", settings, to=settings.export_dir)
+        done = maintain(settings)
+    text = f"{settings.export_dir}: merged {done.merged} files into {done.written}, deleted {done.deleted} old files"
+    report(done._asdict(), text, as_json=as_json)

@@ -1,0 +1,174 @@
+"""Reviews what a till sends, record by record: the pipeline's verdict, and warnings about valid invoices."""
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import murmur2
+
+import schemas
+from schemas import topics
+from services.conformance.verdict import Verdict, is_in_seconds, judge
+from services.domain.invoice import HOME_DELIVERY, PRIME, PosInvoice
+from services.domain.json_rules import unknown_fields
+from services.domain.returns import InvoiceKind, kind_of
+from services.domain.validation import BLANKS
+from services.messaging.schema_ids import SchemaIds
+
+HOUR = 3_600_000
+"""Milliseconds. A till whose clock is wrong by more gets a warning."""
+
+_SCHEMA = schemas.current("PosInvoice")
+_TRIMMED = ("InvoiceNumber", "StoreID", "PosID", "CustomerCardNo", "OriginalInvoiceNumber", "CustomerType")
+_VALUES = {"CustomerType": (PRIME, "NONPRIME"), "DeliveryType": (HOME_DELIVERY, "TAKEAWAY")}
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A record of a till.
+
+    Attributes:
+        place: where it is: ``partition:offset``, or a file and a number.
+        time: when the broker appended it, in milliseconds; None if it is not from a topic.
+        key: its key; None if it has none, or if it is not from a topic.
+        partition: its partition, and the number of partitions of the topic; None if it is not from a topic.
+    """
+
+    place: str
+    value: bytes | None
+    time: int | None = None
+    key: bytes | None = None
+    partition: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result for one record.
+
+    Attributes:
+        reason: why the pipeline makes it a dead letter; None if it is valid.
+        warnings: what the vendor should look at. Never has a card or another value of a customer.
+        store: its StoreID; None if it is not readable.
+        till: its PosID; None if it is not readable.
+        original: the invoice that a valid invoice names as its original; None if it names none.
+    """
+
+    place: str
+    reason: str | None
+    warnings: list[str] = field(default_factory=list)
+    store: str | None = None
+    till: str | None = None
+    original: str | None = None
+
+
+class Review:
+    """Reviews the records of one topic or file in their order. It remembers all invoice numbers."""
+
+    def __init__(self, ids: SchemaIds) -> None:
+        self._judge = judge(ids)
+        self._newest_id = ids.writer_id(topics.POS_INVOICES)
+        self._first: dict[str, tuple[str, int]] = {}
+
+    def __call__(self, sent: Sent) -> Finding:
+        verdict = self._judge(sent.value)
+        invoice = verdict.invoice
+        if invoice is None:
+            return Finding(sent.place, verdict.reason)
+        warnings = [
+            *self._of_format(verdict, sent),
+            *_of_key(invoice, sent),
+            *_of_time(invoice, sent),
+            *_of_texts(invoice),
+            *_of_lines(invoice),
+        ]
+        original = None
+        if verdict.reason is None:
+            warnings += self._of_number(invoice, sent)
+            original = _original(invoice) or None
+        return Finding(sent.place, verdict.reason, warnings, invoice.get("StoreID"), invoice.get("PosID"), original)
+
+    def complete(self, finding: Finding) -> None:
+        """Add the warning that needs all records: an original that is not among them.
+
+        A return can be in another partition than its original, and so be read before it.
+        """
+        if finding.original is not None and finding.original not in self._first:
+            finding.warnings.append(
+                "the invoice that OriginalInvoiceNumber names is not among the records that were read"
+            )
+
+    def _of_format(self, verdict: Verdict, sent: Sent) -> Iterator[str]:
+        if not verdict.is_json and verdict.schema_id != self._newest_id:
+            yield f"written in the older schema {verdict.schema_id}: the newest is {self._newest_id}"
+        if not verdict.is_json or sent.value is None:
+            return
+        names = schemas.field_names("PosInvoice")
+        for unknown in unknown_fields(sent.value, _SCHEMA):
+            similar = difflib.get_close_matches(unknown, names, 1)
+            hint = f"; is it {similar[0]}?" if similar else ""
+            yield f"the field {unknown[:64]!r} is unknown and is ignored{hint}"
+
+    def _of_number(self, invoice: PosInvoice, sent: Sent) -> Iterator[str]:
+        number, content = str(invoice["InvoiceNumber"]), hash(sent.value)
+        first_place, first_content = self._first.setdefault(number, (sent.place, content))
+        if first_place != sent.place:
+            if first_content == content:
+                yield (
+                    f"repeats the record at {first_place}, and is ignored: "
+                    "enable.idempotence=true of the producer avoids repeats of its own"
+                )
+            else:
+                yield f"another invoice at {first_place} has the same InvoiceNumber, so this one is ignored"
+
+
+def _original(invoice: PosInvoice) -> str:
+    return (invoice.get("OriginalInvoiceNumber") or "").strip(BLANKS)
+
+
+def _of_key(invoice: PosInvoice, sent: Sent) -> Iterator[str]:
+    store = invoice.get("StoreID")
+    if sent.partition is None or store is None:
+        return
+    if sent.key is None:
+        yield "has no key: use the StoreID, so that the invoices of a store stay in their order"
+    elif sent.key != store.encode():
+        yield "the key is not the StoreID, so the invoices of a store do not stay in their order"
+    elif (expected := murmur2(sent.key, sent.partition[1])) != sent.partition[0]:
+        yield (
+            f"is in partition {sent.partition[0]}, and murmur2 of its key gives {expected}: "
+            "set partitioner=murmur2_random if the producer uses librdkafka"
+        )
+
+
+def _of_time(invoice: PosInvoice, sent: Sent) -> Iterator[str]:
+    created = invoice.get("CreatedTime")
+    if created is None:
+        yield "has no CreatedTime: campaigns use the time of the broker"
+        return
+    if is_in_seconds(created):
+        yield "CreatedTime is in seconds: the pipeline converts it; send milliseconds"
+        created *= 1000
+    if sent.time is not None and (wrong_by := created - sent.time) and abs(wrong_by) > HOUR:
+        side = "ahead of" if wrong_by > 0 else "behind"
+        yield f"CreatedTime is more than an hour {side} the broker's clock: is the till's clock or its time zone wrong?"
+
+
+def _of_texts(invoice: PosInvoice) -> Iterator[str]:
+    record: dict[str, Any] = {**invoice}
+    for name in _TRIMMED:
+        if (text := record.get(name)) and text != text.strip(BLANKS):
+            yield f"{name} has blanks at its start or end: most uses of it do not remove them"
+    for name, values in _VALUES.items():
+        if (text := record.get(name)) and text.upper() not in values:
+            yield f"{name} is none of {', '.join(values)}"
+
+
+def _of_lines(invoice: PosInvoice) -> Iterator[str]:
+    lines = invoice.get("InvoiceLineItems")
+    if not lines:
+        yield "has no InvoiceLineItems: analysts get no rows, and returns of items cannot be checked"
+    values = [value for line in lines or () if (value := line.get("TotalValue")) is not None]
+    total, original = invoice.get("TotalAmount"), _original(invoice)
+    if total is not None and not original and kind_of(total, original, values) is InvoiceKind.RETURN:
+        yield "is a return without OriginalInvoiceNumber: it takes points of the newest purchases, not of its own"

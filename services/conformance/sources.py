@@ -1,0 +1,100 @@
+"""Where the records of a till come from: a topic, or a file."""
+
+import struct
+from collections.abc import Iterator
+from contextlib import closing
+from enum import StrEnum
+from typing import IO
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from schemas import topics
+from services.conformance.review import Sent
+from services.messaging import clients
+from services.messaging.publishing import BROKER_TIMEOUT, require_broker
+from services.messaging.topic_reader import read_range, watermarks_of
+from services.settings import Settings
+
+CLIENT_ID = "loyalty-conformance"
+_LENGTH = struct.Struct(">i")
+_NULL = -1
+
+
+class Layout(StrEnum):
+    """How a file holds values."""
+
+    LINES = "lines"
+    LENGTHS = "lengths"
+    VALUE = "value"
+
+
+class CutFileError(ValueError):
+    """A file of values with lengths ends within a value, or has an impossible length."""
+
+
+def of_file(file: IO[bytes], name: str, layout: Layout) -> Iterator[Sent]:
+    """The values of a file. Raises CutFileError.
+
+    Args:
+        file: read once, from where it is.
+        name: for the places.
+        layout: LINES has a value in each line, LENGTHS has the length of each value before it (4 bytes, big-endian,
+            -1 for null, as ``kcat -f '%R%s'`` writes it), VALUE is one value.
+    """
+    match layout:
+        case Layout.LINES:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield Sent(f"{name}:{number}", line.rstrip(b"\r\n"))
+        case Layout.LENGTHS:
+            number = 0
+            while length := file.read(_LENGTH.size):
+                number += 1
+                yield Sent(f"{name}#{number}", _value(file, length, f"{name}#{number}"))
+        case Layout.VALUE:
+            yield Sent(name, file.read())
+
+
+def of_topic(settings: Settings, since: int | None) -> Iterator[Sent]:
+    """The records that pos-invoices has now, each partition in its order.
+
+    Raises PublishError if no broker answers or the topic does not exist, and KafkaException.
+
+    Args:
+        settings: where the brokers are.
+        since: only records that the broker appended then or later, in milliseconds; None reads all.
+    """
+    require_broker(settings)
+    topic = settings.name_of(topics.POS_INVOICES)
+    with closing(clients.bounded_consumer(settings, CLIENT_ID)) as consumer:
+        spans = watermarks_of(consumer, topic)
+        starts = {partition: first for partition, (first, _) in spans.items()}
+        ends = {partition: end for partition, (_, end) in spans.items()}
+        if since is not None:
+            times = [TopicPartition(topic, partition, since) for partition in starts]
+            for found in consumer.offsets_for_times(times, timeout=BROKER_TIMEOUT):
+                if found.error:
+                    raise KafkaException(found.error)
+                # A negative offset is the end: no record is that new.
+                starts[found.partition] = found.offset if found.offset >= 0 else ends[found.partition]
+        for message in read_range(consumer, topic, starts, ends):
+            partition = int(message.partition() or 0)
+            yield Sent(
+                place=f"{partition}:{message.offset()}",
+                value=message.value(),
+                time=message.timestamp()[1],
+                key=message.key(),
+                partition=(partition, len(spans)),
+            )
+
+
+def _value(file: IO[bytes], length: bytes, place: str) -> bytes | None:
+    if len(length) < _LENGTH.size:
+        raise CutFileError(f"{place}: the file ends within a length: write it again, or use --as lines")
+    (size,) = _LENGTH.unpack(length)
+    if size == _NULL:
+        return None
+    value = file.read(max(size, 0))
+    if size < 0 or len(value) < size:
+        raise CutFileError(f"{place}: no value of {size} bytes follows: write the file again, or use --as lines")
+    return value

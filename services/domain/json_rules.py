@@ -1,0 +1,350 @@
+"""The rules of a value in JSON. ``pipelines.columns`` applies the patterns and reasons to columns.
+
+The pipeline reads JSON with two parsers of Spark. Their limits, which are those of Jackson, are rules here.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from itertools import pairwise
+from typing import Any, NoReturn
+
+Schema = dict[str, Any]
+"""A parsed Avro schema of type record."""
+
+BEGINS_AS_OBJECT = r"^[ \t\r\n]*\{"
+"""No framed Avro value starts like this."""
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+
+# One half of a surrogate pair is no character. Java would read every such half as the same question mark.
+# An even number of backslashes before the u is an escaped backslash, and no escape of a character.
+_ESCAPE = r"(?<!\\)(?:\\\\)*+\\u"
+LONE_SURROGATE = (
+    rf"(?i){_ESCAPE}d[89ab][0-9a-f]{{2}}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{{2}}){_ESCAPE}d[c-f][0-9a-f]{{2}}"
+)
+
+VALID_BYTES = (
+    r"^(?:[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|[\xe1-\xec\xee\xef][\x80-\xbf]{2}"
+    r"|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*+"
+)
+"""The bytes before the first one that is not UTF-8, each byte as the character of its number (ISO-8859-1)."""
+
+# The patterns that find the place of a mistake. JSON nests, and a pattern does not count brackets, so they find every
+# mistake except a bracket or a name that is out of place.
+# All repetitions are possessive (*+). Java matches these in a loop, and others by a call for each character.
+_BLANKS = r"[ \t\r\n]*+"
+_TEXT_BODY = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*+'
+TEXT = f'{_TEXT_BODY}"'
+_NUMBER = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+"
+_SCALAR = rf"{TEXT}|{_NUMBER}|(?:true|false|null)(?![A-Za-z0-9_])"
+_NAME = rf"{TEXT}{_BLANKS}:"
+_A_VALUE = r'(?=["\{\[0-9tfn-])'
+_PARTS = "|".join(
+    (
+        rf'\{{{_BLANKS}(?=["}}])',
+        rf"\[{_BLANKS}(?:(?=\])|{_A_VALUE})",
+        rf"(?:{_NAME}|,){_BLANKS}{_A_VALUE}",
+        rf"(?:{_SCALAR}|[\}}\]]){_BLANKS}(?=[,\]\}}]|\Z)",
+    )
+)
+"""The parts of JSON, each with a look at what may follow it."""
+READABLE = rf"^{_BLANKS}(?:(?:{_PARTS}){_BLANKS})*+(?:(?:{_NAME}|{_SCALAR}|[\{{\}}\[\],]){_BLANKS}|{_TEXT_BODY})?+"
+"""The part of a text before its first mistake. The last part in it is whole, but something wrong follows it."""
+OPENING, CLOSING = r"[\{\[]", r"[\}\]]"
+
+# A name that a reason can repeat in one line. The end is written so that Java and Python read it alike.
+ORDINARY_NAME = r"^[A-Za-z0-9_.\[\] -]{1,64}(?![\s\S])"
+
+NO_VALUE = "no value"
+EMPTY = "an empty value"
+HAS_BYTE_ORDER_MARK = "a byte order mark is before the JSON: send UTF-8 without it"
+IS_UTF_16 = "JSON in UTF-16: send it in UTF-8"
+NO_INVOICE = "neither a JSON object nor Avro in the Confluent framing (a byte 0 and a schema id)"
+HALF_OF_A_PAIR = "half of a surrogate pair (\\uD800 to \\uDFFF) is no character"
+DOES_NOT_FIT = "a value does not fit its field"
+NOT_ONE_OBJECT = (
+    "not one JSON object: something follows it, a bracket or a name is out of place, a field is given twice, a number "
+    "has too many digits, or it is nested too deeply"
+)
+
+TEXT_KIND, TRUE_OR_FALSE, NULL = "a text", "true or false", "null"
+LIST, OBJECT, WHOLE = "a list", "an object", "a whole number"
+OTHER_NUMBER = "a number with a point, an exponent or more than 38 digits"
+FITTING = {
+    "string": ((TEXT_KIND, WHOLE), "a text or a whole number"),
+    "long": ((WHOLE,), "a whole number"),
+    "int": ((WHOLE,), "a whole number"),
+    "double": ((WHOLE, OTHER_NUMBER), "a number"),
+    "array": ((LIST,), "a list"),
+    "record": ((OBJECT,), "an object"),
+}
+"""The kinds of JSON values that an Avro type accepts, and these kinds in words. Only a whole number becomes a text,
+because simple tills send their InvoiceNumber as a number.
+"""
+LARGEST = {"int": 2**31 - 1, "long": 2**63 - 1}
+
+_MOST_DIGITS = 38
+_LONG_DIGITS = 19
+"""Spark does not tell a whole number of so many digits from one with ``.0`` behind it."""
+_LONGEST_NUMBER = 1000
+_LONGEST_NAME = 50_000
+_DEEPEST = 1000
+_OPENING_OR_CLOSING = re.compile(rf"{TEXT}|({OPENING})|{CLOSING}")
+
+
+class NotReadableError(ValueError):
+    """A value is no JSON object of a schema. The message is the reason in the dead letter."""
+
+
+def out_of_range(field: str, largest: int) -> str:
+    """The reason of a number that its field cannot hold."""
+    return f"{field} is out of range: it must be from {-largest - 1:,} to {largest:,}"
+
+
+def misfit(field: str, kind: str, of: str) -> str:
+    """The reason of a value of the wrong kind. ``of`` is an Avro type."""
+    return f"{field} is {kind}, and must be {FITTING[of][1]}"
+
+
+def read_object(value: bytes, schema: Schema) -> dict[str, Any]:
+    """Reads a value that begins as a JSON object into the fields of a schema. Raises NotReadableError."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError as error:
+        raise NotReadableError(f"not UTF-8: byte {error.start + 1} is {value[error.start]:02X}") from None
+    if re.search(LONE_SURROGATE, text):
+        raise NotReadableError(HALF_OF_A_PAIR)
+    try:
+        parsed = _parse(text, _DEEPEST - 1)
+    except ValueError:
+        raise NotReadableError(mistake(text)) from None
+    if reason := next(_misfits(parsed, schema, ""), None):
+        raise NotReadableError(reason)
+    return {field["name"]: _as(parsed.get(field["name"]), _type_of(field)) for field in schema["fields"]}
+
+
+def unknown_fields(value: bytes, schema: Schema) -> list[str]:
+    """The fields of a readable JSON object that the schema does not have, such as ``InvoiceLineItems[].Colour``."""
+    return list(dict.fromkeys(_unknown(_parse(value.decode(), _DEEPEST), schema, "")))
+
+
+def kind_of_other(value: bytes) -> str | None:
+    """The kind of a value in JSON that does not begin as an object, or None if it is no JSON.
+
+    It is what Spark reads first. Most bytes behind it are ignored, as the reason is only a hint.
+    """
+    text = value.decode("utf-8", "replace")
+    start = len(text) - len(text.lstrip(" \t\r\n"))
+    if not text[start:]:
+        return None
+    try:
+        parsed, end = _decoder(_Object).raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return None
+    if _depth(text[start:end]) > _DEEPEST:
+        return None
+    following = text[end : end + 1]
+    if isinstance(parsed, _Number) and following not in ("", " ", "\t", "\r", "\n"):
+        return None
+    is_word = parsed is None or isinstance(parsed, bool)
+    if is_word and following >= "0" and (following == "$" or f"a{following}".isidentifier()):
+        return None
+    return _kind(parsed)
+
+
+def mistake(text: str) -> str:
+    """Why a text that starts as a JSON object is no JSON object: its first mistake, in words."""
+    found = re.match(READABLE, text)
+    readable = found[0] if found else ""
+    if len(readable) < len(text):
+        return f"not JSON: the mistake is at {_place_after(readable)}"
+    bare = re.sub(TEXT, "", text)
+    if len(re.findall(OPENING, bare)) > len(re.findall(CLOSING, bare)):
+        return f"not JSON: the text ends before the object does, at {_place_after(readable)}"
+    twice = _given_twice(text)
+    return f"not clear: the field {twice} is given twice" if twice else NOT_ONE_OBJECT
+
+
+def _place_after(text: str) -> str:
+    """Line and column of the character that follows the text, each from 1."""
+    *before, last_line = text.split("\n")
+    return f"line {len(before) + 1}, column {len(last_line) + 1}"
+
+
+class _Number(str):
+    """A number as it is written."""
+
+    __slots__ = ()
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """The names and values of an object, also those that are given twice."""
+
+
+class _Object(dict[str, Any]):
+    """An object in which each name is given once."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        if len(self) < len(pairs) or any(len(name) > _LONGEST_NAME for name in self):
+            raise ValueError("a name is given twice, or is too long")
+
+
+def _decoder(objects: Any) -> json.JSONDecoder:
+    return json.JSONDecoder(
+        object_pairs_hook=objects, parse_int=_number, parse_float=_number, parse_constant=_refuse_constant
+    )
+
+
+def _number(text: str) -> _Number:
+    if sum(map(str.isdigit, text)) > _LONGEST_NUMBER:
+        raise ValueError("too many digits")
+    return _Number(text)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _parse(text: str, deepest: int) -> Any:
+    """The JSON object of a text. Raises ValueError."""
+    if _depth(text) > deepest:
+        raise ValueError("nested too deeply")
+    with _enough_recursion():
+        return _decoder(_Object).decode(text)
+
+
+@contextmanager
+def _enough_recursion() -> Iterator[None]:
+    """Let Python's parser read what is nested as deeply as Jackson allows. It counts each level as a call."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, 3 * _DEEPEST))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def _depth(text: str) -> int:
+    depth = deepest = 0
+    for found in _OPENING_OR_CLOSING.finditer(text):
+        if not found[0].startswith('"'):
+            depth += 1 if found[1] else -1
+            deepest = max(deepest, depth)
+    return deepest
+
+
+def _given_twice(text: str) -> str | None:
+    """The first field that an invoice has twice; None if there is none, or if its name is no ordinary one."""
+    start = len(text) - len(text.lstrip(" \t\r\n"))
+    try:
+        with _enough_recursion():
+            pairs, _ = _decoder(_Pairs).raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return None
+    last = dict(pairs)
+    items = last.get("InvoiceLineItems")
+    places = [("", pairs), ("DeliveryAddress.", last.get("DeliveryAddress"))]
+    # An object is a list of pairs here.
+    places += [("InvoiceLineItems[].", item) for item in items or () if type(items) is list]
+    for above, each in places:
+        if isinstance(each, _Pairs) and (name := _name_given_twice(each)) is not None:
+            return above + name if re.search(ORDINARY_NAME, above + name) else None
+    return None
+
+
+def _name_given_twice(pairs: _Pairs) -> str | None:
+    return next((first for first, second in pairwise(sorted(name for name, _ in pairs)) if first == second), None)
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case _Number():
+            return WHOLE if _is_whole(value) else OTHER_NUMBER
+        case bool():
+            return TRUE_OR_FALSE
+        case None:
+            return NULL
+        case str():
+            return TEXT_KIND
+        case list():
+            return LIST
+        case _:
+            return OBJECT
+
+
+def _is_whole(number: str) -> bool:
+    """Whether the pipeline takes a number for a whole one. 1.0 and 1e0 are none, as their text is another one."""
+    if "e" in number or "E" in number:
+        return False
+    _, digits, exponent = Decimal(number).as_tuple()
+    if "." in number and len(digits) + int(exponent) < _LONG_DIGITS:
+        return False
+    if max(len(digits), -int(exponent)) > _MOST_DIGITS:
+        return False
+    return not any(digits[len(digits) + int(exponent) :])
+
+
+def _type_of(field: dict[str, Any]) -> Any:
+    """The Avro type of a field that can be null."""
+    return field["type"][1] if isinstance(field["type"], list) else field["type"]
+
+
+def _name_of(of: Any) -> str:
+    return of["type"] if isinstance(of, dict) else str(of)
+
+
+def _misfits(record: dict[str, Any], schema: Schema, above: str) -> Iterator[str]:
+    for field in schema["fields"]:
+        value, of = record.get(field["name"]), _type_of(field)
+        if value is not None:
+            yield from _misfits_of(value, of, above + field["name"])
+
+
+def _misfits_of(value: Any, of: Any, name: str) -> Iterator[str]:
+    kind, type_name = _kind(value), _name_of(of)
+    if kind not in FITTING[type_name][0]:
+        yield misfit(name, kind, type_name)
+    elif (largest := LARGEST.get(type_name)) and not -largest - 1 <= Decimal(value) <= largest:
+        yield out_of_range(name, largest)
+    elif type_name == "record":
+        yield from _misfits(value, of, f"{name}.")
+    elif type_name == "array":
+        for element in value:
+            yield from _misfits_of(element, of["items"], f"{name}[]")
+
+
+def _as(value: Any, of: Any) -> Any:
+    """A fitting value as its Avro type. Raises NotReadableError for a long ``.0`` in a field of whole numbers."""
+    type_name = _name_of(of)
+    if value is None:
+        return None
+    if type_name in LARGEST:
+        try:
+            return int(value)
+        except ValueError:
+            raise NotReadableError(DOES_NOT_FIT) from None
+    if type_name == "double":
+        return float(value)
+    if type_name == "record":
+        return {field["name"]: _as(value.get(field["name"]), _type_of(field)) for field in of["fields"]}
+    if type_name == "array":
+        return [_as(element, of["items"]) for element in value]
+    return str(value)
+
+
+def _unknown(value: Any, of: Any, above: str) -> Iterator[str]:
+    known = {field["name"]: _type_of(field) for field in of["fields"]}
+    for name, inner in value.items():
+        if name not in known:
+            yield above + name
+        elif inner and _name_of(known[name]) == "record":
+            yield from _unknown(inner, known[name], f"{above}{name}.")
+        elif inner and _name_of(known[name]) == "array":
+            for element in inner:
+                yield from _unknown(element, known[name]["items"], f"{above}{name}[].")

@@ -1,0 +1,138 @@
+"""The tables for analysts as files, in Parquet or Delta. Each table has its folder and is replaced in one step."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+import pyarrow as pa
+from pyarrow import parquet
+
+from services.settings import Settings
+from services.sql.catalogue import CUSTOMER_LINE_ITEMS, LINE_ITEMS, TABLES, Table
+from services.sql.database import Database
+from services.sql.files import open_delta
+
+BY_NAME = {table.name: table for table in TABLES if table is not LINE_ITEMS}
+"""The tables that `loyalty export write` writes. The streaming export writes line_items."""
+
+_FILE = "part-0.parquet"
+# A log of Delta keeps the smallest and largest values of columns for a month, and with them keys of erased customers.
+_DELTA = {"delta.dataSkippingNumIndexedCols": "0"}
+
+
+class TableFormatError(RuntimeError):
+    """The folder of a table has files of the other format. The message says what to do."""
+
+
+class Written(NamedTuple):
+    """What a write did: the number of rows of the table, and whether its files changed."""
+
+    table: str
+    folder: str
+    rows: int
+    changed: bool
+
+
+def default_tables(settings: Settings) -> list[str]:
+    """The names of all tables, without the one with customer keys if these are off."""
+    return [name for name in BY_NAME if settings.customer_key_file or name != CUSTOMER_LINE_ITEMS.name]
+
+
+def write(name: str, database: Database, settings: Settings) -> Written:
+    """Compute a table from its sources, and replace its files if they differ.
+
+    Readers see the old rows or the new ones. Files of the old rows are deleted then, so that no erased customer remains
+    in them. A row whose source has expired stays in the files (``Table.key``).
+
+    Raises TableFormatError, SqlError, and the error of a source that cannot be read.
+    """
+    table = BY_NAME[name]
+    folder = f"{settings.tables_dir.removeprefix('file://')}/{name}"
+    with _alone(folder):
+        before = _read(folder, settings.export_format)
+        rows = _merged(_with_time_zone(database.run(f"FROM {name}")), before, table)
+        changed = before is None or not _are_equal(rows, before)
+        if changed and settings.export_format == "delta":
+            _replace_delta(rows, folder)
+        elif changed:
+            _replace_parquet(rows, Path(folder))
+    return Written(name, folder, rows.num_rows, changed)
+
+
+@contextmanager
+def _alone(folder: str) -> Iterator[None]:
+    """Wait until no other process of this machine writes the table."""
+    if "://" in folder:
+        yield
+        return
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with Path(folder, ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _read(folder: str, export_format: str) -> pa.Table | None:
+    """The rows that the folder has, or None if it is new."""
+    delta = open_delta(folder)
+    file = Path(folder, _FILE)
+    if (delta and export_format != "delta") or (file.exists() and export_format == "delta"):
+        raise TableFormatError(
+            f"{folder} has files of another format: set LOYALTY_EXPORT_FORMAT as before, or choose another "
+            "LOYALTY_TABLES_DIR"
+        )
+    if delta:
+        return delta.to_pyarrow_table()
+    return parquet.ParquetFile(file).read() if file.exists() else None
+
+
+def _replace_parquet(rows: pa.Table, folder: Path) -> None:
+    incoming = folder / f".{_FILE}.new"
+    with incoming.open("wb") as file:
+        parquet.write_table(rows, file, compression="zstd")
+        file.flush()
+        os.fsync(file.fileno())
+    incoming.rename(folder / _FILE)
+
+
+def _replace_delta(rows: pa.Table, folder: str) -> None:
+    from deltalake import write_deltalake  # noqa: PLC0415  # its import takes 0.2 s
+
+    write_deltalake(open_delta(folder) or folder, rows, mode="overwrite", schema_mode="overwrite", configuration=_DELTA)
+    if table := open_delta(folder):
+        table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+
+
+def _with_time_zone(rows: pa.Table) -> pa.Table:
+    """The same rows with times that say that they are in UTC. Most readers of Delta know no others."""
+    types = [pa.timestamp("us", "UTC") if pa.types.is_timestamp(each) else each for each in rows.schema.types]
+    return rows.cast(pa.schema(list(zip(rows.column_names, types, strict=True))))
+
+
+def _merged(rows: pa.Table, before: pa.Table | None, table: Table) -> pa.Table:
+    """The rows, and those from before whose source has expired. Of two rows with one key, the one that counts more."""
+    if before is None or not table.key:
+        return rows
+    statement = f"""
+        SELECT * EXCLUDE (age) FROM (SELECT 0 AS age, * FROM now UNION ALL BY NAME SELECT 1 AS age, * FROM before)
+        QUALIFY row_number() OVER (PARTITION BY {", ".join(table.key)} ORDER BY {table.counts} DESC, age) = 1
+        ORDER BY ALL
+    """  # noqa: S608  # the names come from the catalogue
+    return _ask(statement, now=rows, before=before).cast(rows.schema)
+
+
+def _are_equal(rows: pa.Table, before: pa.Table) -> bool:
+    if rows.num_rows != before.num_rows or rows.column_names != before.column_names:
+        return False
+    return not _ask("FROM now EXCEPT ALL FROM before", now=rows, before=before).num_rows
+
+
+def _ask(statement: str, **tables: pa.Table) -> pa.Table:
+    with duckdb.connect(":memory:", config={"python_enable_replacements": "false"}) as connection:
+        for name, table in tables.items():
+            connection.register(name, table)
+        found: pa.Table = connection.sql(statement).to_arrow_table()
+        return found

@@ -1,0 +1,106 @@
+"""Traces. They are off until ``start`` finds a receiver in the variables ``OTEL_…``, as OpenTelemetry names them.
+
+While they are off, no module of OpenTelemetry is imported, no span is made, and records and requests get no header.
+Names and attributes of spans are templates, names of topics and types of errors: never a path, a key, a card or the
+text of an error.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from services.settings import SettingsError
+
+if TYPE_CHECKING:
+    from services.open_telemetry import Spans
+
+TRACEPARENT = "traceparent"
+"""The header of a record or a request that names its trace (W3C Trace Context)."""
+
+MOST_SPANS = 16
+"""The largest number of records of one batch that get a span."""
+
+Headers = Mapping[str, str | bytes | None] | Sequence[tuple[str, str | bytes | None]] | None
+"""Headers as confluent_kafka types them."""
+
+_OFF: AbstractContextManager[Any] = nullcontext()
+_PROTOCOL = "http/protobuf"
+
+
+class Switch:
+    """What makes the spans of this process; None while tracing is off."""
+
+    spans: "Spans | None" = None
+
+
+def start(service: str) -> None:
+    """Turn tracing on if the environment names a receiver of OTLP. Spans that wait are sent when the process ends.
+
+    Args:
+        service: the name of this process in the traces, unless OTEL_SERVICE_NAME gives another one.
+
+    Raises:
+        SettingsError: a variable asks for an exporter or a protocol that does not exist here.
+    """
+    if has_receiver():
+        from services.open_telemetry import Spans  # noqa: PLC0415 - only a process with traces imports it
+
+        Switch.spans = Spans.to_receiver(service)
+
+
+def has_receiver() -> bool:
+    """Whether the environment asks for traces. Raises SettingsError."""
+
+    def value(*names: str) -> str:
+        return next((found for name in names if (found := os.environ.get(name, "").strip())), "")
+
+    exporter = value("OTEL_TRACES_EXPORTER")
+    endpoint = value("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    protocol = value("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+    if value("OTEL_SDK_DISABLED").lower() == "true" or exporter == "none" or not (exporter or endpoint):
+        return False
+    if exporter not in ("", "otlp"):
+        raise SettingsError(f"OTEL_TRACES_EXPORTER is {exporter}, but there is only otlp: set otlp, or none")
+    if protocol not in ("", _PROTOCOL):
+        raise SettingsError(f"the protocol of OTLP is {protocol}, but there is only {_PROTOCOL}: set {_PROTOCOL}")
+    return True
+
+
+def is_on() -> bool:
+    return Switch.spans is not None
+
+
+def span(name: str, kind: str, parent: Headers = None, **attributes: str | int) -> AbstractContextManager[Any]:
+    """A span around a block of code. Gives the span, or None while tracing is off.
+
+    Args:
+        kind: server, client or producer.
+        parent: headers that name the parent. Without them the parent is the present span, if there is one.
+    """
+    return Switch.spans.span(name, kind, parent, attributes) if Switch.spans else _OFF
+
+
+def batch(
+    name: str,
+    records: Iterable[Headers],
+    started: datetime | None = None,
+    seconds: float = 0.0,
+    **attributes: str | int,
+) -> AbstractContextManager[Any]:
+    """Spans of a batch of records: one in the trace of each record that is sampled, at most MOST_SPANS.
+
+    A batch has many traces and a span has one. So the first span links to the records of the others, and the others
+    link to the first. While the block runs, the first is the present span.
+
+    Args:
+        records: the headers of the records.
+        started: for a batch that has ended already: its start, with its duration in ``seconds``.
+    """
+    return Switch.spans.batch(name, records, started, seconds, attributes) if Switch.spans else _OFF
+
+
+def headers() -> dict[str, str]:
+    """The headers that make the present span the parent of what a record or a request causes. Empty without a span."""
+    return Switch.spans.headers() if Switch.spans else {}

@@ -1,0 +1,66 @@
+"""Spans that tests read: kept in memory, or received over OTLP."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from services import tracing
+from services.open_telemetry import Spans
+from tests.support.webhooks import Receiver
+
+
+@contextmanager
+def tracing_in_memory() -> Iterator[InMemorySpanExporter]:
+    """Turn tracing on in this process. Yields the finished spans."""
+    exporter = InMemorySpanExporter()
+    tracing.Switch.spans = Spans(SimpleSpanProcessor(exporter))
+    try:
+        yield exporter
+    finally:
+        tracing.Switch.spans = None
+
+
+@dataclass(frozen=True)
+class ReceivedSpan:
+    """A span that a process has sent.
+
+    Attributes:
+        process: its service.name, and its service.instance.id if it has one.
+        links: the trace ids of the linked spans.
+    """
+
+    process: str
+    name: str
+    trace: str
+    identity: str
+    parent: str
+    links: frozenset[str]
+    attributes: str
+
+
+def received_spans(receiver: Receiver) -> list[ReceivedSpan]:
+    """All spans that an OTLP receiver has got so far."""
+    return [span for request in receiver.of("/v1/traces") for span in _spans(request.body)]
+
+
+def _spans(body: bytes) -> Iterator[ReceivedSpan]:
+    request: Any = ExportTraceServiceRequest.FromString(body)
+    for of_process in request.resource_spans:
+        names = {each.key: each.value.string_value for each in of_process.resource.attributes}
+        process = f"{names['service.name']} {names.get('service.instance.id', '')}".strip()
+        for scope in of_process.scope_spans:
+            for each in scope.spans:
+                yield ReceivedSpan(
+                    process,
+                    each.name,
+                    each.trace_id.hex(),
+                    each.span_id.hex(),
+                    each.parent_span_id.hex(),
+                    frozenset(link.trace_id.hex() for link in each.links),
+                    str(each),
+                )

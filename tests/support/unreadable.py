@@ -1,0 +1,168 @@
+"""Values of pos-invoices, with the reasons of their dead letters. Spark and Python must both give them."""
+
+from schemas import topics
+from services.messaging.avro import encoder, header
+from tests.support.builders import IDS
+
+INVOICE = {
+    "InvoiceNumber": "1",
+    "StoreID": "STR1",
+    "TotalAmount": 2.5,
+    "CustomerType": "NONPRIME",
+    "InvoiceLineItems": [{"ItemCode": "458", "ItemPrice": 2.5}],
+}
+
+
+NO_INVOICE = "neither a JSON object nor Avro in the Confluent framing (a byte 0 and a schema id)"
+OTHER = (
+    "not one JSON object: something follows it, a bracket or a name is out of place, a field is given twice, a number "
+    "has too many digits, or it is nested too deeply"
+)
+HALF = "half of a surrogate pair (\\uD800 to \\uDFFF) is no character"
+FITTING = '{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1, '
+
+
+def zigzag(number: int) -> bytes:
+    """A number as Avro writes its lengths."""
+    number, coded = number << 1, bytearray()
+    while number > 0x7F:
+        coded.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*coded, number])
+
+
+def reasons() -> dict[bytes | None, str | None]:
+    """Every kind of value that cannot be read, and some that can (None)."""
+    good = encoder(topics.POS_INVOICES, IDS)(INVOICE)
+    return {
+        good: None,
+        b"": "an empty value",
+        b"\x00\x00\x00": NO_INVOICE,
+        b"hello": NO_INVOICE,
+        header(4_000_000_000) + good[5:]: "unknown schema id 4000000000",
+        good[:-3]: "not an Avro PosInvoice of its schema id",
+        header(2): "not an Avro PosInvoice of its schema id",
+        b'{"InvoiceNumber": "1", "StoreID"': "not JSON: the text ends before the object does, at line 1, column 33",
+        b'{"InvoiceNumber": "1",\n "StoreID": S}': "not JSON: the mistake is at line 2, column 13",
+        b"{'InvoiceNumber': '1'}": "not JSON: the mistake is at line 1, column 2",
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": "100"}': "TotalAmount is a text, and must be a number",
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1, "New": 1}': None,
+        b'{"InvoiceNumber": "1", "StoreID": "S", "InvoiceLineItems": [{}, null]}': (
+            "InvoiceLineItems[] is null, and must be an object"
+        ),
+        b'{"InvoiceNumber": 1, "StoreID": "S", "TotalAmount": 1}': None,
+        b"{}": "InvoiceNumber is missing",
+        # Claimed lengths without data: two gigabytes of text, two thousand million line items.
+        header(2) + b"\x02" + zigzag(2**31 - 1) + b"abc": "not an Avro PosInvoice of its schema id",
+        header(2) + b"\x00" * 16 + b"\x02" + zigzag(2**31 - 1): "not an Avro PosInvoice of its schema id",
+        good.replace(b"STR1", b"\xff\xfe\xfd\xfc"): "not an Avro PosInvoice of its schema id",
+        b'{"InvoiceNumber": "1", "StoreID": "\xe9", "TotalAmount": 1}': "not UTF-8: byte 36 is E9",
+        b'{"InvoiceNumber": "\\ud800", "StoreID": "S", "TotalAmount": 1}': HALF,
+        b'{"InvoiceNumber": "\\udc00", "StoreID": "S", "TotalAmount": 1}': HALF,
+        b'{"InvoiceNumber": "\\ud83d\\ude00", "StoreID": "S", "TotalAmount": 1}': None,
+        b'{"InvoiceNumber": "\\\\ud800", "StoreID": "S", "TotalAmount": 1}': None,  # a text with a backslash
+        b'{"InvoiceNumber": "\\\\\\ud800", "StoreID": "S", "TotalAmount": 1}': HALF,
+        # Spark's parser would read the first object only.
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1}\n{"InvoiceNumber": "2"}': (
+            "not JSON: the mistake is at line 2, column 1"
+        ),
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1},{"InvoiceNumber": "2"}': OTHER,
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1}]': OTHER,
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1} \n': None,
+        b' \n\t{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1}': None,
+        b"  hello": NO_INVOICE,
+        b'{"InvoiceNumber": "1", "InvoiceNumber": "2", "StoreID": "S", "TotalAmount": 1}': (
+            "not clear: the field InvoiceNumber is given twice"
+        ),
+        f'{FITTING}"DeliveryAddress": {{"City": "A", "State": "B", "City": "C"}}}}'.encode(): (
+            "not clear: the field DeliveryAddress.City is given twice"
+        ),
+        f'{FITTING}"InvoiceLineItems": [{{}}, {{"ItemQty": 1, "ItemQty": 2}}]}}'.encode(): (
+            "not clear: the field InvoiceLineItems[].ItemQty is given twice"
+        ),
+        f'{FITTING}"\\n": 1, "\\n": 2}}'.encode(): OTHER,
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": NaN}': (
+            "not JSON: the mistake is at line 1, column 55"
+        ),
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1e300}': (
+            "TotalAmount is too large: it must be less than 100,000,000,000"
+        ),
+        b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1, "NumberOfItems": 3000000000}': (
+            "NumberOfItems is out of range: it must be from -2,147,483,648 to 2,147,483,647"
+        ),
+        f'{FITTING}"CreatedTime": {10**30}}}'.encode(): (
+            "CreatedTime is out of range: it must be from -9,223,372,036,854,775,808 to 9,223,372,036,854,775,807"
+        ),
+        f'{FITTING}"CreatedTime": 1e30}}'.encode(): (
+            "CreatedTime is a number with a point, an exponent or more than 38 digits, and must be a whole number"
+        ),
+        f'{FITTING}"NumberOfItems": 1.0}}'.encode(): (
+            "NumberOfItems is a number with a point, an exponent or more than 38 digits, and must be a whole number"
+        ),
+        f'{FITTING}"InvoiceLineItems": [{{"ItemQty": {10**30}}}]}}'.encode(): (
+            "InvoiceLineItems[].ItemQty is out of range: it must be from -2,147,483,648 to 2,147,483,647"
+        ),
+        f'{FITTING}"NumberOfItems": {10**50}}}'.encode(): (
+            "NumberOfItems is a number with a point, an exponent or more than 38 digits, and must be a whole number"
+        ),
+        f'{FITTING}"InvoiceLineItems": [{{"TotalValue": 1e300}}]}}'.encode(): (
+            "InvoiceLineItems[].TotalValue is too large: it must be less than 100,000,000,000"
+        ),
+        f'{FITTING}"CESS": 1e400}}'.encode(): "CESS is not a number: it is NaN or infinite",
+        b'\xef\xbb\xbf{"InvoiceNumber": "1"}': "a byte order mark is before the JSON: send UTF-8 without it",
+        '{"InvoiceNumber": "1"}'.encode("utf-16"): "JSON in UTF-16: send it in UTF-8",
+        b' ["InvoiceNumber"]': "a list in JSON, and must be one JSON object",
+        b'"1"': "a text in JSON, and must be one JSON object",
+        b"12": "a whole number in JSON, and must be one JSON object",
+        b"null": "null in JSON, and must be one JSON object",
+        # Many escapes, or many brackets: no pattern calls itself for each of them.
+        b'{"a": "' + b"\\n" * 400_000 + b'"': (
+            "not JSON: the text ends before the object does, at line 1, column 800009"
+        ),
+        b'{"a": ' + b"[" * 900_000: "not JSON: the text ends before the object does, at line 1, column 900007",
+        good + b"\x00": "bytes follow the Avro PosInvoice",
+        good + good: "bytes follow the Avro PosInvoice",
+        None: "no value",
+    }
+
+
+MISFITS = {
+    "CustomerCardNo": {
+        '["5003"]': "a list",
+        '{"no": "5003"}': "an object",
+        "false": "true or false",
+        "1.5": "a number with a point, an exponent or more than 38 digits",
+        "5003.0": "a number with a point, an exponent or more than 38 digits",
+        "1000.00": "a number with a point, an exponent or more than 38 digits",
+    },
+    "InvoiceNumber": {
+        "true": "true or false",
+        "1.5": "a number with a point, an exponent or more than 38 digits",
+        "1e3": "a number with a point, an exponent or more than 38 digits",
+    },
+    "StoreID": {'["STR1"]': "a list"},
+}
+
+
+def reasons_of_misfits() -> dict[bytes | None, str | None]:
+    """Objects with values of the wrong type. Only a text and a whole number become a text."""
+    whole = {"InvoiceNumber": "1", "StoreID": '"STR1"', "CustomerCardNo": "12345678901234567890", "TotalAmount": "2.5"}
+    values: dict[bytes | None, str | None] = {as_json(whole): None, as_json({**whole, "CustomerCardNo": "null"}): None}
+    for field, wrong in MISFITS.items():
+        for value, found in wrong.items():
+            reason = f"{field} is {found}, and must be a text or a whole number"
+            values[as_json({**whole, field: value})] = reason
+    item = '[{"ItemCode": 7, "ItemPrice": 1, "ItemQty": 2}, {"ItemCode": ["7"]}]'
+    values[as_json({**whole, "InvoiceLineItems": item})] = (
+        "InvoiceLineItems[].ItemCode is a list, and must be a text or a whole number"
+    )
+    values[as_json({**whole, "InvoiceLineItems": "{}"})] = "InvoiceLineItems is an object, and must be a list"
+    values[as_json({**whole, "DeliveryAddress": '{"City": false}'})] = (
+        "DeliveryAddress.City is true or false, and must be a text or a whole number"
+    )
+    return values
+
+
+def as_json(fields: dict[str, str]) -> bytes:
+    """A JSON object of these fields. Their values are JSON already."""
+    return ("{" + ", ".join(f'"{name}": {value}' for name, value in fields.items()) + "}").encode()

@@ -1,0 +1,94 @@
+"""The checker accepts what an order explains, and finds every planted violation."""
+
+import math
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.faults.linearizability import Operation, first_impossible
+
+
+def register(state, action):
+    """A register: ``("write", value)`` and ``("read", value)``."""
+    kind, value = action
+    if kind == "write":
+        return value
+    return state if state == value else None
+
+
+def is_linearizable(*operations):
+    return first_impossible([Operation(*each) for each in operations], 0, register) is None
+
+
+def is_explained_by_some_order(history):
+    """The definition, without any search: try every order, with and without the operations that got no response."""
+    open_ended = [each for each in history if each.end == math.inf]
+    answered = [each for each in history if each.end < math.inf]
+    for chosen in range(2 ** len(open_ended)):
+        taken = [each for number, each in enumerate(open_ended) if chosen >> number & 1]
+        for order in permutations([*answered, *taken]):
+            state = 0
+            for number, each in enumerate(order):
+                state = register(state, each.action)
+                if state is None or any(later.end < each.start for later in order[number:]):
+                    break
+            else:
+                return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param([(("write", 1), 0, 1), (("read", 1), 2, 3)], id="one after the other"),
+        pytest.param([(("write", 1), 0, 9), (("read", 0), 1, 2), (("read", 1), 3, 4)], id="a write beside two reads"),
+        pytest.param([(("write", 1), 0), (("read", 0), 5, 6), (("read", 1), 7, 8)], id="late effect, no response"),
+        pytest.param([(("write", 1), 0), (("read", 0), 5, 6)], id="no effect, no response"),
+        pytest.param([(("write", 1), 0, 1), (("read", 1), 1, 2)], id="times that touch"),
+    ],
+)
+def test_an_order_explains_it(history):
+    assert is_linearizable(*history)
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        pytest.param([(("write", 1), 0, 1), (("read", 0), 2, 3)], id="a stale read"),
+        pytest.param([(("write", 1), 0, 9), (("read", 1), 1, 2), (("read", 0), 3, 4)], id="a read that goes back"),
+        pytest.param([(("read", 1), 0, 1), (("write", 1), 2, 3)], id="an effect before its request"),
+        pytest.param([(("write", 1), 0), (("read", 1), 5, 6), (("read", 0), 7, 8)], id="an effect that is lost"),
+        pytest.param([(("read", 7), 0, 1)], id="a value that nobody wrote"),
+    ],
+)
+def test_a_planted_violation_is_found(history):
+    assert not is_linearizable(*history)
+
+
+def test_the_operation_at_which_no_order_continues_is_named():
+    stale = Operation(("read", 0), 2, 3)
+    history = [Operation(("write", 1), 0, 1), stale, Operation(("read", 1), 4, 5)]
+    assert stale == first_impossible(history, 0, register)
+
+
+times = st.integers(0, 12)
+operations = st.builds(
+    lambda action, times, is_answered: Operation(action, min(times), max(times) if is_answered else math.inf),
+    st.tuples(st.sampled_from(["read", "write"]), st.integers(0, 2)),
+    st.tuples(times, times),
+    st.sampled_from([True, True, True, False]),
+)
+
+
+@given(st.lists(operations, max_size=5))
+def test_it_agrees_with_the_definition(history):
+    assert is_explained_by_some_order(history) == (first_impossible(history, 0, register) is None)
+
+
+def test_a_long_history_is_decided_without_recursion():
+    writes = [Operation(("write", number), 2.0 * number, 2.0 * number + 3) for number in range(1, 3_000)]
+    reads = [Operation(("read", number), 2.0 * number + 1, 2.0 * number + 2) for number in range(1, 3_000)]
+    assert first_impossible([*writes, *reads], 0, register) is None

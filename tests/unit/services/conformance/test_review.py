@@ -1,0 +1,118 @@
+"""Warnings about records that the pipeline accepts."""
+
+import json
+from typing import Any
+
+import pytest
+
+from schemas.topics import POS_INVOICES
+from services.conformance.review import HOUR, Finding, Review, Sent
+from services.messaging.avro import encoder, header
+from tests.support.builders import IDS, invoice
+
+NOW = 1_770_000_000_000
+PARTITIONS = 3
+OF_STR1 = 0
+"""The partition of the key STR1: murmur2 of it, modulo 3."""
+
+
+def sent(number: str = "1", place: str = "1:0", **changes: Any) -> Sent:
+    """A record of a topic, with an invoice in JSON of now."""
+    return Sent(place, json.dumps(invoice(number, **changes)).encode(), NOW, b"STR1", (OF_STR1, PARTITIONS))
+
+
+def reviewed(*records: Sent) -> list[Finding]:
+    review = Review(IDS)
+    findings = list(map(review, records))
+    for finding in findings:
+        review.complete(finding)
+    return findings
+
+
+def warning(record: Sent) -> str:
+    """The only warning about one record, which the pipeline accepts."""
+    (finding,) = reviewed(record)
+    assert finding.reason is None
+    (found,) = finding.warnings
+    return found
+
+
+def test_nothing_is_wrong_with_a_good_record() -> None:
+    value = encoder(POS_INVOICES, IDS)(invoice())
+    avro = Sent("1:1", value, NOW, b"STR1", (OF_STR1, PARTITIONS))
+    assert [Finding("1:0", None, [], "STR1", None)] == reviewed(sent())
+    assert [Finding("1:1", None, [], "STR1", None)] == reviewed(avro)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"CreatedTime": None}, "has no CreatedTime"),
+        ({"CreatedTime": NOW - HOUR - 1}, "more than an hour behind the broker's clock"),
+        ({"CreatedTime": NOW + HOUR + 1}, "more than an hour ahead of the broker's clock"),
+        ({"CreatedTime": NOW // 1000}, "CreatedTime is in seconds"),
+        ({"PosID": "POS7 "}, "PosID has blanks at its start or end"),
+        ({"CustomerType": "GOLD"}, "CustomerType is none of PRIME, NONPRIME"),
+        ({"Totalamount": 1}, "the field 'Totalamount' is unknown and is ignored; is it TotalAmount?"),
+        ({"InvoiceLineItems": [{"ItemCode": "1", "Colour": 2}]}, "'InvoiceLineItems[].Colour' is unknown"),
+        ({"DeliveryAddress": {"Town": "Gonda"}}, "'DeliveryAddress.Town' is unknown"),
+        ({"InvoiceLineItems": []}, "has no InvoiceLineItems"),
+        ({"TotalAmount": -5.0}, "is a return without OriginalInvoiceNumber"),
+        ({"OriginalInvoiceNumber": "9"}, "that OriginalInvoiceNumber names is not among the records that were read"),
+    ],
+)
+def test_a_warning(changes: dict[str, Any], expected: str) -> None:
+    assert expected in warning(sent(**changes))
+
+
+@pytest.mark.parametrize("off", [-HOUR, HOUR])
+def test_an_hour_is_no_warning(off: int) -> None:
+    assert [[]] == [each.warnings for each in reviewed(sent(CreatedTime=NOW + off))]
+
+
+def test_warnings_about_the_key() -> None:
+    good = sent()
+    assert "has no key" in warning(Sent("1:0", good.value, NOW, None, (OF_STR1, PARTITIONS)))
+    assert "the key is not the StoreID" in warning(Sent("1:0", good.value, NOW, b"STR2", (OF_STR1, PARTITIONS)))
+    assert "set partitioner=murmur2_random" in warning(Sent("1:0", good.value, NOW, b"STR1", (1, PARTITIONS)))
+
+
+def test_a_file_has_no_key_and_no_time_of_the_broker() -> None:
+    assert [[]] == [each.warnings for each in reviewed(Sent("file:1", sent(CreatedTime=NOW - 10 * HOUR).value))]
+
+
+def test_numbers_that_come_twice() -> None:
+    same, other = sent(place="1:1"), sent(place="1:2", amount=7.0)
+    warnings = [each.warnings for each in reviewed(sent(), same, other)]
+    assert [] == warnings[0]
+    assert ["repeats the record at 1:0, and is ignored"] == [text.partition(": enable")[0] for text in warnings[1]]
+    assert ["another invoice at 1:0 has the same InvoiceNumber, so this one is ignored"] == warnings[2]
+
+
+def test_a_refused_record_does_not_use_up_its_number() -> None:
+    refused = sent(TotalAmount=None)
+    first, second = reviewed(refused, sent(place="1:1"))
+    assert "TotalAmount is missing" == first.reason
+    assert [] == second.warnings
+
+
+def test_a_return_of_a_known_invoice() -> None:
+    """It may come later, because it may be in another partition."""
+    returned = sent("2", place="1:1", OriginalInvoiceNumber=" 1 ", TotalAmount=-5.0)
+    (finding, _) = reviewed(returned, sent("1"))
+    assert ["OriginalInvoiceNumber has blanks at its start or end"] == [
+        each.partition(":")[0] for each in finding.warnings
+    ]
+
+
+def test_an_older_schema_is_named() -> None:
+    value = header(2) + encoder(POS_INVOICES, IDS)({**invoice(), "OriginalInvoiceNumber": None})[5:-1]
+    assert "written in the older schema 2: the newest is 9" == warning(
+        Sent("1:0", value, NOW, b"STR1", (OF_STR1, PARTITIONS))
+    )
+
+
+def test_warnings_repeat_no_value_of_a_customer() -> None:
+    card = "4629185211"
+    findings = reviewed(sent(card=f" {card}", CustomerType="NONPRIME "), sent(place="1:1", card=card))
+    assert card not in repr(findings)

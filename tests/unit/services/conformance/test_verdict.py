@@ -1,0 +1,47 @@
+"""The verdict without Spark has the reasons that tests/spark/test_decoding.py demands of the pipeline."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+import schemas
+from schemas import topics
+from services.conformance.verdict import judge
+from services.domain.json_rules import unknown_fields
+from services.domain.validation import first_violation
+from services.messaging.avro import decoder, encoder
+from tests.support.builders import IDS, invoice
+from tests.support.strategies import ANY_INVOICES
+from tests.support.unreadable import reasons, reasons_of_misfits
+
+VERDICT = judge(IDS)
+
+
+@pytest.mark.parametrize("expected", [reasons(), reasons_of_misfits()], ids=["unreadable", "misfits"])
+def test_every_reason(expected: dict[bytes | None, str | None]) -> None:
+    assert expected == {value: VERDICT(value).reason for value in expected}
+
+
+@given(ANY_INVOICES)
+def test_an_invoice_is_the_same_in_both_formats(any_invoice: dict[str, Any]) -> None:
+    """An amount that JSON does not have is the only difference."""
+    avro = VERDICT(encoder(topics.POS_INVOICES, IDS)(any_invoice))
+    assert (first_violation(any_invoice), 9) == (avro.reason, avro.schema_id)
+    text = json.dumps(any_invoice).encode()
+    if b"NaN" not in text and b"Infinity" not in text:
+        assert (avro.reason, avro.invoice, None) == VERDICT(text)
+
+
+def test_a_whole_number_becomes_a_text() -> None:
+    found = VERDICT(json.dumps({**invoice(), "InvoiceNumber": 12345678901234567890}).encode()).invoice or {}
+    assert "12345678901234567890" == found["InvoiceNumber"]
+    assert decoder(topics.POS_INVOICES, IDS)(encoder(topics.POS_INVOICES, IDS)(found)) == found
+
+
+def test_unknown_fields_are_found_at_every_depth() -> None:
+    value = {"Tip": 1, "DeliveryAddress": {"Town": 1}, "InvoiceLineItems": [{"Colour": 1}, {"Colour": 2}], "CESS": None}
+    assert ["Tip", "DeliveryAddress.Town", "InvoiceLineItems[].Colour"] == unknown_fields(
+        json.dumps(value).encode(), schemas.current("PosInvoice")
+    )

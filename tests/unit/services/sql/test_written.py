@@ -1,0 +1,224 @@
+"""The tables for analysts as files. tests/integration has those that read topics."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyarrow import parquet
+from typer.testing import CliRunner
+
+from services.cli import app
+from services.domain.entries import Kind
+from services.settings import Settings
+from services.sql import written
+from services.sql.catalogue import TABLES
+from services.sql.database import Database
+from services.sql.written import TableFormatError, Written, default_tables
+from tests.support.builders import CARD, entry
+from tests.support.ledger import Ledger
+from tests.support.scan import files_with
+
+BOTH_FORMATS = pytest.mark.parametrize("export_format", ["parquet", "delta"])
+DAY = date(2026, 9, 21)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Line items of two invoices, and a ledger with their customer."""
+    lines = [{"InvoiceNumber": f"INV{number}", "ItemCode": "A", "TotalValue": 1.5} for number in (1, 2)]
+    folder = tmp_path / "export" / f"date={DAY}" / "batch=0"
+    folder.mkdir(parents=True)
+    parquet.write_table(pa.Table.from_pylist(lines), folder / "part-0.parquet")
+    return Settings(
+        ledger_url=f"sqlite:///{tmp_path / 'ledger.sqlite'}",
+        export_dir=str(tmp_path / "export"),
+        tables_dir=str(tmp_path / "tables"),
+        customer_key_file=tmp_path / "customer.key",
+    )
+
+
+@pytest.fixture
+def ledger(settings: Settings) -> Iterator[Ledger]:
+    with closing(Ledger(settings.ledger_url)) as ledger:
+        ledger.append((CARD, entry(1)), (CARD, entry(2, reason=f"for {CARD}")))
+        yield ledger
+
+
+def write(name: str, settings: Settings) -> Written:
+    with closing(Database(settings)) as database:
+        return written.write(name, database, settings)
+
+
+def read(name: str, settings: Settings) -> list[dict[str, Any]]:
+    folder = Path(settings.tables_dir, name)
+    if settings.export_format == "delta":
+        return DeltaTable(folder).to_pyarrow_table().to_pylist()
+    return parquet.ParquetDataset(folder).read().to_pylist()
+
+
+def with_format(settings: Settings, export_format: str) -> Settings:
+    return settings.model_copy(update={"export_format": export_format})
+
+
+@BOTH_FORMATS
+@pytest.mark.usefixtures("ledger")
+def test_files_have_the_rows_of_the_table(settings: Settings, export_format: str) -> None:
+    """All columns, once, also after a second write, which changes no file. pandas reads them too."""
+    settings = with_format(settings, export_format)
+    for name in ("invoices", "customer_line_items", "loyalty_entries", "balances_by_day", "liability"):
+        with closing(Database(settings)) as database:
+            expected = database.run(f"FROM {name}").to_pylist()
+        first = write(name, settings)
+        files = [each.stat().st_mtime_ns for each in sorted(Path(first.folder).rglob("*.parquet"))]
+        assert (True, len(expected)) == (first.changed, first.rows)
+        assert not write(name, settings).changed
+        assert files == [each.stat().st_mtime_ns for each in sorted(Path(first.folder).rglob("*.parquet"))]
+        found = read(name, settings)
+        columns = next(table.columns for table in TABLES if table.name == name)
+        assert [column.name for column in columns] == list(found[0])
+        naive = [{key: _without_zone(value) for key, value in row.items()} for row in found]
+        assert sorted(map(str, expected)) == sorted(map(str, naive))
+    files = Path(settings.tables_dir, "invoices")
+    by_pandas = DeltaTable(files).to_pandas() if export_format == "delta" else pd.read_parquet(files)
+    assert {"INV1", "INV2"} == set(by_pandas["InvoiceNumber"])
+
+
+def _without_zone(value: Any) -> Any:
+    return value.replace(tzinfo=None) if hasattr(value, "tzinfo") else value
+
+
+@BOTH_FORMATS
+def test_files_forget_an_erased_customer(settings: Settings, ledger: Ledger, export_format: str) -> None:
+    """No file has a card. After an erasure and the next write, no file has the customer's key either."""
+    settings = with_format(settings, export_format)
+    folder = Path(settings.tables_dir)
+    names = [name for name in default_tables(settings) if name not in ("dead_letters_by_reason", "sales_by_minute")]
+    for name in names:
+        write(name, settings)
+    key = next(row["CustomerKey"] for row in read("customer_line_items", settings))
+    assert key
+    assert files_with(folder, key), "the scan finds what is there"
+    assert [] == files_with(folder, CARD)
+    planted = pa.table({"note": [f"call {CARD}"]})
+    parquet.write_table(planted, folder / "planted.parquet", compression="zstd")
+    write_deltalake(folder / "planted", planted)
+    assert len(files_with(folder, CARD)) >= 2, "the scan finds a planted card in each format"
+    (folder / "planted.parquet").unlink()
+    for each in (folder / "planted").rglob("*.*"):
+        each.unlink()
+
+    ledger.append((CARD, entry(3, -200, kind=Kind.ERASED, total=0)))
+    for name in names:
+        write(name, settings)
+
+    assert [None, None] == [row["CustomerKey"] for row in read("customer_line_items", settings)]
+    assert [] == files_with(folder, key) == files_with(folder, CARD)
+    assert files_with(folder, "INV1")
+
+
+class Source:
+    """A database whose tables are the rows of a test."""
+
+    def __init__(self, *rows: tuple[Any, ...]) -> None:
+        names = ("Day", "OriginTopic", "Reason", "Records")
+        self._rows = pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows])
+
+    def run(self, _: str) -> pa.Table:
+        return self._rows
+
+
+@BOTH_FORMATS
+def test_rows_stay_when_their_topic_forgets_them(settings: Settings, export_format: str) -> None:
+    """A topic forgets the beginning of a day before its end. The larger count of a key is the whole one."""
+    settings = with_format(settings, export_format)
+    letters: Callable[..., Any] = Source
+    old, new = date(2026, 9, 1), date(2026, 9, 30)
+    written.write("dead_letters_by_reason", letters((old, "t", "a", 5), (new, "t", "b", 1)), settings)
+    done = written.write("dead_letters_by_reason", letters((old, "t", "a", 2), (new, "t", "b", 3)), settings)
+    assert (2, True) == (done.rows, done.changed)
+    again = written.write("dead_letters_by_reason", letters((new, "t", "b", 3)), settings)
+    assert (2, False) == (again.rows, again.changed)
+    found = {(row["Day"], row["Records"]) for row in read("dead_letters_by_reason", settings)}
+    assert {(old, 5), (new, 3)} == found
+
+
+@pytest.mark.usefixtures("ledger")
+def test_another_format_is_refused(settings: Settings) -> None:
+    """A folder would have two tables, and one of them would never forget."""
+    write("invoices", settings)
+    with pytest.raises(TableFormatError, match="choose another LOYALTY_TABLES_DIR"):
+        write("invoices", with_format(settings, "delta"))
+    write("liability", with_format(settings, "delta"))
+    with pytest.raises(TableFormatError, match="choose another LOYALTY_TABLES_DIR"):
+        write("liability", settings)
+
+
+@BOTH_FORMATS
+def test_an_unfinished_write_changes_nothing(
+    settings: Settings, ledger: Ledger, export_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that ends before the last step leaves the old rows. The next write succeeds."""
+    settings = with_format(settings, export_format)
+    write("loyalty_entries", settings)
+    before = read("loyalty_entries", settings)
+    ledger.append((CARD, entry(3)))
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", killed)
+        patched.setattr("deltalake.write_deltalake", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write("loyalty_entries", settings)
+    assert before == read("loyalty_entries", settings)
+    assert write("loyalty_entries", settings).changed
+    assert 3 == len(read("loyalty_entries", settings))
+
+
+@pytest.mark.usefixtures("ledger")
+def test_two_writers_take_turns(settings: Settings) -> None:
+    """Without the lock, one of them would delete the files of the other."""
+    settings = with_format(settings, "delta")
+    writers = [threading.Thread(target=write, args=("invoices", settings)) for _ in range(4)]
+    for each in writers:
+        each.start()
+    for each in writers:
+        each.join()
+    assert 2 == len(read("invoices", settings))
+    assert 0 == DeltaTable(f"{settings.tables_dir}/invoices").version()
+
+
+@pytest.mark.usefixtures("ledger")
+def test_the_command_writes_all_tables_that_it_can(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that is away stops only its own tables, and the status says so. The audit trail has the names."""
+    monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 0.5)
+    variables = {
+        f"LOYALTY_{name.upper()}": str(value) for name, value in settings.model_dump(exclude_defaults=True).items()
+    }
+    variables["LOYALTY_KAFKA_BOOTSTRAP_SERVERS"] = "127.0.0.1:1"
+    runner = CliRunner()
+    done = runner.invoke(app, ["export", "write", "--json"], env=variables)
+    assert 1 == done.exit_code
+    assert 2 == done.stderr.count("error: no Kafka broker answers")
+    found = [each["table"] for each in json.loads(done.stdout)["tables"]]
+    assert ["invoices", "customer_line_items", "loyalty_entries", "balances_by_day", "liability"] == found
+    some = runner.invoke(app, ["export", "backfill", "liability", "invoices"], env=variables)
+    assert (0, 2) == (some.exit_code, some.stdout.count("unchanged"))
+    assert '"action":"loyalty export write","tables":"liability, invoices"' in some.stderr
+    for arguments, error in (
+        (["write", "nothing"], "no table to write: nothing; choose from invoices"),
+        (["write", "line_items"], "`loyalty export run` writes it"),
+        (["maintain", "liability"], "maintain takes no tables"),
+    ):
+        refused = runner.invoke(app, ["export", *arguments], env=variables)
+        assert (2, "") == (refused.exit_code, refused.stdout)
+        assert error in refused.stderr
