@@ -4,12 +4,14 @@
 (tests/support/unreadable.py).
 """
 
+import json
 import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 import schemas
 from schemas import topics
+from services.conformance.java_avro import NotReadableByJavaError, canonical
 from services.domain import json_rules
 from services.domain.invoice import PosInvoice
 from services.domain.json_rules import NotReadableError
@@ -46,6 +48,7 @@ def judge(ids: SchemaIds) -> Callable[[bytes | None], Verdict]:
     """
     known = ids.known(topics.POS_INVOICES)
     decode = avro.record_decoder("PosInvoice", known.__getitem__)
+    writers = {schema_id: json.loads(text) for schema_id, text in known.items()}
 
     def verdict(value: bytes | None) -> Verdict:
         schema_id = None
@@ -58,11 +61,14 @@ def judge(ids: SchemaIds) -> Callable[[bytes | None], Verdict]:
                 schema_id = _schema_id(value)
                 if schema_id not in known:
                     raise NotReadableError(f"unknown schema id {schema_id}")  # noqa: TRY301
-                invoice = decode(value)
+                start = len(avro.header(schema_id))
+                invoice = decode(value[:start] + canonical(value[start:], writers[schema_id]))
         except NotReadableError as error:
             return Verdict(str(error), schema_id=schema_id)
         except avro.UndecodableError as error:
             return Verdict(error.reason, schema_id=schema_id)
+        except NotReadableByJavaError:
+            return Verdict(avro.not_of_its_schema("PosInvoice"), schema_id=schema_id)
         found: PosInvoice = invoice  # type: ignore[assignment]  # the schema has the fields of the class
         return Verdict(first_violation(found), found, schema_id)
 

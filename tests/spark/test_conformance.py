@@ -1,0 +1,27 @@
+"""The pipeline and `loyalty conformance` give the same verdict on thousands of whole and damaged values."""
+
+from pipelines.sources.invoices import check_invoices
+from services.conformance.verdict import judge
+from tests.spark.test_parity import as_records
+from tests.support.builders import IDS
+from tests.support.mutations import damaged_invoices
+
+MESSAGES = 4000
+
+
+def test_the_same_verdict_on_damaged_values(spark):
+    """Each value is accepted by both, or refused by both for the same reason. There are many reasons among them."""
+    values = damaged_invoices(MESSAGES, seed=1)
+
+    rows = check_invoices(as_records(spark, values), IDS).select("offset", "reason").collect()
+
+    of_pipeline = {values[row.offset]: row.reason for row in rows}
+    check = judge(IDS)
+    of_command = {value: check(value).reason for value in values}
+    different = {
+        value: (of_pipeline[value], reason) for value, reason in of_command.items() if of_pipeline[value] != reason
+    }
+    assert {} == different
+    assert MESSAGES == len(of_pipeline)
+    assert 300 < sum(reason is None for reason in of_pipeline.values()) < MESSAGES / 2
+    assert len(set(of_pipeline.values())) > 200
