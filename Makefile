@@ -1,6 +1,6 @@
 # Every target first installs what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup browser screenshots demo compose-demo up kafka down status images sbom audit-dependencies test test-all test-unit test-containers test-install test-object-store object-store-jars faults lint format docs contracts release bench bench-queries bench-repeats bench-latency bench-ledger bench-export bench-containers bench-simulator bench-peers lock clean
+.PHONY: help setup test-tools screenshots demo compose-demo up kafka down status images sbom audit-dependencies test test-all test-unit test-containers test-install test-object-store object-store-jars faults lint format docs contracts release bench bench-queries bench-repeats bench-latency bench-ledger bench-export bench-containers bench-simulator bench-peers lock clean
 
 N ?=
 FILES ?=
@@ -44,19 +44,19 @@ down: setup ## stop the stack of `make up`; the data stays
 status: setup ## show which parts of `make up` run, their lag, dead letters and freshness
 	@$(BIN)/python -m infra.local status; parts=$$?; [ $$parts -le 1 ] || exit $$parts; $(BIN)/loyalty status && exit $$parts
 
-browser: setup ## install Chromium for the tests of the console, with apt
-	@$(BIN)/python -m infra.setup browser
+test-tools: setup ## install what some tests need: Chromium and kcat with apt, and Apicurio Registry
+	@$(BIN)/python -m infra.setup test-tools
 
 test: setup ## run lint and all tests
 	@$(MAKE) --no-print-directory -j2 lint test-all
 
-test-all: browser
+test-all: test-tools
 	$(BIN)/pytest $(TOGETHER)
 
 test-unit: setup ## run the tests without a JVM and a broker
 	$(BIN)/pytest tests/unit
 
-screenshots: browser ## make the pictures of the console in docs/pictures anew
+screenshots: test-tools ## make the pictures of the console in docs/pictures anew
 	mkdir -p docs/pictures
 	SCREENSHOTS=docs/pictures $(BIN)/pytest tests/unit/api/test_console_in_browser.py
 

@@ -30,11 +30,11 @@ class SetupError(RuntimeError):
 def main(arguments: Sequence[str]) -> int:
     """Install everything. With ``lock-jars`` also write the checksums of the downloaded jars.
 
-    With ``browser`` install only what the tests of the console need besides. Without it they are skipped. With
+    With ``test-tools`` install only what some tests need besides. Without it they are skipped. With
     ``object-store-jars`` also download what an export to S3 and its test need.
     """
-    if "browser" in arguments:
-        install_browser()
+    if "test-tools" in arguments:
+        install_test_tools()
         return 0
     try:
         create_environment()
@@ -45,6 +45,8 @@ def main(arguments: Sequence[str]) -> int:
             jars.write_lock()
             jars.resolve(java, ivy_jar(), jars.S3, jars.S3_CONFIGURATIONS)
             jars.write_lock(jars.S3_LOCK, jars.S3)
+            jars.resolve(java, ivy_jar(), jars.REGISTRY, jars.REGISTRY_CONFIGURATIONS)
+            jars.write_lock(jars.REGISTRY_LOCK, jars.REGISTRY)
         elif "object-store-jars" in arguments:
             jars.ensure(java, ivy_jar(), jars.S3, jars.S3_LOCK, jars.S3_CONFIGURATIONS)
         elif jars.differences(jars.read_lock()):
@@ -122,15 +124,19 @@ def java_home() -> Path:
         return find_java_home()
 
 
-def install_browser() -> None:
-    """Install Chromium and its driver if they are missing. Say so if that is not possible here."""
-    for program, package in (("chromium", "chromium"), ("chromedriver", "chromium-driver")):
+def install_test_tools() -> None:
+    """Install Chromium, kcat and Apicurio Registry if they are missing. Say which tests are skipped without them."""
+    packages = {"chromium": "chromium", "chromedriver": "chromium-driver", "kcat": "kcat", "xxd": "xxd"}
+    for program, package in packages.items():
         if not shutil.which(program):
             try:
                 apt_install([package], otherwise=f"install {package}")
             except SetupError as error:
-                say(f"No browser for the tests of the console, so they are skipped: {error}")
-                return
+                say(f"No {program}, so the tests that need it are skipped: {error}")
+    try:
+        jars.ensure_registry(java_home() / "bin" / "java", ivy_jar())
+    except (SetupError, jars.JarsError) as error:
+        say(f"No Apicurio Registry, so the tests with a Schema Registry are skipped: {error}")
 
 
 def ivy_jar() -> Path:

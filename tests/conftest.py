@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from infra.local.broker import LocalBroker
     from tests.support.containers import KafkaInContainer
+    from tests.support.registry import ApicurioRegistry
 
 SHUFFLE_PARTITIONS = 2
 """One task a core: a third of the tasks fewer than by default, and accounts are still spread over partitions."""
@@ -63,9 +64,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Run all tests with a Spark session in two processes of pytest-xdist, so that a run starts two sessions.
 
     The tests of whole accounts, which take as long as all others, have a session of their own. The other tests of the
-    secured broker share a process too.
+    secured broker share a process too. The tests with a Schema Registry are in the first, where some need Spark.
     """
-    shared = (fixture for fixture in ("spark", "secured") if fixture in getattr(item, "fixturenames", ()))
+    groups = {"spark": "spark", "registry": "spark", "secured": "secured"}
+    shared = (groups[fixture] for fixture in groups if fixture in getattr(item, "fixturenames", ()))
     if group := next(shared, None):
         is_long = group == "spark" and item.path.stem in LONG_TESTS
         item.add_marker(pytest.mark.xdist_group(f"{group} long" if is_long else group))
@@ -137,6 +139,15 @@ class SharedBroker:
         """The servers that the controlling process passed to this one. None in a run of one process."""
         servers: str | None = getattr(config, "workerinput", {}).get(cls._INPUT)
         return servers
+
+
+@pytest.fixture(scope="session")
+def registry(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> "Iterator[ApicurioRegistry]":
+    """The Schema Registry of the run. A test that stops it starts it again."""
+    from tests.support.registry import ApicurioRegistry
+
+    with ApicurioRegistry(tmp_path_factory.mktemp("registry"), kafka, f"{uuid.uuid4().hex[:12]}-") as running:
+        yield running
 
 
 @pytest.fixture

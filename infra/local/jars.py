@@ -21,6 +21,13 @@ S3_LOCK = ROOT / "infra" / "s3-jars.sha256"
 S3_CONFIGURATIONS = ("s3", "s3proxy")
 """What only an export to S3 and its test need: Spark's class path with S3, and a server of S3."""
 
+REGISTRY = folders.downloads() / "registry" / "archives"
+REGISTRY_LOCK = ROOT / "infra" / "registry.sha256"
+REGISTRY_CONFIGURATIONS = ("registry",)
+"""What only tests with a Schema Registry need: Apicurio Registry."""
+
+UNPACKED_REGISTRY = REGISTRY.with_name("unpacked")
+
 _IVY_FILE = ROOT / "infra" / "ivy.xml"
 _IVY_CACHE = folders.downloads() / "ivy"
 
@@ -49,10 +56,11 @@ def ivy_jar() -> Path:
 
 
 def checksums(directory: Path) -> dict[str, str]:
-    """The SHA-256 of each jar in a directory, by its relative path (``spark/name.jar``)."""
+    """The SHA-256 of each jar and archive in a directory, by its relative path (``spark/name.jar``)."""
     return {
         jar.relative_to(directory).as_posix(): hashlib.sha256(jar.read_bytes()).hexdigest()
-        for jar in sorted(directory.glob("*/*.jar"))
+        for jar in sorted(directory.glob("*/*"))
+        if jar.suffix in {".jar", ".gz"}
     }
 
 
@@ -107,6 +115,18 @@ def ensure(
     return True
 
 
+def ensure_registry(java: Path, ivy: Path) -> None:
+    """Download and unpack Apicurio Registry if it is missing. Raises JarsError."""
+    if not ensure(java, ivy, REGISTRY, REGISTRY_LOCK, REGISTRY_CONFIGURATIONS) and UNPACKED_REGISTRY.is_dir():
+        return
+    (archive,) = REGISTRY.glob("*/*.tar.gz")
+    incoming = UNPACKED_REGISTRY.with_name("unpacked.incoming")
+    shutil.rmtree(incoming, ignore_errors=True)
+    shutil.unpack_archive(archive, incoming)
+    shutil.rmtree(UNPACKED_REGISTRY, ignore_errors=True)
+    incoming.rename(UNPACKED_REGISTRY)
+
+
 def provide(say: Callable[[str], object]) -> None:
     """Download the jars of an installed package on their first use. In a checkout ``make setup`` has done it.
 
@@ -123,7 +143,7 @@ def resolve(java: Path, ivy: Path, directory: Path = JARS, configurations: Seque
     directory.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(incoming, ignore_errors=True)
     command = [str(java), "-jar", str(ivy), "-ivy", str(_IVY_FILE), "-cache", str(_IVY_CACHE), "-warn"]
-    options = ["-types", "jar", "bundle", "-confs", *configurations]
+    options = ["-types", "jar", "bundle", "tar.gz", "-confs", *configurations]
     options += ["-retrieve", f"{incoming}/[conf]/[artifact]-[revision].[ext]"]
     run = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     if run.returncode != 0:

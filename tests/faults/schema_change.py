@@ -18,10 +18,10 @@ from tests.faults.alone import Scenario
 from tests.faults.environment import Environment
 from tests.faults.poison import Message
 from tests.faults.programs import loyalty
-from tests.faults.registry import Registry
 from tests.faults.report import Row
 from tests.faults.under_load import audited_row, load
 from tests.support.kafka import publish
+from tests.support.registry import ApicurioRegistry
 
 _EACH = 40
 """The number of invoices of each writer."""
@@ -47,7 +47,7 @@ CHANGES = {
     "narrower, widened since": _changed(CreatedTime=["null", "int"], TotalAmount=["null", "float"]),
 }
 INCOMPATIBLE = _changed(TotalAmount=["null", "string"])
-_WIDENED = "narrower, widened since"
+WIDENED = "narrower, widened since"
 
 
 def schema_change(name: str, directory: Path, seed: int) -> Row:
@@ -55,7 +55,10 @@ def schema_change(name: str, directory: Path, seed: int) -> Row:
 
     A writer registers its schema, the pipeline restarts, and then the writer begins (docs/how-to/change-a-schema.md).
     """
-    with Registry() as registry, Environment(directory, schema_registry_url=registry.url) as environment:
+    with (
+        ApicurioRegistry(directory / "registry") as registry,
+        Environment(directory, schema_registry_url=registry.url) as environment,
+    ):
         subject = f"{environment.settings.name_of(topics.POS_INVOICES)}-value"
         draft = directory / "PosInvoice.avsc"
         draft.write_text(json.dumps(INCOMPATIBLE), encoding="utf-8")
@@ -63,20 +66,18 @@ def schema_change(name: str, directory: Path, seed: int) -> Row:
             environment.until_written(topics.LOYALTY, 20)
             # The narrower schema is an older one, so it is registered by force.
             ids = {
-                change: registry.register(subject, json.dumps(schema), forced=change == _WIDENED)
+                change: registry.register(subject, schema, forced=change == WIDENED)
                 for change, schema in CHANGES.items()
             }
-            refused = registry.register(subject, json.dumps(INCOMPATIBLE)) is None
+            refused = registry.register(subject, INCOMPATIBLE) is None
             checked = loyalty(environment.settings, "schemas", "check", draft)
-            wrong = registry.register(subject, json.dumps(INCOMPATIBLE), forced=True)
+            wrong = registry.register(subject, INCOMPATIBLE, forced=True)
             environment.stack.pipeline.stop()
             environment.stack.pipeline.start()
             for change, schema_id in ids.items():
-                publish(
-                    environment.settings, topics.POS_INVOICES, _written(CHANGES[change], schema_id or 0, seed + 100)
-                )
+                publish(environment.settings, topics.POS_INVOICES, written(CHANGES[change], schema_id or 0, seed + 100))
                 seed += 1
-            publish(environment.settings, topics.POS_INVOICES, _written(INCOMPATIBLE, wrong or 0, seed + 100))
+            publish(environment.settings, topics.POS_INVOICES, written(INCOMPATIBLE, wrong or 0, seed + 100))
             recovery = environment.recovered()
         seen = f"`loyalty schemas check`: {checked.stdout.strip().splitlines()[-1]}"
         row = audited_row(environment, name, observations, [recovery] * (len(CHANGES) + 1), seen)
@@ -84,7 +85,7 @@ def schema_change(name: str, directory: Path, seed: int) -> Row:
     return replace(row, wrong_answers=row.wrong_answers + allowed)
 
 
-def _written(schema: Schema, schema_id: int, seed: int) -> Iterator[Message]:
+def written(schema: Schema, schema_id: int, seed: int) -> Iterator[Message]:
     """Invoices of a separate day, written with this schema."""
     parsed = fastavro.parse_schema(schema)
     types = {field["name"]: field["type"] for field in schema["fields"]}

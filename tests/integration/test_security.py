@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -37,8 +38,9 @@ from services.messaging.avro import Record, encoder
 from services.messaging.publishing import PublishError, connected_producer
 from services.settings import Settings
 from tests.support.builders import HOME_DELIVERY, IDS, invoice
-from tests.support.kafka import KAFKA_TIMEOUT_SECONDS, publish
+from tests.support.kafka import KAFKA_TIMEOUT_SECONDS, publish, read_all
 from tests.support.processes import ApiProcess, spark_process_settings
+from tests.support.vendors import Vendor, blocks, need
 
 AWKWARD = r"""p"a\s's;w=o{r}d """
 """A password for the pipeline with all characters that JAAS could interpret. (librdkafka drops leading blanks.)"""
@@ -352,3 +354,22 @@ def test_a_rotated_password_replaces_the_old_one(secured, tmp_path):
         assert "SASL authentication error" in refusal(till)
     finally:
         set_passwords(admin, {"till": old})
+
+
+@pytest.mark.parametrize("tool", ["kcat", "Java"])
+def test_a_till_of_a_vendor_publishes_with_its_password(secured: Secured, tmp_path: Path, tool: str) -> None:
+    """The examples with a password of docs/how-to/publish-invoices.md run as the page has them."""
+    need(tool)
+    vendor = Vendor(tmp_path, secured.broker.bootstrap_servers, topics.POS_INVOICES.name)
+    password = secured.security.password("till").read_text(encoding="utf-8")
+    (tmp_path / "till").write_text(password, encoding="utf-8")
+    (tmp_path / "ca.pem").write_bytes(secured.security.authority.read_bytes())
+    properties = tmp_path / "secured.properties"
+    properties.write_text(properties.read_text(encoding="utf-8").replace("PASSWORD", password), encoding="utf-8")
+    reader = secured.settings_of("auditor")
+    before = len(read_all(reader, topics.POS_INVOICES))
+
+    (command,) = [each for each in blocks("Kafka with passwords") if each.startswith(tool.lower())]
+    vendor.runs(command)
+
+    assert before + 1 == len(read_all(reader, topics.POS_INVOICES))

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from infra.docker.healthy import is_healthy
 from services.cli import app
 from services.settings import Settings
+from tests.support.registry import CONFIGURATION, VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILES = sorted((ROOT / "infra" / "docker").glob("*.Dockerfile"))
@@ -69,7 +70,7 @@ def test_profiles_only_add_services(compose: dict[str, Any]) -> None:
         name for name, service in services.items() if "profiles" not in service
     }
     profiles = {profile for service in services.values() for profile in service.get("profiles", ())}
-    assert {"simulate", "cluster", "observability", "webhooks", "audit"} == profiles
+    assert {"simulate", "cluster", "observability", "webhooks", "audit", "registry"} == profiles
 
 
 def test_no_container_has_more_rights_than_it_needs(built: dict[str, dict[str, Any]]) -> None:
@@ -260,3 +261,11 @@ def test_the_commands_of_the_service_keys_are_commands(compose: dict[str, Any]) 
     for line in lines:
         result = CliRunner().invoke(app, [*line, "--json"], env={"LOYALTY_KAFKA_SECURITY_PROTOCOL": "SASL_SSL"})
         assert (2, True) == (result.exit_code, "LOYALTY_KAFKA_SASL" in result.stderr), result.stderr
+
+
+def test_the_schema_registry_is_the_tested_one(compose: dict[str, Any]) -> None:
+    """The profile runs the version of Apicurio Registry that the tests download, in their configuration."""
+    service = compose["services"]["registry"]
+    assert f"apicurio/apicurio-registry:{VERSION}" == service["image"]
+    addresses = {"APICURIO_KAFKASQL_BOOTSTRAP_SERVERS": "kafka:9092"}
+    assert CONFIGURATION | addresses == service["environment"]
