@@ -72,8 +72,8 @@ def _invoices(seed: int) -> Iterator[dict[str, Any]]:
     for number, message in enumerate(simulated):
         invoice: dict[str, Any] = {**(message.invoice or {})}
         yield invoice
-        if flaws := FLAWS[number : len(FLAWS) - 1 : 40]:  # the last is megabytes long
-            yield from (flawed(invoice, flaw) for flaw in flaws)
+        flaws: list[Any] = FLAWS[number : len(FLAWS) - 1 : 40]  # the last is megabytes long
+        yield from (flawed(invoice, flaw) for flaw in flaws)
 
 
 def _as_json(invoice: dict[str, Any], chance: Random) -> bytes:
