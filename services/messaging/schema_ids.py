@@ -130,8 +130,10 @@ def _usable_answer(request: str) -> Iterator[None]:
     except UnknownSchemaIdError:
         raise
     except Exception as error:
+        has_answered = isinstance(error, SchemaRegistryError)
+        advice = "" if has_answered else ": start it, or set LOYALTY_SCHEMA_REGISTRY_URL to its address"
         raise SchemaRegistryUnavailableError(
-            f"the Schema Registry did not {request}: {type(error).__name__} {error}"
+            f"the Schema Registry did not {request}: {type(error).__name__} {error}{advice}"
         ) from error
 
 

@@ -49,11 +49,14 @@ class ApicurioRegistry:
             # Its health and metrics, by default for all hosts.
             "QUARKUS_MANAGEMENT_HOST": HOST,
             "QUARKUS_MANAGEMENT_PORT": str(free_port()),
-            "APICURIO_KAFKASQL_BOOTSTRAP_SERVERS": bootstrap_servers or "",
-            "APICURIO_KAFKASQL_TOPIC": f"{prefix}kafkasql-journal",
-            "APICURIO_KAFKASQL_SNAPSHOTS_TOPIC": f"{prefix}kafkasql-snapshots",
         }
-        if not bootstrap_servers:
+        if bootstrap_servers:
+            self._environment |= {
+                "APICURIO_KAFKASQL_BOOTSTRAP_SERVERS": bootstrap_servers,
+                "APICURIO_KAFKASQL_TOPIC": f"{prefix}kafkasql-journal",
+                "APICURIO_KAFKASQL_SNAPSHOTS_TOPIC": f"{prefix}kafkasql-snapshots",
+            }
+        else:
             self._environment["APICURIO_STORAGE_KIND"] = "sql"
 
     def __enter__(self) -> Self:
