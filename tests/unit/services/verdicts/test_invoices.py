@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from services.verdicts.invoices import judge_of_invoices
 
 import schemas
 from schemas import topics
 from services.domain.json_rules import unknown_fields
 from services.domain.validation import first_violation
 from services.messaging.avro import decoder, encoder
+from services.verdicts.invoices import judge_of_invoices
 from services.verdicts.verdict import Verdict
 from tests.support.builders import IDS, invoice
 from tests.support.strategies import ANY_INVOICES
