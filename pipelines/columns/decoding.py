@@ -8,12 +8,13 @@ every task, which took longer than the work itself (docs/explanation/decisions/0
 import json
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
 
 import schemas
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
@@ -24,6 +25,7 @@ from services.verdicts.commands import judge_of_commands
 from services.verdicts.invoices import judge_of_invoices
 from services.verdicts.verdict import Judge, judge_of_avro
 
+Values: TypeAlias = "pa.Array[Any]"
 MakeJudge = Callable[[Mapping[int, str]], Judge]
 
 _JUDGES: Mapping[str, MakeJudge] = {
@@ -73,11 +75,11 @@ def _verdict(value: Column, key: Column | None, name: str, known: Mapping[int, s
     judge = _JUDGES.get(name) if key is not None else None
     schemas_by_id = tuple(known.items())
 
-    def verdicts(values: pa.Array, keys: pa.Array) -> pa.Array:  # Spark chooses the kind of function by these types
+    def verdicts(values: Values, keys: Values) -> Values:
         return _verdicts(judge, name, schemas_by_id, values, keys)
 
     # Spark may otherwise call a function several times for each row, once for every use of its result.
-    function: Any = F.arrow_udf(verdicts, _VERDICT).asNondeterministic()
+    function: Any = arrow_udf(verdicts, _VERDICT, ArrowUDFType.SCALAR).asNondeterministic()
     column: Column = function(value, F.lit(None).cast("binary") if key is None else key)
     return column
 
@@ -88,12 +90,12 @@ def _as_struct(body: Column, name: str) -> Column:
 
 
 def _verdicts(
-    make_judge: MakeJudge | None, name: str, known: tuple[tuple[int, str], ...], values: pa.Array, keys: pa.Array
-) -> pa.Array:
+    make_judge: MakeJudge | None, name: str, known: tuple[tuple[int, str], ...], values: Values, keys: Values
+) -> Values:
     decide = _decide(make_judge, name, known)
     found = [decide(*each) for each in zip(values.to_pylist(), keys.to_pylist(), strict=True)]
     bodies, reasons = zip(*found, strict=True) if found else ((), ())
-    columns = [pa.array(bodies, pa.binary()), pa.array(reasons, pa.string())]
+    columns: list[Values] = [pa.array(bodies, pa.binary()), pa.array(reasons, pa.string())]
     return pa.StructArray.from_arrays(columns, ["body", "reason"])
 
 
