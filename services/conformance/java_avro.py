@@ -1,7 +1,7 @@
-"""Reads the integers of an Avro body as Java does. fastavro accepts some that Java refuses, and the other way round.
+"""Reads the integers of an Avro body as Java does. fastavro accepts some that Java refuses.
 
-The pipeline reads Avro with Java: a number has at most five or ten bytes, more bits than the type has are dropped, and
-the index of a union is never negative. Writers do not produce such numbers, but damaged bytes have them.
+Spark reads Avro with Java: a number has at most five or ten bytes, more bits than the type has are dropped, and the
+index of a union is never negative. Writers do not produce such numbers, but damaged bytes have them.
 """
 
 from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import schemas
 from schemas import topics
 from services.cli import app
-from services.conformance.verdict import judge
+from services.conformance.verdict import judge_of_pipeline
 from services.messaging.avro import encoder
 from services.settings import Settings
 from tests.support.builders import IDS
@@ -37,7 +37,8 @@ def test_every_example_publishes_the_invoice(vendor: Vendor, settings: Settings,
     arrived = read_all(settings, topics.POS_INVOICES)
     complete = {name: invoice.get(name) for name in schemas.field_names("PosInvoice")}
     complete["InvoiceLineItems"] = [{**line, "ItemDescription": None} for line in invoice["InvoiceLineItems"]]
-    verdicts = [judge(IDS)(message.value()) for message in arrived]
+    check = judge_of_pipeline(IDS.known(topics.POS_INVOICES))
+    verdicts = [check(message.value(), message.key()) for message in arrived]
     assert [b"STR7"] * 2 == [message.key() for message in arrived]
     assert [(None, complete, None), (None, complete, IDS.writer_id(topics.POS_INVOICES))] == verdicts
     assert encoder(topics.POS_INVOICES, IDS)(invoice) == arrived[1].value()
