@@ -29,7 +29,7 @@ RULES = "loyalty-factor: 0.05", "valid-for: P365D"
 WITH_PICTURES = "SCREENSHOTS" in os.environ
 """`make screenshots` runs the test with more queries and time."""
 
-MISSING = "Chromium and its driver are not installed: `make browser` installs them on Debian"
+MISSING = "Chromium and its driver are not installed: `make test-tools` installs them on Debian"
 pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=MISSING)
 
 
