@@ -79,7 +79,7 @@ LIABILITY = Table(
         "QUALIFY next_month IS NULL",
         """
     SELECT expiry AS Expiry, tier AS Tier, count(*) AS Accounts, sum(points(points))::DECIMAL(38, 2) AS Points
-    FROM owed WHERE points <> 0 GROUP BY expiry, tier
+    FROM owed WHERE points <> 0 GROUP BY expiry, tier ORDER BY ALL
     """,
     ),
 )
@@ -110,6 +110,7 @@ LIABILITY_BY_MONTH = Table(
     SELECT last_day(first_day) AS MonthEnd, expiry AS Expiry, tier AS Tier, sum(accounts)::BIGINT AS Accounts,
         sum(points(points))::DECIMAL(38, 2) AS Points
     FROM ended JOIN changes ON month <= first_day GROUP BY first_day, expiry, tier HAVING sum(accounts) <> 0
+    ORDER BY ALL
     """,
     ),
 )

@@ -209,6 +209,7 @@ def test_points_of_a_replaced_card_keep_their_months(opened: Callable[..., Datab
         (date(2024, month, day), *each) for month, day in enumerate(_LAST_DAYS, 1) for each in both
     }
     assert both == rows(database, "SELECT Expiry, Points FROM liability ORDER BY Expiry")
+    assert [("gold", 1, Decimal("8.00"))] == rows(database, BY_NAME["members-by-tier"].sql), "old cards are no members"
 
 
 @examples(max_examples=15, phases=[Phase.generate])  # each example has a database, so shrinking takes minutes
