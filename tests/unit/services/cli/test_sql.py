@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from prompt_toolkit.completion import CompleteEvent, WordCompleter
+from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
@@ -16,7 +16,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner, Result
 
 from services.cli import app
-from services.cli.sql_shell import _words, ends, run_shell
+from services.cli.sql_shell import completer_of, ends, run_shell
 from services.ledger.database import migrate, writing_engine
 from services.settings import Settings
 from services.sql.database import Database
@@ -169,9 +169,12 @@ def test_the_shell_ends_with_its_input(database: Database, tmp_path: Path) -> No
     assert ["SELECT 2"] == asked
 
 
-@pytest.mark.parametrize(("begin", "completed"), [("hado", "hadoop"), ("SEL", "SELECT"), ("totalv", "TotalValue")])
+@pytest.mark.parametrize(
+    ("begin", "completed"),
+    [("hado", "hadoop"), ("SEL", "SELECT"), ("totalv", "TotalValue"), ("members-by", "members-by-tier")],
+)
 def test_the_shell_completes_words(database: Database, begin: str, completed: str) -> None:
     """Tables, columns, questions and words of SQL."""
-    completer = WordCompleter(_words(database), ignore_case=True)
-    assert completed in [each.text for each in completer.get_completions(Document(begin), CompleteEvent())]
+    found = completer_of(database).get_completions(Document(begin), CompleteEvent())
+    assert completed in [each.text for each in found]
     assert not ends(Document(begin))
