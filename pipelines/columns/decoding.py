@@ -8,13 +8,13 @@ every task, which took longer than the work itself (docs/explanation/decisions/0
 import json
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 
 import schemas
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
@@ -25,7 +25,11 @@ from services.verdicts.commands import judge_of_commands
 from services.verdicts.invoices import judge_of_invoices
 from services.verdicts.verdict import Judge, judge_of_avro
 
-Values: TypeAlias = "pa.Array[Any]"
+if TYPE_CHECKING:
+    Values: TypeAlias = pa.Array[Any]
+else:  # Spark reads this hint, and knows no other one for a vectorised function.
+    Values = pa.Array
+
 MakeJudge = Callable[[Mapping[int, str]], Judge]
 
 _JUDGES: Mapping[str, MakeJudge] = {
@@ -79,8 +83,8 @@ def _verdict(value: Column, key: Column | None, name: str, known: Mapping[int, s
         return _verdicts(judge, name, schemas_by_id, values, keys)
 
     # Spark may otherwise call a function several times for each row, once for every use of its result.
-    function: Any = arrow_udf(verdicts, _VERDICT, ArrowUDFType.SCALAR).asNondeterministic()
-    column: Column = function(value, F.lit(None).cast("binary") if key is None else key)
+    function: Any = arrow_udf(verdicts, _VERDICT)  # type: ignore[call-overload]  # narrow stubs
+    column: Column = function.asNondeterministic()(value, F.lit(None).cast("binary") if key is None else key)
     return column
 
 
