@@ -38,7 +38,7 @@ from tests.support.processes import (
     wait_until,
 )
 
-CARDS = ("7001-A", "7002-B")
+CARDS = ("CARD7001", "CARD7002")
 A, B = CARDS
 IMPORTED = "7003-C"
 
