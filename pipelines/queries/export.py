@@ -12,7 +12,7 @@ import schemas
 from pipelines.checkpoints.files import Files
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.reader import CheckpointReader
-from pipelines.columns import avro
+from pipelines.columns.decoding import decode
 from pipelines.columns.deduplication import deduplicate, record_position
 from pipelines.queries.branches import DEAD_LETTERS, branch_records
 from pipelines.runtime.query import Query, QueryContext
@@ -22,7 +22,6 @@ from pipelines.sinks.foreach_batch import write_each_batch
 from pipelines.sinks.parquet import ParquetSink, has_rows, remove_staging_folders, require_keys
 from schemas.topics import HADOOP
 from services.domain.formats import FIRST_TIME, LAST_TIME
-from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
 
 _CHECKPOINT = "_checkpoint"
@@ -41,7 +40,8 @@ def _export(context: QueryContext) -> DataStreamWriter:
     _require_format(context.spark, context.settings)
     writer = _delta if context.settings.export_format == "delta" else _parquet
     write_rows = writer(context)
-    lines = _check_lines(context.read(HADOOP), context.ids)
+    # ``reason`` is null unless a stranger wrote something else.
+    lines = decode(context.read(HADOOP), HADOOP, context.ids, into="record")
     rows = lines.withColumn("identity", _line_identity()).select(
         *("timestamp", "identity", "key", "topic", "partition", "offset", "record", "reason"),
         F.col("identity").alias(_KEY),
@@ -79,15 +79,6 @@ def _require_format(spark: SparkSession, settings: Settings) -> None:
             f"{directory} has Parquet files that are not a Delta table: set LOYALTY_EXPORT_FORMAT=parquet, or choose "
             "another LOYALTY_EXPORT_DIR"
         )
-
-
-def _check_lines(records: DataFrame, ids: SchemaIds) -> DataFrame:
-    """Add ``record`` (struct HadoopRecord) and ``reason``, which is null unless a stranger wrote something else."""
-    record, unknown = avro.decode(F.col("value"), HADOOP, ids)
-    corrupt = avro.unreadable(F.col("record"), HADOOP)
-    return records.withColumns({"record": record, "unknown": unknown}).withColumn(
-        "reason", F.coalesce("unknown", corrupt)
-    )
 
 
 def _line_identity() -> Column:
