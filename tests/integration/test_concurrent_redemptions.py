@@ -107,17 +107,17 @@ def test_exactly_the_covered_redemptions_succeed(settings: Settings, api: ApiPro
     A new pipeline on the same checkpoint decides the rest. 10 succeed, 40 are refused, and retries change nothing.
     """
     few_a_batch = settings.model_copy(update={"max_offsets_per_trigger": 6})
-    earn(settings, "CARD1")
+    earn(settings, "A")
     with ThreadPoolExecutor(ATTEMPTS) as pool:
         with pipeline(few_a_batch, tmp_path / "first.log") as wait:
-            wait(lambda: api.balance("CARD1").status_code == httpx.codes.OK)
-            asked = redeem_all(api, "CARD1", pool)
-            wait(lambda: bool(reserved(settings, "CARD1")))
+            wait(lambda: api.balance("A").status_code == httpx.codes.OK)
+            asked = redeem_all(api, "A", pool)
+            wait(lambda: bool(reserved(settings, "A")))
         decided = [each for each in records_of(settings, topics.LOYALTY_DECISIONS) if each["Sequence"] > 1]
         assert len({each["CommandID"] for each in decided}) < ATTEMPTS, "it was killed too late to prove anything"
         with pipeline(few_a_batch, tmp_path / "second.log") as wait:
             wait(lambda: all(each.done() for each in asked))
-            again = redeem_all(api, "CARD1", pool)
+            again = redeem_all(api, "A", pool)
             wait(lambda: all(each.done() for each in again))
 
     # A poll for the decision is answered with 200 and the decision.
@@ -125,4 +125,4 @@ def test_exactly_the_covered_redemptions_succeed(settings: Settings, api: ApiPro
     assert COVERED == outcomes["done"] + outcomes[httpx.codes.CREATED]
     statuses = Counter(each.result().status_code for each in again)
     assert {httpx.codes.CREATED: COVERED, httpx.codes.CONFLICT: ATTEMPTS - COVERED} == statuses
-    assert_covered_redemptions_only(settings, api, "CARD1")
+    assert_covered_redemptions_only(settings, api, "A")

@@ -166,13 +166,13 @@ def test_gaps_duplicates_and_unreadable_records(
     """The ledger reports a gap until it is filled. It skips an unreadable record and logs the reason."""
     process = start()
     process.wait_until(process.is_ready)
-    send(settings, ("CARD1", entry(1)), ("CARD1", entry(1)), ("CARD1", entry(4)))
+    send(settings, ("A", entry(1)), ("A", entry(1)), ("A", entry(4)))
     publish(
         settings,
         LOYALTY,
-        [(b"CARD1", b"no Avro"), (b"CARD2", encoder(LOYALTY, IDS)(notification("CARD1", entry(9)))), (b"CARD1", None)],
+        [(b"A", b"no Avro"), (b"B", encoder(LOYALTY, IDS)(notification("A", entry(9)))), (b"A", None)],
     )
-    send(settings, ("CARD2", entry(1)))
+    send(settings, ("B", entry(1)))
     process.wait_until(
         lambda: 3 == len(stored(database_url)) and 3 == process.metric("loyalty_ledger_undecodable_records_total ")
     )
@@ -183,14 +183,12 @@ def test_gaps_duplicates_and_unreadable_records(
     assert [True] * 3 == [
         any(words in reason for reason in reasons) for words in ("no value", "Confluent framing", "key is not")
     ]
-    send(settings, ("CARD1", entry(2)), ("CARD1", entry(3)))
+    send(settings, ("A", entry(2)), ("A", entry(3)))
     process.wait_until(lambda: 0 == process.metric("loyalty_ledger_gaps "))
     assert [] == command(database_url, "gaps")["gaps"]
     assert 3 == command(database_url, "reread")["partitions"]
     process.wait_until(lambda: 6 <= process.metric("loyalty_ledger_repeats_total "))
-    assert expected([("CARD1", entry(number)) for number in (1, 2, 3, 4)] + [("CARD2", entry(1))]) == stored(
-        database_url
-    )
+    assert expected([("A", entry(number)) for number in (1, 2, 3, 4)] + [("B", entry(1))]) == stored(database_url)
     assert 0 == process.terminate()
 
 
@@ -221,17 +219,17 @@ def test_waits_for_its_database(
     """While the database refuses connections, the process waits and reports it. Afterwards it stores all entries."""
     process = start()
     process.wait_until(process.is_ready)
-    send(settings, ("CARD1", entry(1)))
+    send(settings, ("A", entry(1)))
     process.wait_until(lambda: 1 == process.metric("loyalty_ledger_entries_total "))
     name = make_url(database_url).database
     with psycopg.connect(postgresql, autocommit=True) as server:
         server.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false'.encode())
         server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
-        send(settings, ("CARD1", entry(2)), ("CARD2", entry(1)))
+        send(settings, ("A", entry(2)), ("B", entry(1)))
         process.wait_until(lambda: (answer := process.get("/readyz")) is not None and "OperationalError" in answer.text)
         server.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true'.encode())
     process.wait_until(lambda: process.is_ready() and 3 == process.metric("loyalty_ledger_entries_total "))
-    assert expected([("CARD1", entry(1)), ("CARD1", entry(2)), ("CARD2", entry(1))]) == stored(database_url)
+    assert expected([("A", entry(1)), ("A", entry(2)), ("B", entry(1))]) == stored(database_url)
     assert 0 == process.terminate()
 
 
@@ -256,8 +254,8 @@ def test_an_erased_customer_is_removed_everywhere(
     card, secret = "9265846829", "words of hers"
     life = [
         (card, entry(1)),
-        (card, entry(2, kind=Kind.SENT, points=-10, counterparty="4629185211", reason=secret)),
-        ("4629185211", entry(1, kind=Kind.RECEIVED, points=10, counterparty=card, reason=secret)),
+        (card, entry(2, kind=Kind.SENT, points=-10, counterparty="OTHER", reason=secret)),
+        ("OTHER", entry(1, kind=Kind.RECEIVED, points=10, counterparty=card, reason=secret)),
         (card, entry(3, kind=Kind.ERASED, points=-90)),
     ]
     process = start()
