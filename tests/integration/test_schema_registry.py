@@ -10,10 +10,10 @@ from typer.testing import CliRunner, Result
 import schemas
 from schemas import topics
 from services.cli import app
-from services.conformance.verdict import judge_of_pipeline
 from services.messaging.avro import decoder, encoder
 from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError, schema_ids
 from services.settings import Settings
+from services.verdicts.invoices import judge_of_invoices
 from tests.faults.schema_change import CHANGES, INCOMPATIBLE, WIDENED, written
 from tests.support.builders import invoice
 from tests.support.kafka import BalanceWriter, publish, read_all
@@ -105,7 +105,7 @@ def test_invoices_in_changed_schemas(spark: "SparkSession", settings: Settings, 
     rows = check_invoices(as_records(spark, expected), ids).orderBy("offset").collect()
 
     assert [*expected.values()] == [row.reason for row in rows]
-    check = judge_of_pipeline(ids.known(topics.POS_INVOICES))
+    check = judge_of_invoices(ids.known(topics.POS_INVOICES))
     assert expected == {value: check(value, None).reason for value in expected}
 
 
@@ -163,5 +163,5 @@ def test_a_vendor_asks_for_the_id(settings: Settings, tmp_path: Path) -> None:
     vendor.runs(ask + publish_both.splitlines()[1])
 
     (message,) = read_all(settings, topics.POS_INVOICES)
-    check = judge_of_pipeline(ids.known(topics.POS_INVOICES))
+    check = judge_of_invoices(ids.known(topics.POS_INVOICES))
     assert (None, schema_id) == check(message.value(), None)[::2]

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 import schemas
 from schemas import topics
 from services.cli import app
-from services.conformance.verdict import judge_of_pipeline
 from services.messaging.avro import encoder
 from services.settings import Settings
+from services.verdicts.invoices import judge_of_invoices
 from tests.support.builders import IDS
 from tests.support.kafka import read_all
 from tests.support.vendors import Vendor, blocks, need
@@ -37,7 +37,7 @@ def test_every_example_publishes_the_invoice(vendor: Vendor, settings: Settings,
     arrived = read_all(settings, topics.POS_INVOICES)
     complete = {name: invoice.get(name) for name in schemas.field_names("PosInvoice")}
     complete["InvoiceLineItems"] = [{**line, "ItemDescription": None} for line in invoice["InvoiceLineItems"]]
-    check = judge_of_pipeline(IDS.known(topics.POS_INVOICES))
+    check = judge_of_invoices(IDS.known(topics.POS_INVOICES))
     verdicts = [check(message.value(), message.key()) for message in arrived]
     assert [b"STR7"] * 2 == [message.key() for message in arrived]
     assert [(None, complete, None), (None, complete, IDS.writer_id(topics.POS_INVOICES))] == verdicts
