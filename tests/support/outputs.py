@@ -56,6 +56,10 @@ class Outputs:
         if isinstance(card, str) and _RECOGNISABLE.fullmatch(card):
             self._cards.add(card.encode())
 
+    def use_record(self, record: object) -> None:
+        if isinstance(record, Mapping):
+            self.use_card(record.get("CustomerCardNo"))
+
     def use_environment(self, environment: Mapping[str, str]) -> None:
         """Note the files with secrets that a process gets. They may not exist yet."""
         self._secret_files |= {Path(value) for name, value in environment.items() if _SECRET_FILE.fullmatch(name)}
@@ -137,7 +141,7 @@ def _send(send: Callable[..., httpx.Response]) -> Callable[..., httpx.Response]:
 
 def _writer(write: Callable[..., None]) -> Callable[..., None]:
     def recorded(stream: Any, schema: Any, record: Any, *more: Any, **options: Any) -> None:
-        OUTPUTS.use_card(record.get("CustomerCardNo"))
+        OUTPUTS.use_record(record)
         write(stream, schema, record, *more, **options)
 
     return recorded
@@ -146,8 +150,7 @@ def _writer(write: Callable[..., None]) -> Callable[..., None]:
 def _reader(read: Callable[..., Any]) -> Callable[..., Any]:
     def recorded(*arguments: Any, **options: Any) -> Any:
         record = read(*arguments, **options)
-        if isinstance(record, dict):
-            OUTPUTS.use_card(record.get("CustomerCardNo"))
+        OUTPUTS.use_record(record)
         return record
 
     return recorded
