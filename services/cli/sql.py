@@ -202,7 +202,6 @@ def clear_source_errors() -> Iterator[None]:
 
         from services.ledger.database import LedgerError
         from services.ledger.queries import LedgerUnavailableError
-        from services.messaging.schema_ids import SchemaRegistryUnavailableError
         from services.pseudonyms import PseudonymKeyError
         from services.sql.database import SqlError
         from services.sql.files import NoExportError
@@ -215,7 +214,7 @@ def clear_source_errors() -> Iterator[None]:
             yield
     except (
         *(CustomerKeyError, LedgerError, NoExportError),
-        *(PseudonymKeyError, SchemaRegistryUnavailableError, SqlError, TableFormatError),
+        *(PseudonymKeyError, SqlError, TableFormatError),
     ) as error:
         stop(str(error))
     except (LedgerUnavailableError, DBAPIError) as error:
