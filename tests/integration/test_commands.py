@@ -28,7 +28,7 @@ from services.status import status_of
 from tests.support.builders import problem_type
 from tests.support.kafka import headers_of, read_all, records_of
 from tests.support.loyalty_query import Accounts, KafkaLoyaltyQuery
-from tests.support.processes import DEADLINE_SECONDS, POLL_SECONDS, ApiProcess
+from tests.support.processes import DEADLINE_SECONDS, POLL_SECONDS, ApiProcess, wait_until_shared
 
 CARD = "9265846829"
 PATH = f"/v1/customers/{CARD}/redemptions"
@@ -84,19 +84,6 @@ def until(answer: Callable[[], httpx.Response], *statuses: int) -> httpx.Respons
             return found
         assert time.monotonic() < deadline, found.text
         assert found.status_code in {202, 404, 409, 502, 503, 504}, found.text
-        time.sleep(POLL_SECONDS)
-
-
-def wait_until_shared(instances: list[ApiProcess]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    path = "/v1/stores/decisions/metadata"
-    while True:
-        found = [each.http.get(path).json()["instances"] for each in instances]
-        shares = [{holder["url"]: holder["active"] for holder in holders} for holders in found]
-        is_shared = all(len(share) == len(instances) and all(share.values()) for share in shares)
-        if is_shared and all(each.owned("decisions") == sorted(shares[0][each.url]) for each in instances):
-            return
-        assert time.monotonic() < deadline
         time.sleep(POLL_SECONDS)
 
 
