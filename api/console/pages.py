@@ -16,6 +16,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
 
 from api.console.own_api import COOKIE, Answer, PassedOn, call
 from services.api_keys.keys import Scope
@@ -154,10 +155,11 @@ router = APIRouter(prefix="/console", include_in_schema=False)
 
 
 def _time(text: str | None) -> str:
-    """A time of the API for people, in UTC."""
+    """A time of the API for people, in UTC. A line can break between date and time only."""
     if not text:
         return "-"
-    return datetime.fromisoformat(text).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    moment = datetime.fromisoformat(text).astimezone(UTC)
+    return Markup("<time><span>{:%Y-%m-%d}</span> <span>{:%H:%M:%S UTC}</span></time>").format(moment, moment)
 
 
 def _number(value: float | None, digits: int = 0) -> str:

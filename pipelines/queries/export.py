@@ -12,7 +12,7 @@ import schemas
 from pipelines.checkpoints.files import Files
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.reader import CheckpointReader
-from pipelines.columns import avro
+from pipelines.columns.decoding import decode
 from pipelines.columns.deduplication import deduplicate, record_position
 from pipelines.queries.branches import DEAD_LETTERS, branch_records
 from pipelines.runtime.query import Query, QueryContext
@@ -22,12 +22,12 @@ from pipelines.sinks.foreach_batch import write_each_batch
 from pipelines.sinks.parquet import ParquetSink, has_rows, remove_staging_folders, require_keys
 from schemas.topics import HADOOP
 from services.domain.formats import FIRST_TIME, LAST_TIME
-from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
 
 _CHECKPOINT = "_checkpoint"
 _KEY = "LineID"
 """The column of the files with the id of the record on hadoop: ``InvoiceNumber#line``."""
+_PARQUET_KEY = {_KEY: "STRING"}
 _ORDER = ("StoreID", "CreatedTime")
 _UNDATED, _UNDATED_NOW = "date=__HIVE_DEFAULT_PARTITION__", "date=0001-01-01"
 """The folder in which release 0.1 put rows without a usable date, and its name now. pandas cannot read the former."""
@@ -41,7 +41,8 @@ def _export(context: QueryContext) -> DataStreamWriter:
     _require_format(context.spark, context.settings)
     writer = _delta if context.settings.export_format == "delta" else _parquet
     write_rows = writer(context)
-    lines = _check_lines(context.read(HADOOP), context.ids)
+    # ``reason`` is null unless a stranger wrote something else.
+    lines = decode(context.read(HADOOP), HADOOP, context.ids, into="record")
     rows = lines.withColumn("identity", _line_identity()).select(
         *("timestamp", "identity", "key", "topic", "partition", "offset", "record", "reason"),
         F.col("identity").alias(_KEY),
@@ -55,7 +56,7 @@ def _export(context: QueryContext) -> DataStreamWriter:
 def _parquet(context: QueryContext) -> WriteRows:
     directory = context.settings.export_dir
     # First of all, because it refuses old files, which the other steps would change.
-    sink = ParquetSink(context.spark, directory, EXPORT.checkpoint(context.settings), _KEY)
+    sink = ParquetSink(context.spark, directory, EXPORT.checkpoint(context.settings), _PARQUET_KEY)
     remove_staging_folders(context.spark, directory)
     rename_undated(context.spark, directory)
     return lambda rows, batch_id: sink.append(rows, batch_id, *_ORDER)
@@ -79,15 +80,6 @@ def _require_format(spark: SparkSession, settings: Settings) -> None:
             f"{directory} has Parquet files that are not a Delta table: set LOYALTY_EXPORT_FORMAT=parquet, or choose "
             "another LOYALTY_EXPORT_DIR"
         )
-
-
-def _check_lines(records: DataFrame, ids: SchemaIds) -> DataFrame:
-    """Add ``record`` (struct HadoopRecord) and ``reason``, which is null unless a stranger wrote something else."""
-    record, unknown = avro.decode(F.col("value"), HADOOP, ids)
-    corrupt = avro.unreadable(F.col("record"), HADOOP)
-    return records.withColumns({"record": record, "unknown": unknown}).withColumn(
-        "reason", F.coalesce("unknown", corrupt)
-    )
 
 
 def _line_identity() -> Column:
@@ -152,7 +144,7 @@ def forget_progress(spark: SparkSession, settings: Settings) -> None:
     """
     _require_format(spark, settings)
     if settings.export_format != "delta":
-        require_keys(spark, settings.export_dir, _KEY)
+        require_keys(spark, settings.export_dir, _PARQUET_KEY)
     checkpoint = EXPORT.checkpoint(settings)
     reader = CheckpointReader(spark, checkpoint)
     if reader.exists:

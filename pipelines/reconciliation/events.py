@@ -16,7 +16,7 @@ from pipelines.accounts.events import events_with_duplicates
 from pipelines.checkpoints import manifest
 from pipelines.checkpoints.reader import CheckpointReader, Positions
 from pipelines.checkpoints.retention import LostRecords, accepted_losses
-from pipelines.columns import avro
+from pipelines.columns.decoding import decode_avro
 from pipelines.columns.deduplication import longest_memory
 from pipelines.columns.returns import names_original
 from pipelines.queries.archive import ARCHIVE, PSEUDONYM_KEY
@@ -170,15 +170,15 @@ def is_before(positions: Positions) -> Column:
 def _archived(context: Context, extents: dict[Topic, TopicExtent]) -> DataFrame:
     """The archived events from before the begin offsets of the topics."""
     settings, ids = context.settings, FolderSchemaIds()
-    invoice, _ = avro.decode(F.col("event"), _PURCHASES, ids)
-    command, _ = avro.decode(F.col("event"), LOYALTY_COMMANDS, ids)
-    identity = F.coalesce(
-        F.concat(F.lit("#"), invoice.getField("InvoiceNumber")), F.concat(F.lit("!"), command.getField("CommandID"))
+    rows = context.spark.read.parquet(settings.archive_dir).where(
+        is_before({settings.name_of(topic): extent.begins for topic, extent in extents.items()})
     )
+    rows = decode_avro(rows, "event", str(_PURCHASES.value), ids.known(_PURCHASES), into="purchase")
+    rows = decode_avro(rows, "event", str(LOYALTY_COMMANDS.value), ids.known(LOYALTY_COMMANDS), into="command")
+    identity = F.coalesce(F.concat(F.lit("#"), "purchase.InvoiceNumber"), F.concat(F.lit("!"), "command.CommandID"))
+    invoice = F.col("purchase")
     return (
-        context.spark.read.parquet(settings.archive_dir)
-        .where(is_before({settings.name_of(topic): extent.begins for topic, extent in extents.items()}))
-        .withColumn("identity", identity)
+        rows.withColumn("identity", identity)
         .withColumn("card", F.lit(None).cast("string"))
         .withColumn("original", F.when(names_original(invoice), invoice.getField("OriginalInvoiceNumber")))
         .select("identity", "append_time", "pseudonym", "card", "topic", "partition", "offset", "event", "original")

@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipelines.accounts.operator import ACCOUNTS
-from pipelines.columns import avro
+from pipelines.columns.decoding import decode_avro
 from pipelines.reconciliation.context import Context, first_line
 from pipelines.reconciliation.events import pseudonym_of, read_topic
 from schemas.topics import LOYALTY
@@ -77,13 +77,13 @@ def entries(context: Context, extent: TopicExtent) -> DataFrame:
 
 def with_event_ids(entries: DataFrame, context: Context) -> DataFrame:
     """Add ``event_id`` (null if a timer made the entry) and ``is_readable`` to entries as facts."""
-    record, _ = avro.decode(F.col("value"), LOYALTY, context.ids)
     entry = F.col("entry")
     kind, event, invoice = (entry.getField(name) for name in ("Kind", "EventID", "InvoiceNumber"))
-    is_readable = avro.is_whole(entry) & kind.isin([str(each) for each in Kind])
+    is_readable = entry.isNotNull() & kind.isin([str(each) for each in Kind])
     event_id = F.when(kind != Kind.LAPSED, F.coalesce(F.nullif(event, F.lit("")), F.nullif(invoice, F.lit(""))))
     columns = {"event_id": event_id, "is_readable": is_readable & (F.col("card") == entry.getField("CustomerCardNo"))}
-    return entries.withColumn("entry", record).withColumns(columns).drop("entry")
+    decoded = decode_avro(entries, "value", str(LOYALTY.value), context.ids.known(LOYALTY), into="entry")
+    return decoded.withColumns(columns).drop("entry")
 
 
 def balances(context: Context, extent: TopicExtent) -> DataFrame:

@@ -6,7 +6,8 @@ micro-batch, and the answer becomes its offset in the checkpoint, so a replayed 
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from multiprocessing.connection import Listener
 
@@ -32,17 +33,26 @@ def serve_read_progress(spark: SparkSession, checkpoint: str, topics: tuple[Topi
     names = [settings.name_of(topic) for topic in topics]
     client = bounded_consumer(settings, "loyalty-pipeline")
 
-    def answer() -> None:
-        while True:
-            with listener.accept() as connection:
-                try:
-                    connection.send(read_until(client, names, CheckpointReader(spark, checkpoint).positions()))
-                except Exception:  # after any error, because without an answer the query would wait forever
-                    log.warning("timers wait, because the read progress is unknown", exc_info=True)
-                    connection.send(0)
+    def read() -> int:
+        return read_until(client, names, CheckpointReader(spark, checkpoint).positions())
 
-    threading.Thread(target=answer, name="read-progress", daemon=True).start()
+    threading.Thread(target=_serve, args=(listener, read), name="read-progress", daemon=True).start()
     return str(listener.address)
+
+
+def _serve(listener: Listener, read: Callable[[], int]) -> None:
+    while True:
+        # A query that stops ends its clock, which then does not wait for the answer. The next clock needs this thread.
+        with suppress(OSError), listener.accept() as connection:
+            connection.send(_time_or_zero(read))
+
+
+def _time_or_zero(read: Callable[[], int]) -> int:
+    try:
+        return read()
+    except Exception:  # after any error, because without an answer the query would wait forever
+        log.warning("timers wait, because the read progress is unknown", exc_info=True)
+        return 0
 
 
 def read_until(client: Consumer, topics: Sequence[str], positions: Positions) -> int:

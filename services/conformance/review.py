@@ -9,12 +9,12 @@ from confluent_kafka import murmur2
 
 import schemas
 from schemas import topics
-from services.conformance.verdict import Verdict, is_in_seconds, judge
 from services.domain.invoice import HOME_DELIVERY, PRIME, PosInvoice
 from services.domain.json_rules import unknown_fields
 from services.domain.returns import InvoiceKind, kind_of
-from services.domain.validation import BLANKS
+from services.domain.validation import BLANKS, is_in_seconds
 from services.messaging.schema_ids import SchemaIds
+from services.verdicts import Verdict, judge_of
 
 HOUR = 3_600_000
 """Milliseconds. A till whose clock is wrong by more gets a warning."""
@@ -66,13 +66,13 @@ class Review:
     """Reviews the records of one topic or file in their order. It remembers all invoice numbers."""
 
     def __init__(self, ids: SchemaIds) -> None:
-        self._judge = judge(ids)
+        self._judge = judge_of(topics.POS_INVOICES, ids.known(topics.POS_INVOICES))
         self._newest_id = ids.writer_id(topics.POS_INVOICES)
         self._first: dict[str, tuple[str, int]] = {}
 
     def __call__(self, sent: Sent) -> Finding:
-        verdict = self._judge(sent.value)
-        invoice = verdict.invoice
+        verdict = self._judge(sent.value, sent.key)
+        invoice = verdict.record
         if invoice is None:
             return Finding(sent.place, verdict.reason)
         warnings = [
@@ -99,9 +99,9 @@ class Review:
             )
 
     def _of_format(self, verdict: Verdict, sent: Sent) -> Iterator[str]:
-        if not verdict.is_json and verdict.schema_id != self._newest_id:
+        if verdict.schema_id is not None and verdict.schema_id != self._newest_id:
             yield f"written in the older schema {verdict.schema_id}: the newest is {self._newest_id}"
-        if not verdict.is_json or sent.value is None:
+        if verdict.schema_id is not None or sent.value is None:
             return
         names = schemas.field_names("PosInvoice")
         for unknown in unknown_fields(sent.value, _SCHEMA):

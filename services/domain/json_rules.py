@@ -1,6 +1,6 @@
-"""The rules of a value in JSON. ``pipelines.columns`` applies the patterns and reasons to columns.
+"""The rules of a value in JSON.
 
-The pipeline reads JSON with two parsers of Spark. Their limits, which are those of Jackson, are rules here.
+Release 0.1 read JSON with the parser of Spark. Its limits, which are those of Jackson, are rules here.
 """
 
 import json
@@ -21,22 +21,16 @@ BEGINS_AS_OBJECT = r"^[ \t\r\n]*\{"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
-# One half of a surrogate pair is no character. Java would read every such half as the same question mark.
+# One half of a surrogate pair is no character. It cannot be written in UTF-8.
 # An even number of backslashes before the u is an escaped backslash, and no escape of a character.
 _ESCAPE = r"(?<!\\)(?:\\\\)*+\\u"
 LONE_SURROGATE = (
     rf"(?i){_ESCAPE}d[89ab][0-9a-f]{{2}}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{{2}}){_ESCAPE}d[c-f][0-9a-f]{{2}}"
 )
 
-VALID_BYTES = (
-    r"^(?:[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|[\xe1-\xec\xee\xef][\x80-\xbf]{2}"
-    r"|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*+"
-)
-"""The bytes before the first one that is not UTF-8, each byte as the character of its number (ISO-8859-1)."""
-
 # The patterns that find the place of a mistake. JSON nests, and a pattern does not count brackets, so they find every
 # mistake except a bracket or a name that is out of place.
-# All repetitions are possessive (*+). Java matches these in a loop, and others by a call for each character.
+# All repetitions are possessive (*+), so no text makes them try again.
 _BLANKS = r"[ \t\r\n]*+"
 _TEXT_BODY = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*+'
 TEXT = f'{_TEXT_BODY}"'
@@ -57,7 +51,7 @@ READABLE = rf"^{_BLANKS}(?:(?:{_PARTS}){_BLANKS})*+(?:(?:{_NAME}|{_SCALAR}|[\{{\
 """The part of a text before its first mistake. The last part in it is whole, but something wrong follows it."""
 OPENING, CLOSING = r"[\{\[]", r"[\}\]]"
 
-# A name that a reason can repeat in one line. The end is written so that Java and Python read it alike.
+# A name that a reason can repeat in one line.
 ORDINARY_NAME = r"^[A-Za-z0-9_.\[\] -]{1,64}(?![\s\S])"
 
 NO_VALUE = "no value"

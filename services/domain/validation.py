@@ -1,4 +1,4 @@
-"""The rules of a valid invoice as data. This module applies them to a record; the pipeline compiles them to columns."""
+"""The rules of a valid invoice, as data and applied to a record."""
 
 import math
 from collections.abc import Callable
@@ -103,25 +103,24 @@ RULES = (
 
 def first_violation(invoice: PosInvoice) -> str | None:
     """Returns the reason of the first broken rule, or None for a valid invoice."""
-    return next((rule.reason for rule in RULES if not _holds(rule, invoice)), None)
+    for reason, holds in _HOLDS:
+        if not holds(invoice):
+            return reason
+    return None
 
 
-def _holds(rule: Rule, invoice: PosInvoice) -> bool:
-    if rule.when and (_values(invoice, rule.when[0])[0] or "").upper() != rule.when[1]:
-        return True
-    return all(_passes(rule.requirement, value) for value in _values(invoice, rule.field))
+def is_in_seconds(created_time: int | None) -> bool:
+    """Whether the pipeline takes a CreatedTime for seconds."""
+    return created_time is not None and SECONDS[0] <= created_time <= SECONDS[1]
 
 
-def _values(record: Any, field: str) -> list[Any]:
-    head, _, rest = field.partition(".")
-    if head.endswith("[]"):
-        return [value for element in record.get(head[:-2]) or [] for value in _values(element or {}, rest)]
-    value = record.get(head)
-    return _values(value or {}, rest) if rest else [value]
+def in_milliseconds(invoice: PosInvoice) -> PosInvoice:
+    """The invoice with its CreatedTime in milliseconds. Some tills send seconds, which would be a day of early 1970."""
+    time = invoice["CreatedTime"]
+    return {**invoice, "CreatedTime": time * 1000} if time is not None and is_in_seconds(time) else invoice
 
 
 _CHECKS: dict[Requirement, Callable[[Any], bool]] = {
-    Requirement.GIVEN: lambda _: True,
     Requirement.NOT_BLANK: lambda text: text.strip(BLANKS) != "",
     Requirement.SHORT: lambda text: len(text) <= LONGEST_TEXT,
     Requirement.NO_BLANKS_AROUND: lambda text: text.strip(BLANKS) == text,
@@ -131,6 +130,28 @@ _CHECKS: dict[Requirement, Callable[[Any], bool]] = {
 }
 
 
-def _passes(requirement: Requirement, value: Any) -> bool:
-    # A missing value meets all other requirements.
-    return requirement is not Requirement.GIVEN if value is None else _CHECKS[requirement](value)
+def _check(requirement: Requirement, field: str) -> Callable[[Any], bool]:
+    """Whether a record meets a requirement. A missing value meets all but GIVEN."""
+    head, _, rest = field.partition(".")
+    if head.endswith("[]"):
+        name, check = head[:-2], _check(requirement, rest)
+        return lambda record: all(check(element or {}) for element in record.get(name) or ())
+    if rest:
+        check = _check(requirement, rest)
+        return lambda record: check(record.get(head) or {})
+    if requirement is Requirement.GIVEN:
+        return lambda record: record.get(head) is not None
+    passes = _CHECKS[requirement]
+    return lambda record: (value := record.get(head)) is None or passes(value)
+
+
+def _holds(rule: Rule) -> Callable[[Any], bool]:
+    check = _check(rule.requirement, rule.field)
+    if not rule.when:
+        return check
+    field, expected = rule.when
+    return lambda invoice: (invoice.get(field) or "").upper() != expected or check(invoice)
+
+
+# Made once, because every invoice is checked.
+_HOLDS = [(rule.reason, _holds(rule)) for rule in RULES]

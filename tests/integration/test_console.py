@@ -27,7 +27,7 @@ from tests.support.processes import SMALL_JVM
 VALUE = "#balance .value"
 RULES = "loyalty-factor: 0.05", "valid-for: P365D"
 WITH_PICTURES = "SCREENSHOTS" in os.environ
-"""`make screenshots` runs the test with more queries, traffic and time."""
+"""`make screenshots` runs the test with more queries and time."""
 
 MISSING = "Chromium and its driver are not installed: `make browser` installs them on Debian"
 pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=MISSING)
@@ -74,7 +74,7 @@ def test_people_work_with_the_console_of_a_running_stack(stack: LocalStack) -> N
         browser.until_shown("22.50", VALUE)
         browser.until_shown("second", "#entries")
         browser.picture("helpdesk-phone")
-        browser.resize(1200, 1000)
+        browser.resize(1200, 1100)
         browser.picture("helpdesk")
         replay(browser, stack.settings)
         watch_a_failover(browser, stack)
@@ -170,12 +170,12 @@ def watch_a_failover(browser: Browser, stack: LocalStack) -> None:
     browser.until_shown(victim.url, "#state")
     assert partitions_of_this_instance(browser) not in ("", "-", "0 1 2")
     with (
-        Tills(stack, seed=1, rate=20 if WITH_PICTURES else 5),
+        Tills(stack, seed=1, rate=5),
         Subscriber([victim.url, survivor.url], CARD) as subscriber,
     ):
         browser.until("the first event", lambda: subscriber.sequences)
         buy(stack.settings, *(f"before-{number}" for number in range(5)))
-        has_lines = f"return charts.get('rate')?.data[0].length > {40 if WITH_PICTURES else 3}"
+        has_lines = f"return charts.get('rate')?.data[0].length > {30 if WITH_PICTURES else 3}"
         browser.until("lines in a chart", lambda: browser.driver.execute_script(has_lines))
         browser.until_shown("StoreID", "main")
         assert [] == browser.violations()

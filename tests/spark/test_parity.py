@@ -5,11 +5,9 @@ from collections import defaultdict
 
 from hypothesis import HealthCheck, Phase, given, seed
 from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-import schemas
-from pipelines.columns import avro, returns, validation
+from pipelines.columns import avro, returns
 from pipelines.queries.branches import BRANCHES
 from pipelines.sources.invoices import check_invoices
 from schemas import topics
@@ -129,16 +127,3 @@ def test_json_and_avro_are_read_alike(spark):
     )
 
     assert from_avro == from_json
-
-
-def test_the_first_broken_rule_is_the_reason(spark):
-    """Spark and the domain try the rules in the same order."""
-    strategy = st.fixed_dictionaries({"InvoiceNumber": st.none(), "StoreID": st.none(), "TotalAmount": st.none()})
-    (example,) = generated(strategy, 1)
-    frame = spark.createDataFrame(
-        [(example,)], f"invoice {avro.spark_type(schemas.current('PosInvoice')).simpleString()}"
-    )
-
-    (row,) = frame.select(validation.first_violation(F.col("invoice")).alias("reason")).collect()
-
-    assert "InvoiceNumber is missing" == row.reason == first_violation(example)

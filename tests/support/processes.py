@@ -148,6 +148,8 @@ class ApiProcess:
 
     def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
+            with contextlib.suppress(httpx.TransportError):
+                self.http.get("/metrics", timeout=1)  # tests/support/outputs.py searches them
             self.kill()
         for client in self._clients:
             client.close()

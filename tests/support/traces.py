@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from services import tracing
 from services.open_telemetry import Spans
-from tests.support.webhooks import Receiver
+from tests.support.webhooks import TRACES, Receiver
 
 
 @contextmanager
@@ -44,7 +44,7 @@ class ReceivedSpan:
 
 def received_spans(receiver: Receiver) -> list[ReceivedSpan]:
     """All spans that an OTLP receiver has got so far."""
-    return [span for request in [*receiver.of("/v1/traces")] for span in _spans(request.body)]
+    return [span for request in [*receiver.of(TRACES)] for span in _spans(request.body)]
 
 
 def _spans(body: bytes) -> Iterator[ReceivedSpan]:

@@ -2,7 +2,8 @@
 "use strict";
 
 const POINTS = 300; // ten minutes of one status every two seconds
-const COLOURS = ["--first", "--second", "--third", "--fourth"];
+const COLOURS = ["--first", "--second", "--third", "--fourth", "--fifth", "--sixth"];
+const LINES = { p50: 0, p99: 1, "fan-out": 0, loyalty: 1, sales: 2, export: 3, ledger: 4 }; // the same colour in all charts
 
 /** Follow a stream of events for as long as the element is on the page. EventSource gives up after a response that is
  * not 200, for example while a partition moves, so this makes a new one. */
@@ -31,7 +32,7 @@ const charts = new Map();
 /** Add a moment to a chart. A new name makes the chart anew, with the moments before. */
 function draw(kind, time, values) {
   const place = document.querySelector(`[data-chart="${kind}"]`);
-  const names = Object.keys(values).slice(0, COLOURS.length);
+  const names = Object.keys(values).sort((one, other) => colour(one) - colour(other)).slice(0, COLOURS.length);
   if (!place || !names.length) return;
   let chart = charts.get(kind);
   if (!chart || names.some((name) => !chart.names.includes(name))) {
@@ -48,6 +49,10 @@ function draw(kind, time, values) {
   chart.plot.setData(chart.data);
 }
 
+function colour(name) {
+  return LINES[name.replace("query ", "")] ?? COLOURS.length - 1;
+}
+
 function clock(_, times) {
   return times.map((time) => new Date(time * 1000).toLocaleTimeString([], { hour12: false }));
 }
@@ -56,7 +61,7 @@ function plot(place, names, data) {
   const style = getComputedStyle(document.documentElement);
   const line = { stroke: style.getPropertyValue("--line"), width: 1 };
   const axis = { stroke: style.getPropertyValue("--text"), grid: line, ticks: line };
-  const series = names.map((name, at) => ({ label: name, width: 2, spanGaps: true, stroke: style.getPropertyValue(COLOURS[at]) }));
+  const series = names.map((name) => ({ label: name, width: 2, spanGaps: true, stroke: style.getPropertyValue(COLOURS[colour(name)]) }));
   const options = { width: place.clientWidth, height: 200, series: [{}, ...series], axes: [{ ...axis, space: 80, values: clock }, { ...axis, size: 60 }], legend: { live: false }, scales: { x: { range: (_, low, high) => [Math.min(low, high - 60), high] }, y: { range: (_, low, high) => [0, Math.max(high || 0, 1)] } } };
   return new uPlot(options, data, place);
 }

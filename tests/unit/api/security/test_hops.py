@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 from fastapi import HTTPException
-from joserfc import jwt
-from joserfc.jwk import OctKey
 from starlette.types import Message
 
 from api.security import hops
@@ -19,6 +17,7 @@ from services.api_keys.keys import Scope
 
 ONE, TWO = "http://one:8080", "http://two:8080"
 ANNA = Caller("token:anna", frozenset({Scope.BALANCE_READ}), frozenset({"STR1"}), "A")
+MALLORY = Caller("token:mallory", frozenset(Scope))
 PATH = "/v1/customers/A/balance?timeout=1"
 REQUEST = HopRequest("GET", PATH, "active")
 
@@ -131,15 +130,16 @@ def test_an_old_identity_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_forged_identity_is_refused(file: Path, tmp_path: Path) -> None:
-    """Another secret, no signature and other texts are refused, each in the same way."""
+    """Another secret, other claims, no signature and other texts are refused, each in the same way."""
     two = Hops(TWO, InstanceSecrets(file))
-    own = OctKey.import_key("x" * 32)
-    key_id = InstanceSecrets(file).signing()[0]
-    claims = {"aud": TWO, "exp": time.time() + 5, "iat": time.time(), "jti": "1", "req": list(REQUEST), "sub": "eve"}
+    by_another = signed(tmp_path / "other.secret")
+    key_id, claims, signature = signed(file).split(".")
     forged = [
-        signed(tmp_path / "other.secret"),
-        jwt.encode({"alg": "HS256", "kid": key_id}, {**claims, "scope": []}, own),
-        signed(file).rpartition(".")[0] + ".",
+        by_another,
+        f"{key_id}.{by_another.partition('.')[2]}",
+        f"{key_id}.{signed(file, MALLORY).split('.')[1]}.{signature}",
+        f"{key_id}.{claims}.",
+        f"{key_id}.{claims}.\xff",
         "",
         "a.b.c",
     ]

@@ -16,7 +16,7 @@ from joserfc import jwt
 from joserfc.jwk import OctKey
 from joserfc.jws import JWSRegistry
 
-from api.security import issuer_keys
+from api.security import issuer_keys, tokens
 from api.security.caller import Caller
 from api.security.issuer_keys import IssuerKeys
 from api.security.problems import KeysUnavailable, Unauthenticated
@@ -119,6 +119,22 @@ def test_the_public_key_cannot_sign(issuer: Issuer, verifier: TokenVerifier) -> 
 
     with pytest.raises(Unauthenticated):
         asyncio.run(verifier.verify(forged))
+
+
+@pytest.mark.parametrize("algorithms", [tokens.ALGORITHMS, (*tokens.ALGORITHMS, "HS256")], ids=["ours", "with HS256"])
+def test_a_symmetric_key_of_the_set_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithms: tuple[str, ...]
+) -> None:
+    """Everybody can read the set, so its symmetric key signs no token, even if HS256 were allowed."""
+    monkeypatch.setattr(tokens, "ALGORITHMS", algorithms)
+    issuer = Issuer(tmp_path / "issuer.json")
+    secret = OctKey.generate_key(256, {"kid": "key-2", "use": "sig"})
+    public = json.loads(issuer.file.read_bytes())["keys"]
+    issuer.file.write_text(json.dumps({"keys": [*public, secret.as_dict()]}))
+    verifier = TokenVerifier(ISSUER, AUDIENCE, IssuerKeys(str(issuer.file)))
+    issuer.keys.insert(0, ("HS256", secret))
+    with pytest.raises(Unauthenticated):
+        asyncio.run(verifier.verify(issuer.token()))
 
 
 def test_another_issuer_with_the_same_key_id_is_refused(tmp_path: Path, verifier: TokenVerifier) -> None:

@@ -1,14 +1,76 @@
-"""The rules of JSON are those of the pipeline."""
+"""The patterns that find the place of a mistake in JSON."""
 
-from pipelines.columns import json_mistakes, json_types
-from services.domain import json_rules
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.domain.json_rules import READABLE
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+)
+LONGEST_PART = 40
+"""Characters of a number or text. Python may stop at its start."""
+OBJECTS = st.dictionaries(st.text(max_size=3), VALUES, min_size=1, max_size=3)
 
 
-def test_the_pipeline_has_the_same_patterns_and_reasons() -> None:
-    """Both find the same place of a mistake. The pipeline's pattern of a name allows a line break at its end."""
-    assert (json_rules.READABLE, json_rules.VALID_BYTES, json_rules.NOT_ONE_OBJECT) == (
-        json_mistakes.READABLE,
-        json_mistakes.VALID_BYTES,
-        json_mistakes.NOT_ONE_OBJECT,
-    )
-    assert {words for _, words in json_rules.FITTING.values()} == {words for _, words in json_types._FITS.values()}
+def readable(text: str) -> int:
+    found = re.match(READABLE, text)
+    assert found
+    return found.end()
+
+
+def place_of_error(text: str) -> int | None:
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return error.pos
+    return None
+
+
+@given(OBJECTS, st.sampled_from([None, 1]), st.booleans())
+def test_json_has_no_mistake(value: dict[str, object], indent: int | None, ascii_only: bool) -> None:  # noqa: FBT001
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
+
+    assert len(text) == readable(text)
+
+
+@given(OBJECTS, st.integers(min_value=0), st.sampled_from(["'", "NaN", "\x01", "+", "01", "tru", "}{", ",,"]))
+def test_a_mistake_is_at_the_place_where_python_stops(value: dict[str, object], where: int, wrong: str) -> None:
+    """Only brackets and names that are out of place have none. Python may stop at the start of a wrong number."""
+    text = json.dumps(value)
+    where %= len(text)
+    text = text[:where] + wrong + text[where:]
+    stop = place_of_error(text)
+
+    assert stop is None or readable(text) == len(text) or abs(readable(text) - stop) <= LONGEST_PART
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('{"a":NaN}', 5),
+        ("{'a':1}", 1),
+        ('{"a":1,}', 7),
+        ('{"a" 1}', 5),
+        ('{"a":"x\ny"}', 7),
+        ('{"a":"\\q"}', 6),
+        ('{"a":01}', 6),
+        ('{"a":1.}', 6),
+        ('{"a":tru}', 5),
+        ('{"a":1,,"b":2}', 7),
+        ('{"a":1 "b":2}', 7),
+        ('{"a":1} {"b":2}', 8),
+        ('{"a":1}x', 7),
+        ('{"a":[1 2]}', 8),
+        ('{"a":{"b":', 10),
+        ('{"a":"x', 7),
+        ("{", 1),
+    ],
+)
+def test_the_place_of_a_mistake(text: str, place: int) -> None:
+    assert place == readable(text)

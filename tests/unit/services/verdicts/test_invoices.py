@@ -1,4 +1,4 @@
-"""The verdict without Spark has the reasons that tests/spark/test_decoding.py demands of the pipeline."""
+"""The verdict on a value of pos-invoices."""
 
 import json
 from typing import Any
@@ -8,34 +8,38 @@ from hypothesis import given
 
 import schemas
 from schemas import topics
-from services.conformance.verdict import judge
 from services.domain.json_rules import unknown_fields
 from services.domain.validation import first_violation
 from services.messaging.avro import decoder, encoder
+from services.verdicts import Verdict, judge_of
 from tests.support.builders import IDS, invoice
 from tests.support.strategies import ANY_INVOICES
 from tests.support.unreadable import reasons, reasons_of_misfits
 
-VERDICT = judge(IDS)
+JUDGE = judge_of(topics.POS_INVOICES, IDS.known(topics.POS_INVOICES))
+
+
+def verdict(value: bytes | None) -> Verdict:
+    return JUDGE(value, None)
 
 
 @pytest.mark.parametrize("expected", [reasons(), reasons_of_misfits()], ids=["unreadable", "misfits"])
 def test_every_reason(expected: dict[bytes | None, str | None]) -> None:
-    assert expected == {value: VERDICT(value).reason for value in expected}
+    assert expected == {value: verdict(value).reason for value in expected}
 
 
 @given(ANY_INVOICES)
 def test_an_invoice_is_the_same_in_both_formats(any_invoice: dict[str, Any]) -> None:
     """An amount that JSON does not have is the only difference."""
-    avro = VERDICT(encoder(topics.POS_INVOICES, IDS)(any_invoice))
+    avro = verdict(encoder(topics.POS_INVOICES, IDS)(any_invoice))
     assert (first_violation(any_invoice), 9) == (avro.reason, avro.schema_id)
     text = json.dumps(any_invoice).encode()
     if b"NaN" not in text and b"Infinity" not in text:
-        assert (avro.reason, avro.invoice, None) == VERDICT(text)
+        assert (avro.reason, avro.record, None, avro.body) == verdict(text)
 
 
 def test_a_whole_number_becomes_a_text() -> None:
-    found = VERDICT(json.dumps({**invoice(), "InvoiceNumber": 12345678901234567890}).encode()).invoice or {}
+    found = verdict(json.dumps({**invoice(), "InvoiceNumber": 12345678901234567890}).encode()).record or {}
     assert "12345678901234567890" == found["InvoiceNumber"]
     assert decoder(topics.POS_INVOICES, IDS)(encoder(topics.POS_INVOICES, IDS)(found)) == found
 

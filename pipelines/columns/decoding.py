@@ -1,0 +1,93 @@
+"""Decodes and checks the values of topics. Each record stays exactly one row.
+
+Python decides about every value (``services.verdicts``), and Spark reads only what Python has accepted. The same rules
+as columns had thousands of expressions. Spark planned them anew in every micro-batch and generated their code anew in
+every task, which took longer than the work itself (docs/explanation/decisions/0053-python-decides-about-values.md).
+"""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.pandas.functions import arrow_udf
+
+import schemas
+from schemas.topics import Topic
+from services.messaging.avro import not_of_its_schema
+from services.messaging.schema_ids import SchemaIds
+from services.verdicts import Judge, judge_of, judge_of_plain
+
+if TYPE_CHECKING:
+    Values: TypeAlias = pa.Array[Any]
+else:  # Spark reads this hint, and knows no other one for a vectorised function.
+    Values = pa.Array
+
+_VERDICT = "struct<body: binary, reason: string>"
+
+
+def decode(records: DataFrame, topic: Topic, ids: SchemaIds, into: str) -> DataFrame:
+    """Add the columns ``into`` (struct of the topic's newest schema, null if not valid) and ``reason`` (null if valid).
+
+    Any known schema can have written a value. Takes records as ``sources.kafka`` gives them.
+    """
+    name = str(topic.value)
+    found = _verdict(F.col("value"), F.col("key"), topic, ids.known(topic))
+    record = F.col(into)
+    # Spark refuses texts of more than two megabytes (runtime.session) and then gives a struct of nulls. The first field
+    # of a valid record is never null.
+    is_lost = F.col("verdict.reason").isNull() & record.getField(schemas.field_names(name)[0]).isNull()
+    return (
+        records.withColumn("verdict", found)
+        .withColumn(into, _as_struct(F.col("verdict.body"), name))
+        .withColumn("reason", F.when(is_lost, F.lit(not_of_its_schema(name))).otherwise(F.col("verdict.reason")))
+        .withColumn(into, F.when(F.col("reason").isNull(), record))
+        .drop("verdict")
+    )
+
+
+def decode_avro(rows: DataFrame, value: str, name: str, known: Mapping[int, str], into: str) -> DataFrame:
+    """Add the column ``into``: the Avro record of this name in the column ``value``, null if it is none."""
+    record = F.col(into)
+    return (
+        rows.withColumn("verdict", _verdict(F.col(value), F.lit(None).cast("binary"), name, known))
+        .withColumn(into, _as_struct(F.col("verdict.body"), name))
+        .withColumn(into, F.when(record.getField(schemas.field_names(name)[0]).isNotNull(), record))
+        .drop("verdict")
+    )
+
+
+def _verdict(value: Column, key: Column, of: Topic | str, known: Mapping[int, str]) -> Column:
+    """A struct of the Avro body in the newest schema, null if not valid, and the reason.
+
+    Args:
+        of: a topic, or the name of plain Avro records.
+    """
+    schemas_by_id = tuple(known.items())
+
+    def verdicts(values: Values, keys: Values) -> Values:
+        judge = _judge(of, schemas_by_id)
+        found = [judge(*each) for each in zip(values.to_pylist(), keys.to_pylist(), strict=True)]
+        bodies: Values = pa.array([verdict.body for verdict in found], pa.binary())
+        reasons: Values = pa.array([verdict.reason for verdict in found], pa.string())
+        return pa.StructArray.from_arrays([bodies, reasons], ["body", "reason"])
+
+    # Spark may otherwise call a function several times for each row, once for every use of its result.
+    function: Any = arrow_udf(verdicts, _VERDICT)  # type: ignore[call-overload]  # narrow stubs
+    column: Column = function.asNondeterministic()(value, key)
+    return column
+
+
+@cache
+def _judge(of: Topic | str, known: tuple[tuple[int, str], ...]) -> Judge:
+    """A worker makes each judge once."""
+    return judge_of_plain(of, dict(known)) if isinstance(of, str) else judge_of(of, dict(known))
+
+
+def _as_struct(body: Column, name: str) -> Column:
+    """Avro bodies in the newest schema of this name."""
+    return from_avro(body, json.dumps(schemas.current(name)), {"mode": "PERMISSIVE"})
