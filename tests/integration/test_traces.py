@@ -139,12 +139,18 @@ def test_an_invoice_and_a_redemption_are_connected_spans(
             *((each, (second, "publish loyalty-commands")) for each in of_the_account(second)),
             ((second, "apply loyalty-decisions"), (second, "publish loyalty-commands")),
         }
+        applied = ((second, "apply loyalty-balances"), TILL)
         sold = {
             (TILL, None),
             *((each, TILL) for each in of_the_account(second)),
             (("loyalty-pipeline", "micro-batch of fan-out"), TILL),
-        }
+        } - {applied}
         invoices = await_traces(receiver, settings, TILL, [sold, sold])
+        # One balance follows from both invoices of the card. It continues the trace of the last one.
+        with receiver.changed:
+            assert receiver.changed.wait_for(
+                lambda: any(applied in steps for steps in steps_of(receiver, settings, TILL).values()), DEADLINE_SECONDS
+            )
         (redemption,) = await_traces(receiver, settings, (first, REDEEM), [redeemed])
         await_traces(receiver, settings, (first, READ), [read])
 
