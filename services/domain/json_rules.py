@@ -22,11 +22,10 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 # One half of a surrogate pair is no character. It cannot be written in UTF-8.
-# An even number of backslashes before the u is an escaped backslash, and no escape of a character.
-_ESCAPE = r"(?<!\\)(?:\\\\)*+\\u"
-LONE_SURROGATE = (
-    rf"(?i){_ESCAPE}d[89ab][0-9a-f]{{2}}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{{2}}){_ESCAPE}d[c-f][0-9a-f]{{2}}"
-)
+# Escapes are read from the left, because a backslash before "u" can be itself escaped.
+_HALF = r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+_PAIR = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]"
+LONE_SURROGATE = rf"^(?:[^\\]++|{_PAIR}|(?!{_HALF})\\[\s\S])*+{_HALF}"
 
 # The patterns that find the place of a mistake. JSON nests, and a pattern does not count brackets, so they find every
 # mistake except a bracket or a name that is out of place.
@@ -245,7 +244,7 @@ def _given_twice(text: str) -> str | None:
     items = last.get("InvoiceLineItems")
     places = [("", pairs), ("DeliveryAddress.", last.get("DeliveryAddress"))]
     # An object is a list of pairs here.
-    places += [("InvoiceLineItems[].", item) for item in items or () if type(items) is list]
+    places += [("InvoiceLineItems[].", item) for item in (items if type(items) is list else ())]
     for above, each in places:
         if isinstance(each, _Pairs) and (name := _name_given_twice(each)) is not None:
             return above + name if re.search(ORDINARY_NAME, above + name) else None

@@ -79,6 +79,10 @@ def reasons() -> dict[bytes | None, str | None]:
         b'{"InvoiceNumber": "\\ud83d\\ude00", "StoreID": "S", "TotalAmount": 1}': None,
         b'{"InvoiceNumber": "\\\\ud800", "StoreID": "S", "TotalAmount": 1}': None,  # a text with a backslash
         b'{"InvoiceNumber": "\\\\\\ud800", "StoreID": "S", "TotalAmount": 1}': HALF,
+        b'{"InvoiceNumber": "\\\\ud83d\\udc00", "StoreID": "S", "TotalAmount": 1}': HALF,
+        b'{"InvoiceNumber": "1", "InvoiceNumber": "2", "InvoiceLineItems": true}': (
+            "not clear: the field InvoiceNumber is given twice"
+        ),
         # Spark's parser would read the first object only.
         b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1}\n{"InvoiceNumber": "2"}': (
             "not JSON: the mistake is at line 2, column 1"
