@@ -6,13 +6,11 @@ from api.dependencies import LookupDep, ProgrammeDep
 from api.http import problems
 from api.http.bodies import JsonRoute
 from api.http.responses import json_response
-from api.routing.lookup import Lookup
 from api.schemas.simulation import Basket, Simulation
 from api.security.permissions import caller_of, needs
 from services.api_keys.keys import Scope
 from services.domain.accrual import accrual
 from services.domain.formats import points_text
-from services.domain.programme import Programme
 from services.state_stores import catalogue
 
 router = APIRouter(prefix="/v1", tags=["programme"], route_class=JsonRoute)
@@ -45,8 +43,11 @@ async def simulate(request: Request, basket: Basket, programme: ProgrammeDep, lo
         caller.require_store(basket.StoreID)
     rules, now = programme.in_force()
     purchase = basket.purchase(now)
-    tier = await _tier_of(lookup, basket.CustomerCardNo, rules)
-    earned = accrual(purchase, rules, tier)
+    card = basket.CustomerCardNo
+    balance = await lookup.value_of(catalogue.BALANCES, card) if card is not None else None
+    # A new customer has the first tier.
+    tier = (balance["Tier"] or "") if balance else rules.tier_for(0)
+    earned = accrual(purchase, rules, tier, is_blocked=bool(balance and balance["Blocked"]))
     return json_response(
         {
             "EarnedLoyaltyPoints": points_text(earned.points),
@@ -56,9 +57,3 @@ async def simulate(request: Request, basket: Basket, programme: ProgrammeDep, lo
             "ProgrammeVersion": rules.version,
         }
     )
-
-
-async def _tier_of(lookup: Lookup, card: str | None, rules: Programme) -> str:
-    """The present tier of the customer. A new customer has the first tier."""
-    balance = await lookup.value_of(catalogue.BALANCES, card) if card is not None else None
-    return (balance["Tier"] or "") if balance else rules.tier_for(0)

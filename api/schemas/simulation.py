@@ -58,7 +58,7 @@ class Basket(BaseModel):
     CustomerType: ShortText = Field(PRIME, examples=[PRIME])
     StoreID: ShortText = Field("", examples=["STR7188"])
     CustomerCardNo: Annotated[str, Field(min_length=1, max_length=LONGEST_CARD), TillText] | None = Field(
-        None, description="The customer, whose tier counts.", examples=["9265846829"]
+        None, description="The customer, whose tier counts, and whether the card is blocked.", examples=["9265846829"]
     )
     CreatedTime: int | None = Field(
         None,
@@ -96,8 +96,8 @@ class EarningPart(BaseModel):
     """A part of the earned points, negative for what a rule takes."""
 
     Name: str = Field(
-        description="`base`, `tax`, `excluded-items`, `minimum-spend`, `cap-per-invoice`, `cap-per-day`, or the name "
-        "of a tier or a campaign.",
+        description="`base`, `tax`, `excluded-items`, `minimum-spend`, `cap-per-invoice`, `cap-per-day`, "
+        "`card-blocked`, or the name of a tier or a campaign.",
         examples=["base"],
     )
     LoyaltyPoints: PointsText

@@ -7,6 +7,7 @@
     tier            what is left x (multiplier - 1)
     campaigns       (multiplier - 1) x (what is left + tier) of the invoice or of the lines, and the bonus
     cap-per-...     minus what is above the cap
+    card-blocked    minus all of it if the card is blocked and the programme lets it earn nothing
 
 ``Combining`` says how several campaigns combine. Best: a line of an item campaign earns with the highest multiplier of
 its campaigns, the rest of the invoice with the highest multiplier of the other campaigns, and the invoice gets the
@@ -18,6 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 
+from services.domain.entries import Refusal
 from services.domain.events import Line, Purchase
 from services.domain.formats import to_hundredths
 from services.domain.local_time import local_time
@@ -29,6 +31,7 @@ EXCLUDED_ITEMS = "excluded-items"
 MINIMUM_SPEND = "minimum-spend"
 CAP_PER_INVOICE = "cap-per-invoice"
 CAP_PER_DAY = "cap-per-day"
+CARD_BLOCKED = str(Refusal.CARD_BLOCKED)
 """The names of the parts that are no tier and no campaign."""
 
 MOST_EARNED = 10**13
@@ -55,15 +58,20 @@ class Accrual:
     parts: tuple[Part, ...] = ()
 
 
-def accrual(purchase: Purchase, programme: Programme, tier: str = "", earned_today: int = 0) -> Accrual:
+def accrual(
+    purchase: Purchase, programme: Programme, tier: str = "", earned_today: int = 0, *, is_blocked: bool = False
+) -> Accrual:
     """Computes what a purchase (not a return) earns for a customer of that tier.
 
     Args:
         earned_today: hundredths that other purchases of the same day have earned.
+        is_blocked: whether the card is blocked.
     """
     if not programme.is_eligible(purchase.customer_type):
         return Accrual(0)
     earned = earnings(purchase, programme, tier)
+    if programme.earns_nothing(is_blocked=is_blocked):
+        return _capped(earned, CARD_BLOCKED, 0)
     if programme.cap_per_day is None:
         return earned
     return _capped(earned, CAP_PER_DAY, max(0, programme.cap_per_day - earned_today))

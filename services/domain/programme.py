@@ -20,7 +20,10 @@ DAY = 24 * 60 * MINUTE
 
 
 class SpentReturns(StrEnum):
-    """Whether a return of spent points takes only the points that are left, or takes all and creates a debt."""
+    """Whether a return of spent points takes only the points that are left, or takes all and creates a debt.
+
+    Square leaves the same choice to whoever takes points away (``allow_negative_balance`` of ``AdjustLoyaltyPoints``).
+    """
 
     WITHIN_BALANCE = "within-balance"
     NEGATIVE_ALLOWED = "negative-allowed"
@@ -42,6 +45,7 @@ class Combining(StrEnum):
 
     Best: each line earns with the highest multiplier of its campaigns, and the invoice gets the largest bonus.
     All: bonuses add up, and so do the parts of the multipliers above 1 (1.5 and 2 make 2.5).
+    A purchase at Square earns for one promotion only, and for the newest one if several apply.
     """
 
     BEST = "best"
@@ -120,10 +124,13 @@ class Programme:
         return_window: from an invoice until its items can no longer be returned.
         tiers: in ascending order of points.
         tax_basis: invoices without a taxable amount earn by their total.
-        excluded_items: ItemCodes whose lines earn nothing.
-        minimum_spend: an invoice that is worth less earns nothing, after tax and without excluded lines.
+        excluded_items: ItemCodes whose lines earn nothing, as Square's ``excluded_item_variation_ids`` and, for the
+            items of categories, ``excluded_category_ids``.
+        minimum_spend: an invoice that is worth less earns nothing, after tax and without excluded lines. Square's
+            accrual rules for visits have such a minimum.
         cap_per_invoice: hundredths that an invoice earns at most; None: no cap.
         cap_per_day: hundredths that the invoices of a customer earn at most in a day of ``time_zone``; None: no cap.
+            Open Loyalty limits the units of a member in a time frame in the same way.
     """
 
     version: int = 0
@@ -154,6 +161,10 @@ class Programme:
     def is_eligible(self, customer_type: str) -> bool:
         """Whether customers of this type earn points. Upper and lower case are equal, as in the Java originals."""
         return customer_type.upper() in self.customer_types
+
+    def earns_nothing(self, *, is_blocked: bool) -> bool:
+        """Whether purchases with a card in this state earn nothing."""
+        return is_blocked and self.blocked_cards is BlockedCards.EARN_NOTHING
 
     def tier_for(self, points: int) -> str:
         """Returns the highest tier that this many points in a period reach, or an empty text."""

@@ -10,7 +10,7 @@ from services.domain.accrual import accrual, base_points, earnings, spend
 from services.domain.entries import RECEIPT_TOO_OLD, Kind, Refusal, ReturnReason
 from services.domain.events import Forward, Line, Purchase, halves
 from services.domain.local_time import end_of_day, period_of
-from services.domain.programme import BlockedCards, Programme, Programmes, SpentReturns
+from services.domain.programme import Programme, Programmes, SpentReturns
 from services.domain.receipt_time import Decided, as_decided, decided
 from services.domain.returns import InvoiceKind
 
@@ -88,8 +88,7 @@ def _is_returnable(bought: PastPurchase, now: int, programmes: Programmes) -> bo
 def _earn(posting: Posting, event: Purchase, how: Decided) -> None:
     account, programme = posting.account, how.rules
     today = _earned_on_day(account, how.time, programme) if programme.cap_per_day is not None else 0
-    is_barred = account.is_blocked and programme.blocked_cards is BlockedCards.EARN_NOTHING
-    points = 0 if is_barred else accrual(event, programme, account.tier, today).points
+    points = accrual(event, programme, account.tier, today, is_blocked=account.is_blocked).points
     points = min(points, max(0, LARGEST_TOTAL - account.total))
     past = _past_purchase(event, programme, account.tier, points)
     account.purchases[event.invoice_number] = (
@@ -98,7 +97,7 @@ def _earn(posting: Posting, event: Purchase, how: Decided) -> None:
     terms = earned_terms(how.time, programme)
     posting.add({terms: points})
     reason = RECEIPT_TOO_OLD if how.is_too_late else ""
-    reason = str(Refusal.CARD_BLOCKED) if is_barred else reason
+    reason = str(Refusal.CARD_BLOCKED) if programme.earns_nothing(is_blocked=account.is_blocked) else reason
     posting.enter(Kind.EARNED, points, expires_time=terms.expires_time, reason=reason)
     if programme.tier_period:
         _count_towards_tier(posting, points)
@@ -221,7 +220,8 @@ def _after_return(bought: PastPurchase, returned: PastReturn, programme: Program
     """Returns what is left of the purchase, with the points that the rest earns under the version of the purchase.
 
     It computes the points of the rest again. The rounded points of many small returns would add up to another sum.
-    An item is returned at most as often as it was bought: other lines of the return take nothing.
+    An item is returned at most as often as it was bought: other lines of the return take nothing. Talon.One rolls back
+    the points of single items and units, too (``RollbackAddedLoyaltyPoints``, ``cartItemSubPosition``).
     """
     left = {line.item_code: line.value for line in bought.lines} if bought.items is None else bought.items
     amount = bought.amount - _accepted_amount(bought, returned, programme)

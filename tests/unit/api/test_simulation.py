@@ -65,6 +65,19 @@ def test_the_parts_say_what_rules_take(client: TestClient, instance: Instance) -
     assert {"base": "2.36", "tax": "-2.36"} == parts(little)
 
 
+def test_a_blocked_card_earns_nothing_if_the_programme_says_so(client: TestClient, instance: Instance) -> None:
+    """A part says what the block takes. With the default a blocked card earns."""
+    topic, card, record = balance("4711", "150.00")
+    instance.write(topic, card, record | {"Blocked": True})
+    assert "2.00" == simulate(client, TotalAmount=100.0, CustomerCardNo="4711")["EarnedLoyaltyPoints"]
+    publish(instance, 1, NOW - 1_000, "loyalty-factor: 0.02\nblocked-cards: earn-nothing\n")
+
+    earned = simulate(client, TotalAmount=100.0, CustomerCardNo="4711")
+
+    assert {"base": "2.00", "card-blocked": "-2.00"} == parts(earned)
+    assert "0.00" == earned["EarnedLoyaltyPoints"]
+
+
 def test_before_any_programme_the_factor_decides(client: TestClient) -> None:
     """0.02 points for PRIME, rounded half up, and none for others. Other members of the invoice are ignored."""
     earned = simulate(client, TotalAmount=100.25, InvoiceNumber="1", CashierID="x", PaymentMethod="CARD")
