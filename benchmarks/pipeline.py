@@ -217,7 +217,10 @@ def run_to_the_end(variant: Variant, settings: Settings, log_file: Path, warm_up
         # A log line can contain Spark's whole plan. The cause is at its beginning.
         end = "\n".join(line[:1000] for line in log_file.read_text(encoding="utf-8").splitlines()[-5:])
         raise RuntimeError(f"{variant.query} ended with status {status}: {end}")
-    return figures(list(_batches(log_file)), watch, warm_up)
+    batches = list(_batches(log_file))
+    found = figures(batches, watch, warm_up)
+    stored = sum(file.stat().st_size for file in Path(settings.checkpoint_dir).rglob("*") if file.is_file())
+    return found | {"checkpoint_bytes_per_invoice": round(stored / sum(batch["rows"] for batch in batches))}
 
 
 def figures(batches: Sequence[dict[str, Any]], watch: Watch, warm_up: int) -> dict[str, float]:
