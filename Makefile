@@ -58,7 +58,7 @@ test-unit: setup ## run the tests without a JVM and a broker
 
 screenshots: browser ## make the pictures of the console in docs/pictures anew
 	mkdir -p docs/pictures
-	SCREENSHOTS=docs/pictures $(BIN)/pytest tests/unit/api/test_console_in_browser.py
+	SCREENSHOTS=docs/pictures $(BIN)/pytest tests/integration/test_console.py
 
 images: ## build the images of docker-compose.yml (BASE_IMAGE=, BUILD_NETWORK=host)
 	$(COMPOSE) --profile simulate --profile cluster build

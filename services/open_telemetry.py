@@ -65,10 +65,10 @@ class Spans:
 
     @contextmanager
     def batch(
-        self, name: str, records: Iterable[Headers], started: datetime | None, seconds: float, attributes: Attributes
+        self, name: str, records: Iterable[Headers], started: str, seconds: float, attributes: Attributes
     ) -> Iterator[None]:
         """See ``tracing.batch``."""
-        begin = None if started is None else int(started.timestamp() * _NANOSECONDS)
+        begin = int(datetime.fromisoformat(started).timestamp() * _NANOSECONDS) if started else None
         end = None if begin is None else begin + int(seconds * _NANOSECONDS)
         spans: list[Span] = []
         parents = _sampled(records)

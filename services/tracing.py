@@ -8,7 +8,6 @@ text of an error.
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from services.settings import SettingsError
@@ -85,7 +84,7 @@ def span(name: str, kind: str, parent: Headers = None, **attributes: str | int) 
 def batch(
     name: str,
     records: Iterable[Headers],
-    started: datetime | None = None,
+    started: str = "",
     seconds: float = 0.0,
     **attributes: str | int,
 ) -> AbstractContextManager[Any]:
@@ -96,7 +95,7 @@ def batch(
 
     Args:
         records: the headers of the records.
-        started: for a batch that has ended already: its start, with its duration in ``seconds``.
+        started: for a batch that has ended already: its start in ISO 8601, with its duration in ``seconds``.
     """
     return Switch.spans.batch(name, records, started, seconds, attributes) if Switch.spans else _OFF
 

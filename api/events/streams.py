@@ -24,7 +24,7 @@ START = b"retry: 1000\n\n"
 """The first bytes of a stream: a client waits a second before it connects again."""
 
 _LONGEST_SECONDS = 600.0
-"""A client then connects again, and its credentials are checked again."""
+"""A client then connects again, so that streams move to instances that started later."""
 
 T = TypeVar("T")
 
@@ -86,14 +86,19 @@ class EventStreams:
             raise TooManyStreams(limit=self._most)
 
     def response(self, request: Request, events: AsyncGenerator[bytes]) -> Response:
-        """Send the bytes of a generator as events until it ends, or until the stream must end."""
-        caller = caller_of(request)
+        """Send the bytes of a generator as events until it ends, or until the stream must end.
+
+        Before each part, also a heartbeat, the credentials of the caller must still be valid.
+        """
+        caller, security = caller_of(request), request.app.state.dependencies.security
 
         async def counted() -> AsyncGenerator[bytes]:
             deadline = time.monotonic() + _LONGEST_SECONDS
             self._open[caller.name] += not caller.is_forwarded
             try:
                 async for part in events:
+                    if security and not await security.still_admits(request.scope, caller):
+                        return
                     yield part
                     if self._closing or time.monotonic() > deadline:
                         return

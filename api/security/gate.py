@@ -106,6 +106,17 @@ class Security:
             return UNSIGNED_INSTANCE, receive
         return await self._logged_in(authorization, scope), receive
 
+    async def still_admits(self, scope: Scope, caller: Caller) -> bool:
+        """Whether the credentials of an admitted request are still those of its caller. A stream asks again and again.
+
+        The instance that forwards a request answers for it.
+        """
+        given = [value.decode("latin-1") for name, value in scope["headers"] if name == _AUTHORIZATION]
+        try:
+            return caller.is_forwarded or await self._caller_with("".join(given)) == caller
+        except Problem:
+            return False
+
     async def _logged_in(self, authorization: str | None, scope: Scope) -> Caller:
         if authorization is None:
             raise Unauthenticated("The request has no credentials")

@@ -19,8 +19,8 @@ class InterruptedBySignalError(BaseException):
 def interrupt_on_signals() -> None:
     """Let SIGINT and SIGTERM raise InterruptedBySignalError in the main thread.
 
-    Python ignores an exception that a destructor or the garbage collector raises, and only calls ``sys.unraisablehook``.
-    A signal can arrive there. The hook then lets SIGALRM raise the exception again, a moment later.
+    Python ignores an exception that a destructor or the garbage collector raises. It only calls the hook
+    ``sys.unraisablehook``. A signal can arrive there. The hook lets SIGALRM raise the exception again, a moment later.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, _interrupt)

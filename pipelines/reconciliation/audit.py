@@ -270,7 +270,7 @@ def main(
     """
     left_out = [PARTS[part] for part in without or ()]
     started_time = time.time_ns() // 1_000_000
-    with open_context("loyalty-audit") as context:
+    with open_context("loyalty-audit", _UNREADABLE) as context:
         settings = context.settings
         report = audit(context, api or settings.advertised_url, left_out, archive=source is From.PARQUET)
         try:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from pipelines.runtime.session import spark_session
 from services.audit.extent import NoTopicError
-from services.cli.output import MISUSED, stop
+from services.cli.output import FAILED, MISUSED, stop
 from services.domain.programme import Programmes
 from services.logging import configure_logging
 from services.messaging.publishing import PublishError
@@ -39,8 +39,12 @@ class Context:
 
 
 @contextmanager
-def open_context(app_name: str) -> Iterator[Context]:
-    """Start Spark and give the context. Ends the process with one line if an error prevents the work."""
+def open_context(app_name: str, failed: int = FAILED) -> Iterator[Context]:
+    """Start Spark and give the context. Ends the process with one line if an error prevents the work.
+
+    Args:
+        failed: the exit status of such an error, unless the settings must change.
+    """
     try:
         settings = read_settings()
     except SettingsError as error:
@@ -56,10 +60,12 @@ def open_context(app_name: str) -> Iterator[Context]:
             yield Context(spark, settings, schema_ids(settings), rules, names)
         finally:
             spark.stop()
-    except (ArchiveError, NoTopicError, PublishError, ProgrammeError, PseudonymKeyError, StartUpError) as error:
+    except (PseudonymKeyError, StartUpError) as error:
         stop(str(error), MISUSED)
+    except (ArchiveError, NoTopicError, PublishError, ProgrammeError) as error:
+        stop(str(error), failed)
     except (PySparkException, Py4JJavaError) as error:
-        stop(f"Spark: {first_line(error)}", MISUSED)
+        stop(f"Spark: {first_line(error)}", failed)
 
 
 def first_line(error: Exception) -> str:

@@ -326,8 +326,10 @@ def main(*, source: FromOption = From.TOPICS, as_json: AsJson = False) -> None:
     with open_context("loyalty-rebuild") as context:
         try:
             rebuilt = rebuild(context, archive=source is From.PARQUET)
-        except (RebuildError, CheckpointMismatchError, RepeatHorizonError, TimestampTypeError) as error:
+        except (CheckpointMismatchError, RepeatHorizonError, TimestampTypeError) as error:
             stop(str(error), MISUSED)
+        except RebuildError as error:
+            stop(str(error))
     if as_json:
         print_json(dataclasses.asdict(rebuilt))
     else:

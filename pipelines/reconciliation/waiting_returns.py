@@ -18,7 +18,7 @@ from pipelines.reconciliation.context import Context, open_context
 from pipelines.reconciliation.events import format_time
 from pipelines.reconciliation.facts import state_variable
 from services.audit.sources import UnreadableError
-from services.cli.output import MISUSED, AsJson, console, print_json, stop
+from services.cli.output import AsJson, console, print_json, stop
 from services.codecs.events import decode_event
 from services.domain.events import Purchase
 
@@ -62,9 +62,9 @@ def main(*, as_json: AsJson = False) -> None:
         try:
             found = waiting_returns(context)
         except UnreadableError as error:
-            stop(str(error), MISUSED)
+            stop(str(error))
     if as_json:
-        print_json([dataclasses.asdict(each) | {"amount": str(each.amount)} for each in found])
+        print_json({"returns": [dataclasses.asdict(each) | {"amount": str(each.amount)} for each in found]})
         return
     table = Table("return", "original", "store", "amount", "read", "waits until")
     for each in found:

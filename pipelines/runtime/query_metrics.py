@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from typing import Any
 
 import structlog
@@ -116,7 +115,7 @@ def report(progress: Mapping[str, Any]) -> None:
         with tracing.batch(
             f"micro-batch of {query}",
             ([(tracing.TRACEPARENT, found)] for found in _traces(observed)),
-            datetime.fromisoformat(progress["timestamp"]),
+            progress["timestamp"],
             progress["batchDuration"] / 1000,
             batch=progress["batchId"],
             rows=rows,

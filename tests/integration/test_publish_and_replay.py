@@ -14,11 +14,10 @@ from typer.testing import CliRunner, Result
 
 from schemas import topics
 from services.cli import app
-from services.messaging import clients, headers
 from services.messaging.publishing import PublishError, connected_producer, publish
 from services.pos_simulator.simulation import Options, Simulation
 from services.settings import Settings
-from tests.support.kafka import read_all
+from tests.support.kafka import read_all, set_aside
 
 pytestmark = pytest.mark.usefixtures("topics_created")
 
@@ -119,24 +118,6 @@ def dead(settings: Settings, topics_created: list[str]) -> None:
     assert settings.name_of(topics.DEAD_LETTERS) in topics_created
     for letter in DEAD:
         set_aside(settings, *letter)
-
-
-def set_aside(settings: Settings, key: bytes | None, value: bytes | None, reason: str, offset: str) -> None:
-    producer = clients.producer(settings, "test")
-    undelivered: list[object] = []
-    producer.produce(
-        settings.name_of(topics.DEAD_LETTERS),
-        value,
-        key,
-        on_delivery=lambda error, _: undelivered.append(error) if error else None,
-        headers=[
-            (headers.DEAD_LETTER_TOPIC, settings.name_of(topics.POS_INVOICES)),
-            (headers.DEAD_LETTER_PARTITION, "1"),
-            (headers.DEAD_LETTER_OFFSET, offset),
-            (headers.DEAD_LETTER_REASON, reason),
-        ],
-    )
-    assert (0, []) == (producer.flush(30), undelivered)
 
 
 @pytest.mark.usefixtures("dead")

@@ -9,10 +9,10 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Message, Producer, TopicPartition
 
-from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS, POS_INVOICES, Topic
+from schemas.topics import DEAD_LETTERS, LOYALTY_BALANCES, LOYALTY_COMMANDS, POS_INVOICES, Topic
 from services.codecs.events import command_record
 from services.domain.events import Command
-from services.messaging import clients
+from services.messaging import clients, headers
 from services.messaging.avro import Record, decoder, encoder
 from services.messaging.schema_ids import schema_ids
 from services.settings import Settings
@@ -62,6 +62,19 @@ def publish_commands(settings: Settings, *commands: tuple[str, Command]) -> None
     encode = encoder(LOYALTY_COMMANDS, IDS)
     records = ((card.encode(), encode(command_record(card, command))) for card, command in commands)
     publish(settings, LOYALTY_COMMANDS, records)
+
+
+def set_aside(settings: Settings, key: bytes | None, value: bytes | None, reason: str, offset: str) -> None:
+    """Write a dead letter of pos-invoices. Unlike the pipeline, this also takes records that are valid."""
+    origin = {
+        headers.DEAD_LETTER_TOPIC: settings.name_of(POS_INVOICES),
+        headers.DEAD_LETTER_PARTITION: "1",
+        headers.DEAD_LETTER_OFFSET: offset,
+        headers.DEAD_LETTER_REASON: reason,
+    }
+    client = producer_of(settings)
+    client.produce(settings.name_of(DEAD_LETTERS), value, key, headers=list(origin.items()))
+    assert 0 == client.flush(KAFKA_TIMEOUT_SECONDS)
 
 
 def read_all(settings: Settings, topic: Topic) -> list[Message]:

@@ -3,7 +3,9 @@
 import http.server
 import os
 import re
+import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +98,23 @@ def test_empty_values_of_the_compose_file_are_defaults(monkeypatch: pytest.Monke
     for name in VARIABLES:
         monkeypatch.delenv(name)
     assert Settings() == with_empty
+
+
+@pytest.mark.parametrize("image", ["kafka", "pipeline"])
+def test_an_image_downloads_its_jars_with_the_modules_that_it_copies(image: str, tmp_path: Path) -> None:
+    """The first stage copies each module that infra.setup imports, and the jars come to /app/var/jars."""
+    stage = (ROOT / "infra" / "docker" / f"{image}.Dockerfile").read_text(encoding="utf-8").split("\nFROM ")[1]
+    for files, target in re.findall(r"^COPY (infra/\S+\.py.*) (\S+/)$", stage, re.MULTILINE):
+        (tmp_path / target).mkdir(parents=True, exist_ok=True)
+        for file in files.split():
+            shutil.copy(ROOT / file, tmp_path / target)
+    code = re.findall(r"^RUN touch (\S+) && \.venv/bin/python -c '(from infra import setup);", stage, re.MULTILINE)
+    assert [("pyproject.toml", "from infra import setup")] == code
+    (tmp_path / "pyproject.toml").touch()
+    command = [sys.executable, "-c", f"{code[0][1]}; print(setup.jars.folder('{image}'))"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert f"{tmp_path / 'var' / 'jars' / image}\n" == run.stdout, run.stderr
 
 
 def test_services_wait_for_health_checks(compose: dict[str, Any]) -> None:

@@ -1,8 +1,10 @@
 """GET /v1/customers/{card}/events: instances in one process, and a changelog that the test compacts."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -281,6 +283,31 @@ def test_streams_need_the_scope_the_card_and_a_place(tmp_path: Path) -> None:
             assert 1 == await stream.sequence()
 
     run(scenario, group=group, owner=1)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["forwarded", "local"])
+@pytest.mark.parametrize("credentials", ["key", "token"])
+def test_a_stream_ends_with_its_credentials(
+    credentials: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quiet stream ends at the heartbeat after its key is revoked or its token expires, also behind a forward."""
+    monkeypatch.setattr(balances.EventStreams.step, "__defaults__", (0.01,))
+    secured = SecuredGroup(tmp_path)
+    key = secured.key(Scope.BALANCE_READ)
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        changelog.write(balance(1))
+        # The verifier allows a difference of five seconds between two clocks.
+        token = secured.issuer.token(scope=Scope.BALANCE_READ, exp=int(time.time()) - 2)
+        own = bearer(key.text if credentials == "key" else token)
+        async with client.stream(number, **own) as stream:
+            assert 1 == await stream.sequence()
+            if credentials == "key":
+                secured.publish(replace(key.key, revoked_time=1))
+            await stream.end()
+        assert 401 == (await client.refusal(number, **own)).status_code
+
+    run(scenario, group=Group.of(2, secured.security), owner=1)
 
 
 def test_ids_keep_their_text() -> None:

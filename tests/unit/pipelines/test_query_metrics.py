@@ -4,6 +4,8 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from pipelines.runtime.query_metrics import report
+from services.open_telemetry import add_ids
+from tests.support.traces import tracing_in_memory
 
 
 def test_every_operator_of_a_query_counts() -> None:
@@ -34,9 +36,25 @@ def test_the_rows_of_the_clock_are_no_records() -> None:
     kafka = {"description": "KafkaV2[Subscribe[pos-invoices]]", "numInputRows": 0}
     clock = {"description": "PythonTableProvider(loyalty-clock)", "numInputRows": 1}
     progress = {"name": "timed", "batchId": 1, "batchDuration": 5, "stateOperators": [], "numInputRows": 1}
-    progress["timestamp"] = "2026-11-23T03:00:00.000Z"
+    progress["timestamp"] = "is not parsed while tracing is off"
     with capture_logs() as logs:
         report({**progress, "sources": [kafka, clock]})
         report({**progress, "sources": [{**kafka, "numInputRows": 3}, clock], "numInputRows": 4})
     assert [("batch", 3)] == [(line["event"], line["rows"]) for line in logs]
     assert 3 == REGISTRY.get_sample_value("loyalty_query_input_rows_total", {"query": "timed"})
+
+
+def test_a_micro_batch_is_a_span_with_its_own_time() -> None:
+    """The span is in the trace that Spark's observation names. The log line of the micro-batch has its ids."""
+    trace, sender = "1" * 32, "2" * 16
+    kafka = {"description": "KafkaV2[Subscribe[pos-invoices]]", "numInputRows": 3}
+    progress = {"name": "timed", "batchId": 7, "batchDuration": 1_500, "stateOperators": [], "sources": [kafka]}
+    progress["timestamp"] = "2026-11-23T03:00:00.250Z"
+    progress["observedMetrics"] = {"traces pos-invoices": {"sample": [f"00-{trace}-{sender}-01"]}}
+    with tracing_in_memory() as exporter, capture_logs(processors=[add_ids]) as logs:
+        report(progress)
+    (span,) = exporter.get_finished_spans()
+    assert (trace, sender) == (f"{span.context.trace_id:032x}", f"{span.parent.span_id:016x}")
+    assert [1_795_402_800_250, 1_795_402_801_750] == [round(time / 1e6) for time in (span.start_time, span.end_time)]
+    assert {"batch": 7, "rows": 3} == dict(span.attributes)
+    assert [(trace, f"{span.context.span_id:016x}")] == [(line["trace_id"], line["span_id"]) for line in logs]

@@ -27,12 +27,20 @@ UNSAMPLED = "00-" + "3" * 32 + "-" + "3" * 16 + "-00"
 
 OFF = """
 import sys
-import api.__main__, services.cli, services.ledger.__main__, services.webhooks.__main__
+import api.__main__, pipelines.__main__, services.cli, services.ledger.__main__, services.webhooks.__main__
+from pipelines.columns import traces
 from services import tracing
+from services.logging import configure_logging
+from services.settings import Settings
 tracing.start("test")
+configure_logging(Settings())
 with tracing.span("a", "server", [("traceparent", "00-" + "1" * 32 + "-" + "1" * 16 + "-01")]) as span:
-    with tracing.batch("b", [[("traceparent", "00-" + "1" * 32 + "-" + "1" * 16 + "-01")]]):
+    with tracing.batch("b", [[("traceparent", "00-" + "1" * 32 + "-" + "1" * 16 + "-01")]], "no time"):
         assert span is None and tracing.headers() == {} and not tracing.is_on()
+app, records, headers = object(), object(), object()
+assert app is api.__main__.traced(app)
+assert (records, headers) == (traces.sample(records, None), traces.with_trace(headers, None))
+assert [] == traces.columns()
 assert [] == [name for name in sys.modules if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))]
 """
 
@@ -53,7 +61,10 @@ def by_trace(spans: InMemorySpanExporter) -> dict[str, Any]:
 
 
 def test_without_a_receiver_no_sdk_is_imported_and_no_span_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a new process with all programs without Spark. FastAPI itself imports the API of OpenTelemetry."""
+    """In a new process with the API, the pipeline, the ledger, the webhooks and the CLI, which has the simulator.
+
+    FastAPI itself imports the API of OpenTelemetry.
+    """
     for name in ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)
     subprocess.run([sys.executable, "-c", OFF], check=True, timeout=120)
