@@ -20,7 +20,7 @@ from infra.containers.project import ContainersError
 from infra.containers.stack import ContainerStack
 from infra.demo import report, trading_day
 from infra.demo.helpdesk import HelpdeskError, expect_day, plan
-from infra.demo.oracle import expect
+from infra.demo.oracle import Version, expect
 from infra.demo.run import DemoFailedError, Result, progress_bars, run, timed
 from infra.local import folders, jars
 from infra.local.interruption import InterruptedBySignalError, ignore_signals, interrupt_on_signals
@@ -173,8 +173,11 @@ def _demo(
         expected = expect(sent, settings.loyalty_factor)
     else:
         morning, afternoon = (opening(options.day) + since_opening(part) for part in (0, 0.5))
-        factors = {morning: settings.loyalty_factor, afternoon: settings.loyalty_factor * 2}
-        sent, helpdesk = plan(sent, factors, ids)
+        versions = {
+            morning: Version(settings.loyalty_factor, valid_days=90),
+            afternoon: Version(settings.loyalty_factor * 2, valid_days=60, is_pending=True),
+        }
+        sent, helpdesk = plan(sent, versions, ids)
         expected = expect_day(sent, helpdesk, settings.loyalty_factor)
     stack.stop()  # An earlier demo may have been killed.
     shutil.rmtree(directory, ignore_errors=True)

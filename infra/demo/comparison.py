@@ -40,10 +40,16 @@ class DeadLetter(NamedTuple):
 
 
 class Balance(NamedTuple):
-    """A balance of the API: the points and the sequence."""
+    """A balance of the API.
+
+    Attributes:
+        next_expiry: when the next points expire (milliseconds since the epoch), and how many; zeros if none do.
+    """
 
     points: Decimal
     sequence: int
+    pending: Decimal = Decimal(0)
+    next_expiry: tuple[int, Decimal] = (0, Decimal(0))
 
 
 @dataclass
@@ -168,4 +174,7 @@ def _balances(expected: Expected, notifications: Sequence[Record]) -> dict[str, 
     """The sequence is the number of notifications, which ``_notifications`` compares."""
     entries = Counter(notification["CustomerCardNo"] for notification in notifications)
     with_balance = expected.earned.keys() - expected.moved.keys()
-    return {card: Balance(expected.points_of(card), entries[card]) for card in with_balance}
+    return {
+        card: Balance(expected.points_of(card), entries[card], expected.pending[card], expected.next_expiry_of(card))
+        for card in with_balance
+    }

@@ -6,12 +6,13 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
 import httpx
 
-from infra.demo.oracle import Expected, Record, Sent, expect
+from infra.demo.oracle import Expected, Record, Sent, Version, end_of_day, expect
 from infra.local import jars
 from infra.local.stack import environment_of
 from services.api_keys.client import authorization
@@ -28,9 +29,17 @@ _PROGRAMME = """\
 loyalty-factor: {factor}
 time-basis: till
 largest-backdating: P3D
+valid-for: P{days}D
+pending: P{pending}D
 """
+_PENDING_DAYS = 7
+"""For longer than the demo takes, after a receipt of yesterday."""
+
 _IMPORTED = 20
 """The number of customers with opening points."""
+
+_IMPORT_VALID_DAYS = 30
+"""From the day of the trade until the opening points expire, before all points of the day."""
 
 
 class HelpdeskError(RuntimeError):
@@ -42,26 +51,30 @@ class Helpdesk:
     """What people do on a day.
 
     Attributes:
-        factors: by the time of the receipt from which on it counts, the loyalty factor of a version of the programme.
+        versions: of the programme, by the time of the receipt from which on each counts.
         imported: opening points by card.
+        imported_until: the day at whose end, in UTC, these points expire.
         lost_card: the card that is replaced by NEW_CARD after the day; empty if no card has suitable invoices.
         late: messages of the lost card that come after that.
     """
 
-    factors: Mapping[int, Decimal]
+    versions: Mapping[int, Version]
     imported: Mapping[str, Decimal]
+    imported_until: date
     lost_card: str
     late: Sequence[Sent]
 
     def publish_programme(self, settings: Settings) -> None:
         """Publish the versions, before the first invoice."""
-        for since, factor in self.factors.items():
-            publish_programme(_PROGRAMME.format(factor=factor), settings, since)
+        for since, (factor, days, is_pending) in self.versions.items():
+            text = _PROGRAMME.format(factor=factor, days=days, pending=_PENDING_DAYS * is_pending)
+            publish_programme(text, settings, since)
 
     def import_balances(self, settings: Settings) -> None:
         """Run ``loyalty import`` twice. The second run must change nothing."""
         file = Path(settings.checkpoint_dir).parent / "opening.jsonl"
-        rows = ({"card": card, "points": str(points)} for card, points in self.imported.items())
+        until = self.imported_until.isoformat()
+        rows = ({"card": card, "points": str(points), "expires": until} for card, points in self.imported.items())
         file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
         command = [str(Path(sys.executable).with_name("loyalty")), "import", str(file), "--name", "opening"]
         for _ in range(2):
@@ -81,7 +94,7 @@ class Helpdesk:
             raise HelpdeskError(f"the API did not replace a card: {answer.status_code} {answer.text}")
 
 
-def plan(sent: Sequence[Sent], factors: Mapping[int, Decimal], ids: SchemaIds) -> tuple[list[Sent], Helpdesk]:
+def plan(sent: Sequence[Sent], versions: Mapping[int, Version], ids: SchemaIds) -> tuple[list[Sent], Helpdesk]:
     """The messages of the day, and what people do.
 
     The last sale of a customer comes after the card was replaced, and so does a return of an earlier sale.
@@ -103,7 +116,8 @@ def plan(sent: Sequence[Sent], factors: Mapping[int, Decimal], ids: SchemaIds) -
     cards = [*([lost] if late else []), *imported, _NEWCOMER]
     points = {card: Decimal(number + 1) + Decimal("0.5") for number, card in enumerate(cards)}
     day = [each for each in sent if each not in late]
-    return day, Helpdesk(factors, points, lost if late else "", late)
+    until = datetime.fromtimestamp(min(versions) / 1000, UTC).date() + timedelta(days=_IMPORT_VALID_DAYS)
+    return day, Helpdesk(versions, points, until, lost if late else "", late)
 
 
 def _return_of(invoice: Record, ids: SchemaIds) -> Sent:
@@ -125,8 +139,10 @@ def _return_of(invoice: Record, ids: SchemaIds) -> Sent:
 
 def expect_day(sent: Sequence[Sent], helpdesk: Helpdesk, factor: Decimal) -> Expected:
     """The outputs of the day, of the late messages, and of what people do."""
-    before, expected = (expect(each, factor, helpdesk.factors) for each in (sent, [*sent, *helpdesk.late]))
+    before, expected = (expect(each, factor, helpdesk.versions) for each in (sent, [*sent, *helpdesk.late]))
+    expires_time = end_of_day(min(helpdesk.versions), _IMPORT_VALID_DAYS)
     for card, points in helpdesk.imported.items():
+        expected.expiring[card][expires_time] += points
         for each in (before, expected):
             _ = each.earned[card]
             each.commands[card]["imported", points] += 1
@@ -153,4 +169,6 @@ def _move(lost: str, before: Expected, expected: Expected, forwarded: int) -> No
     expected.commands[lost]["moved-out", -points] += 1
     expected.commands[lost]["forwarded", Decimal(0)] += forwarded
     expected.commands[NEW_CARD]["moved-in", points] += 1
+    expected.pending[NEW_CARD] = expected.pending.pop(lost, Decimal(0))
+    expected.expiring[NEW_CARD] = expected.expiring.pop(lost)
     expected.moved[lost] = NEW_CARD

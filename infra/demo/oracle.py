@@ -12,6 +12,8 @@ from decimal import ROUND_HALF_UP, Decimal
 from string import whitespace
 from typing import Any, NamedTuple
 
+_DAY = 24 * 60 * 60 * 1000
+
 Record = Mapping[str, Any]
 Row = tuple[tuple[str, Any], ...]
 """A flat record as (field, value) pairs in the order of the names, so that it can be counted."""
@@ -23,6 +25,19 @@ class Sent(NamedTuple):
     key: bytes | None
     value: bytes | None
     invoice: Record | None
+
+
+class Version(NamedTuple):
+    """The rules of a version of the programme.
+
+    Attributes:
+        valid_days: points expire at the end of the day that comes so many days after the receipt; 0: never.
+        is_pending: whether points are still pending when the demo reads the balances.
+    """
+
+    factor: Decimal
+    valid_days: int = 0
+    is_pending: bool = False
 
 
 @dataclass
@@ -38,6 +53,8 @@ class Expected:
         earned: points by InvoiceNumber, by customer: of sales, and of what exchanges sell.
         returned: the invoices that return something in the account of each customer, with their originals.
         taken: the points that returns take back, by customer.
+        pending: points that cannot be spent yet, by customer.
+        expiring: points by the time at which they expire (milliseconds since the epoch), by customer.
         commands: the other notifications of each customer: kinds and points.
         moved: the new card of each replaced card, which has no balance.
         readings: for the index of each message that earns points, the customer and the first sequence that includes it.
@@ -52,6 +69,10 @@ class Expected:
     earned: defaultdict[str, dict[str, Decimal]] = field(default_factory=lambda: defaultdict(dict))
     returned: defaultdict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     taken: defaultdict[str, Decimal] = field(default_factory=lambda: defaultdict(Decimal))
+    pending: defaultdict[str, Decimal] = field(default_factory=lambda: defaultdict(Decimal))
+    expiring: defaultdict[str, defaultdict[int, Decimal]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(Decimal))
+    )
     commands: defaultdict[str, Counter[tuple[str, Decimal]]] = field(default_factory=lambda: defaultdict(Counter))
     moved: dict[str, str] = field(default_factory=dict)
     readings: dict[int, tuple[str, int]] = field(default_factory=dict)
@@ -71,14 +92,18 @@ class Expected:
         given = sum((points * times for (_, points), times in self.commands[card].items()), Decimal(0))
         return sum(self.earned[card].values(), Decimal(0)) - self.taken[card] + given
 
+    def next_expiry_of(self, card: str) -> tuple[int, Decimal]:
+        """When the next points expire, and how many; zeros if none do."""
+        return min(((time, points) for time, points in self.expiring[card].items() if points), default=(0, Decimal(0)))
 
-def expect(sent: Iterable[Sent], loyalty_factor: Decimal, later: Mapping[int, Decimal] | None = None) -> Expected:
+
+def expect(sent: Iterable[Sent], loyalty_factor: Decimal, later: Mapping[int, Version] | None = None) -> Expected:
     """The outputs of these messages in this order.
 
     Args:
-        later: further factors, and the time of a receipt (milliseconds since the epoch) from which on each counts.
+        later: further versions, and the time of a receipt (milliseconds since the epoch) from which on each counts.
     """
-    expected, seen, sales = Expected(), set(), Sales({0: loyalty_factor, **(later or {})})
+    expected, seen, sales = Expected(), set(), Sales({0: Version(loyalty_factor), **(later or {})})
     for number, message in enumerate(sent):
         expected.messages += 1
         invoice = None if message.invoice is None else as_read(message.invoice)
@@ -90,10 +115,19 @@ def expect(sent: Iterable[Sent], loyalty_factor: Decimal, later: Mapping[int, De
             seen.add(invoice["InvoiceNumber"])
             _count(expected, number, invoice, sales)
     for invoice_number, sale in sales.sold.items():
-        expected.taken[sale.card] += expected.earned[sale.card][invoice_number] - sales.points(sale, rest=True)
+        rest = sales.points(sale, rest=True)
+        expected.taken[sale.card] += expected.earned[sale.card][invoice_number] - rest
+        expected.pending[sale.card] += rest * sale.version.is_pending
+        if sale.version.valid_days:
+            expected.expiring[sale.card][end_of_day(sale.time, sale.version.valid_days)] += rest
         expected.returned[sale.card] |= dict.fromkeys((number for number, *_ in sale.returns), invoice_number)
     expected.strangers -= expected.earned.keys()
     return expected
+
+
+def end_of_day(time: int, days: int) -> int:
+    """The end, in UTC, of the day that comes so many days after the time (milliseconds since the epoch)."""
+    return (time // _DAY + days + 1) * _DAY
 
 
 Return = tuple[str, Decimal, list[Record]]
@@ -106,7 +140,8 @@ class Sale:
 
     card: str
     amount: Decimal
-    factor: Decimal
+    time: int
+    version: Version
     lines: list[Record]
     returns: list[Return]
 
@@ -115,11 +150,11 @@ class Sales:
     """The sales of PRIME customers by InvoiceNumber, with their returns, in whatever order they come.
 
     Args:
-        factors: the loyalty factor by the time of the receipt from which on it counts.
+        versions: by the time of the receipt from which on each counts.
     """
 
-    def __init__(self, factors: Mapping[int, Decimal]) -> None:
-        self._factors = factors
+    def __init__(self, versions: Mapping[int, Version]) -> None:
+        self._versions = versions
         self.sold: dict[str, Sale] = {}
         self._returns: defaultdict[str, list[Return]] = defaultdict(list)
 
@@ -127,8 +162,8 @@ class Sales:
         """Returns the points of the sale."""
         number, time = invoice["InvoiceNumber"], invoice.get("CreatedTime")
         # The broker's time decides about a receipt without a time, and it is later than all versions.
-        factor = self._factors[max(since for since in self._factors if time is None or since <= max(0, time))]
-        self.sold[number] = sale = Sale(card, amount, factor, lines, self._returns[number])
+        version = self._versions[max(since for since in self._versions if time is None or since <= max(0, time))]
+        self.sold[number] = sale = Sale(card, amount, time or 0, version, lines, self._returns[number])
         return self.points(sale)
 
     def take_back(self, original: str, returned: Return) -> None:
@@ -146,7 +181,7 @@ class Sales:
                 amount -= max(Decimal(0), total - excess)
             for item, value in back.items():
                 left[item] = max(Decimal(0), left[item] - value)
-        return (max(amount, Decimal(0)) * sale.factor).quantize(Decimal("0.01"), ROUND_HALF_UP)
+        return (max(amount, Decimal(0)) * sale.version.factor).quantize(Decimal("0.01"), ROUND_HALF_UP)
 
 
 def _values(lines: Iterable[Record]) -> defaultdict[str, Decimal]:

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from threading import Event
@@ -145,7 +146,16 @@ class BalanceReader:
         if answer.status_code != httpx.codes.OK:
             return None
         found = answer.json()
-        return Balance(Decimal(found["TotalLoyaltyPoints"]), found["Sequence"])
+        expires = found["NextExpiryTime"]
+        return Balance(
+            Decimal(found["TotalLoyaltyPoints"]),
+            found["Sequence"],
+            Decimal(found["PendingLoyaltyPoints"]),
+            (
+                int(datetime.fromisoformat(expires).timestamp() * 1000) if expires else 0,
+                Decimal(found["NextExpiryPoints"]),
+            ),
+        )
 
     @stamina.retry(on=httpx.TransportError, attempts=3)
     def _get_balance(self, card: str) -> httpx.Response:

@@ -1,13 +1,17 @@
 """The oracle of the demo computes the day of the helpdesk as the domain does."""
 
 from collections import Counter
+from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 
 from infra.demo.helpdesk import NEW_CARD, expect_day, plan
-from infra.demo.oracle import Sent
+from infra.demo.oracle import Sent, Version
 from services.cli.opening_balances import import_commands
+from services.codecs.state import decode_account
+from services.domain.account.model import Account, AccountState
 from services.domain.entries import Kind
 from services.domain.events import Event, Replace
+from services.domain.formats import to_milliseconds
 from services.domain.programme import DAY, Programme, Programmes, TimeBasis
 from services.messaging.schema_ids import FolderSchemaIds
 from services.opening_balances.file import OpeningBalances
@@ -19,10 +23,21 @@ from tests.support.loyalty_stream import LoyaltyStream
 IDS = FolderSchemaIds()
 OPTIONS = Options(count=1_000, customers=150, returns=0.1, exchanges=0.05, offline=0.1)
 MORNING, AFTERNOON = (opening(OPTIONS.day) + since_opening(part) for part in (0, 0.5))
-FACTORS = {MORNING: Decimal("0.02"), AFTERNOON: Decimal("0.04")}
+VERSIONS = {
+    MORNING: Version(Decimal("0.02"), valid_days=90),
+    AFTERNOON: Version(Decimal("0.04"), valid_days=60, is_pending=True),
+}
 PROGRAMMES = Programmes.of(
-    Programme(number, since, factor, time_basis=TimeBasis.TILL, largest_backdating=3 * DAY)
-    for number, (since, factor) in enumerate(FACTORS.items(), start=1)
+    Programme(
+        number,
+        since,
+        factor,
+        time_basis=TimeBasis.TILL,
+        largest_backdating=3 * DAY,
+        valid_for=days * DAY,
+        pending=7 * DAY * is_pending,
+    )
+    for number, (since, (factor, days, is_pending)) in enumerate(VERSIONS.items(), start=1)
 )
 SIMULATED = [Sent(m.key, m.value, m.invoice) for m in Simulation(OPTIONS, IDS).messages()]
 ARRIVED = MORNING + DAY
@@ -36,13 +51,22 @@ def events_of(messages: list[Sent], first: int) -> list[tuple[str, Event]]:
     return [(one["CustomerCardNo"] or "", purchase(first + number, one)) for number, one in enumerate(kept)]  # type: ignore[arg-type]
 
 
+def standing(account: AccountState) -> tuple[Decimal, tuple[int, Decimal]]:
+    """The pending points, and when the next points expire and how many."""
+    assert isinstance(account, Account)
+    of_entry = account.standing
+    expiring = of_entry.next_expiry_time, Decimal(of_entry.next_expiry_points).scaleb(-2)
+    return Decimal(account.pending).scaleb(-2), expiring
+
+
 def test_the_oracle_agrees_with_the_domain() -> None:
     """Receipts of two versions that come a day later, an import that comes twice, and a lost card."""
-    sent, helpdesk = plan(SIMULATED, FACTORS, IDS)
-    expected = expect_day(sent, helpdesk, FACTORS[MORNING])
+    sent, helpdesk = plan(SIMULATED, VERSIONS, IDS)
+    expected = expect_day(sent, helpdesk, VERSIONS[MORNING].factor)
     opening_balances = OpeningBalances()
+    midnight = datetime.combine(helpdesk.imported_until + timedelta(days=1), time(), UTC)
     for card, points in helpdesk.imported.items():
-        opening_balances.cards[card] = {0: int(points.scaleb(2))}
+        opening_balances.cards[card] = {to_milliseconds(midnight): int(points.scaleb(2))}
     imports = [*import_commands(opening_balances, "opening", "", "")] * 2
     stream = LoyaltyStream(PROGRAMMES)
 
@@ -67,5 +91,10 @@ def test_the_oracle_agrees_with_the_domain() -> None:
         earned = {e.invoice_number: Decimal(e.points).scaleb(-2) for e in entries if e.kind is Kind.EARNED}
         assert expected.earned[card] == earned
         assert expected.returned[card].keys() == {e.invoice_number for e in entries if e.kind is Kind.RETURNED}
+    accounts = {card: decode_account(state) for card, state in stream.accounts.items()}
+    assert {card: standing(account) for card, account in accounts.items()} == {
+        card: (expected.pending[card], expected.next_expiry_of(card)) for card in accounts
+    }
+    assert len({standing(account) for account in accounts.values()}) > 20
     versions = {entry.programme_version for of_card in stream.entries.values() for entry in of_card}
     assert {1, 2} <= versions
