@@ -201,7 +201,7 @@ def _round(
     return waiting
 
 
-def _snapshot(context: Context, api: str, left_out: Collection[Source], *, archive: bool) -> tuple[Snapshot, Progress]:
+def _snapshot(context: Context, api: str, left_out: Collection[Source], *, archive: bool) -> Snapshot:
     settings = context.settings
     checkpoint = LOYALTY.checkpoint(settings)
     # Reads the progress first: every event that is committed by now must have its entries.
