@@ -46,6 +46,8 @@ def main(arguments: Sequence[str]) -> int:
             jars.resolve(java, ivy_jar(), jars.S3, jars.S3_CONFIGURATIONS)
             jars.write_lock(jars.S3_LOCK, jars.S3)
         elif "object-store-jars" in arguments:
+            if jars.differences(jars.read_lock(jars.S3_LOCK), jars.S3):
+                say(f"Downloading Hadoop's connector of S3, and S3Proxy for the test, to {jars.S3}")
             jars.ensure(java, ivy_jar(), jars.S3, jars.S3_LOCK, jars.S3_CONFIGURATIONS)
         elif jars.differences(jars.read_lock()):
             say("Downloading the jars of Spark's connectors and of Kafka")

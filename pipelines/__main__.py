@@ -33,7 +33,7 @@ from services.health import serve_health
 from services.logging import configure_logging
 from services.messaging.administration import TimestampTypeError
 from services.messaging.publishing import PublishError
-from services.messaging.schema_ids import schema_ids
+from services.messaging.schema_ids import SchemaRegistryUnavailableError, schema_ids
 from services.programmes.file import ProgrammeError
 from services.pseudonyms import PseudonymKeyError
 from services.settings import Settings, SettingsError, read_settings
@@ -108,6 +108,8 @@ def run(settings: Settings, names: Sequence[str], *, available_now: bool, backfi
         return 2
     except ProgrammeUnknownError as error:
         log.error("stopped without Kafka", reason=str(error))  # noqa: TRY400
+    except SchemaRegistryUnavailableError as error:
+        log.error("stopped without the Schema Registry", reason=str(error))  # noqa: TRY400
     except KafkaException as error:
         log.error("Kafka refused a request", reason=error.args[0].str())  # noqa: TRY400
     except OSError as error:

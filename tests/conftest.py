@@ -13,6 +13,7 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from services.settings import Settings
+from tests.support import outputs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,8 +48,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # The LOYALTY_… settings of a developer must not change a test.
     for name in [name for name in os.environ if name.startswith("LOYALTY_")]:
         del os.environ[name]
-    is_parallel = config.getoption("numprocesses", default=None)
-    if is_parallel and not config.getoption("--kafka-bootstrap-servers") and not _only_unit_tests(config):
+    if _only_unit_tests(config):
+        return
+    config.pluginmanager.register(outputs)
+    if config.getoption("numprocesses", default=None) and not config.getoption("--kafka-bootstrap-servers"):
         config.pluginmanager.register(SharedBroker(config))
 
 

@@ -329,7 +329,8 @@ class CommandRefused(Conflict, title="The command was refused"):
     @staticmethod
     def from_decision(decision: Mapping[str, Any]) -> "CommandRefused":
         """The problem of a decision that refuses a command. The reason of the decision is the code of the problem."""
-        members = {name: value for name, value in decision.items() if value is not None}
+        # Programs log errors, so no error has a card.
+        members = {name: value for name, value in decision.items() if value is not None and name != "CustomerCardNo"}
         refusal = _REFUSALS.get(decision["Reason"], CommandRefused)(**members)
         refusal.code = decision["Reason"]
         refusal.headers = {"Location": f"/v1/commands/{decision['CommandID']}"}

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pandas as pd
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.functions import pandas_udf
@@ -17,9 +17,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipelines.accounts.events import unique_events
 from pipelines.checkpoints import retention
+from pipelines.checkpoints.files import Files
+from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.runtime.query import Query, QueryContext
 from pipelines.sinks.foreach_batch import write_each_batch
-from pipelines.sinks.parquet import overwrite_folders, remove_staging_folders
+from pipelines.sinks.parquet import ParquetSink, remove_staging_folders
 from pipelines.sources.commands import check_commands
 from pipelines.sources.invoices import check_invoices
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES
@@ -27,9 +29,16 @@ from services.messaging.avro import header, record_decoder, record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
 from services.programmes.topic import load_programmes
 from services.pseudonyms import Pseudonyms, pseudonyms
+from services.settings import Settings
 
 PSEUDONYM_KEY = "pseudonym_key"
 """The value of the manifest with the id of the key."""
+
+_POSITION = {"topic": "STRING", "partition": "INT", "offset": "BIGINT"}
+"""The columns with the record of an event. They identify a row, also in archives of release 0.1."""
+
+_KEY_ID = "_pseudonym-key"
+"""The file in the archive with the id of its key. The manifest has the id too, but ends with the checkpoint."""
 
 _COMMAND = "LoyaltyCommand"
 _CARDS = ("CustomerCardNo", "Counterparty")
@@ -37,12 +46,16 @@ _CARDS = ("CustomerCardNo", "Counterparty")
 
 def _archive(context: QueryContext) -> DataStreamWriter:
     settings = context.settings
+    sink = ParquetSink(context.spark, settings.archive_dir, ARCHIVE.checkpoint(settings), _POSITION)
     remove_staging_folders(context.spark, settings.archive_dir)
+    files = Files(context.spark, settings.archive_dir)
+    if not files.exists(_KEY_ID):
+        files.write(_KEY_ID, _key_id(settings))
     invoices = check_invoices(context.read(POS_INVOICES), context.ids)
     commands = check_commands(context.read(LOYALTY_COMMANDS), context.ids)
     events = unique_events(invoices, commands, load_programmes(settings), context)
     rows = _pseudonymize(events, pseudonyms(settings.pseudonym_key_file))
-    return write_each_batch(rows, partial(_write, context))
+    return write_each_batch(rows, partial(_write, context, sink))
 
 
 def _pseudonymize(events: DataFrame, pseudonyms: Pseudonyms) -> DataFrame:
@@ -81,15 +94,29 @@ def _without_cards(pseudonyms: Pseudonyms) -> Callable[[bytes], bytes]:
     return without_cards
 
 
-def _write(context: QueryContext, batch: DataFrame, batch_id: int) -> None:
+def _write(context: QueryContext, sink: ParquetSink, batch: DataFrame, batch_id: int) -> None:
     """Write a micro-batch to the folders of its dates in UTC."""
     settings = context.settings
-    date = F.to_date(F.timestamp_millis("append_time"))
-    rows = batch.withColumns({"date": date, "batch": F.lit(batch_id)})
-    overwrite_folders(rows, settings.archive_dir, "append_time", "topic", "partition", "offset")
+    rows = batch.withColumn("timestamp", F.timestamp_millis("append_time")).withColumn("date", F.to_date("timestamp"))
+    sink.append(rows, batch_id, "append_time", *_POSITION)
     if settings.accept_data_loss:
         # Retention may have deleted records of this micro-batch before Spark read them.
         retention.check(context.spark, ARCHIVE.checkpoint(settings), ARCHIVE.sources, settings)
+
+
+def _check_key(spark: SparkSession, checkpoint: str, settings: Settings, is_new: bool) -> None:  # noqa: FBT001
+    """Refuse a new checkpoint with another key than that of the archive: a card would get a second pseudonym."""
+    files = Files(spark, settings.archive_dir)
+    if is_new and files.exists(_KEY_ID) and files.read(_KEY_ID) != _key_id(settings):
+        raise CheckpointMismatchError(
+            f"{checkpoint} is new, and {settings.archive_dir} has pseudonyms of another key than "
+            f"{settings.pseudonym_key_file}: set LOYALTY_PSEUDONYM_KEY_FILE to the key of the archive, or choose a new "
+            "LOYALTY_ARCHIVE_DIR"
+        )
+
+
+def _key_id(settings: Settings) -> str:
+    return pseudonyms(settings.pseudonym_key_file).key_id
 
 
 ARCHIVE = Query(
@@ -99,5 +126,6 @@ ARCHIVE = Query(
     lambda settings: f"{settings.archive_dir}/_checkpoint",
     # Under another key the same card would get another pseudonym.
     reads_programme=True,
-    fixed=lambda settings: {PSEUDONYM_KEY: pseudonyms(settings.pseudonym_key_file).key_id},
+    fixed=lambda settings: {PSEUDONYM_KEY: _key_id(settings)},
+    check=_check_key,
 )

@@ -27,6 +27,7 @@ from services.settings import Settings
 _CHECKPOINT = "_checkpoint"
 _KEY = "LineID"
 """The column of the files with the id of the record on hadoop: ``InvoiceNumber#line``."""
+_PARQUET_KEY = {_KEY: "STRING"}
 _ORDER = ("StoreID", "CreatedTime")
 _UNDATED, _UNDATED_NOW = "date=__HIVE_DEFAULT_PARTITION__", "date=0001-01-01"
 """The folder in which release 0.1 put rows without a usable date, and its name now. pandas cannot read the former."""
@@ -55,7 +56,7 @@ def _export(context: QueryContext) -> DataStreamWriter:
 def _parquet(context: QueryContext) -> WriteRows:
     directory = context.settings.export_dir
     # First of all, because it refuses old files, which the other steps would change.
-    sink = ParquetSink(context.spark, directory, EXPORT.checkpoint(context.settings), _KEY)
+    sink = ParquetSink(context.spark, directory, EXPORT.checkpoint(context.settings), _PARQUET_KEY)
     remove_staging_folders(context.spark, directory)
     rename_undated(context.spark, directory)
     return lambda rows, batch_id: sink.append(rows, batch_id, *_ORDER)
@@ -143,7 +144,7 @@ def forget_progress(spark: SparkSession, settings: Settings) -> None:
     """
     _require_format(spark, settings)
     if settings.export_format != "delta":
-        require_keys(spark, settings.export_dir, _KEY)
+        require_keys(spark, settings.export_dir, _PARQUET_KEY)
     checkpoint = EXPORT.checkpoint(settings)
     reader = CheckpointReader(spark, checkpoint)
     if reader.exists:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -84,7 +84,7 @@ def _with_steps_counted(rows: DataFrame) -> DataFrame:
     return rows.observe(RETURNS, *counts).where(~is_step)
 
 
-def _check_changelog(checkpoint: str, settings: Settings, is_new: bool) -> None:  # noqa: FBT001
+def _check_changelog(_: SparkSession, checkpoint: str, settings: Settings, is_new: bool) -> None:  # noqa: FBT001
     """Refuse a new checkpoint beside an old changelog: sequence numbers would begin again at 1."""
     if is_new and not is_empty(LOYALTY_BALANCES, settings):
         raise CheckpointMismatchError(
@@ -115,6 +115,6 @@ def seeded(seed: Seed) -> Query:
     return replace(LOYALTY, build=partial(_loyalty, seed=seed), check=_check_is_new)
 
 
-def _check_is_new(checkpoint: str, _: Settings, is_new: bool) -> None:  # noqa: FBT001
+def _check_is_new(_: SparkSession, checkpoint: str, __: Settings, is_new: bool) -> None:  # noqa: FBT001
     if not is_new:
         raise CheckpointMismatchError(f"{checkpoint} is not new: only a new checkpoint can begin with given accounts")

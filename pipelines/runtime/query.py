@@ -58,8 +58,8 @@ class Query:
         reads_programme: whether it must start again for a new version of the programme.
         fixed: further names and values that are fixed for the life of a checkpoint, by the settings.
         remedies: by the name of a fixed value, what to do if it differs and no setting can restore it.
-        check: takes the checkpoint, the settings, and whether the checkpoint is new. Raises CheckpointMismatchError if
-            the query must not start.
+        check: takes the session, the checkpoint, the settings, and whether the checkpoint is new. Raises
+            CheckpointMismatchError if the query must not start.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Query:
     reads_programme: bool = False
     fixed: Callable[[Settings], Mapping[str, str]] = lambda _: {}
     remedies: Mapping[str, str] = field(default_factory=dict)
-    check: Callable[[str, Settings, bool], None] = lambda checkpoint, settings, is_new: None
+    check: Callable[[SparkSession, str, Settings, bool], None] = lambda spark, checkpoint, settings, is_new: None
 
     def start(self, spark: SparkSession, ids: SchemaIds, settings: Settings, *, available_now: bool) -> StreamingQuery:
         """Start the query where its checkpoint ends. With ``available_now`` it ends after the records that exist now.
@@ -83,7 +83,7 @@ class Query:
         for source in self.sources:
             _check_repeat_horizon(source, settings)
         checkpoint = self.checkpoint(settings)
-        self.check(checkpoint, settings, manifest.is_new(spark, checkpoint))
+        self.check(spark, checkpoint, settings, manifest.is_new(spark, checkpoint))
         before = manifest.read(spark, checkpoint)
         walks = bool(before) and DEDUPLICATION not in before
         made_with = {

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import structlog
@@ -70,7 +71,7 @@ class ProgressMetrics:
     class Java:
         implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
 
-    @property
+    @cached_property
     def _jlistener(self) -> Any:
         jvm: Any = SparkContext._jvm  # noqa: SLF001  # PySpark has no public way to avoid its own listener
         return jvm.PythonStreamingQueryListenerWrapper(self)

@@ -35,7 +35,7 @@ class DeltaSink:
         self._spark = spark
         self._directory = directory
         self._checkpoint = CheckpointReader(spark, checkpoint)
-        self._older = OlderRows(spark, checkpoint, key, lambda: int(is_table(spark, directory)))
+        self._older = OlderRows(spark, checkpoint, [key], lambda: int(is_table(spark, directory)))
 
     def append(self, rows: DataFrame, batch_id: int, *order: str) -> None:
         """Append the rows of a micro-batch, with folders by ``date`` and each file sorted by date and ``order``.

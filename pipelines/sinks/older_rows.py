@@ -1,7 +1,7 @@
 """The rows that the folder of an export had before its checkpoint."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -10,6 +10,8 @@ from pipelines.checkpoints.files import Files
 from pipelines.checkpoints.reader import CheckpointReader
 
 _ADOPTED = "adopted-table"
+_CLOCKS_DIFFER = 3600
+"""Seconds. The broker gives a record its append time, and this machine the checkpoint."""
 
 
 class OlderRows:
@@ -22,9 +24,14 @@ class OlderRows:
         next_batch: the number that follows those of all older micro-batches. 0: there are no older rows.
     """
 
-    def __init__(self, spark: SparkSession, checkpoint: str, key: str, find_next_batch: Callable[[], int]) -> None:
-        """``find_next_batch`` returns a number as ``next_batch``. It is called if the checkpoint has no commit yet."""
-        self._key = key
+    def __init__(
+        self, spark: SparkSession, checkpoint: str, key: Collection[str], find_next_batch: Callable[[], int]
+    ) -> None:
+        """``key``: the columns that identify a row. ``find_next_batch`` returns a number as ``next_batch``.
+
+        It is called if the checkpoint has no commit yet.
+        """
+        self._key = list(key)
         files = Files(spark, checkpoint)
         if not CheckpointReader(spark, checkpoint).batches() and (next_batch := find_next_batch()):
             files.write(_ADOPTED, f"{time.time()}\n{next_batch}")
@@ -33,12 +40,12 @@ class OlderRows:
         self.next_batch = int(adopted_batch or 0)
 
     def leave_out(self, rows: DataFrame, read_known: Callable[[], DataFrame]) -> DataFrame:
-        """The rows that the folder lacks. ``read_known`` reads the columns ``date`` and key of all that it has."""
+        """The rows that the folder lacks. ``read_known`` reads the date and the key of all rows that it has."""
         if not self._adopted_time:
             return rows
         oldest = rows.agg(F.min("timestamp").cast("double")).first()
-        if oldest is None or oldest[0] is None or oldest[0] > self._adopted_time:
+        if oldest is None or oldest[0] is None or oldest[0] > self._adopted_time + _CLOCKS_DIFFER:
             return rows
         dates = [row["date"] for row in rows.select("date").distinct().collect()]
-        known = read_known().where(F.col("date").isin(dates)).select(self._key)
+        known = read_known().where(F.col("date").isin(dates)).select(*self._key)
         return rows.join(known, self._key, "left_anti")

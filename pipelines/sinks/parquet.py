@@ -1,5 +1,7 @@
 """The Parquet sink: one folder for each date and micro-batch."""
 
+from collections.abc import Mapping
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -21,8 +23,12 @@ class ParquetSink:
     and rows that it reads again are left out by their keys.
     """
 
-    def __init__(self, spark: SparkSession, directory: str, checkpoint: str, key: str) -> None:
-        """Raises CheckpointMismatchError for a new checkpoint, if the directory has rows without a key."""
+    def __init__(self, spark: SparkSession, directory: str, checkpoint: str, key: Mapping[str, str]) -> None:
+        """Raises CheckpointMismatchError for a new checkpoint, if the directory has rows without a key.
+
+        Args:
+            key: the columns that identify a row, with their types in SQL.
+        """
         self._spark = spark
         self._directory = directory
         self._key = key
@@ -44,7 +50,11 @@ class ParquetSink:
         overwrite_folders(new.drop("timestamp").withColumn("batch", F.lit(batch)), self._directory, *order)
 
     def _read_keys(self) -> DataFrame:
-        return self._spark.read.schema(f"{self._key} STRING, date DATE, batch INT").parquet(self._directory)
+        return _read(self._spark, self._directory, {**self._key, "date": "DATE", "batch": "INT"})
+
+
+def _read(spark: SparkSession, directory: str, columns: Mapping[str, str]) -> DataFrame:
+    return spark.read.schema(", ".join(map(" ".join, columns.items()))).parquet(directory)
 
 
 def has_rows(spark: SparkSession, directory: str) -> bool:
@@ -56,15 +66,15 @@ def _dates(files: Files) -> list[str]:
     return [name for name in files.names() if name.startswith(_DATE)]
 
 
-def require_keys(spark: SparkSession, directory: str, key: str) -> None:
+def require_keys(spark: SparkSession, directory: str, key: Mapping[str, str]) -> None:
     """Raise CheckpointMismatchError if the directory has a row without a key."""
     if not has_rows(spark, directory):
         return
-    if spark.read.schema(f"{key} STRING").parquet(directory).where(F.col(key).isNull()).head(1):
+    if _read(spark, directory, key).where(" OR ".join(f"{column} IS NULL" for column in key)).head(1):
         raise CheckpointMismatchError(
-            f"{directory} has files without the column {key}, which an older release wrote: the export cannot tell "
-            "which records they have, and would write some twice. Choose a new LOYALTY_EXPORT_DIR, or restore the old "
-            "checkpoint"
+            f"{directory} has files without the column {', '.join(key)}, which an older release wrote: the export "
+            "cannot tell which records they have, and would write some twice. Choose a new LOYALTY_EXPORT_DIR, or "
+            "restore the old checkpoint"
         )
 
 

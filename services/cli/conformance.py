@@ -11,7 +11,7 @@ import typer
 from services.cli.output import FAILED, MISUSED, AsJson, clear_errors, open_input, read_settings, report, stop, table
 from services.conformance.review import Finding, Review, Sent
 from services.conformance.sources import CutFileError, Layout, of_file, of_topic
-from services.messaging.schema_ids import SchemaRegistryUnavailableError, schema_ids
+from services.messaging.schema_ids import schema_ids
 from services.settings import Settings
 
 
@@ -62,7 +62,7 @@ def conformance(  # noqa: PLR0913 - each option is a parameter
             for finding in kept:
                 review.complete(finding)
                 warnings.update(finding.warnings)
-        except (SchemaRegistryUnavailableError, CutFileError) as error:
+        except CutFileError as error:
             stop(str(error))
     shown = [finding for finding in kept if finding.reason or finding.warnings][:limit]
     _print(verdicts, reasons, warnings, shown, as_json=as_json)

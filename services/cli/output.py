@@ -20,6 +20,7 @@ from services.domain.formats import to_datetime
 from services.messaging.administration import TopicMismatchError
 from services.messaging.dead_letters import DeadLettersError
 from services.messaging.publishing import PublishError
+from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.settings import Settings
 
 FAILED = 1
@@ -40,7 +41,9 @@ def clear_errors() -> Iterator[None]:
     """Print errors that the user can solve as one line. Other errors are defects and keep their tracebacks."""
     try:
         yield
-    except (PublishError, DeadLettersError, TopicMismatchError, settings.SettingsError) as error:
+    except (
+        *(PublishError, DeadLettersError, SchemaRegistryUnavailableError, TopicMismatchError, settings.SettingsError),
+    ) as error:
         stop(str(error))
     except KafkaException as error:
         stop(f"Kafka failed: {error.args[0].str()}")

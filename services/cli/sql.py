@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _SHOWN_ROWS = 500
 
-_A_NAME = re.compile(r"[a-z]+(-[a-z]+)*")
-"""The form of the names of ready questions. No statement of one word reads a table."""
+_A_NAME = re.compile(r"[a-z]+([-_][a-z]+)*")
+"""The form of the names of ready questions and of tables. No statement of one word reads a table."""
 
 
 def sql(  # noqa: PLR0913  # one argument for each option
@@ -57,7 +57,7 @@ def sql(  # noqa: PLR0913  # one argument for each option
         stop("--follow needs a statement, and prints JSON lines only", MISUSED)
     with clear_source_errors():
         from services.sql.database import Database
-        from services.sql.questions import BY_NAME, QUESTIONS
+        from services.sql.questions import QUESTIONS
 
         if list_questions:
             rows = [(question.name, question.asks) for question in QUESTIONS]
@@ -72,12 +72,10 @@ def sql(  # noqa: PLR0913  # one argument for each option
             if statement is None and sys.stdin.isatty():
                 from services.cli.sql_shell import run_shell
 
+                typer.echo("A statement ends with a semicolon. `SHOW TABLES;` lists the tables, `quit` ends the shell.")
                 run_shell(database, lambda text: _answer(database, text))
                 return
-            asked = sys.stdin.read() if statement is None else statement
-            if statement and _A_NAME.fullmatch(statement) and statement not in BY_NAME:
-                stop(f"no ready question has the name {statement}: `loyalty sql --list` shows all of them", MISUSED)
-            asked = BY_NAME[asked].sql if asked in BY_NAME else asked
+            asked = _statement(sys.stdin.read() if statement is None else statement, database)
             if follow:
                 _follow(database, asked)
             elif parquet:
@@ -97,12 +95,30 @@ def _record(settings: "Settings", table: str) -> None:
     record("loyalty sql", settings, table=table)
 
 
+def _statement(text: str, database: "Database") -> str:
+    """The statement of a text, or of the ready question with this name."""
+    from services.sql.questions import BY_NAME
+
+    text = text.strip().rstrip(";").rstrip()
+    if not text:
+        stop("there is no statement: give one, for example `loyalty sql liability`", MISUSED)
+    if text in BY_NAME:
+        return BY_NAME[text].sql
+    if _A_NAME.fullmatch(text):
+        is_table = text in database.columns()
+        stop(
+            f'{text} is a table: ask "FROM {text}"'
+            if is_table
+            else f"no ready question has the name {text}: `loyalty sql --list` shows all of them",
+            MISUSED,
+        )
+    return text
+
+
 def _answer(database: "Database", text: str) -> None:
     """Answer one statement of the shell. An error does not end the shell."""
     with suppress(typer.Exit), clear_source_errors():
-        from services.sql.questions import BY_NAME
-
-        _print(database.run(BY_NAME[text].sql if text in BY_NAME else text), {})
+        _print(database.run(_statement(text, database)), {})
         _warn(database)
 
 
@@ -186,7 +202,6 @@ def clear_source_errors() -> Iterator[None]:
 
         from services.ledger.database import LedgerError
         from services.ledger.queries import LedgerUnavailableError
-        from services.messaging.schema_ids import SchemaRegistryUnavailableError
         from services.pseudonyms import PseudonymKeyError
         from services.sql.database import SqlError
         from services.sql.files import NoExportError
@@ -199,7 +214,7 @@ def clear_source_errors() -> Iterator[None]:
             yield
     except (
         *(CustomerKeyError, LedgerError, NoExportError),
-        *(PseudonymKeyError, SchemaRegistryUnavailableError, SqlError, TableFormatError),
+        *(PseudonymKeyError, SqlError, TableFormatError),
     ) as error:
         stop(str(error))
     except (LedgerUnavailableError, DBAPIError) as error:

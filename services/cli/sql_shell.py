@@ -1,5 +1,6 @@
 """The shell of `loyalty sql`: statements of several lines, history, completion."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
 from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
-from prompt_toolkit.completion import WordCompleter
+from prompt_toolkit.completion import Completer, WordCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import FileHistory
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from services.sql.database import Database
 
 HISTORY = Path.home() / ".loyalty_sql_history"
+_WORD = re.compile(r"[\w-]+")
+"""A name of a ready question has hyphens."""
+
 _QUIT = ("quit", "exit", r"\q")
 _WORDS = [
     "SELECT",
@@ -73,7 +77,7 @@ def run_shell(database: "Database", answer: Callable[[str], None], history: Path
         "loyalty> ",
         history=FileHistory(str(history)),
         auto_suggest=AutoSuggestFromHistory(),
-        completer=WordCompleter(_words(database), ignore_case=True),
+        completer=completer_of(database),
         lexer=PygmentsLexer(SqlLexer),
         multiline=True,
         prompt_continuation="    ...> ",
@@ -93,9 +97,11 @@ def run_shell(database: "Database", answer: Callable[[str], None], history: Path
             answer(text)
 
 
-def _words(database: "Database") -> list[str]:
+def completer_of(database: "Database") -> Completer:
+    """Completes tables, columns, ready questions and words of SQL."""
     columns = {column for each in database.columns().values() for column, _ in each}
-    return [*_WORDS, *database.columns(), *sorted(columns), *BY_NAME, "quit"]
+    words = [*_WORDS, *database.columns(), *sorted(columns), *BY_NAME, "quit"]
+    return WordCompleter(words, ignore_case=True, pattern=_WORD)
 
 
 def _keys() -> KeyBindings:

@@ -16,7 +16,7 @@ from services.messaging import clients
 from services.messaging.avro import Record, encoder
 from services.messaging.headers import cloud_event
 from services.messaging.publishing import PublishError
-from services.messaging.schema_ids import schema_ids
+from services.messaging.schema_ids import SchemaRegistryUnavailableError, schema_ids
 from services.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -140,9 +140,8 @@ class KafkaCommandLog:
         if topic not in self._encoders:
             try:
                 self._encoders[topic] = encoder(topic, schema_ids(self._settings))
-            # The errors of the registry's client, and of its HTTP library, have no common class.
-            except Exception as error:
-                raise PublishError(f"the Schema Registry gave no id for {topic.value}: {error}") from error
+            except SchemaRegistryUnavailableError as error:
+                raise PublishError(str(error)) from error
         return self._encoders[topic]
 
     def _ready_producer(self) -> Producer:

@@ -14,8 +14,7 @@ from services.domain.json_rules import unknown_fields
 from services.domain.returns import InvoiceKind, kind_of
 from services.domain.validation import BLANKS, is_in_seconds
 from services.messaging.schema_ids import SchemaIds
-from services.verdicts.invoices import judge_of_invoices
-from services.verdicts.verdict import Verdict
+from services.verdicts import Verdict, judge_of
 
 HOUR = 3_600_000
 """Milliseconds. A till whose clock is wrong by more gets a warning."""
@@ -67,7 +66,7 @@ class Review:
     """Reviews the records of one topic or file in their order. It remembers all invoice numbers."""
 
     def __init__(self, ids: SchemaIds) -> None:
-        self._judge = judge_of_invoices(ids.known(topics.POS_INVOICES))
+        self._judge = judge_of(topics.POS_INVOICES, ids.known(topics.POS_INVOICES))
         self._newest_id = ids.writer_id(topics.POS_INVOICES)
         self._first: dict[str, tuple[str, int]] = {}
 

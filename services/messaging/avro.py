@@ -21,8 +21,7 @@ Record = dict[str, Any]
 MAGIC_BYTE = 0
 _HEADER = struct.Struct(">bI")
 
-# fastavro does not document its errors for damaged bytes and invalid schemas. It has raised these.
-_AVRO_ERRORS = (
+AVRO_ERRORS = (
     EOFError,
     ValueError,
     IndexError,
@@ -35,6 +34,7 @@ _AVRO_ERRORS = (
     SchemaParseException,
     SchemaResolutionError,
 )
+"""What fastavro has raised for damaged bytes, values that do not fit, and invalid schemas. It documents no errors."""
 
 
 class UndecodableError(ValueError):
@@ -92,12 +92,17 @@ def decoder(topic: Topic, ids: SchemaIds, *, decimals_as_text: bool = False) -> 
 
 def record_encoder(name: str, schema_id: int) -> Callable[[Mapping[str, Any]], bytes]:
     """A function that encodes records of this name in their newest schema, which has this id."""
-    schema = _parsed(json.dumps(schemas.current(name)))
+    encode_body = body_encoder(name)
     prefix = header(schema_id)
+    return lambda record: prefix + encode_body(record)
+
+
+def body_encoder(name: str) -> Callable[[Mapping[str, Any]], bytes]:
+    """A function that encodes records of this name in their newest schema, without the framing."""
+    schema = _parsed(json.dumps(schemas.current(name)))
 
     def encode(record: Mapping[str, Any]) -> bytes:
         buffer = io.BytesIO()
-        buffer.write(prefix)
         fastavro.schemaless_writer(buffer, schema, record)
         return buffer.getvalue()
 
@@ -118,7 +123,7 @@ def record_decoder(
         try:
             schema = json.loads(text)
             writer = _parsed(json.dumps(prepared(schema)))
-        except _AVRO_ERRORS as error:
+        except AVRO_ERRORS as error:
             raise UndecodableError(f"schema id {schema_id} is no Avro schema: {error}") from error
         if decimal_fields and _decimal_scales(schema).items() - decimal_fields.items():
             raise UndecodableError(f"schema id {schema_id} has decimals of another scale")
@@ -134,7 +139,7 @@ def record_decoder(
         try:
             record = cast(Record, fastavro.schemaless_reader(body, writer, resolve_into))
         # These errors also occur if the writer's schema is the valid schema of another record.
-        except _AVRO_ERRORS as error:
+        except AVRO_ERRORS as error:
             # The text of the error is no use to a reader: it is empty, an index, or both schemas.
             message = f"not an Avro {name} of schema id {schema_id}"
             raise UndecodableError(message, not_of_its_schema(name)) from error

@@ -1,6 +1,8 @@
 """Maps schema ids to schemas: with a Schema Registry, or with the folder ``schemas`` if there is none."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from http import HTTPStatus
 from typing import Protocol
@@ -32,13 +34,16 @@ class SchemaIds(Protocol):
     """Finds the schema ids of values, and their schemas."""
 
     def writer_id(self, topic: Topic) -> int:
-        """The id of the schema in which new values of this topic are written."""
+        """The id of the schema in which new values of this topic are written. Raises SchemaRegistryUnavailableError."""
 
     def writer_schema(self, schema_id: int) -> str:
         """The schema of an id as JSON. Raises UnknownSchemaIdError, SchemaRegistryUnavailableError."""
 
     def known(self, topic: Topic) -> dict[int, str]:
-        """All ids that values of this topic can have, with their schemas as JSON."""
+        """All ids that values of this topic can have, with their schemas as JSON.
+
+        Raises SchemaRegistryUnavailableError.
+        """
 
 
 class FolderSchemaIds:
@@ -80,19 +85,18 @@ class RegistrySchemaIds:
 
     def writer_id(self, topic: Topic) -> int:
         schema = RegisteredSchema(json.dumps(schemas.current(str(topic.value))), "AVRO")
-        return self._client.register_schema(self._subject(topic), schema)
+        with _usable_answer(f"give an id for {topic.value}"):
+            return self._client.register_schema(self._subject(topic), schema)
 
     def writer_schema(self, schema_id: int) -> str:
-        # The client also raises errors of its HTTP library and of its JSON parser. Only the status "not found" of the
-        # registry says that the id does not exist.
-        try:
-            text = self._client.get_schema(schema_id).schema_str
-        except Exception as error:
-            if isinstance(error, SchemaRegistryError) and error.http_status_code == HTTPStatus.NOT_FOUND:
-                raise UnknownSchemaIdError(schema_id) from error
-            raise SchemaRegistryUnavailableError(
-                f"the Schema Registry did not return the schema of id {schema_id}: {type(error).__name__} {error}"
-            ) from error
+        with _usable_answer(f"return the schema of id {schema_id}"):
+            try:
+                text = self._client.get_schema(schema_id).schema_str
+            except SchemaRegistryError as error:
+                # Only this status of the registry says that the id does not exist.
+                if error.http_status_code == HTTPStatus.NOT_FOUND:
+                    raise UnknownSchemaIdError(schema_id) from error
+                raise
         if text is None:
             raise SchemaRegistryUnavailableError(f"the Schema Registry answered without a schema for id {schema_id}")
         return text
@@ -100,7 +104,8 @@ class RegistrySchemaIds:
     def known(self, topic: Topic) -> dict[int, str]:
         self.writer_id(topic)  # creates the subject if it does not exist
         subject = self._subject(topic)
-        versions = (self._client.get_version(subject, version) for version in self._client.get_versions(subject))
+        with _usable_answer(f"list the schemas of {subject}"):
+            versions = [self._client.get_version(subject, version) for version in self._client.get_versions(subject)]
         return {int(str(version.schema_id)): str(version.schema.schema_str) for version in versions}
 
     def accepts(self, topic: Topic, schema_text: str) -> bool:
@@ -108,14 +113,28 @@ class RegistrySchemaIds:
 
         Raises SchemaRegistryUnavailableError.
         """
-        try:
-            return self._client.test_compatibility(self._subject(topic), RegisteredSchema(schema_text, "AVRO"))
-        except Exception as error:
-            if isinstance(error, SchemaRegistryError) and error.http_status_code == HTTPStatus.NOT_FOUND:
-                return True  # the subject has no schema yet
-            raise SchemaRegistryUnavailableError(
-                f"the Schema Registry did not say whether it accepts a schema: {type(error).__name__} {error}"
-            ) from error
+        with _usable_answer("say whether it accepts a schema"):
+            try:
+                return self._client.test_compatibility(self._subject(topic), RegisteredSchema(schema_text, "AVRO"))
+            except SchemaRegistryError as error:
+                if error.http_status_code == HTTPStatus.NOT_FOUND:
+                    return True  # the subject has no schema yet
+                raise
+
+
+@contextmanager
+def _usable_answer(request: str) -> Iterator[None]:
+    """Raise SchemaRegistryUnavailableError for all that the client raises, also for errors of HTTP and of JSON."""
+    try:
+        yield
+    except UnknownSchemaIdError:
+        raise
+    except Exception as error:
+        has_answered = isinstance(error, SchemaRegistryError)
+        advice = "" if has_answered else ": start it, or set LOYALTY_SCHEMA_REGISTRY_URL to its address"
+        raise SchemaRegistryUnavailableError(
+            f"the Schema Registry did not {request}: {type(error).__name__} {error}{advice}"
+        ) from error
 
 
 def schema_ids(settings: Settings) -> SchemaIds:

@@ -1,41 +1,9 @@
 """The tables for analysts: views over files, ledger and topics. docs/reference/tables.md shows them."""
 
-from dataclasses import dataclass
-
 import schemas
 from services.domain.formats import FIRST_TIME, LAST_TIME
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table: its type in SQL, and its meaning with the unit."""
-
-    name: str
-    type: str
-    meaning: str
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table for analysts.
-
-    Attributes:
-        grain: what one row is.
-        source: where the rows come from.
-        sql: the query of the view. Empty: the table is a source itself.
-        key: the columns that identify a row, if the source forgets records: the files of the table keep such rows.
-            Empty: the source keeps everything.
-        counts: of tables with a key, the column that only grows. A row computed from fewer records has less.
-    """
-
-    name: str
-    grain: str
-    source: str
-    columns: tuple[Column, ...]
-    sql: str = ""
-    key: tuple[str, ...] = ()
-    counts: str = ""
-
+from services.sql.liability import LIABILITY, LIABILITY_BY_MONTH
+from services.sql.table import MONEY, POINTS, Column, Table
 
 MACROS = (
     "CREATE MACRO points(hundredths) AS (hundredths::DECIMAL(20, 0) * 0.01)::DECIMAL(21, 2)",
@@ -43,8 +11,6 @@ MACROS = (
 )
 """Functions of all statements: hundredths to points, and milliseconds since the epoch to a time in UTC."""
 
-_POINTS = "DECIMAL(21,2)"
-_MONEY = "DECIMAL(38,2)"
 _AVRO = {"string": "VARCHAR", "long": "BIGINT", "int": "INTEGER", "double": "DOUBLE"}
 _MEANINGS = {
     "InvoiceNumber": "Identifies the invoice across all stores.",
@@ -89,9 +55,9 @@ INVOICES = Table(
         Column("City", "VARCHAR", "City of the delivery."),
         Column("State", "VARCHAR", "State of the delivery."),
         Column("Lines", "BIGINT", "Number of line items."),
-        Column("Sold", _MONEY, "Sum of the sold lines, in money. Discounts are subtracted."),
-        Column("Returned", _MONEY, "Sum of the returned lines, in money, not negative."),
-        Column("Net", _MONEY, "Sold less Returned, in money."),
+        Column("Sold", MONEY, "Sum of the sold lines, in money. Discounts are subtracted."),
+        Column("Returned", MONEY, "Sum of the returned lines, in money, not negative."),
+        Column("Net", MONEY, "Sold less Returned, in money."),
     ),
     """
     WITH lines AS (
@@ -141,11 +107,11 @@ LOYALTY_ENTRIES = Table(
         Column("Sequence", "BIGINT", "Counts the changes of the account, from 1."),
         Column("Time", "TIMESTAMP", "Time of the change in UTC."),
         Column("Kind", "VARCHAR", "earned, redeemed, expired … (docs/reference/records.md)."),
-        Column("Points", _POINTS, "Change of the total, in points."),
-        Column("Total", _POINTS, "Total after the change, in points."),
-        Column("Available", _POINTS, "Part of the total that can be spent now, in points."),
-        Column("Pending", _POINTS, "Part of the total that can be spent later, in points."),
-        Column("Reserved", _POINTS, "Part of the total that is reserved, in points."),
+        Column("Points", POINTS, "Change of the total, in points."),
+        Column("Total", POINTS, "Total after the change, in points."),
+        Column("Available", POINTS, "Part of the total that can be spent now, in points."),
+        Column("Pending", POINTS, "Part of the total that can be spent later, in points."),
+        Column("Reserved", POINTS, "Part of the total that is reserved, in points."),
         Column("Tier", "VARCHAR", "Tier after the change. Empty: none."),
         Column("InvoiceNumber", "VARCHAR", "The invoice of the points. Empty: none."),
         Column("Amount", "DOUBLE", "Total of the invoice, in money. 0 without an invoice."),
@@ -169,8 +135,8 @@ BALANCES_BY_DAY = Table(
         Column("Account", "BIGINT", "Number of the account in the ledger."),
         Column("Day", "DATE", "Day in UTC. A late change is of the day of the change before it."),
         Column("Changes", "BIGINT", "Number of changes on the day."),
-        Column("Total", _POINTS, "Total after the last change of the day, in points."),
-        Column("Available", _POINTS, "Part of it that could be spent, in points."),
+        Column("Total", POINTS, "Total after the last change of the day, in points."),
+        Column("Available", POINTS, "Part of it that could be spent, in points."),
         Column("Tier", "VARCHAR", "Tier after the last change of the day. Empty: none."),
     ),
     """
@@ -180,53 +146,6 @@ BALANCES_BY_DAY = Table(
     SELECT Account, Day, count(*) AS Changes, arg_max(Total, Sequence) AS Total,
         arg_max(Available, Sequence) AS Available, arg_max(Tier, Sequence) AS Tier
     FROM dated GROUP BY Account, Day
-    """,
-)
-
-LIABILITY = Table(
-    "liability",
-    "a month of expiry and a tier",
-    "the ledger (topic loyalty)",
-    (
-        Column(
-            "Expiry",
-            "VARCHAR",
-            "Month of expiry in UTC (2027-03). `never`; `debt`: the account owes points; `unknown`: the ledger began "
-            "later than the account.",
-        ),
-        Column("Tier", "VARCHAR", "Tier of the account now. Empty: none."),
-        Column("Accounts", "BIGINT", "Number of accounts with such points."),
-        Column("Points", _MONEY, "Points that are not spent, reserved and pending points included."),
-    ),
-    # Customers spend the points that expire soonest. So the points that are left are those that expire last.
-    """
-    WITH accounts AS (
-        SELECT account_id, arg_max(total, sequence) AS total, arg_max(tier, sequence) AS tier
-        FROM ledger_entry GROUP BY account_id
-    ), lots AS (
-        SELECT account_id, expires_time, sum(points) AS points FROM ledger_entry
-        WHERE kind IN ('earned', 'received', 'adjusted') AND points > 0 GROUP BY account_id, expires_time
-    ), ordered AS (
-        SELECT *, coalesce(sum(points) OVER (
-            PARTITION BY account_id ORDER BY expires_time <> 0, expires_time DESC
-            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-        ), 0) AS later
-        FROM lots JOIN accounts USING (account_id)
-    ), remaining AS (
-        SELECT account_id, tier, greatest(0, least(points, total - later)) AS points,
-            CASE WHEN expires_time = 0 THEN 'never' ELSE strftime(time_of(expires_time - 1), '%Y-%m') END AS expiry
-        FROM ordered
-    ), explained AS (
-        SELECT account_id, sum(points) AS points FROM remaining GROUP BY account_id
-    ), others AS (
-        SELECT account_id, tier, total - coalesce(points, 0) AS points,
-            CASE WHEN total < 0 THEN 'debt' ELSE 'unknown' END AS expiry
-        FROM accounts LEFT JOIN explained USING (account_id)
-    )
-    SELECT expiry AS Expiry, tier AS Tier, count(DISTINCT account_id) AS Accounts,
-        sum(points(points))::DECIMAL(38, 2) AS Points
-    FROM (FROM remaining SELECT account_id, tier, points, expiry UNION ALL FROM others) WHERE points <> 0
-    GROUP BY expiry, tier
     """,
 )
 
@@ -275,6 +194,7 @@ TABLES = (
     LOYALTY_ENTRIES,
     BALANCES_BY_DAY,
     LIABILITY,
+    LIABILITY_BY_MONTH,
     DEAD_LETTERS_BY_REASON,
     SALES_BY_MINUTE,
 )

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -119,7 +120,7 @@ class Database:
     def _run(self, statement: str) -> pa.Table:
         try:
             relation: duckdb.DuckDBPyRelation | None = self._connection.sql(statement)
-            return pa.table({}) if relation is None else _with_unique_names(relation.to_arrow_table())
+            return pa.table({}) if relation is None else _with_texts(_with_unique_names(relation.to_arrow_table()))
         except duckdb.Error as error:
             # DuckDB passes on only the text of the error of a source.
             raise self._failure() or SqlError(str(error)) from error
@@ -136,6 +137,21 @@ def _with_unique_names(table: pa.Table) -> pa.Table:
         names.append(f"{name}_{seen[name]}" if seen[name] else name)
         seen[name] += 1
     return table.rename_columns(names)
+
+
+def _with_texts(table: pa.Table) -> pa.Table:
+    """The same columns, intervals as texts: neither Parquet nor JSON has them."""
+    for number, field in enumerate(table.schema):
+        if pa.types.is_interval(field.type):
+            texts = [value and _interval(*value) for value in table.column(number).to_pylist()]
+            table = table.set_column(number, field.name, pa.array(texts, pa.string()))
+    return table
+
+
+def _interval(months: int, days: int, nanoseconds: int) -> str:
+    sign, seconds = "-" * (nanoseconds < 0), timedelta(microseconds=abs(nanoseconds) // 1000)
+    parts = [f"{months} months"] * bool(months) + [f"{days} days"] * bool(days)
+    return " ".join([*parts, *[f"{sign}{seconds}"] * (bool(seconds) or not parts)])
 
 
 def _operators(plan: Any) -> Iterator[str]:

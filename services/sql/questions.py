@@ -31,8 +31,9 @@ QUESTIONS = (
         "breakage",
         "Which share of the issued points has expired, by month?",
         """
-        SELECT strftime(Time, '%Y-%m') AS Month, sum(Points) FILTER (Kind = 'earned') AS Issued,
-            -sum(Points) FILTER (Kind = 'expired') AS Expired, round(100 * Expired / nullif(Issued, 0), 2) AS Percent
+        SELECT strftime(Time, '%Y-%m') AS Month, coalesce(sum(Points) FILTER (Kind = 'earned'), 0) AS Issued,
+            coalesce(-sum(Points) FILTER (Kind = 'expired'), 0) AS Expired,
+            round(100 * Expired / nullif(Issued, 0), 2) AS Percent
         FROM loyalty_entries GROUP BY Month ORDER BY Month
         """,
     ),
@@ -40,8 +41,8 @@ QUESTIONS = (
         "redemption-rate",
         "Which share of the issued points is spent, by month?",
         """
-        SELECT strftime(Time, '%Y-%m') AS Month, sum(Points) FILTER (Kind = 'earned') AS Issued,
-            -sum(Points) FILTER (Kind = 'redeemed') AS Redeemed,
+        SELECT strftime(Time, '%Y-%m') AS Month, coalesce(sum(Points) FILTER (Kind = 'earned'), 0) AS Issued,
+            coalesce(-sum(Points) FILTER (Kind = 'redeemed'), 0) AS Redeemed,
             round(100 * Redeemed / nullif(Issued, 0), 2) AS Percent
         FROM loyalty_entries GROUP BY Month ORDER BY Month
         """,
@@ -52,10 +53,11 @@ QUESTIONS = (
         """
         WITH members AS (
             SELECT Account, arg_max(Tier, Sequence) AS Tier, arg_max(Total, Sequence) AS Total,
-                arg_max(Kind, Sequence) AS Kind
+                arg_max(Kind, Sequence) FILTER (Kind IN ('erased', 'moved-out', 'moved-in')) AS Last
             FROM loyalty_entries GROUP BY Account
         )
-        SELECT Tier, count(*) AS Members, sum(Total) AS Points FROM members WHERE Kind <> 'erased'
+        SELECT Tier, count(*) AS Members, sum(Total) AS Points FROM members
+        WHERE coalesce(Last, '') NOT IN ('erased', 'moved-out')
         GROUP BY Tier ORDER BY Tier
         """,
     ),

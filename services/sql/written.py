@@ -12,9 +12,10 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from services.settings import Settings
-from services.sql.catalogue import CUSTOMER_LINE_ITEMS, LINE_ITEMS, TABLES, Table
+from services.sql.catalogue import CUSTOMER_LINE_ITEMS, LINE_ITEMS, TABLES
 from services.sql.database import Database
 from services.sql.files import open_delta
+from services.sql.table import Table
 
 BY_NAME = {table.name: table for table in TABLES if table is not LINE_ITEMS}
 """The tables that `loyalty export write` writes. The streaming export writes line_items."""

@@ -238,7 +238,8 @@ class Materialiser:
             ]
             changelog = self._stores[topic][0].definition.changelog.name
             # The records of a restore belong to the past.
-            with tracing.batch(f"apply {changelog}", (each.headers() for each in messages if self._ready)):
+            traced = messages if self.restored else ()
+            with tracing.batch(f"apply {changelog}", (each.headers() for each in traced)):
                 for store in self._stores[topic]:
                     if task := store.tasks.get(number):
                         self._waiters.notify(task.apply(records))

@@ -14,13 +14,15 @@ class Verdict(NamedTuple):
 
     Attributes:
         reason: why it becomes a dead letter; None if it is valid.
-        record: in the newest schema; None if it is not readable.
+        record: in the newest schema, as it was sent; None if it is not readable.
         schema_id: of the schema that wrote it; None for JSON and for bytes without a known schema.
+        body: the Avro body of the valid record in the newest schema; None before the last step.
     """
 
     reason: str | None
     record: Any = None
     schema_id: int | None = None
+    body: bytes | None = None
 
 
 Judge = Callable[[bytes | None, bytes | None], Verdict]

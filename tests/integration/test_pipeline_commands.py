@@ -1,6 +1,7 @@
 """The loyalty query on a real broker: commands, timers, programme versions, initial accounts and the archive."""
 
 import json
+import shutil
 import signal
 import time
 from datetime import UTC, datetime, timedelta
@@ -141,7 +142,7 @@ def test_commands_are_decided_exactly_once(spark, settings, tmp_path):
         (kind, str(points)) for kind, points in entries(settings, A)[:4]
     ]
     assert [("earned", Decimal("1.00")), ("received", Decimal("4.00"))] == entries(settings, B)
-    assert [("imported", Decimal("13.00"))] == entries(settings, IMPORTED)
+    assert [("imported", Decimal("12.50")), ("imported", Decimal("0.50"))] == entries(settings, IMPORTED)
     balances = latest(settings, topics.LOYALTY_BALANCES)
     assert (Decimal("14.00"), 6) == (balances[A]["TotalLoyaltyPoints"], balances[A]["Sequence"])
     assert Decimal("5.00") == balances[B]["AvailableLoyaltyPoints"]
@@ -340,7 +341,7 @@ def test_the_archive_has_every_event_once_and_no_card(spark, settings, tmp_path)
     publish_invoices(settings, invoice("I2", B, 50.0), invoice("I3", B, 25.0))
     run(spark, settings, ARCHIVE)
 
-    rows = pyarrow.dataset.dataset(settings.archive_dir, format="parquet", partitioning="hive").to_table().to_pylist()
+    rows = archived(settings)
     of = pseudonyms(settings.pseudonym_key_file).of
     events = {(row["pseudonym"], decode_event(row["append_time"], row["event"])) for row in rows}
     assert 4 == len(rows)
@@ -349,3 +350,38 @@ def test_the_archive_has_every_event_once_and_no_card(spark, settings, tmp_path)
     assert {Decimal("1000.0")} == {e.total_amount for _, e in events if isinstance(e, Purchase) and e.event_id == "I1"}
     assert {"topic", "partition", "offset", "date", "batch"} <= set(rows[0])
     assert not any(card in repr(row) for row in rows for card in CARDS)
+
+
+def archived(settings):
+    files = pyarrow.dataset.dataset(settings.archive_dir, format="parquet", partitioning="hive")
+    return files.to_table().to_pylist()
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_a_new_checkpoint_on_an_old_archive_adds_what_it_lacks(spark, settings, tmp_path):
+    """Micro-batches count from 0 again, and replace no older folder. Another key is refused, and changes nothing."""
+    settings = settings.model_copy(
+        update={"archive_dir": str(tmp_path / "archive"), "pseudonym_key_file": tmp_path / "pseudonyms.key"}
+    )
+    publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I2", B, 50.0))
+    send(settings, A, Transfer(append_time=0, command_id="t1", points=400, counterparty=B))
+    run(spark, settings, ARCHIVE)
+    before = archived(settings)
+    assert 3 == len(before)
+
+    shutil.rmtree(ARCHIVE.checkpoint(settings))
+    publish_invoices(settings, invoice("I1", A, 1000.0), invoice("I3", B, 25.0))
+    another = settings.model_copy(update={"pseudonym_key_file": tmp_path / "another.key"})
+    with pytest.raises(CheckpointMismatchError, match="has pseudonyms of another key than"):
+        run(spark, another, ARCHIVE)
+    assert not Path(ARCHIVE.checkpoint(settings)).exists()
+    run(spark, settings, ARCHIVE)
+
+    rows = archived(settings)
+    assert all(row in rows for row in before), "the old rows and their folders stay"
+    new = [row for row in rows if row not in before]
+    assert ["I3"] == [decode_event(row["append_time"], row["event"]).event_id for row in new]
+    assert {row["batch"] for row in before}.isdisjoint(row["batch"] for row in new)
+    delete_newest_commit(ARCHIVE.checkpoint(settings))
+    run(spark, settings, ARCHIVE)
+    assert sorted(map(repr, rows)) == sorted(map(repr, archived(settings))), "the repeated batch adds nothing"

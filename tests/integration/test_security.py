@@ -117,7 +117,7 @@ def test_every_service_works_with_its_own_rights(spark, secured, tmp_path):
     encode = encoder(topics.POS_INVOICES, IDS)
     sent = [
         invoice(number, card, amount, **HOME_DELIVERY)
-        for number, card, amount in (("I1", "C1", 100.25), ("I2", "C2", 50.0), ("I3", "C1", 10.0))
+        for number, card, amount in (("I1", "CARD1", 100.25), ("I2", "CARD2", 50.0), ("I3", "CARD1", 10.0))
     ]
     till = secured.settings_of("till")
     publish(till, topics.POS_INVOICES, [(b"STR1", encode(each)) for each in sent] + [(b"STR1", b"nonsense")])
@@ -127,11 +127,11 @@ def test_every_service_works_with_its_own_rights(spark, secured, tmp_path):
     for query in QUERIES.values():  # one by one, because the export reads the output of the fan-out
         query.start(spark, IDS, pipeline, available_now=True).awaitTermination()
 
-    earned = {"C1": "2.21", "C2": "1.00"}
+    earned = {"CARD1": "2.21", "CARD2": "1.00"}
     api = secured.settings_of("api", state_dir=tmp_path / "state")
     with ApiProcess(api, tmp_path / "api.log") as process:
         process.wait_until_ready()
-        assert earned == process.points([*earned, "C3"])
+        assert earned == process.points([*earned, "CARD3"])
         operate(process)
         assert 0 == process.terminate()
 
@@ -162,7 +162,7 @@ def operate(api: ApiProcess) -> None:
 def test_audit_and_rebuild_read_a_secured_broker(secured, tmp_path):
     """Both commands use SASL and TLS in Spark's batches too: the rebuild as the pipeline, the audit as the auditor."""
     encode = encoder(topics.POS_INVOICES, IDS)
-    publish(secured.settings_of("till"), topics.POS_INVOICES, [(b"STR1", encode(invoice("I101", "C101", 500.0)))])
+    publish(secured.settings_of("till"), topics.POS_INVOICES, [(b"STR1", encode(invoice("I101", "CARD101", 500.0)))])
     folders = {"checkpoint_dir": str(tmp_path / "rebuilt"), "ledger_url": f"sqlite:///{tmp_path / 'none.sqlite'}"}
 
     def settings_of(user: str) -> Settings:
@@ -237,7 +237,7 @@ def test_writing_a_foreign_topic_is_refused(secured, user, topic):
     client = clients.producer(
         secured.settings_of(user), "test", **{"log_level": 0, "enable.idempotence": False, "message.timeout.ms": 60_000}
     )
-    client.produce(topic.name, b"forged", b"C1", on_delivery=lambda error, _: codes.append(error.code()))
+    client.produce(topic.name, b"forged", b"CARD1", on_delivery=lambda error, _: codes.append(error.code()))
     assert 0 == client.flush(KAFKA_TIMEOUT_SECONDS)
     assert [KafkaError.TOPIC_AUTHORIZATION_FAILED] == codes
 

@@ -25,6 +25,8 @@ from services.settings import Settings
 from tests.support.builders import MINUTE, NOON, sales
 from tests.support.kafka import BalanceWriter, publish
 from tests.support.processes import DEADLINE_SECONDS, ApiProcess
+from tests.support.traces import received_spans
+from tests.support.webhooks import TRACES, Receiver, receiving
 
 CARDS = [f"CARD{number:03}" for number in range(120)]
 CLERK = [argument for scope in Scope for argument in ("--scope", scope.value)]
@@ -147,14 +149,23 @@ def test_every_instance_has_the_published_stores(settings: Settings, tmp_path: P
             assert api.http.get("/v1/stores/stores/keys/STR8919").status_code == 404
 
 
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    """Receives the spans of all processes that the test starts."""
+    with receiving() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{HOST}:{receiver.port}")
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "500")
+        yield receiver
+
+
 def test_instances_know_every_key_and_trust_each_other_only(
-    changelog: BalanceWriter, settings: Settings, tmp_path: Path
+    changelog: BalanceWriter, settings: Settings, spans: Receiver, tmp_path: Path
 ) -> None:
     """A key works on each instance, also for forwarded cards, until it is revoked. Instances use mutual TLS.
 
     The audit trail says who did what.
 
-    No log, metric, error and no record of the trail has a key, a secret or a card.
+    No log, metric, error or span and no record of the trail has a key, a secret or a card.
     """
     for card in CARDS:
         changelog.balance(card, "1.00", 1)
@@ -194,6 +205,7 @@ def test_instances_know_every_key_and_trust_each_other_only(
             forged = {"Loyalty-Forwarded-To": "active"}
             assert 403 == api.http.get(f"/v1/customers/{CARDS[0]}/balance", headers=forged).status_code
         shown = [*errors_of(one, clerk, CARDS), *errors_of(two, clerk, CARDS)]
+        spans.wait(2, TRACES)
         loyalty(settings, "keys", "revoke", made["id"], "--json")
         one.wait_until(lambda _: all(api.balance(CARDS[0]).status_code == 401 for api in (one, two)))
         states = {each["id"]: each["state"] for each in loyalty(settings, "keys", "list", "--json")["keys"]}
@@ -204,7 +216,7 @@ def test_instances_know_every_key_and_trust_each_other_only(
     pseudonym = pseudonyms(settings.pseudonym_key_file).of(CARDS[1])
     assert {f"key:{key_id_of(clerk)}"} == {each["Actor"] for each in trail if each["Customer"] == pseudonym}
     logs = [(tmp_path / f"{name}.log").read_text() for name in ("one", "two")]
-    texts = [*logs, *shown, orjson.dumps(trail).decode()]
+    texts = [*logs, *shown, *(each.attributes for each in received_spans(spans)), orjson.dumps(trail).decode()]
     keys = [made["key"], clerk, operator, (tmp_path / "instance.secret").read_text().strip()]
     assert all(texts)
     assert [] == [(each, text) for each in (*keys, *CARDS) for text in texts if each in text]

@@ -26,7 +26,7 @@ from tests.support.webhooks import SECRET, Deployment, Receiver, receiving
 OTHER_SECRET = base64.b64encode(b"another one: abcdef0123456789abc").decode()
 
 
-def notification(number: int, card: str = "4711", kind: str = "earned") -> Record:
+def notification(number: int, card: str = "CARD4711", kind: str = "earned") -> Record:
     return {
         "InvoiceNumber": f"I{number}",
         "CustomerCardNo": card,
@@ -86,14 +86,14 @@ def test_a_notification_is_delivered_and_its_signature_verifies(deployment: Depl
     body = Webhook(f"whsec_{SECRET}").verify(request.body, request.headers)
     assert "loyalty.earned" == body["type"]
     assert "2026-11-18T11:06:40.123Z" == body["timestamp"] == body["data"]["UpdatedTime"]
-    assert ("4711", "2.01", "2.01", 100.5, 1) == tuple(
+    assert ("CARD4711", "2.01", "2.01", 100.5, 1) == tuple(
         body["data"][name]
         for name in ("CustomerCardNo", "EarnedLoyaltyPoints", "TotalLoyaltyPoints", "TotalAmount", "Sequence")
     )
     assert "application/json" == request.headers["content-type"]
-    assert "4711" not in "".join(request.headers.values())
+    assert "CARD4711" not in "".join(request.headers.values())
     assert "." not in request.identity
-    assert not any(secret in deployment.log.read_text(encoding="utf-8") for secret in ("4711", SECRET, "/hook"))
+    assert not any(secret in deployment.log.read_text(encoding="utf-8") for secret in ("CARD4711", SECRET, "/hook"))
 
 
 def test_a_failed_delivery_is_retried(deployment: Deployment, receiver: Receiver) -> None:
@@ -101,7 +101,7 @@ def test_a_failed_delivery_is_retried(deployment: Deployment, receiver: Receiver
     deployment.configure("crm")
     receiver.answers["/hook"] = lambda _, before: (([500, 429, 408][before] if before < 3 else 200), {})
     with deployment.running():
-        notify(deployment.settings, notification(1), notification(2, card="other"))
+        notify(deployment.settings, notification(1), notification(2, card="CARD4712"))
         requests = receiver.wait(8)
         deployment.await_metric('loyalty_webhook_messages_total{endpoint="crm",outcome="delivered"} 2.0')
 
@@ -147,7 +147,7 @@ def test_after_the_last_try_a_notification_is_a_dead_letter(deployment: Deployme
         "webhook crm: answer 400 Bad Request",
         "webhook crm: answer 503 Service Unavailable",
     ] == sorted(letter.reason for letter in letters)
-    assert {b"4711"} == {letter.key for letter in letters}
+    assert {b"CARD4711"} == {letter.key for letter in letters}
     assert {request.identity for request in requests if request.invoice != "I4"} == {each.identity for each in again}
     assert [] == receiver.of("/elsewhere")
 
@@ -157,7 +157,7 @@ def test_unreadable_records_become_dead_letters(deployment: Deployment, receiver
     deployment.configure("crm")
     endless = encoder(topics.LOYALTY, IDS)({**notification(1), "UpdatedTime": 2**62})
     with deployment.running():
-        publish(deployment.settings, topics.LOYALTY, [(b"4711", b"hello"), (b"4711", None), (b"4711", endless)])
+        publish(deployment.settings, topics.LOYALTY, [(b"CARD4711", value) for value in (b"hello", None, endless)])
         notify(deployment.settings, notification(2))
         (request,) = receiver.wait(1)
         deployment.await_metric('loyalty_webhook_messages_total{endpoint="crm",outcome="dead"} 3.0')

@@ -63,7 +63,7 @@ class ApiProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "api", *options],
                 cwd=checkout,
-                env=environment_of(settings),
+                env=_environment(settings, checkout),
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
@@ -148,14 +148,44 @@ class ApiProcess:
 
     def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
+            with contextlib.suppress(httpx.TransportError):
+                self.http.get("/metrics", timeout=1)  # tests/support/outputs.py searches them
             self.kill()
         for client in self._clients:
             client.close()
 
 
+def _environment(settings: Settings, checkout: Path) -> dict[str, str]:
+    """The environment of an instance. Another checkout gets only the settings that it knows."""
+    environment = environment_of(settings)
+    if checkout == ROOT:
+        return environment
+    program = [sys.executable, "-c", "from services.settings import Settings; print(*Settings.model_fields)"]
+    known = subprocess.run(program, cwd=checkout, capture_output=True, text=True, check=True).stdout.upper().split()
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith("LOYALTY_") or name.removeprefix("LOYALTY_") in known
+    }
+
+
 def balance_partitions(report: dict[str, Any]) -> list[dict[str, Any]]:
     """The partitions of the store ``customer-balances`` in a report of /readyz, in their order."""
     return [each for each in report["partitions"] if each["store"] == "customer-balances"]
+
+
+def wait_until_shared(instances: list[ApiProcess]) -> None:
+    """Wait until all instances know that each of them owns partitions, and until each serves its own."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    path = "/v1/stores/decisions/metadata"
+    while True:
+        found = [each.http.get(path).json()["instances"] for each in instances]
+        shares = [{holder["url"]: holder["active"] for holder in holders} for holders in found]
+        is_shared = all(len(share) == len(instances) and all(share.values()) for share in shares)
+        if is_shared and all(each.owned("decisions") == sorted(shares[0][each.url]) for each in instances):
+            return
+        assert time.monotonic() < deadline
+        time.sleep(POLL_SECONDS)
 
 
 def start_as_release_0_1(query: "Query", settings: Settings) -> None:

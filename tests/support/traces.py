@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from services import tracing
 from services.open_telemetry import Spans
-from tests.support.webhooks import Receiver
+from tests.support.webhooks import TRACES, Receiver
 
 
 @contextmanager
@@ -30,7 +30,7 @@ class ReceivedSpan:
     """A span that a process has sent.
 
     Attributes:
-        process: its service.name, and its service.instance.id if it has one.
+        process: its service.name.
         links: the trace ids of the linked spans.
     """
 
@@ -40,27 +40,19 @@ class ReceivedSpan:
     identity: str
     parent: str
     links: frozenset[str]
-    attributes: str
 
 
 def received_spans(receiver: Receiver) -> list[ReceivedSpan]:
     """All spans that an OTLP receiver has got so far."""
-    return [span for request in receiver.of("/v1/traces") for span in _spans(request.body)]
+    return [span for request in [*receiver.of(TRACES)] for span in _spans(request.body)]
 
 
 def _spans(body: bytes) -> Iterator[ReceivedSpan]:
     request: Any = ExportTraceServiceRequest.FromString(body)
     for of_process in request.resource_spans:
-        names = {each.key: each.value.string_value for each in of_process.resource.attributes}
-        process = f"{names['service.name']} {names.get('service.instance.id', '')}".strip()
+        process = next(each.value.string_value for each in of_process.resource.attributes if each.key == "service.name")
         for scope in of_process.scope_spans:
             for each in scope.spans:
-                yield ReceivedSpan(
-                    process,
-                    each.name,
-                    each.trace_id.hex(),
-                    each.span_id.hex(),
-                    each.parent_span_id.hex(),
-                    frozenset(link.trace_id.hex() for link in each.links),
-                    str(each),
-                )
+                links = frozenset(link.trace_id.hex() for link in each.links)
+                ids = (each.trace_id.hex(), each.span_id.hex(), each.parent_span_id.hex())
+                yield ReceivedSpan(process, each.name, *ids, links)

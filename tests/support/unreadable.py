@@ -1,5 +1,11 @@
 """Values of pos-invoices, with the reasons of their dead letters. Spark and Python must both give them."""
 
+import io
+import json
+
+import fastavro
+
+import schemas
 from schemas import topics
 from services.messaging.avro import encoder, header
 from tests.support.builders import IDS
@@ -31,6 +37,15 @@ def zigzag(number: int) -> bytes:
     return bytes([*coded, number])
 
 
+def with_large_quantity(schema_id: int) -> bytes:
+    """A value of a schema whose ints have more than 32 bits. Only a writer whose types are wrong makes it."""
+    wrong = json.loads(schemas.schema_text(schemas.ids()[schema_id]).replace('"int"', '"long"'))
+    body = io.BytesIO()
+    invoice = {**INVOICE, "InvoiceLineItems": [{"ItemCode": "458", "ItemQty": 2**31}]}
+    fastavro.schemaless_writer(body, fastavro.parse_schema(wrong), invoice)
+    return header(schema_id) + body.getvalue()
+
+
 def reasons() -> dict[bytes | None, str | None]:
     """Every kind of value that cannot be read, and some that can (None)."""
     good = encoder(topics.POS_INVOICES, IDS)(INVOICE)
@@ -52,6 +67,8 @@ def reasons() -> dict[bytes | None, str | None]:
         ),
         b'{"InvoiceNumber": 1, "StoreID": "S", "TotalAmount": 1}': None,
         b"{}": "InvoiceNumber is missing",
+        with_large_quantity(9): "not an Avro PosInvoice of its schema id",
+        with_large_quantity(2): "not an Avro PosInvoice of its schema id",
         # Claimed lengths without data: two gigabytes of text, two thousand million line items.
         header(2) + b"\x02" + zigzag(2**31 - 1) + b"abc": "not an Avro PosInvoice of its schema id",
         header(2) + b"\x00" * 16 + b"\x02" + zigzag(2**31 - 1): "not an Avro PosInvoice of its schema id",

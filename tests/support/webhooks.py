@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,9 +16,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from services.settings import Settings
 from tests.support.kafka import KAFKA_TIMEOUT_SECONDS
+from tests.support.outputs import OUTPUTS
 
+TRACES = "/v1/traces"
 SECRET = base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
 
 
@@ -69,6 +72,8 @@ class Receiver:
         with self.changed:
             before = len([each for each in self.of(request.path) if each.identity == request.identity])
             self.requests.append(request)
+            if request.path == TRACES:
+                OUTPUTS.add_text("spans", request.body)
             self.changed.notify_all()
         answer = self.answers.get(request.path)
         return answer(request, before) if answer else (HTTPStatus.NO_CONTENT, {})
@@ -161,9 +166,7 @@ class Deployment:
                 process.wait(KAFKA_TIMEOUT_SECONDS)
 
     def metrics(self) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics") as answer:
-            text: str = answer.read().decode()
-        return text
+        return httpx.get(f"http://127.0.0.1:{self.metrics_port}/metrics").text
 
     def await_metric(self, line: str) -> None:
         deadline = time.monotonic() + KAFKA_TIMEOUT_SECONDS

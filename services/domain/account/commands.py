@@ -1,9 +1,9 @@
-"""Commands in an account. Each command leads to one entry, and to one decision if a caller waits for it."""
+"""Commands in an account. Each command leads to an entry, and to one decision if a caller waits for it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from services.domain.account.lots import Terms, adjusted_terms, notice_time, soonest_first, take_spendable
+from services.domain.account.lots import Lots, Terms, adjusted_terms, notice_time, soonest_first, take_spendable
 from services.domain.account.model import (
     LARGEST_RETURNED_TOTAL,
     LARGEST_TOTAL,
@@ -30,6 +30,7 @@ from services.domain.events import (
     derived_id,
 )
 from services.domain.formats import LAST_TIME
+from services.domain.programme import Programme
 from services.domain.validation import MOST_LINE_ITEMS
 
 _BACK = "/back"
@@ -116,28 +117,35 @@ def receive(posting: Posting, event: Receive) -> None:
         _credit(posting, event, event.lots, _BACK, str(Refusal.TOO_MANY_POINTS))
         posting.enter(Kind.REFUSED, reason=str(Refusal.TOO_MANY_POINTS), counterparty=event.counterparty)
         return
-    _add_lots(posting, event, Kind.RECEIVED, counterparty=event.counterparty)
+    added = _lots_of(event, posting.programme)
+    posting.add(added)
+    first = min((terms.expires_time for terms in added if terms.expires_time), default=0)
+    posting.enter(Kind.RECEIVED, sum(added.values()), expires_time=first, counterparty=event.counterparty)
 
 
 def take_import(posting: Posting, event: Import) -> None:
-    """Adds the points of an import, or refuses them. There is no decision, because no caller waits for one."""
+    """Adds the points of an import, or refuses them. There is no decision, because no caller waits for one.
+
+    Each date of expiry has its entry, so that the ledger knows when all points expire.
+    """
     if posting.account.total + sum(lot.points for lot in event.lots) > LARGEST_TOTAL:
         posting.enter(Kind.REFUSED, reason=str(Refusal.TOO_MANY_POINTS))
         return
     posting.account.imports = (*posting.account.imports, event.decision_id)
-    _add_lots(posting, event, Kind.IMPORTED)
+    added = _lots_of(event, posting.programme)
+    for terms in soonest_first(added):
+        posting.add({terms: added[terms]})
+        posting.enter(Kind.IMPORTED, added[terms], expires_time=terms.expires_time)
 
 
-def _add_lots(posting: Posting, event: Receive | Import, kind: Kind, **details: str) -> None:
-    added: dict[Terms, int] = {}
+def _lots_of(event: Receive | Import, programme: Programme) -> Lots:
+    added: Lots = {}
     for lot in event.lots:
         # A later time would not fit into a timer.
         expires_time = min(lot.expires_time, LAST_TIME)
-        terms = Terms(expires_time, 0, notice_time(expires_time, posting.programme))
+        terms = Terms(expires_time, 0, notice_time(expires_time, programme))
         added[terms] = added.get(terms, 0) + lot.points
-    posting.add(added)
-    first = min((terms.expires_time for terms in added if terms.expires_time), default=0)
-    posting.enter(kind, sum(added.values()), expires_time=first, **details)
+    return added
 
 
 def _credit(posting: Posting, event: Transfer | Receive, sent: Sequence[SentLot], suffix: str, reason: str) -> None:

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from prompt_toolkit.completion import CompleteEvent, WordCompleter
+from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
@@ -16,7 +16,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner, Result
 
 from services.cli import app
-from services.cli.sql_shell import _words, ends, run_shell
+from services.cli.sql_shell import completer_of, ends, run_shell
 from services.ledger.database import migrate, writing_engine
 from services.settings import Settings
 from services.sql.database import Database
@@ -87,8 +87,22 @@ def test_a_table_shows_the_first_rows_only() -> None:
 
 
 def test_stdin_is_a_statement() -> None:
-    """Without a statement and without a terminal, the command reads the statement from stdin."""
+    """Without a statement and without a terminal, the command reads a statement or a question's name from stdin."""
     assert [{"a": 7}] == json.loads(loyalty("--json", text="SELECT 7 AS a;\n").stdout)["rows"]
+    assert "cannot read the ledger" in loyalty(text="liability;\n").stderr
+
+
+def test_the_difference_of_two_times_is_a_text(tmp_path: Path) -> None:
+    """In each output, because neither JSON nor Parquet has intervals."""
+    for statement, text in (
+        ("SELECT TIMESTAMP '2026-11-22 10:15' - TIMESTAMP '2026-11-19 08:00' AS a", "3 days 2:15:00"),
+        ("SELECT INTERVAL 14 MONTH - INTERVAL 30 SECOND AS a", "14 months -0:00:30"),
+        ("SELECT INTERVAL 0 DAY AS a", "0:00:00"),
+        ("SELECT NULL::INTERVAL AS a", None),
+    ):
+        assert [{"a": text}] == json.loads(loyalty("--json", statement).stdout)["rows"]
+        loyalty("--parquet", "found.parquet", statement)
+        assert [{"a": text}] == parquet.read_table(tmp_path / "found.parquet").to_pylist()
 
 
 def test_the_lists_are_complete() -> None:
@@ -112,7 +126,9 @@ def test_the_lists_are_complete() -> None:
         (["--follow", "SELECT * FROM hadoop"], 1, f"no Kafka broker answers at {NOBODY}"),
         (["liability"], 1, "cannot read the ledger: check LOYALTY_LEDGER_URL"),
         (["SELEC 1"], 1, "syntax error"),
-        (["invoices"], 2, "no ready question has the name invoices: `loyalty sql --list` shows all of them"),
+        (["liabilty"], 2, "no ready question has the name liabilty: `loyalty sql --list` shows all of them"),
+        (["line_items"], 2, 'line_items is a table: ask "FROM line_items"'),
+        ([" "], 2, "there is no statement: give one"),
         (["return-rate"], 1, "var/parquet has no exported files: run `loyalty export` first"),
         (["FROM customer_keys"], 1, "set LOYALTY_CUSTOMER_KEY_FILE"),
         (["--json", "--csv", "SELECT 1"], 2, "choose one of --json, --csv and --parquet"),
@@ -153,9 +169,12 @@ def test_the_shell_ends_with_its_input(database: Database, tmp_path: Path) -> No
     assert ["SELECT 2"] == asked
 
 
-@pytest.mark.parametrize(("begin", "completed"), [("hado", "hadoop"), ("SEL", "SELECT"), ("totalv", "TotalValue")])
+@pytest.mark.parametrize(
+    ("begin", "completed"),
+    [("hado", "hadoop"), ("SEL", "SELECT"), ("totalv", "TotalValue"), ("members-by", "members-by-tier")],
+)
 def test_the_shell_completes_words(database: Database, begin: str, completed: str) -> None:
     """Tables, columns, questions and words of SQL."""
-    completer = WordCompleter(_words(database), ignore_case=True)
-    assert completed in [each.text for each in completer.get_completions(Document(begin), CompleteEvent())]
+    found = completer_of(database).get_completions(Document(begin), CompleteEvent())
+    assert completed in [each.text for each in found]
     assert not ends(Document(begin))

@@ -1,4 +1,4 @@
-"""The responses of a Schema Registry. The tests use a real HTTP server as the registry."""
+"""Answers that a Schema Registry, or a proxy before it, gives in trouble."""
 
 import json
 import socket
@@ -88,8 +88,13 @@ def test_a_registry_is_asked_before_anything_is_published() -> None:
 
 
 def test_a_registry_that_does_not_answer_accepts_nothing() -> None:
-    """Without an answer the check raises an error; it does not return True."""
+    """Without an answer every request raises the same error. The check does not return True."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
+        ids = ids_at(f"http://127.0.0.1:{taken.getsockname()[1]}")
         with pytest.raises(SchemaRegistryUnavailableError, match="whether it accepts"):
-            ids_at(f"http://127.0.0.1:{taken.getsockname()[1]}").accepts(topics.STORE_SALES, "{}")
+            ids.accepts(topics.STORE_SALES, "{}")
+        with pytest.raises(SchemaRegistryUnavailableError, match="give an id for StoreSales"):
+            ids.writer_id(topics.STORE_SALES)
+        with pytest.raises(SchemaRegistryUnavailableError, match="give an id for StoreSales"):
+            ids.known(topics.STORE_SALES)

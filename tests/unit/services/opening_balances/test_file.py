@@ -119,15 +119,18 @@ def test_a_hundred_thousand_rows_count_once(tmp_path):
     assert 2 * found.points == sum(account.total for account in states.values())
 
 
-def test_an_import_is_an_entry_with_reason_and_actor(tmp_path):
+def test_an_import_is_an_entry_for_each_expiry_with_reason_and_actor(tmp_path):
     found = read(tmp_path, "card,points,expires\n4711,12.50,2027-12-31\n4711,1,\n")
     ((_, event),) = commands_of(found)
     outcome = process(None, [event], Programmes(), "4711")
 
-    (entry,) = outcome.entries
-    assert (Kind.IMPORTED, 13_50, END_OF_2027, "why", "me") == (
-        *(entry.kind, entry.points, entry.expires_time, entry.reason, entry.actor),
-    )
+    assert [
+        (Kind.IMPORTED, 12_50, 12_50, END_OF_2027, "why", "me"),
+        (Kind.IMPORTED, 1_00, 13_50, 0, "why", "me"),
+    ] == [
+        (entry.kind, entry.points, entry.total, entry.expires_time, entry.reason, entry.actor)
+        for entry in outcome.entries
+    ]
     assert {Terms(END_OF_2027, 0, 0): 12_50, Terms(): 1_00} == outcome.account.lots
     full = process(Account(1, lots={Terms(): LARGEST_TOTAL}), [event], Programmes(), "4711")
     assert (Kind.REFUSED, "too-many-points", ()) == (

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -29,8 +30,10 @@ from tests.support.builders import CARD, entry
 from tests.support.ledger import Ledger
 
 MARCH = int(datetime(2027, 3, 31, 18, 30, tzinfo=UTC).timestamp() * 1000)
+_LAST_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 MAY = int(datetime(2027, 6, 1, tzinfo=UTC).timestamp() * 1000)
 """The end of the last day of May: the first millisecond of June."""
+YEARS = 3 * 365 * 86_400_000
 
 
 def rows(database: Database, statement: str) -> list[tuple[Any, ...]]:
@@ -138,6 +141,7 @@ def lots_of(*entries: tuple[str, int, int, int]) -> list[Entry]:
         ([("earned", 100, 900, MARCH)], {"2027-03": "1.00", "unknown": "8.00"}),
         ([("earned", 500, 500, MARCH), ("reserved", 0, 500, MAY)], {"2027-03": "5.00"}),
         ([("earned", 500, 500, MARCH), ("erased", -500, 0, 0)], {}),
+        ([("imported", 500, 500, MARCH)], {"2027-03": "5.00"}),
     ],
 )
 def test_liability_by_month(
@@ -149,13 +153,73 @@ def test_liability_by_month(
     assert [(month, "gold", Decimal(points)) for month, points in sorted(expected.items())] == found
 
 
+def at(year: int, month: int, day: int, hour: int = 12) -> int:
+    return int(datetime(year, month, day, hour, tzinfo=UTC).timestamp() * 1000)
+
+
+def test_liability_of_month_ends(opened: Callable[..., Database], ledger: Ledger) -> None:
+    """What was owed at each end of a month, with the tiers and the lots of that time. Months without a change too."""
+    first = [
+        entry(1, 500, time=at(2024, 1, 31, 23), total=500, expires_time=MARCH),
+        entry(2, 700, time=at(2024, 2, 1, 0), total=1200, expires_time=MAY),
+        entry(3, -600, time=at(2024, 4, 2), kind=Kind.REDEEMED, total=600),
+        entry(4, 0, time=at(2024, 4, 3), kind=Kind.TIER, total=600, tier="gold"),
+    ]
+    second = [
+        entry(1, 50, time=at(2024, 2, 29, 23), total=50, expires_time=MARCH),
+        entry(2, 1, time=at(2024, 2, 28), total=51),  # late: it is of the day of the change before it
+        entry(3, -51, time=at(2024, 3, 31), kind=Kind.ERASED, total=0),
+    ]
+    ledger.append(*((CARD, each) for each in first), *(("other", each) for each in second))
+
+    found = rows(opened(), "FROM liability_by_month WHERE MonthEnd < '2024-06-30' ORDER BY ALL")
+
+    january, february, march, april, may = (date(2024, month, day) for month, day in enumerate((31, 29, 31, 30, 31), 1))
+    expected = [
+        (january, "2027-03", "", 1, "5.00"),
+        *[
+            (february, "2027-03", "", 2, "5.50"),
+            (february, "2027-05", "", 1, "7.00"),
+            (february, "never", "", 1, "0.01"),
+        ],
+        *[(march, "2027-03", "", 1, "5.00"), (march, "2027-05", "", 1, "7.00")],
+        *((end, "2027-05", "gold", 1, "6.00") for end in (april, may)),
+    ]
+    assert [(*each, Decimal(points)) for *each, points in expected] == found
+
+
+def test_points_of_a_replaced_card_keep_their_months(opened: Callable[..., Database], ledger: Ledger) -> None:
+    """The lots of the old card count for the new one from the move on, also over two moves and back."""
+    moved = {"expires_time": 0, "tier": "gold"}
+    out, into = {"kind": Kind.MOVED_OUT, **moved}, {"kind": Kind.MOVED_IN, **moved}
+    ledger.append(
+        ("A", entry(1, 500, total=500, time=at(2024, 1, 2), expires_time=MARCH)),
+        ("C", entry(1, 300, total=300, time=at(2024, 1, 3), expires_time=at(2027, 1, 5))),
+        ("A", entry(2, -500, total=0, time=at(2024, 2, 2), counterparty="B", **out)),
+        ("B", entry(1, 500, total=500, time=at(2024, 2, 2), counterparty="A", **into)),
+        ("B", entry(2, -500, total=0, time=at(2024, 3, 2), counterparty="C", **out)),
+        ("C", entry(2, 500, total=800, time=at(2024, 3, 2), counterparty="B", **into)),
+        ("C", entry(3, -800, total=0, time=at(2024, 4, 2), counterparty="B", **out)),
+        ("B", entry(3, 800, total=800, time=at(2024, 4, 2), counterparty="C", **into)),
+    )
+    database = opened()
+    months = rows(database, "SELECT MonthEnd, Expiry, Points FROM liability_by_month WHERE year(MonthEnd) = 2024")
+    both = [("2027-01", Decimal("3.00")), ("2027-03", Decimal("5.00"))]
+    assert {(end, *each) for end, *each in months} == {
+        (date(2024, month, day), *each) for month, day in enumerate(_LAST_DAYS, 1) for each in both
+    }
+    assert both == rows(database, "SELECT Expiry, Points FROM liability ORDER BY Expiry")
+    assert [("gold", 1, Decimal("8.00"))] == rows(database, BY_NAME["members-by-tier"].sql), "old cards are no members"
+
+
 @examples(max_examples=15, phases=[Phase.generate])  # each example has a database, so shrinking takes minutes
 @given(st.lists(HISTORIES, max_size=4))
 def test_liability_is_the_sum_of_all_balances(histories: list[Processed]) -> None:
-    """Whatever happened to the accounts: to the hundredth, for each tier."""
+    """Whatever happened to the accounts: to the hundredth, for each tier, now and at each end of a month."""
     with TemporaryDirectory() as folder, closing(Ledger(f"sqlite:///{folder}/ledger.sqlite")) as ledger:
         for number, history in enumerate(histories):
-            ledger.append(*((f"CARD{number}", each) for each in history.entries))
+            # All months of these entries have ended.
+            ledger.append(*((f"CARD{number}", replace(each, time=each.time - YEARS)) for each in history.entries))
         accounts = [history.account for history in histories if history.account]
         expected: dict[str, int] = {}
         for account in accounts:
@@ -166,10 +230,34 @@ def test_liability_is_the_sum_of_all_balances(histories: list[Processed]) -> Non
                 database,
                 "SELECT sum(Total) FROM (SELECT arg_max(Total, Day) AS Total FROM balances_by_day GROUP BY Account)",
             )
+            wrong = rows(database, _WRONG_MONTHS)
+            now = rows(database, "FROM liability ORDER BY ALL")
+            last = rows(database, f"SELECT * EXCLUDE (MonthEnd) {_LAST_MONTH} ORDER BY ALL")
     assert {tier: Decimal(points) / 100 for tier, points in expected.items() if points} == {
         tier: points for tier, points in found if points
     }
     assert Decimal(sum(expected.values())) / 100 == (days[0][0] or 0)
+    assert [] == wrong
+    assert now == last
+
+
+_LAST_MONTH = """
+    FROM liability_by_month
+    WHERE MonthEnd = date_trunc('month', time_of(epoch_ms(now()))) - INTERVAL 1 DAY
+"""
+_WRONG_MONTHS = """
+    WITH ends AS (
+        SELECT unnest(generate_series(date_trunc('month', min(Day)), max(Day) + 99, INTERVAL 1 MONTH)) AS first_day
+        FROM balances_by_day
+    ), days AS (
+        SELECT last_day(first_day) AS MonthEnd, Account, arg_max(Total, Day) AS Total, arg_max(Tier, Day) AS Tier
+        FROM ends JOIN balances_by_day ON Day <= last_day(first_day) GROUP BY ALL
+    ), expected AS (SELECT MonthEnd, Tier, sum(Total) AS Points FROM days GROUP BY ALL),
+    found AS (SELECT MonthEnd, Tier, sum(Points) AS Points FROM liability_by_month GROUP BY ALL)
+    SELECT * FROM expected LEFT JOIN found USING (MonthEnd, Tier)
+    WHERE expected.Points <> coalesce(found.Points, 0)
+"""
+"""Ends of months at which liability and balances by day differ, after the slow way: each balance at each end."""
 
 
 def test_entries_show_no_customer(opened: Callable[..., Database], ledger: Ledger) -> None:
@@ -178,7 +266,7 @@ def test_entries_show_no_customer(opened: Callable[..., Database], ledger: Ledge
         (CARD, entry(1)), (CARD, entry(2, reason="calls himself Ravi", actor=CARD, counterparty="other-card"))
     )
     database = opened()
-    for table in ("loyalty_entries", "balances_by_day", "liability"):
+    for table in ("loyalty_entries", "balances_by_day", "liability", "liability_by_month"):
         shown = str(rows(database, f"FROM {table}"))
         assert "2" in shown
         assert not {word for word in (CARD, "Ravi", "other-card") if word in shown}

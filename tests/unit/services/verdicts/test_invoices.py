@@ -11,13 +11,12 @@ from schemas import topics
 from services.domain.json_rules import unknown_fields
 from services.domain.validation import first_violation
 from services.messaging.avro import decoder, encoder
-from services.verdicts.invoices import judge_of_invoices
-from services.verdicts.verdict import Verdict
+from services.verdicts import Verdict, judge_of
 from tests.support.builders import IDS, invoice
 from tests.support.strategies import ANY_INVOICES
 from tests.support.unreadable import reasons, reasons_of_misfits
 
-JUDGE = judge_of_invoices(IDS.known(topics.POS_INVOICES))
+JUDGE = judge_of(topics.POS_INVOICES, IDS.known(topics.POS_INVOICES))
 
 
 def verdict(value: bytes | None) -> Verdict:
@@ -36,7 +35,7 @@ def test_an_invoice_is_the_same_in_both_formats(any_invoice: dict[str, Any]) -> 
     assert (first_violation(any_invoice), 9) == (avro.reason, avro.schema_id)
     text = json.dumps(any_invoice).encode()
     if b"NaN" not in text and b"Infinity" not in text:
-        assert (avro.reason, avro.record, None) == verdict(text)
+        assert (avro.reason, avro.record, None, avro.body) == verdict(text)
 
 
 def test_a_whole_number_becomes_a_text() -> None:

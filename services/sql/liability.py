@@ -1,0 +1,116 @@
+"""Liability for finance: the points that accounts owe, by month of expiry and tier, now and at the ends of months."""
+
+from services.sql.table import MONEY, Column, Table
+
+_OWED = """
+    WITH RECURSIVE dated AS (
+        SELECT account_id, sequence, kind, points, total, tier, counterparty,
+            date_trunc('month', max(time_of(time)) OVER (PARTITION BY account_id ORDER BY sequence))::DATE AS month,
+            CASE WHEN expires_time = 0 THEN DATE 'infinity'
+                ELSE date_trunc('month', time_of(expires_time - 1))::DATE END AS expiry
+        FROM ledger_entry
+    ), origins AS (
+        SELECT DISTINCT account_id, account_id AS origin, DATE '0001-01-01' AS since FROM dated
+        UNION
+        SELECT origins.account_id, id, greatest(since, month)
+        FROM origins JOIN dated ON dated.account_id = origin AND kind = 'moved-in'
+        JOIN ledger_account ON card = counterparty
+    ), lots AS (
+        SELECT origins.account_id, greatest(month, since) AS since, expiry, sum(points) AS points
+        FROM (SELECT account_id, origin, min(since) AS since FROM origins GROUP BY ALL) AS origins
+        JOIN dated ON dated.account_id = origin
+        WHERE kind IN ('earned', 'received', 'imported', 'adjusted') AND points > 0 GROUP BY ALL
+    ), months AS (
+        SELECT account_id, month, arg_max(total, sequence) AS total, arg_max(tier, sequence) AS tier,
+            lead(month) OVER (PARTITION BY account_id ORDER BY max(sequence)) AS next_month
+        FROM dated GROUP BY account_id, month {only}
+    ), held AS (
+        SELECT account_id, month, next_month, tier, total, expiry, sum(points) AS points
+        FROM months JOIN lots USING (account_id) WHERE since <= month GROUP BY ALL
+    ), remaining AS (
+        SELECT *, greatest(0, least(points, total - coalesce(sum(points) OVER later, 0))) AS part
+        FROM held
+        WINDOW later AS (
+            PARTITION BY account_id, month ORDER BY expiry DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        )
+    ), explained AS (
+        SELECT account_id, month, sum(part) AS part FROM remaining GROUP BY account_id, month
+    ), owed AS (
+        SELECT month, next_month, tier, part AS points,
+            CASE WHEN expiry = 'infinity' THEN 'never' ELSE strftime(expiry, '%Y-%m') END AS expiry
+        FROM remaining
+        UNION ALL BY NAME
+        SELECT month, next_month, tier, total - coalesce(part, 0) AS points,
+            CASE WHEN total < 0 THEN 'debt' ELSE 'unknown' END AS expiry
+        FROM months LEFT JOIN explained USING (account_id, month)
+    )
+"""
+"""What each account owes by month of expiry, after the last change of each month in which it changes (``month``).
+
+Customers spend the points that expire soonest. So the points that are left are those that expire last. Points that
+moved from another account have the lots of that account (``origins``). An account has one row for each month and
+expiry. ``next_month`` is the next month with a change, null in the newest row.
+"""
+
+
+def _with_owed(only: str, query: str) -> str:
+    """The query with ``owed``. ``only`` can leave out months."""
+    return _OWED.replace("{only}", only) + query
+
+
+_OWED_COLUMNS = (
+    Column(
+        "Expiry",
+        "VARCHAR",
+        "Month of expiry in UTC (2027-03). `never`; `debt`: the account owes points; `unknown`: no entry of the ledger "
+        "says when they expire.",
+    ),
+    Column("Tier", "VARCHAR", "Tier of the account at that time. Empty: none."),
+    Column("Accounts", "BIGINT", "Number of accounts with such points."),
+    Column("Points", MONEY, "Points that are not spent, reserved and pending points included."),
+)
+
+LIABILITY = Table(
+    "liability",
+    "a month of expiry and a tier, now",
+    "the ledger (topic loyalty)",
+    _OWED_COLUMNS,
+    _with_owed(
+        "QUALIFY next_month IS NULL",
+        """
+    SELECT expiry AS Expiry, tier AS Tier, count(*) AS Accounts, sum(points(points))::DECIMAL(38, 2) AS Points
+    FROM owed WHERE points <> 0 GROUP BY expiry, tier ORDER BY ALL
+    """,
+    ),
+)
+
+LIABILITY_BY_MONTH = Table(
+    "liability_by_month",
+    "the end of a month, a month of expiry and a tier",
+    "the ledger (topic loyalty)",
+    (
+        Column("MonthEnd", "DATE", "Last day of a month that has ended, in UTC."),
+        *_OWED_COLUMNS,
+    ),
+    # Accounts are not multiplied by months: an amount is added in its month, and taken in the month of the next change.
+    _with_owed(
+        "",
+        """
+    , changes AS (
+        SELECT month, expiry, tier, count(*) AS accounts, sum(points) AS points FROM owed WHERE points <> 0 GROUP BY ALL
+        UNION ALL
+        SELECT next_month, expiry, tier, -count(*), -sum(points) FROM owed
+        WHERE points <> 0 AND next_month IS NOT NULL GROUP BY ALL
+    ), ended AS (
+        SELECT unnest(generate_series(
+            min(month)::TIMESTAMP, date_trunc('month', time_of(epoch_ms(now()))) - INTERVAL 1 MONTH, INTERVAL 1 MONTH
+        ))::DATE AS first_day
+        FROM changes
+    )
+    SELECT last_day(first_day) AS MonthEnd, expiry AS Expiry, tier AS Tier, sum(accounts)::BIGINT AS Accounts,
+        sum(points(points))::DECIMAL(38, 2) AS Points
+    FROM ended JOIN changes ON month <= first_day GROUP BY first_day, expiry, tier HAVING sum(accounts) <> 0
+    ORDER BY ALL
+    """,
+    ),
+)

@@ -1,0 +1,47 @@
+"""The verdict on a value of any topic."""
+
+import pytest
+
+from schemas import topics
+from services.messaging.avro import header, record_decoder, record_encoder
+from services.verdicts import judge_of, judge_of_plain
+from tests.support.builders import IDS
+from tests.support.mutations import damaged_invoices
+from tests.support.unreadable import INVOICE, reasons, with_large_quantity
+
+KNOWN = IDS.known(topics.POS_INVOICES)
+JUDGE = judge_of(topics.POS_INVOICES, KNOWN)
+READ = record_decoder("PosInvoice", IDS.writer_schema)
+
+
+def test_each_value_has_a_body_or_a_reason() -> None:
+    """An error would stop the query at every restart."""
+    for value in [*damaged_invoices(4000, seed=2), *reasons()]:
+        verdict = JUDGE(value, b"STR1")
+        assert (verdict.body is None) == (verdict.reason is not None)
+
+
+def test_the_body_is_the_record_in_the_newest_schema() -> None:
+    valid = [verdict for value in damaged_invoices(1000, seed=3) if (verdict := JUDGE(value, b"STR1")).body]
+    newest = header(IDS.writer_id(topics.POS_INVOICES))
+    for verdict in valid:
+        found = READ(newest + verdict.body)
+        assert repr({name: verdict.record[name] for name in found} | {"CreatedTime": found["CreatedTime"]}) == repr(
+            found
+        )
+    assert {None, *KNOWN} == {verdict.schema_id for verdict in valid}
+
+
+@pytest.mark.parametrize("schema_id", sorted(KNOWN))
+def test_an_int_of_more_than_32_bits_is_refused(schema_id: int) -> None:
+    """Fastavro reads it and cannot write it."""
+    assert "not an Avro PosInvoice of its schema id" == JUDGE(with_large_quantity(schema_id), b"STR1").reason
+
+
+def test_plain_records_have_no_other_rules() -> None:
+    known = IDS.known(topics.LOYALTY_COMMANDS)
+    judge = judge_of_plain("PosInvoice", KNOWN)
+    value = record_encoder("PosInvoice", IDS.writer_id(topics.POS_INVOICES))({**INVOICE, "InvoiceNumber": ""})
+    assert judge(value, None).reason is None
+    assert "InvoiceNumber is blank" == JUDGE(value, None).reason
+    assert "no value" == judge_of(topics.LOYALTY_COMMANDS, known)(None, None).reason
