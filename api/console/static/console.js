@@ -32,13 +32,14 @@ const charts = new Map();
 /** Add a moment to a chart. A new name makes the chart anew, with the moments before. */
 function draw(kind, time, values) {
   const place = document.querySelector(`[data-chart="${kind}"]`);
-  const names = Object.keys(values).sort((one, other) => colour(one) - colour(other)).slice(0, COLOURS.length);
+  const names = Object.keys(values).slice(0, COLOURS.length);
   if (!place || !names.length) return;
   let chart = charts.get(kind);
   if (!chart || names.some((name) => !chart.names.includes(name))) {
-    const known = chart ? [...new Set([...chart.names, ...names])].slice(0, COLOURS.length) : names;
+    const before = chart ? chart.names : [];
+    const known = [...new Set([...before, ...names])].sort((one, other) => colour(one) - colour(other)).slice(0, COLOURS.length);
     const times = chart ? chart.data[0] : [];
-    const data = [times, ...known.map((_, at) => (chart && chart.data[at + 1]) || times.map(() => null))];
+    const data = [times, ...known.map((name) => (before.includes(name) ? chart.data[before.indexOf(name) + 1] : times.map(() => null)))];
     if (chart) chart.plot.destroy();
     chart = { names: known, data, plot: plot(place, known, data) };
     charts.set(kind, chart);
