@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -22,6 +22,17 @@ import httpx
 import psutil
 
 from benchmarks import load, restores
+from benchmarks.compared_reads import authenticated_reads, reads_of_checkouts
+from benchmarks.instances import (
+    metadata,
+    owners,
+    per_core,
+    process_of,
+    served_by,
+    settings_dir,
+    start_instance,
+    wait_until,
+)
 from benchmarks.machine import machine
 from infra.local.broker import LocalBroker
 from infra.local.ports import HOST, free_port
@@ -29,15 +40,11 @@ from infra.local.stack import private_settings
 from services.messaging.administration import create_topics
 from services.settings import Settings
 from tests.support.kafka import BalanceWriter
-from tests.support.processes import ROOT, ApiProcess
+from tests.support.processes import ApiProcess
 from tests.support.read_load import Load, Writer
-from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 
 REPORT = Path("var/reports/queries.json")
 _LOOK_SECONDS = 0.1
-CARDS = 400
-"""The cards that authenticated reads ask for. One caller asks who owns each, and may send 500 requests a second."""
-TOKENS = 1_000
 STANDBY_CARDS = [f"CARD{number}" for number in range(45)]
 
 
@@ -73,19 +80,20 @@ def death_of_an_owner(settings: Settings, directory: Path, _: argparse.Namespace
     writer = Writer(BalanceWriter(settings), STANDBY_CARDS)
     with ExitStack() as stack:
         instances = [
-            stack.enter_context(_instance(settings, directory, f"death-{number}", standbys=1)) for number in range(3)
+            stack.enter_context(start_instance(settings, directory, f"death-{number}", standbys=1))
+            for number in range(3)
         ]
         for instance in instances:
             instance.wait_until_ready()
-        _wait_until(lambda: all(_standbys(instance) == 3 for instance in instances))
+        wait_until(lambda: all(_standbys(instance) == 3 for instance in instances))
         alive = list(instances)
         load_on_all = stack.enter_context(Load(writer, lambda: [each.url for each in alive]))
-        _wait_until(lambda: load_on_all.findings.answers > 200)
+        wait_until(lambda: load_on_all.findings.answers > 200)
         doomed = alive.pop()
         doomed.kill()
         answered = load_on_all.findings.answers
-        _wait_until(lambda: load_on_all.findings.answers > answered + 500)
-        _wait_until(lambda: all(_owners(instance) == 2 for instance in alive))
+        wait_until(lambda: load_on_all.findings.answers > answered + 500)
+        wait_until(lambda: all(owners(instance) == 2 for instance in alive))
         stack.pop_all().close()
     findings = load_on_all.findings
     return {
@@ -97,89 +105,6 @@ def death_of_an_owner(settings: Settings, directory: Path, _: argparse.Namespace
     }
 
 
-def authenticated_reads(settings: Settings, directory: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Reads for each second of processor time with tokens and limits, as a share of those without credentials.
-
-    Two groups of two instances take turns. Each read goes to the first instance of a group, which forwards those of the
-    other's cards. The processor time is that of both instances.
-    """
-    issuer = Issuer(directory / "issuer.json", "RS256")
-    tokens = [issuer.token(sub=f"caller {number}", exp=time.time() + 3600) for number in range(TOKENS)]
-    secured = {
-        "api_access": "authenticated",
-        "token_issuer": ISSUER,
-        "token_audience": AUDIENCE,
-        "token_keys": str(issuer.file),
-        "instance_secret_file": directory / "instance.secret",
-    }
-    operator = issuer.token("operate balance:read", sub="operator", exp=time.time() + 3600)
-    with ExitStack() as stack:
-        unknown = _pair(stack, settings.model_copy(update={"topic_prefix": "unknown-"}), directory, "")
-        known = _pair(stack, settings.model_copy(update={"topic_prefix": "known-", **secured}), directory, operator)
-        found: dict[str, Any] = {}
-        for name, kind in (("", (0, 1)), ("_local", (0,)), ("_forwarded", (1,))):
-            rounds = _rounds(known, unknown, tokens, kind, options)
-            found[f"authenticated_ratio{name}"] = round(median(ours / theirs for ours, theirs in rounds), 3)
-            found[f"authenticated_rounds{name}"] = [[round(ours), round(theirs)] for ours, theirs in rounds]
-        return found
-
-
-def reads_of_checkouts(settings: Settings, directory: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Reads for each second of processor time, as a share of those of another checkout of this repository."""
-    with ExitStack() as stack:
-        theirs = _pair(
-            stack, settings.model_copy(update={"topic_prefix": "theirs-"}), directory, checkout=Path(options.checkout)
-        )
-        ours = _pair(stack, settings.model_copy(update={"topic_prefix": "ours-"}), directory)
-        found = {}
-        for name, kind in (("local", (0,)), ("forwarded", (1,))):
-            ratios = sorted(our / their for our, their in _rounds(ours, theirs, [], kind, options))
-            found[name] = {"median": round(median(ratios), 3), "ratios": [round(each, 3) for each in ratios]}
-        return found
-
-
-def _pair(
-    stack: ExitStack, settings: Settings, directory: Path, token: str = "", checkout: Path = ROOT
-) -> tuple[ApiProcess, ApiProcess]:
-    create_topics(settings)
-    restores.write_balances(settings, CARDS)
-    first, second = (
-        stack.enter_context(_instance(settings, directory, f"{settings.topic_prefix}{number}", checkout=checkout))
-        for number in "ab"
-    )
-    for instance in (first, second):
-        instance.wait_until_ready()
-        instance.http.headers.update({"Authorization": f"Bearer {token}"} if token else {})
-    _wait_until(lambda: _owners(first) == 2 and _owners(second) == 2)
-    second.wait_until_ready()
-    return first, second
-
-
-def _rounds(
-    known: tuple[ApiProcess, ApiProcess],
-    unknown: tuple[ApiProcess, ApiProcess],
-    tokens: list[str],
-    kind: tuple[int, ...],
-    options: argparse.Namespace,
-) -> list[list[float]]:
-    """Reads for each second of processor time, with and without credentials, in each round.
-
-    Args:
-        kind: which instances of a pair own the cards that are read. The first one is asked.
-    """
-    pairs = []
-    for pair, credentials in ((known, tokens), (unknown, [])):
-        urls = {pair[number].url for number in kind}
-        paths = [f"/v1/customers/{restores.card(number)}/balance" for number in range(CARDS)]
-        own = [path for path in paths if _served_by(pair[0], path) in urls]
-        pairs.append(([_process(each) for each in pair], pair[0].url, own, credentials))
-    seconds = options.seconds / options.rounds
-    return [
-        [_per_core(processes, url, own, seconds, tokens=credentials) for processes, url, own, credentials in pairs]
-        for _ in range(options.rounds)
-    ]
-
-
 def restore_and_reads(settings: Settings, directory: Path, options: argparse.Namespace) -> dict[str, Any]:
     create_topics(settings)
     restores.write_balances(settings, options.balances)
@@ -189,10 +114,10 @@ def restore_and_reads(settings: Settings, directory: Path, options: argparse.Nam
         pairs.append((restored, restores.read_into_nothing(settings)))
         paths = [f"/v1/customers/{restores.card(number * 7919 % options.balances)}/balance" for number in range(2_000)]
         local = _against_bare_server(first, paths, options)
-        second = stack.enter_context(_instance(settings, directory, "second"))
-        _wait_until(lambda: _owners(first) == 2 and _owners(second) == 2)
+        second = stack.enter_context(start_instance(settings, directory, "second"))
+        wait_until(lambda: owners(first) == 2 and owners(second) == 2)
         second.wait_until_ready()
-        elsewhere = [path for path in paths if _served_by(first, path) != first.url]
+        elsewhere = [path for path in paths if served_by(first, path) != first.url]
         forwarded = load.run(first.url, elsewhere, rate=options.rate / 4, seconds=options.seconds)
         return {
             **restores.compared(pairs),
@@ -226,19 +151,19 @@ def _restore(
     """Records a second from the first record to readiness, and memory of each key above an empty instance."""
     empty = settings.model_copy(update={"topic_prefix": "empty-"})
     create_topics(empty)
-    with _instance(empty, directory, "empty") as instance:
+    with start_instance(empty, directory, "empty") as instance:
         instance.wait_until_ready()
-        resident_empty = _process(instance).memory_info().rss
-    first = stack.enter_context(_instance(settings, directory, "first"))
+        resident_empty = process_of(instance).memory_info().rss
+    first = stack.enter_context(start_instance(settings, directory, "first"))
     begun = None
     while begun is None:  # start at the first record, to exclude the start of Python and of the web server
         report = first.wait_until(lambda report: any(each["applied"] for each in report["partitions"]))
         begun, before = time.monotonic(), sum(each["applied"] for each in _balances(report))
-        cpu_before = sum(_process(first).cpu_times()[:2])
+        cpu_before = sum(process_of(first).cpu_times()[:2])
     while not _is_ready(first):  # poll rarely, because a response takes processor time from the restore
         time.sleep(_LOOK_SECONDS)
     seconds = time.monotonic() - begun
-    process = _process(first)
+    process = process_of(first)
     return {
         "restore_records_per_second": (balances - before) / seconds,
         "restore_seconds": seconds,
@@ -254,14 +179,14 @@ def _against_bare_server(instance: ApiProcess, paths: list[str], options: argpar
     bare = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         bare_url = f"http://{HOST}:{port}"
-        _wait_until(lambda: _answers(bare_url))
+        wait_until(lambda: _answers(bare_url))
         ours: list[float] = []
         theirs: list[float] = []
         rates: list[float] = []
         seconds = options.seconds / options.rounds
         for _ in range(options.rounds):
-            ours.append(_per_core([_process(instance)], instance.url, paths, seconds, rates))
-            theirs.append(_per_core([bare], bare_url, paths, seconds))
+            ours.append(per_core([process_of(instance)], instance.url, paths, seconds, rates))
+            theirs.append(per_core([bare], bare_url, paths, seconds))
         steady = load.run(instance.url, paths, rate=options.rate, seconds=options.seconds)
         return {
             "local_rps_per_core": round(median(ours)),
@@ -278,65 +203,16 @@ def _against_bare_server(instance: ApiProcess, paths: list[str], options: argpar
         bare.wait(10)
 
 
-def _per_core(
-    processes: list[psutil.Process],
-    url: str,
-    paths: list[str],
-    seconds: float,
-    rates: list[float] | None = None,
-    tokens: Sequence[str] = (),
-) -> float:
-    """Requests for each second of the servers' processor time, under full load."""
-    load.run(url, paths, rate=None, seconds=0.3, tokens=tokens)
-    before = _cpu_seconds(processes)
-    measured = load.run(url, paths, rate=None, seconds=seconds, tokens=tokens)
-    if set(measured.statuses) != {200}:
-        raise RuntimeError(f"{url} answered {measured.statuses}")
-    if rates is not None:
-        rates.append(measured.requests_per_second)
-    return len(measured.latencies) / (_cpu_seconds(processes) - before)
-
-
-def _cpu_seconds(processes: list[psutil.Process]) -> float:
-    return sum(sum(process.cpu_times()[:2]) for process in processes)
-
-
-def _instance(settings: Settings, directory: Path, name: str, standbys: int = 0, checkout: Path = ROOT) -> ApiProcess:
-    own = {"state_dir": settings_dir(directory, name), "standby_replicas": standbys}
-    return ApiProcess(settings.model_copy(update=own), directory / f"{name}.log", checkout)
-
-
-def settings_dir(directory: Path, name: str) -> Path:
-    return directory / "instances" / name
-
-
-def _metadata(instance: ApiProcess) -> list[dict[str, Any]]:
-    instances: list[dict[str, Any]] = instance.http.get("/v1/stores/customer-balances/metadata").json()["instances"]
-    return instances
-
-
-def _owners(instance: ApiProcess) -> int:
-    return sum(bool(each["active"]) for each in _metadata(instance))
-
-
 def _standbys(instance: ApiProcess) -> int:
-    return sum(len(each["standby"]) for each in _metadata(instance))
+    return sum(len(each["standby"]) for each in metadata(instance))
 
 
 def _is_ready(instance: ApiProcess) -> bool:
     return instance.http.get("/readyz").is_success
 
 
-def _served_by(instance: ApiProcess, path: str) -> str:
-    return str(instance.http.get(path).headers["loyalty-served-by"])
-
-
 def _balances(report: dict[str, Any]) -> list[dict[str, Any]]:
     return [each for each in report["partitions"] if each["store"] == "customer-balances"]
-
-
-def _process(instance: ApiProcess) -> psutil.Process:
-    return psutil.Process(instance.pid)
 
 
 def _answers(url: str) -> bool:
@@ -344,14 +220,6 @@ def _answers(url: str) -> bool:
         return httpx.get(url, trust_env=False).is_success
     except httpx.TransportError:
         return False
-
-
-def _wait_until(is_so: Callable[[], bool], seconds: float = 180) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise TimeoutError("not in time")
-        time.sleep(0.05)
 
 
 def _size(directory: Path) -> int:

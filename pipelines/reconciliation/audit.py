@@ -22,9 +22,11 @@ from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation import facts
 from pipelines.reconciliation.context import Context, open_context
 from pipelines.reconciliation.facts import FactRow, by_customer, pseudonymize
+from pipelines.reconciliation.forwarding import RETURNABLE, with_differences
 from pipelines.reconciliation.snapshot import Progress, Read, Snapshot, take_snapshot
 from services.audit.comparison import Coverage, compare
 from services.audit.facts import COMPARED, FactsReader, Source
+from services.audit.returns import returnables
 from services.audit.runs import publish_run
 from services.audit.sources import ledger_entries, served_balances
 from services.audit_trail import operator
@@ -62,9 +64,14 @@ _VERDICT = T.StructType(
         T.StructField("version", T.StringType()),
         *(T.StructField(source.name, T.LongType()) for source in COMPARED),
         T.StructField("differences", T.ArrayType(_DIFFERENCE)),
+        T.StructField("purchases", T.ArrayType(RETURNABLE)),
+        T.StructField("returns", T.ArrayType(T.StringType())),
     ]
 )
-"""The result for one customer (see Verdict), with the number of compared facts by source."""
+"""The result for one customer (see Verdict), with the number of compared facts by source.
+
+``purchases`` and ``returns`` are those of the recomputed account, for ``with_differences``.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +188,7 @@ def _round(
     try:
         if only is None:
             _summarize(report, snapshot, verdicts)
-        rows = verdicts.where(F.size("differences") > 0).collect()
+        rows = with_differences(verdicts, snapshot.returns, snapshot.events.records).collect()
     finally:
         verdicts.unpersist()
     waiting: _Waiting = {}
@@ -223,10 +230,12 @@ def _examination(context: Context, coverage: Coverage) -> Callable[[], facts.Dec
 
         def decide(pseudonym: str, card: str | None, rows: Iterable[FactRow]) -> Iterator[tuple[object, ...]]:
             of_customer = read(rows, card, pseudonym)
-            result, _ = compare(card or pseudonym, of_customer, programmes, coverage, pseudonym_of)
+            result, recomputed = compare(card or pseudonym, of_customer, programmes, coverage, pseudonym_of)
+            account = recomputed.settled.account if result.recomputed else None
+            known = ([*returnables(account, programmes)], [*account.returns]) if account else ([], [])
             differences = [each._asdict() for each in result.differences]
             counts = (of_customer.count(source) for source in COMPARED)
-            yield pseudonym, card, result.entries, result.recomputed, str(result.version), *counts, differences
+            yield pseudonym, card, result.entries, result.recomputed, str(result.version), *counts, differences, *known
 
         return decide
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from itertools import pairwise
+from math import isinf
 from typing import Any, NoReturn
 
 Schema = dict[str, Any]
@@ -22,11 +23,10 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 # One half of a surrogate pair is no character. It cannot be written in UTF-8.
-# An even number of backslashes before the u is an escaped backslash, and no escape of a character.
-_ESCAPE = r"(?<!\\)(?:\\\\)*+\\u"
-LONE_SURROGATE = (
-    rf"(?i){_ESCAPE}d[89ab][0-9a-f]{{2}}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{{2}}){_ESCAPE}d[c-f][0-9a-f]{{2}}"
-)
+# Escapes are read from the left, because a backslash before "u" can be itself escaped.
+_HALF = r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+_PAIR = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]"
+LONE_SURROGATE = rf"^(?:[^\\]++|{_PAIR}|(?!{_HALF})\\[\s\S])*+{_HALF}"
 
 # The patterns that find the place of a mistake. JSON nests, and a pattern does not count brackets, so they find every
 # mistake except a bracket or a name that is out of place.
@@ -60,7 +60,6 @@ HAS_BYTE_ORDER_MARK = "a byte order mark is before the JSON: send UTF-8 without 
 IS_UTF_16 = "JSON in UTF-16: send it in UTF-8"
 NO_INVOICE = "neither a JSON object nor Avro in the Confluent framing (a byte 0 and a schema id)"
 HALF_OF_A_PAIR = "half of a surrogate pair (\\uD800 to \\uDFFF) is no character"
-DOES_NOT_FIT = "a value does not fit its field"
 NOT_ONE_OBJECT = (
     "not one JSON object: something follows it, a bracket or a name is out of place, a field is given twice, a number "
     "has too many digits, or it is nested too deeply"
@@ -83,8 +82,6 @@ because simple tills send their InvoiceNumber as a number.
 LARGEST = {"int": 2**31 - 1, "long": 2**63 - 1}
 
 _MOST_DIGITS = 38
-_LONG_DIGITS = 19
-"""Spark does not tell a whole number of so many digits from one with ``.0`` behind it."""
 _LONGEST_NUMBER = 1000
 _LONGEST_NAME = 50_000
 _DEEPEST = 1000
@@ -245,7 +242,7 @@ def _given_twice(text: str) -> str | None:
     items = last.get("InvoiceLineItems")
     places = [("", pairs), ("DeliveryAddress.", last.get("DeliveryAddress"))]
     # An object is a list of pairs here.
-    places += [("InvoiceLineItems[].", item) for item in items or () if type(items) is list]
+    places += [("InvoiceLineItems[].", item) for item in (items if type(items) is list else ())]
     for above, each in places:
         if isinstance(each, _Pairs) and (name := _name_given_twice(each)) is not None:
             return above + name if re.search(ORDINARY_NAME, above + name) else None
@@ -273,15 +270,9 @@ def _kind(value: Any) -> str:
 
 
 def _is_whole(number: str) -> bool:
-    """Whether the pipeline takes a number for a whole one. 1.0 and 1e0 are none, as their text is another one."""
-    if "e" in number or "E" in number:
-        return False
-    _, digits, exponent = Decimal(number).as_tuple()
-    if "." in number and len(digits) + int(exponent) < _LONG_DIGITS:
-        return False
-    if max(len(digits), -int(exponent)) > _MOST_DIGITS:
-        return False
-    return not any(digits[len(digits) + int(exponent) :])
+    """Whether a number is a whole one. 1.0 and 1e0 are none, as their text is another one."""
+    digits = number.removeprefix("-")
+    return digits.isdigit() and len(digits) <= _MOST_DIGITS
 
 
 def _type_of(field: dict[str, Any]) -> Any:
@@ -306,6 +297,8 @@ def _misfits_of(value: Any, of: Any, name: str) -> Iterator[str]:
         yield misfit(name, kind, type_name)
     elif (largest := LARGEST.get(type_name)) and not -largest - 1 <= Decimal(value) <= largest:
         yield out_of_range(name, largest)
+    elif type_name == "double" and isinf(float(value)):
+        yield f"{name} is too large for a number"
     elif type_name == "record":
         yield from _misfits(value, of, f"{name}.")
     elif type_name == "array":
@@ -314,15 +307,12 @@ def _misfits_of(value: Any, of: Any, name: str) -> Iterator[str]:
 
 
 def _as(value: Any, of: Any) -> Any:
-    """A fitting value as its Avro type. Raises NotReadableError for a long ``.0`` in a field of whole numbers."""
+    """A fitting value as its Avro type."""
     type_name = _name_of(of)
     if value is None:
         return None
     if type_name in LARGEST:
-        try:
-            return int(value)
-        except ValueError:
-            raise NotReadableError(DOES_NOT_FIT) from None
+        return int(value)
     if type_name == "double":
         return float(value)
     if type_name == "record":

@@ -5,10 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
+from unicodedata import category
 
 from services.domain.invoice import HOME_DELIVERY, PRIME, PosInvoice
 
-BLANKS = "".join(filter(str.isspace, map(chr, range(0x10000)))) + "\N{ZERO WIDTH SPACE}\N{ZERO WIDTH NO-BREAK SPACE}"
+_INVISIBLE = "Cf"
+"""Unicode's category of format characters, such as the word joiner and the zero width space."""
+
+BLANKS = "".join(each for each in map(chr, range(0x10000)) if each.isspace() or category(each) == _INVISIBLE)
 """A text with no other characters is blank. People cannot see them at the end of a card, also the no-break space."""
 
 LARGEST_AMOUNT = 1e11

@@ -13,6 +13,9 @@ from services.verdicts.commands import judge_of_commands
 from services.verdicts.invoices import judge_of_invoices
 from services.verdicts.verdict import Judge, Verdict, judge_of_avro
 
+FAULT = "a fault of the pipeline: report it, and replay the record when it is mended"
+"""The reason of a value for which the rules raise an error."""
+
 __all__ = ["Judge", "Verdict", "judge_of", "judge_of_plain"]
 
 
@@ -43,13 +46,17 @@ def _with_body(judge: Judge, name: str, prepare: Callable[[Any], Any] = lambda r
     """
     encode = avro.body_encoder(name)
 
-    def complete(value: bytes | None, key: bytes | None) -> Verdict:
-        verdict = judge(value, key)
-        if verdict.reason is not None:
-            return verdict
+    def with_body(verdict: Verdict) -> Verdict:
         try:
             return verdict._replace(body=encode(prepare(verdict.record)))
         except avro.AVRO_ERRORS:
             return verdict._replace(reason=avro.not_of_its_schema(name))
+
+    def complete(value: bytes | None, key: bytes | None) -> Verdict:
+        try:
+            verdict = judge(value, key)
+        except Exception as error:  # noqa: BLE001 - a mistake in the rules must not stop all other records
+            return Verdict(f"{FAULT} ({type(error).__name__})")
+        return verdict if verdict.reason is not None else with_body(verdict)
 
     return complete

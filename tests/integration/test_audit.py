@@ -17,6 +17,7 @@ from infra.local.stack import environment_of
 from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation.audit import audit
 from schemas import topics
+from services.codecs.events import forget_record
 from services.codecs.records import balance_record, entry_from_notification, notification_record
 from services.domain.entries import Kind
 from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
@@ -83,6 +84,7 @@ def test_the_audit_reports_exactly_the_falsified_values(spark, settings, tmp_pat
         with closing(Database(settings)) as database:
             assert [{"Points": served}] == database.run("SELECT sum(Points) AS Points FROM liability").to_pylist()
 
+        lose_a_return(spark, settings)
         falsify(settings)
         api.wait_until_ready()
         environment = environment_of(spark_process_settings(settings))
@@ -103,12 +105,27 @@ def test_the_audit_reports_exactly_the_falsified_values(spark, settings, tmp_pat
         (B, "loyalty topic", "entry 4 (adjusted 500.00) is one too many"),
         (B, "ledger", "entry 4 (adjusted 500.00) is one too many"),
         (A, "served balance", "no entry has its sequence 9"),
+        (A, "events", "not forwarded: return R1 of invoice I1"),
     } <= found
     assert {A, B} == {whose for whose, *_ in found}
     of = pseudonyms(settings.pseudonym_key_file).of
     assert ("differs", len(json.loads(audited.stdout)["differences"])) == (run["outcome"], run["differences"])
     expected = {(of(whose), where, what) for whose, where, what in found}
     assert expected == {(each["customer"], each["place"], each["difference"]) for each in run["findings"]}
+
+
+def lose_a_return(spark, settings):
+    """Let the index of invoices forget I1, and return it without a card. No account gets that return.
+
+    The account of I2 has not read the command with its return yet, which is no difference.
+    """
+    forget = encoder(topics.LOYALTY_COMMANDS, IDS)(forget_record(A, "I1"))
+    publish(settings, topics.LOYALTY_COMMANDS, [(A.encode(), forget)])
+    run_to_the_end(spark, settings, LOYALTY)
+    for number, original in (("R1", "I1"), ("R2", "I2")):
+        guest = invoice(number, None, -10.0, CustomerType="GUEST", OriginalInvoiceNumber=original)
+        publish_invoices(settings, guest)
+    run_to_the_end(spark, settings, LOYALTY)
 
 
 def falsify(settings):

@@ -79,6 +79,10 @@ def reasons() -> dict[bytes | None, str | None]:
         b'{"InvoiceNumber": "\\ud83d\\ude00", "StoreID": "S", "TotalAmount": 1}': None,
         b'{"InvoiceNumber": "\\\\ud800", "StoreID": "S", "TotalAmount": 1}': None,  # a text with a backslash
         b'{"InvoiceNumber": "\\\\\\ud800", "StoreID": "S", "TotalAmount": 1}': HALF,
+        b'{"InvoiceNumber": "\\\\ud83d\\udc00", "StoreID": "S", "TotalAmount": 1}': HALF,
+        b'{"InvoiceNumber": "1", "InvoiceNumber": "2", "InvoiceLineItems": true}': (
+            "not clear: the field InvoiceNumber is given twice"
+        ),
         # Spark's parser would read the first object only.
         b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1}\n{"InvoiceNumber": "2"}': (
             "not JSON: the mistake is at line 2, column 1"
@@ -125,7 +129,7 @@ def reasons() -> dict[bytes | None, str | None]:
         f'{FITTING}"InvoiceLineItems": [{{"TotalValue": 1e300}}]}}'.encode(): (
             "InvoiceLineItems[].TotalValue is too large: it must be less than 100,000,000,000"
         ),
-        f'{FITTING}"CESS": 1e400}}'.encode(): "CESS is not a number: it is NaN or infinite",
+        f'{FITTING}"CESS": 1e400}}'.encode(): "CESS is too large for a number",
         b'\xef\xbb\xbf{"InvoiceNumber": "1"}': "a byte order mark is before the JSON: send UTF-8 without it",
         '{"InvoiceNumber": "1"}'.encode("utf-16"): "JSON in UTF-16: send it in UTF-8",
         b' ["InvoiceNumber"]': "a list in JSON, and must be one JSON object",
@@ -151,6 +155,7 @@ MISFITS = {
         "1.5": "a number with a point, an exponent or more than 38 digits",
         "5003.0": "a number with a point, an exponent or more than 38 digits",
         "1000.00": "a number with a point, an exponent or more than 38 digits",
+        "12345678901234567890.0": "a number with a point, an exponent or more than 38 digits",
     },
     "InvoiceNumber": {
         "true": "true or false",

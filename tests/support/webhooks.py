@@ -63,9 +63,9 @@ class Receiver:
     def of(self, path: str) -> list[Received]:
         return [request for request in self.requests if request.path == path]
 
-    def wait(self, number: int, path: str = "/hook") -> list[Received]:
+    def wait(self, number: int, path: str = "/hook", seconds: float = KAFKA_TIMEOUT_SECONDS) -> list[Received]:
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.of(path)) >= number, KAFKA_TIMEOUT_SECONDS), self.of(path)
+            assert self.changed.wait_for(lambda: len(self.of(path)) >= number, seconds), self.of(path)
             return self.of(path)
 
     def receive(self, request: Received) -> tuple[int, dict[str, str]]:

@@ -1,5 +1,7 @@
 """The verdict on a value of any topic."""
 
+import json
+
 import pytest
 
 from schemas import topics
@@ -45,3 +47,22 @@ def test_plain_records_have_no_other_rules() -> None:
     assert judge(value, None).reason is None
     assert "InvoiceNumber is blank" == JUDGE(value, None).reason
     assert "no value" == judge_of(topics.LOYALTY_COMMANDS, known)(None, None).reason
+
+
+@pytest.mark.parametrize("invisible", ["\u2060", "\u180e", "\u00ad", "\u200b", "\u00a0", "\ufeff"])
+def test_an_invisible_character_at_the_end_of_a_card_is_a_blank(invisible: str) -> None:
+    """The card with it would be another customer."""
+    value = json.dumps({**INVOICE, "CustomerType": "PRIME", "CustomerCardNo": f"5003{invisible}"}).encode()
+    assert "CustomerCardNo has blanks at its start or end though CustomerType is PRIME" == JUDGE(value, None).reason
+
+
+def test_a_mistake_in_the_rules_does_not_stop_other_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in Spark's worker would stop the query at every restart."""
+
+    def fail(_: object) -> None:
+        raise TypeError("'bool' object is not iterable")
+
+    monkeypatch.setattr("services.verdicts.invoices.first_violation", fail)
+    assert "a fault of the pipeline: report it, and replay the record when it is mended (TypeError)" == (
+        judge_of(topics.POS_INVOICES, KNOWN)(json.dumps(INVOICE).encode(), None).reason
+    )

@@ -1,0 +1,71 @@
+"""API processes of a benchmark, and the requests that they answer for each second of their processor time."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks import load
+from services.settings import Settings
+from tests.support.processes import ROOT, ApiProcess
+
+
+def per_core(
+    processes: list[psutil.Process],
+    url: str,
+    paths: list[str],
+    seconds: float,
+    rates: list[float] | None = None,
+    tokens: Sequence[str] = (),
+) -> float:
+    """Requests for each second of the servers' processor time, under full load."""
+    load.run(url, paths, rate=None, seconds=0.3, tokens=tokens)
+    before = cpu_seconds(processes)
+    measured = load.run(url, paths, rate=None, seconds=seconds, tokens=tokens)
+    if set(measured.statuses) != {200}:
+        raise RuntimeError(f"{url} answered {measured.statuses}")
+    if rates is not None:
+        rates.append(measured.requests_per_second)
+    return len(measured.latencies) / (cpu_seconds(processes) - before)
+
+
+def cpu_seconds(processes: list[psutil.Process]) -> float:
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+
+def start_instance(
+    settings: Settings, directory: Path, name: str, standbys: int = 0, checkout: Path = ROOT
+) -> ApiProcess:
+    own = {"state_dir": settings_dir(directory, name), "standby_replicas": standbys}
+    return ApiProcess(settings.model_copy(update=own), directory / f"{name}.log", checkout)
+
+
+def settings_dir(directory: Path, name: str) -> Path:
+    return directory / "instances" / name
+
+
+def metadata(instance: ApiProcess) -> list[dict[str, Any]]:
+    instances: list[dict[str, Any]] = instance.http.get("/v1/stores/customer-balances/metadata").json()["instances"]
+    return instances
+
+
+def owners(instance: ApiProcess) -> int:
+    return sum(bool(each["active"]) for each in metadata(instance))
+
+
+def served_by(instance: ApiProcess, path: str) -> str:
+    return str(instance.http.get(path).headers["loyalty-served-by"])
+
+
+def process_of(instance: ApiProcess) -> psutil.Process:
+    return psutil.Process(instance.pid)
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 180) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise TimeoutError("not in time")
+        time.sleep(0.05)

@@ -1,0 +1,85 @@
+"""Finds returns that never reached the account that bought, in the results of all customers together.
+
+A return can carry another card than its purchase, or none. So no single customer shows that it is missing.
+"""
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from services.audit.facts import Source
+from services.audit.returns import commands_of
+
+RETURNABLE = T.StructType(
+    [
+        T.StructField("original", T.StringType()),
+        T.StructField("since", T.LongType()),
+        T.StructField("until", T.LongType()),
+    ]
+)
+"""A purchase of an account (services.audit.returns)."""
+
+
+def with_differences(customers: DataFrame, returns: DataFrame, records: DataFrame) -> DataFrame:
+    """The customers with differences: pseudonym, card, version, differences.
+
+    To the differences that each customer has, it adds returns that were not forwarded to the customer. A command that
+    the loyalty query has not read yet is no difference. An index that has too many waiting returns drops some, and
+    these are differences.
+
+    Args:
+        customers: also with ``purchases``, an array of RETURNABLE, and ``returns``, the numbers that the account knows.
+        returns: the processed returns, as ``Snapshot.returns``.
+        records: see ``Events``.
+    """
+    customer = ("pseudonym", "card", "version")
+    own = customers.select(*customer, F.explode("differences").alias("it")).select(*customer, "it.*")
+    return (
+        own.unionByName(_not_forwarded(customers, returns, records))
+        .groupBy(*customer)
+        .agg(F.sort_array(F.collect_list(F.struct("where", "what", "settles"))).alias("differences"))
+    )
+
+
+def _not_forwarded(customers: DataFrame, returns: DataFrame, records: DataFrame) -> DataFrame:
+    """The returns that were not forwarded: pseudonym, card, version, where, what, settles."""
+    owner = customers.select("pseudonym", "card", "version", F.explode("purchases").alias("bought"))
+    known = customers.select("pseudonym", F.explode("returns").alias("number"), F.lit(True).alias("is_known"))
+    in_time = F.col("append_time").between(F.col("since"), F.col("until"))
+    # If two customers have bought with one number, the return of one of them is enough.
+    of_return = Window.partitionBy("number")
+    return (
+        _unsent(returns, records)
+        .join(owner.select("pseudonym", "card", "version", "bought.*"), "original")
+        .where(in_time)
+        .join(known, ["pseudonym", "number"], "left")
+        .withColumn("is_known", F.max("is_known").over(of_return))
+        .where(F.col("is_known").isNull())
+        .select(
+            "pseudonym",
+            "card",
+            "version",
+            F.lit(str(Source.EVENT)).alias("where"),
+            F.format_string("not forwarded: return %s of invoice %s", "number", "original").alias("what"),
+            # The micro-batch that is being written may have the command.
+            F.lit(True).alias("settles"),
+        )
+    )
+
+
+def _unsent(returns: DataFrame, records: DataFrame) -> DataFrame:
+    """The returns without a command to another account: number, original, append_time."""
+    number = F.col("event_id")
+    # A lambda has no type hints. With them Spark would expect a vectorised function.
+    sent = F.udf(lambda returned: list(commands_of(returned)), "array<string>")(number)
+    # The first character of an identity is the sign that keeps invoices and commands apart.
+    commands = records.where(F.col("identity").startswith("!")).select(
+        F.substring("identity", 2, 2**31 - 1).alias("sent"), F.lit(True).alias("is_sent")
+    )
+    return (
+        returns.select(number.alias("number"), "original", "append_time", F.explode(sent).alias("sent"))
+        .join(commands, "sent", "left")
+        .groupBy("number", "original")
+        .agg(F.min("append_time").alias("append_time"), F.max("is_sent").alias("is_sent"))
+        .where(F.col("is_sent").isNull())
+    )

@@ -1,0 +1,224 @@
+"""Traces of real processes: from the till to the webhook, and across the hop between two instances."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from infra.local.ports import HOST, free_port
+from infra.local.stack import environment_of
+from pipelines.queries.fan_out import FAN_OUT
+from pipelines.queries.loyalty import LOYALTY
+from pipelines.runtime.query_metrics import ProgressMetrics
+from schemas import topics
+from services import tracing
+from services.commands.identity import command_id
+from services.open_telemetry import add_ids
+from services.settings import Settings
+from tests.support.builders import IDS
+from tests.support.kafka import KAFKA_TIMEOUT_SECONDS, headers_of, read_all, records_of
+from tests.support.processes import DEADLINE_SECONDS, ApiProcess, running_ledger, wait_until_shared
+from tests.support.traces import ReceivedSpan, received_spans
+from tests.support.webhooks import Deployment, Receiver, receiving
+
+ALL = {"prime": 1, "home-delivery": 1}
+NONE = {"repeats": 0, "broken": 0, "returns": 0, "exchanges": 0, "offline": 0}
+SIMULATE = [
+    "simulate",
+    "--count=2",
+    "--customers=2",
+    "--seed=1",
+    *(f"--{each}={share}" for each, share in (ALL | NONE).items()),
+]
+TILL = "loyalty-till", "publish pos-invoices"
+READ, REDEEM = "GET /v1/customers/{card}/balance", "POST /v1/customers/{card}/redemptions"
+Step = tuple[str, str]
+"""A process and the name of its span."""
+LOST: Step = ("", "a span that the receiver does not have")
+Edge = tuple[Step, Step | None]
+"""A step and its parent. The first step of a trace has none."""
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    """Receives the spans of all processes of the test and of this one, and notifications, which it refuses once."""
+    with receiving() as found:
+        found.answers["/hook"] = lambda _, before: (204 if before else 503, {})
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{HOST}:{found.port}")
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+        monkeypatch.setenv("LOYALTY_LOG_FORMAT", "json")
+        monkeypatch.setattr(tracing.Switch, "spans", None)
+        tracing.start("loyalty-pipeline")
+        yield found
+
+
+@contextmanager
+def pipeline(spark: Any, settings: Settings) -> Iterator[list[Any]]:
+    """The fan-out and the loyalty query, with the listener of the pipeline. Yields the lines of its log."""
+    listener: Any = ProgressMetrics()
+    spark.streams.addListener(listener)
+    queries = []
+    try:
+        with capture_logs(processors=[add_ids]) as lines:
+            queries.extend(each.start(spark, IDS, settings, available_now=False) for each in (LOYALTY, FAN_OUT))
+            yield lines
+    finally:
+        for query in queries:
+            query.stop()
+        spark.streams.removeListener(listener)
+
+
+def steps_of(receiver: Receiver, settings: Settings, root: Step) -> dict[str, set[Edge]]:
+    """Trace to its steps, for each trace that begins with this step."""
+    found: dict[str, dict[str, ReceivedSpan]] = {}
+    for span in received_spans(receiver):
+        found.setdefault(span.trace, {})[span.identity] = span
+
+    def step(span: ReceivedSpan | None) -> Step:
+        return (span.process, span.name.replace(settings.topic_prefix, "")) if span else LOST
+
+    steps = {
+        trace: {(step(span), step(spans.get(span.parent)) if span.parent else None) for span in spans.values()}
+        for trace, spans in found.items()
+    }
+    return {trace: edges for trace, edges in steps.items() if (root, None) in edges}
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_an_invoice_and_a_redemption_are_connected_spans(
+    spark: Any, settings: Settings, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All spans of a trace lead to its first one: of two invoices in one micro-batch, a redemption and a read.
+
+    The redemption and the read go to the instance that does not own the customer. No span has the card.
+    """
+    settings = settings.model_copy(update={"log_format": "json", "standby_replicas": 0})
+    webhooks = Deployment(settings, receiver, tmp_path, free_port(), tmp_path / "webhooks.log")
+    webhooks.configure("crm,kinds: [earned, reserved]")
+    with ExitStack() as stack:
+        instances = []
+        for name in "ab":
+            monkeypatch.setenv("OTEL_SERVICE_NAME", name)
+            own = settings.model_copy(update={"state_dir": tmp_path / name})
+            instances.append(stack.enter_context(ApiProcess(own, tmp_path / f"{name}.log")))
+        monkeypatch.delenv("OTEL_SERVICE_NAME")
+        stack.enter_context(webhooks.running())
+        stack.enter_context(running_ledger(settings, 0, tmp_path / "ledger.log"))
+        program = [sys.executable, "-c", "from services.cli import app; app()", *SIMULATE]
+        subprocess.run(program, env=environment_of(settings), check=True, timeout=KAFKA_TIMEOUT_SECONDS)
+        for each in instances:
+            each.wait_until_ready()
+        wait_until_shared(instances)
+        lines = stack.enter_context(pipeline(spark, settings))
+        receiver.wait(4, seconds=2 * DEADLINE_SECONDS)
+
+        card = records_of(settings, topics.POS_INVOICES)[0]["CustomerCardNo"]
+        asked, owner = sorted(instances, key=lambda each: each.url == owner_of(each, "customer-balances", card))
+        first, second = "ab"[instances.index(asked)], "ab"[instances.index(owner)]
+        assert 200 == asked.http.get(f"/v1/customers/{card}/balance?minSequence=2&timeout=20").status_code
+        redeem(asked, owner, card)
+        receiver.wait(6, seconds=DEADLINE_SECONDS)
+        hop = {
+            ((first, "forward"), (first, READ)),
+            ((second, READ), (first, "forward")),
+        }
+        read = {((first, READ), None), *hop}
+        redeemed = {
+            ((first, REDEEM), None),
+            ((first, "forward"), (first, REDEEM)),
+            ((second, REDEEM), (first, "forward")),
+            ((second, "publish loyalty-decisions"), (second, REDEEM)),
+            ((second, "apply loyalty-decisions"), (second, "publish loyalty-decisions")),
+            ((second, "publish loyalty-commands"), (second, REDEEM)),
+            *((each, (second, "publish loyalty-commands")) for each in of_the_account(second)),
+            ((second, "apply loyalty-decisions"), (second, "publish loyalty-commands")),
+        }
+        applied = ((second, "apply loyalty-balances"), TILL)
+        sold = {
+            (TILL, None),
+            *((each, TILL) for each in of_the_account(second)),
+            (("loyalty-pipeline", "micro-batch of fan-out"), TILL),
+        } - {applied}
+        invoices = await_traces(receiver, settings, TILL, [sold, sold])
+        # One balance follows from both invoices of the card. It continues the trace of the last one.
+        with receiver.changed:
+            assert receiver.changed.wait_for(
+                lambda: any(applied in steps for steps in steps_of(receiver, settings, TILL).values()), DEADLINE_SECONDS
+            )
+        (redemption,) = await_traces(receiver, settings, (first, REDEEM), [redeemed])
+        await_traces(receiver, settings, (first, READ), [read])
+
+    check_links(received_spans(receiver), invoices)
+    assert not any(card.encode() in request.body for request in receiver.of("/v1/traces"))
+    assert {*invoices, redemption} == {
+        line["trace_id"] for line in map(json.loads, webhooks.log.read_text().splitlines()) if "attempt" in line
+    }
+    logged = {line.get("trace_id") for line in lines if line["event"] == "batch" and line["query"] == "loyalty"}
+    assert redemption in logged
+    assert logged & {*invoices}
+    traceparents = {each.headers["traceparent"].split("-")[1] for each in receiver.of("/hook")}
+    assert {*invoices, redemption} == traceparents
+    assert sent(settings, topics.POS_INVOICES) == sent(settings, topics.SHIPMENT)
+
+
+def of_the_account(owner: str) -> set[Step]:
+    """Who reads an event or the records of its entry, with one owner of the card."""
+    return {
+        ("loyalty-pipeline", "micro-batch of loyalty"),
+        (owner, "apply loyalty-balances"),
+        ("loyalty-ledger", "append to the ledger"),
+        ("loyalty-webhooks", "deliver a notification"),
+    }
+
+
+def owner_of(asked: ApiProcess, store: str, key: str) -> str:
+    url: str = asked.http.get(f"/v1/stores/{store}/metadata/{key}").json()["active"]
+    return url
+
+
+def redeem(asked: ApiProcess, owner: ApiProcess, card: str) -> None:
+    """Reserve 0.01 points with a command whose record the owner of the card keeps, so that there is one hop."""
+    path = f"/v1/customers/{card}/redemptions"
+    keys = map(str, range(1000))
+    key = next(each for each in keys if owner.url == owner_of(asked, "decisions", command_id("POST", path, each)))
+    headers = {"Idempotency-Key": key}
+    answer = asked.http.post(path, json={"points": "0.01"}, headers=headers, params={"timeout": 30})
+    assert answer.status_code in {201, 202}, answer.text
+
+
+def await_traces(receiver: Receiver, settings: Settings, root: Step, expected: list[set[Edge]]) -> list[str]:
+    """Wait until the traces that begin with this step have the expected steps. Returns their ids.
+
+    A busy machine may move a partition, and another instance then applies the record too. All steps are connected.
+    """
+
+    def missing() -> list[set[Edge]]:
+        found = steps_of(receiver, settings, root).values()
+        return [wanted - steps for wanted, steps in zip(expected, found, strict=True)]
+
+    with receiver.changed:
+        receiver.changed.wait_for(lambda: not any(missing()), DEADLINE_SECONDS)
+    found = steps_of(receiver, settings, root)
+    assert [set()] * len(expected) == missing(), found
+    for steps in found.values():
+        assert [root] == [step for step, parent in steps if parent is None]
+        assert LOST not in {parent for _, parent in steps}
+    return [*found]
+
+
+def check_links(spans: list[ReceivedSpan], traces: list[str]) -> None:
+    """The spans of one micro-batch link to each other."""
+    one, other = traces
+    of_batch = {each.trace: each.links for each in spans if each.name == "micro-batch of loyalty"}
+    assert ({other}, {one}) == (of_batch[one], of_batch[other])
+
+
+def sent(settings: Settings, topic: topics.Topic) -> list[bytes]:
+    """The traceparents of a topic's records."""
+    return sorted(headers_of(message)["traceparent"] for message in read_all(settings, topic))

@@ -1,0 +1,40 @@
+"""Which returns an account must know, so that the audit finds those that were never forwarded."""
+
+from decimal import Decimal
+
+from services.audit.returns import Returnable, commands_of, returnables
+from services.codecs.events import forward_record
+from services.domain.account.processor import process
+from services.domain.events import Purchase, Replace
+from services.domain.programme import DAY, Programme, Programmes
+from services.messaging.avro import record_encoder
+from tests.support.builders import IDS
+
+NOW = 1_790_000_000_000
+PROGRAMMES = Programmes((Programme(return_window=30 * DAY),))
+
+
+def account_after(*events):
+    return process(None, events, PROGRAMMES, "card").account
+
+
+def test_a_return_must_be_there_for_as_long_as_the_purchase_can_be_returned():
+    """The account forgets returns by the time of its last change, so older ones may be missing."""
+    account = account_after(Purchase(NOW, "I1", Decimal(10)), Purchase(NOW + DAY, "I2", Decimal(10)))
+
+    assert [
+        Returnable("I1", NOW - 29 * DAY, NOW + 30 * DAY),
+        Returnable("I2", NOW - 29 * DAY, NOW + 31 * DAY),
+    ] == [*returnables(account, PROGRAMMES)]
+
+
+def test_the_commands_of_a_return_have_the_ids_that_the_query_gives_them():
+    """One from the index of invoices, and one from a replaced card. A number may be very long."""
+    for number in ("R1", "9" * 128):
+        record = {"InvoiceNumber": number, "TotalAmount": -1.0, "StoreID": "s"}
+        from_index = forward_record("card", NOW, record_encoder("Purchase", IDS.id_of("Purchase"))(record))
+        replaced = account_after(Replace(append_time=NOW, command_id="c", counterparty="other"))
+        returned = Purchase(NOW + 1, number, Decimal(-1), original_invoice_number="I1")
+        ((_, redirected),) = process(replaced, [returned], PROGRAMMES, "card").commands
+
+        assert (from_index["CommandID"], redirected.event_id) == commands_of(number)
