@@ -1,6 +1,7 @@
 """Maps schema ids to schemas: with a Schema Registry, or with the folder ``schemas`` if there is none."""
 
 import json
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -79,6 +80,7 @@ class RegistrySchemaIds:
     def __init__(self, client: SchemaRegistryClient, settings: Settings) -> None:
         self._client = client
         self._settings = settings
+        weakref.finalize(self, client.close)
 
     def _subject(self, topic: Topic) -> str:
         return f"{self._settings.name_of(topic)}-value"

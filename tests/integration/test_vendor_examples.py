@@ -38,7 +38,7 @@ def test_every_example_publishes_the_invoice(vendor: Vendor, settings: Settings,
     complete = {name: invoice.get(name) for name in schemas.field_names("PosInvoice")}
     complete["InvoiceLineItems"] = [{**line, "ItemDescription": None} for line in invoice["InvoiceLineItems"]]
     check = judge_of_invoices(IDS.known(topics.POS_INVOICES))
-    verdicts = [check(message.value(), message.key()) for message in arrived]
+    verdicts = [check(message.value(), message.key())[:3] for message in arrived]
     assert [b"STR7"] * 2 == [message.key() for message in arrived]
     assert [(None, complete, None), (None, complete, IDS.writer_id(topics.POS_INVOICES))] == verdicts
     assert encoder(topics.POS_INVOICES, IDS)(invoice) == arrived[1].value()

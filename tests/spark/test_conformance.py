@@ -2,7 +2,7 @@
 
 from pipelines.sources.invoices import check_invoices
 from schemas import topics
-from services.verdicts.invoices import judge_of_invoices
+from services.verdicts import judge_of
 from tests.spark.test_parity import as_records
 from tests.support.builders import IDS
 from tests.support.mutations import damaged_invoices
@@ -17,7 +17,7 @@ def test_the_same_verdict_on_damaged_values(spark):
     rows = check_invoices(as_records(spark, values), IDS).select("offset", "reason").collect()
 
     of_pipeline = {values[row.offset]: row.reason for row in rows}
-    check = judge_of_invoices(IDS.known(topics.POS_INVOICES))
+    check = judge_of(topics.POS_INVOICES, IDS.known(topics.POS_INVOICES))
     of_command = {value: check(value, b"STR1").reason for value in values}
     different = {
         value: (of_pipeline[value], reason) for value, reason in of_command.items() if of_pipeline[value] != reason
