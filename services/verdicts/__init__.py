@@ -55,8 +55,8 @@ def _with_body(judge: Judge, name: str, prepare: Callable[[Any], Any] = lambda r
     def complete(value: bytes | None, key: bytes | None) -> Verdict:
         try:
             verdict = judge(value, key)
+            return verdict if verdict.reason is not None else with_body(verdict)
         except Exception as error:  # noqa: BLE001 - a mistake in the rules must not stop all other records
             return Verdict(f"{FAULT} ({type(error).__name__})")
-        return verdict if verdict.reason is not None else with_body(verdict)
 
     return complete
