@@ -52,7 +52,7 @@ def _invoices(prefix: str) -> Iterator[dict[str, Any]]:
         yield _invoice(f"{prefix}-amount-{number}", TotalAmount=amount)
     for number, created in enumerate([0, -1, 2**63 - 1, -(2**63), 1_770_000_000_000 + 10 * _YEAR]):
         yield _invoice(f"{prefix}-time-{number}", CreatedTime=created)
-    texts = ["\u0000", "\U0001f6d2" * 60, "e\u0301\u202e\u200d", "\ufffe\uffff", "ꙮ" * 128, "x" * 129, "x" * _LARGEST]
+    texts = ["\u0000", "\U0001f6d2" * 60, "e\u0301\u202e\u200dx", "\ufffe\uffff", "ꙮ" * 128, "x" * 129, "x" * _LARGEST]
     for number, text in enumerate(texts):
         yield _invoice(f"{prefix}-text-{number}", CustomerCardNo=text or "x")
         yield _invoice(f"{prefix}-city-{number}", DeliveryAddress={"City": text})

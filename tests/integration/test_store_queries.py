@@ -216,7 +216,7 @@ def test_instances_know_every_key_and_trust_each_other_only(
     pseudonym = pseudonyms(settings.pseudonym_key_file).of(CARDS[1])
     assert {f"key:{key_id_of(clerk)}"} == {each["Actor"] for each in trail if each["Customer"] == pseudonym}
     logs = [(tmp_path / f"{name}.log").read_text() for name in ("one", "two")]
-    texts = [*logs, *shown, *(each.attributes for each in received_spans(spans)), orjson.dumps(trail).decode()]
+    texts = [*logs, *shown, *(each.text for each in received_spans(spans)), orjson.dumps(trail).decode()]
     keys = [made["key"], clerk, operator, (tmp_path / "instance.secret").read_text().strip()]
     assert all(texts)
     assert [] == [(each, text) for each in (*keys, *CARDS) for text in texts if each in text]

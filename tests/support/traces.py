@@ -32,6 +32,7 @@ class ReceivedSpan:
     Attributes:
         process: its service.name.
         links: the trace ids of the linked spans.
+        text: all that the span has, its attributes included.
     """
 
     process: str
@@ -40,6 +41,7 @@ class ReceivedSpan:
     identity: str
     parent: str
     links: frozenset[str]
+    text: str
 
 
 def received_spans(receiver: Receiver) -> list[ReceivedSpan]:
@@ -55,4 +57,4 @@ def _spans(body: bytes) -> Iterator[ReceivedSpan]:
             for each in scope.spans:
                 links = frozenset(link.trace_id.hex() for link in each.links)
                 ids = (each.trace_id.hex(), each.span_id.hex(), each.parent_span_id.hex())
-                yield ReceivedSpan(process, each.name, *ids, links)
+                yield ReceivedSpan(process, each.name, *ids, links, str(each))
