@@ -36,28 +36,29 @@ def decode(records: DataFrame, topic: Topic, ids: SchemaIds, into: str) -> DataF
     Any known schema can have written a value. Takes records as ``sources.kafka`` gives them.
     """
     name = str(topic.value)
-    found = _verdict(F.col("value"), F.col("key"), topic, ids.known(topic))
-    record = F.col(into)
-    # Spark refuses texts of more than two megabytes (runtime.session) and then gives a struct of nulls. The first field
-    # of a valid record is never null.
-    is_lost = F.col("verdict.reason").isNull() & record.getField(schemas.field_names(name)[0]).isNull()
-    return (
-        records.withColumn("verdict", found)
-        .withColumn(into, _as_struct(F.col("verdict.body"), name))
-        .withColumn("reason", F.when(is_lost, F.lit(not_of_its_schema(name))).otherwise(F.col("verdict.reason")))
-        .withColumn(into, F.when(F.col("reason").isNull(), record))
-        .drop("verdict")
-    )
+    verdict = _verdict(F.col("value"), F.col("key"), topic, ids.known(topic))
+    decoded = _with_record(records, verdict, name, into)
+    # Spark refuses texts of more than two megabytes (runtime.session), although Python has accepted them.
+    lost = F.when(F.col(into).isNull(), F.lit(not_of_its_schema(name)))
+    return decoded.withColumn("reason", F.coalesce("verdict.reason", lost)).drop("verdict")
 
 
 def decode_avro(rows: DataFrame, value: str, name: str, known: Mapping[int, str], into: str) -> DataFrame:
     """Add the column ``into``: the Avro record of this name in the column ``value``, null if it is none."""
+    verdict = _verdict(F.col(value), F.lit(None).cast("binary"), name, known)
+    return _with_record(rows, verdict, name, into).drop("verdict")
+
+
+def _with_record(rows: DataFrame, verdict: Column, name: str, into: str) -> DataFrame:
+    """Add ``verdict``, and ``into``: its body as a struct, null if there is none."""
     record = F.col(into)
+    # Spark gives a struct of nulls for what it cannot read. The first field of a valid record is never null.
+    is_read = record.getField(schemas.field_names(name)[0]).isNotNull()
+    # Each is a step of its own. In one step with its uses Spark would compute a column once for every use.
     return (
-        rows.withColumn("verdict", _verdict(F.col(value), F.lit(None).cast("binary"), name, known))
+        rows.withColumn("verdict", verdict)
         .withColumn(into, _as_struct(F.col("verdict.body"), name))
-        .withColumn(into, F.when(record.getField(schemas.field_names(name)[0]).isNotNull(), record))
-        .drop("verdict")
+        .withColumn(into, F.when(is_read, record))
     )
 
 

@@ -108,7 +108,7 @@ def read_object(value: bytes, schema: Schema) -> dict[str, Any]:
         text = value.decode()
     except UnicodeDecodeError as error:
         raise NotReadableError(f"not UTF-8: byte {error.start + 1} is {value[error.start]:02X}") from None
-    if re.search(LONE_SURROGATE, text):
+    if "\\u" in text and re.search(LONE_SURROGATE, text):
         raise NotReadableError(HALF_OF_A_PAIR)
     try:
         parsed = _parse(text, _DEEPEST - 1)
@@ -193,7 +193,7 @@ def _decoder(objects: Any) -> json.JSONDecoder:
 
 
 def _number(text: str) -> _Number:
-    if sum(map(str.isdigit, text)) > _LONGEST_NUMBER:
+    if len(text) > _LONGEST_NUMBER and sum(map(str.isdigit, text)) > _LONGEST_NUMBER:
         raise ValueError("too many digits")
     return _Number(text)
 
@@ -204,7 +204,8 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _parse(text: str, deepest: int) -> Any:
     """The JSON object of a text. Raises ValueError."""
-    if _depth(text) > deepest:
+    # Few values have so many brackets that their depth must be counted.
+    if text.count("{") + text.count("[") > deepest and _depth(text) > deepest:
         raise ValueError("nested too deeply")
     with _enough_recursion():
         return _decoder(_Object).decode(text)

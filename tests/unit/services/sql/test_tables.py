@@ -158,7 +158,7 @@ def at(year: int, month: int, day: int, hour: int = 12) -> int:
 
 
 def test_liability_of_month_ends(opened: Callable[..., Database], ledger: Ledger) -> None:
-    """What was owed at each end of a month, with the tiers and the lots of that time. Months without a change too."""
+    """Each month has what was owed at its end, by the tiers and lots of that time, also if nothing changed in it."""
     first = [
         entry(1, 500, time=at(2024, 1, 31, 23), total=500, expires_time=MARCH),
         entry(2, 700, time=at(2024, 2, 1, 0), total=1200, expires_time=MAY),
