@@ -74,7 +74,7 @@ def entry_from_notification(notification: Record) -> Entry:
 def balance_record(card: str, entry: Entry, points: PointsValue = to_points) -> Record:
     """Returns the record Balance after an entry. An erased account has no such record: its value is null.
 
-    Without the standing of the account, its fields are null, as in records of release 0.1.
+    Without ``Entry.standing`` its fields are null, as in records of release 0.1.
     """
     standing = entry.standing
     return {

@@ -47,11 +47,11 @@ class Refusal(StrEnum):
 
 
 RECEIPT_TOO_OLD = "receipt-too-old"
-"""The reason of an entry of kind earned: the programme does not allow so old a receipt. The broker's time decided."""
+"""The reason of an entry of kind earned: the receipt was older than the programme allows. The append time decided."""
 
 
 class ReturnReason(StrEnum):
-    """Why the entry of a return took nothing. With ``return-of-return`` the kind is refused.
+    """Why a return took no points. The entry of ``return-of-return`` has the kind refused, the others have returned.
 
     A return with ``purchase-unknown`` waits for its purchase, for the return window and at least ten days.
     """

@@ -15,7 +15,7 @@ from services.state_stores.definition import StoreDefinition, VersionedValue
 
 log = structlog.get_logger(__name__)
 
-# The broker deletes whole segments after their retention, so it is not more exact.
+# The broker is not more exact, because it deletes whole segments.
 _EXPIRY_SECONDS = 600.0
 _EXPIRY_PAGE = 10_000
 
