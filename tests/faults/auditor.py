@@ -41,11 +41,15 @@ class Verdict:
         invoices: number of records on pos-invoices.
         commands: number of ids on loyalty-commands.
         again: number of duplicates by id in the outputs, which readers ignore.
+        operations: number of commands and reads whose histories were checked.
+        not_linearizable: number of customers whose history no order explains. Their mismatches are wrong responses.
     """
 
     invoices: int
     commands: int
     again: int
+    operations: int = 0
+    not_linearizable: int = 0
     mismatches: list[Mismatch] = field(default_factory=list)
 
     def count(self, nature: Nature) -> int:
@@ -79,9 +83,17 @@ def audit(settings: Settings, url: str, readings: Readings | None = None, answer
     found += [
         *_wrong_readings(readings, outputs),
         *(Mismatch(Nature.WRONG, text) for text in answers.wrong),
-        *not_linearizable([answers.histories, readings.histories], outputs.notifications),
     ]
-    return Verdict(len(sent), len({each["CommandID"] for each in given.commands}), again, found)
+    histories = [answers.histories, readings.histories]
+    unexplained = [*not_linearizable(histories, outputs.notifications)]
+    return Verdict(
+        invoices=len(sent),
+        commands=len({each["CommandID"] for each in given.commands}),
+        again=again,
+        operations=sum(each.count for each in histories),
+        not_linearizable=len(unexplained),
+        mismatches=[*found, *unexplained],
+    )
 
 
 def _without_accounts(expected: Expected, outputs: Outputs) -> tuple[Expected, Outputs]:

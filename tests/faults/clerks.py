@@ -1,4 +1,7 @@
-"""The load of commands: clerks redeem, adjust and transfer points over HTTP, and retry until they get a response."""
+"""The load of commands: clerks redeem, adjust and transfer points over HTTP, and retry until they get a response.
+
+Clerks also read balances, from any instance: right after their own commands, and while others change the account.
+"""
 
 import random
 import threading
@@ -34,7 +37,7 @@ class Answers:
         wrong: descriptions of impossible responses.
         tries: number of requests.
         slowest_seconds: the longest time from the first request of a command to its response.
-        histories: the commands by card, from the first request to the response.
+        histories: the commands and reads by card, from the first request to the response.
     """
 
     final: list[Answer] = field(default_factory=list)
@@ -84,17 +87,36 @@ class Clerks(BackgroundThreads):
 
     def _try(self, http: httpx.Client, path: str, body: Mapping[str, Any] | None, key: str) -> Answer | None:
         """Send one request to the next instance. None if it must be repeated."""
-        with self._lock:
-            self.answers.tries += 1
-            url = self._urls[self.answers.tries % len(self._urls)]
         try:
-            answer = http.post(url + path, json=body, headers={"Idempotency-Key": key})
+            answer = http.post(self._next_url() + path, json=body, headers={"Idempotency-Key": key})
         except httpx.HTTPError:
             return None
         if answer.status_code == httpx.codes.ACCEPTED or answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
             return None
         found = answer.json()
         return None if str(found.get("type")).rpartition(":")[2] in _NOT_YET else Answer(answer.status_code, found)
+
+    def read(self, http: httpx.Client, card: str, least: int | None) -> None:
+        """Read a balance once from the next instance. ``least`` is the sequence number to wait for."""
+        start = time.monotonic()
+        params = {} if least is None else {"minSequence": least, "timeout": 5}
+        try:
+            answer = http.get(f"{self._next_url()}/v1/customers/{card}/balance", params=params)
+        except httpx.HTTPError:
+            return
+        if answer.status_code not in {httpx.codes.OK, httpx.codes.NOT_FOUND}:
+            return
+        balance = answer.json() if answer.status_code == httpx.codes.OK else None
+        is_stale = answer.headers.get("loyalty-stale") == "true"
+        self.answers.histories.add_read(card, start, time.monotonic(), balance, is_stale=is_stale)
+        if least is not None and (balance is None or balance["Sequence"] < least):
+            with self._lock:
+                self.answers.wrong.append(f"{card} at sequence {least} was asked for, and {balance} came")
+
+    def _next_url(self) -> str:
+        with self._lock:
+            self.answers.tries += 1
+            return self._urls[self.answers.tries % len(self._urls)]
 
     def note_final(self, answer: Answer) -> None:
         with self._lock:
@@ -160,7 +182,10 @@ class _Clerk:
         end = time.monotonic()
         self._clerks.note_final(answer)
         if "AccountSequence" in answer.body:
-            histories.add(card, Operation(action._replace(received=command_response(answer.body)), start, end))
+            received = command_response(answer.body)
+            histories.add(card, Operation(action._replace(received=received), start, end))
+            for least in self._dice.choice(([], [None], [None, received.sequence])):
+                self._clerks.read(self._http, card, least)
         if self._dice.random() < 0.2:
             # Repeat the request, like a client that lost the response.
             self._clerks.compare(answer, self._clerks.ask(self._http, path, body, key))

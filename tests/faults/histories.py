@@ -4,6 +4,7 @@ The model has the rules without a programme file: no pending points, no expiry, 
 the next sequence number, so a response with a sequence number has one possible place.
 """
 
+import math
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -107,10 +108,19 @@ class Histories:
         with self._lock:
             self.by_card[card].append(operation)
 
-    def add_read(self, card: str, start: float, end: float, balance: Mapping[str, Any] | None) -> None:
-        """Add a response that is not marked stale. ``balance`` is None if the customer is unknown."""
+    def add_read(
+        self, card: str, start: float, end: float, balance: Mapping[str, Any] | None, *, is_stale: bool
+    ) -> None:
+        """Add a response. ``balance`` is None if the customer is unknown.
+
+        A response that is marked stale shows the account at any time before its end, so it has no start.
+        """
         received = _account_of(balance, "Sequence") if balance else Received(0, NOTHING, NOTHING)
-        self.add(card, Operation(Action(READ, received=received), start, end))
+        self.add(card, Operation(Action(READ, received=received), -math.inf if is_stale else start, end))
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.by_card.values()))
 
 
 def command_response(body: Mapping[str, Any]) -> Received:

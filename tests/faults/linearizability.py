@@ -20,7 +20,7 @@ class Operation(Generic[Action]):
 
     Attributes:
         action: what the client requested and what it received, as the model reads it.
-        start: the time of the request, in seconds of one monotonic clock.
+        start: the time of the request, in seconds of one monotonic clock. It takes effect at this time or later.
         end: the time of the response. Infinity if there was none: it took effect at any later time, or never.
     """
 

@@ -68,7 +68,7 @@ class Readings:
         totals: every (card, sequence number, total) that was served.
         backwards: descriptions of responses that claimed to be current and were older than an earlier one.
         unavailable_seconds: the longest time without a response for one customer.
-        histories: the responses by card that were not marked stale.
+        histories: the responses by card.
     """
 
     totals: set[tuple[str, int, Decimal]] = field(default_factory=set)
@@ -115,12 +115,12 @@ class Callers(BackgroundThreads):
         if (since := failing_since.pop(card, None)) is not None:
             self._note(time.monotonic() - since)
         self.readings.answers += 1
-        if answer.headers.get("loyalty-stale") != "true":
-            balance = answer.json() if answer.status_code == httpx.codes.OK else None
-            self.readings.histories.add_read(card, asked, time.monotonic(), balance)
+        balance = answer.json() if answer.status_code == httpx.codes.OK else None
+        is_stale = answer.headers.get("loyalty-stale") == "true"
+        self.readings.histories.add_read(card, asked, time.monotonic(), balance, is_stale=is_stale)
         if answer.status_code == httpx.codes.OK:
             self._take(card, answer, seen)
-        elif card in seen and answer.headers.get("loyalty-stale") != "true":
+        elif card in seen and not is_stale:
             who = answer.headers.get("loyalty-served-by", url)
             self.readings.backwards.append(f"{card}: unknown after sequence {seen[card]}, said {who}")
 

@@ -27,6 +27,8 @@ class Row:
         doubled: number of outputs with a second effect.
         wrong_answers: number of wrong totals, balances and responses.
         again: number of duplicates by id, which readers ignore.
+        operations: number of commands and reads that the checker of linearizability judged.
+        not_linearizable: number of customers whose history it refused. They are wrong answers too.
         unavailable_seconds: the longest time without a balance for one caller. None without callers.
         recovery_seconds: the longest time from the end of a fault until a new invoice was served.
             None if nothing had to recover.
@@ -41,6 +43,8 @@ class Row:
     doubled: int
     wrong_answers: int
     again: int = 0
+    operations: int = 0
+    not_linearizable: int = 0
     unavailable_seconds: float | None = None
     recovery_seconds: float | None = None
     slowest_command_seconds: float | None = None
@@ -61,7 +65,8 @@ def write(rows: list[Row], path: Path = REPORT) -> None:
 
 
 HEADINGS = (
-    "fault", "times", "lost", "doubled", "wrong", "again by id", "no read for", "slowest command", "recovery", "seen",
+    "fault", "times", "lost", "doubled", "wrong", "not linearizable", "again by id", "no read for", "slowest command",
+    "recovery", "seen",
 )  # fmt: skip
 
 
@@ -79,7 +84,8 @@ def markdown(rows: list[Row]) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    figures = [row.injected, row.lost, row.doubled, row.wrong_answers, row.again]
+    judged = f"{row.not_linearizable} ({row.operations:,} operations)" if row.operations else "-"
+    figures = [row.injected, row.lost, row.doubled, row.wrong_answers, judged, row.again]
     seconds = [row.unavailable_seconds, row.slowest_command_seconds, row.recovery_seconds]
     times = ["-" if each is None else f"{each:.0f} s" for each in seconds]
     seen = textwrap.shorten(row.evidence.replace("|", "/"), _LONGEST_SEEN, placeholder=" …")

@@ -26,10 +26,10 @@ from tests.support.processes import delete_newest_commit
 RATE = 4.0
 """Messages a second: a steady load that a busy machine can process."""
 
-_READ, _SERVED = 12, 24
+_READ, _SERVED = 12, 8
 """The number of customers whose balances callers read, and for whom clerks send commands."""
 
-_CLERKS = 3
+_CLERKS = 8
 
 
 OnAStack = Callable[[str, Environment, int], Row]
@@ -206,6 +206,8 @@ def audited_row(
         doubled=verdict.count(Nature.DOUBLED),
         wrong_answers=verdict.count(Nature.WRONG),
         again=verdict.again,
+        operations=verdict.operations,
+        not_linearizable=verdict.not_linearizable,
         unavailable_seconds=round(observations.readings.unavailable_seconds, 1),
         recovery_seconds=round(max(recoveries), 1),
         slowest_command_seconds=round(observations.answers.slowest_seconds, 1),

@@ -1,5 +1,6 @@
 """The model of accounts accepts what can happen, and finds every planted violation."""
 
+import math
 import random
 from dataclasses import replace
 from decimal import Decimal
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.faults.histories import EXTERNAL, READ, Account, Action, Histories, Received, not_linearizable, step
 from tests.faults.linearizability import Operation
+from tests.support.orders import is_explained_by_some_order
 
 CARD = "A"
 
@@ -115,9 +117,8 @@ ACTIONS = st.one_of(
 )
 
 
-@given(st.lists(ACTIONS, min_size=2, max_size=12), st.randoms(use_true_random=False))
-def test_each_execution_is_accepted_and_a_read_from_the_past_is_not(actions, chance: random.Random):
-    """Operations take effect one after the other, at a moment inside times that overlap."""
+def execution(actions, chance: random.Random):
+    """The operations take effect one after the other, at a moment inside times that overlap."""
     account, history = Account(), []
     for moment, action in enumerate(actions):
         asked = action._replace(id=f"C{moment}")
@@ -129,11 +130,85 @@ def test_each_execution_is_accepted_and_a_read_from_the_past_is_not(actions, cha
             Operation(asked._replace(received=received), moment - chance.random() * 3, moment + chance.random() * 3)
         )
         account = after
+    return history, account
+
+
+def read_of(account, start, end):
+    received = Received(account.sequence, account.total, account.available)
+    return Operation(Action(READ, received=received), start, end)
+
+
+@given(st.lists(ACTIONS, min_size=2, max_size=12), st.randoms(use_true_random=False))
+def test_each_execution_is_accepted_and_a_read_from_the_past_is_not(actions, chance: random.Random):
+    history, account = execution(actions, chance)
     chance.shuffle(history)
     assert not wrong(history)
 
     if account.sequence:
         last = max(each.end for each in history)
-        first = Action(READ, received=Received(0, Decimal(0), Decimal(0)))
-        assert wrong([*history, Operation(first, last + 1, last + 2)])
-        assert not wrong([*history, replace(history[0], action=first, start=-9, end=-8)])
+        assert wrong([*history, read_of(Account(), last + 1, last + 2)])
+        assert not wrong([*history, read_of(Account(), -9, -8)])
+
+
+def shown_otherwise(operation, **changes):
+    received = operation.action.received
+    changed = {name: getattr(received, name) + change for name, change in changes.items()}
+    return replace(operation, action=operation.action._replace(received=received._replace(**changed)))
+
+
+SEVEN = Decimal(7)
+PLANTED = {
+    "a lost reservation": [("reserve", SEVEN, 2, 100, 93), (READ, 0, 1, 100, 100)],
+    "one taken twice": [("reserve", SEVEN, 2, 100, 93), (READ, 0, 2, 100, 86)],
+    "a later value": [(READ, 0, 2, 100, 93), ("reserve", SEVEN, 2, 100, 93)],
+    "two with one number": [("reserve", SEVEN, 2, 100, 93), ("reserve", SEVEN, 2, 100, 93)],
+    "overdrawn": [("reserve", SEVEN, 2, 100, 93), ("transfer", Decimal(100), 3, 0, -7)],
+}
+"""Kind and points of operations, and what they show after an invoice has brought the account to 100 points."""
+
+
+@pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED)
+@given(actions=st.lists(ACTIONS, max_size=20), chance=st.randoms(use_true_random=False))
+def test_a_violation_is_found_after_any_execution(planted, actions, chance: random.Random):
+    history, account = execution(actions, chance)
+    now, held = len(actions) + 9, account.total - account.available
+    history.append(Operation(Action(EXTERNAL, points=100 - account.available), 0, now))
+    for number, (kind, points, sequence, total, available) in enumerate(planted, 1):
+        shown = (account.sequence + sequence, held + total, available)
+        history.append(operation(kind, now + number, now + number + 0.5, *shown, id=f"P{number}", points=points))
+    assert wrong(history)
+
+
+@given(
+    st.lists(ACTIONS, min_size=1, max_size=4),
+    st.randoms(use_true_random=False),
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["sequence", "total", "available", "end", "start"]))),
+)
+def test_it_agrees_with_the_definition(actions, chance: random.Random, changes):
+    """Histories as they happened, with a few amounts and times that are changed."""
+    history, _ = execution(actions, chance)
+    for number, name in changes:
+        place = number % len(history)
+        if name == "end":
+            history[place] = replace(history[place], end=math.inf)
+        elif name == "start":
+            history[place] = replace(history[place], start=-math.inf)
+        else:
+            history[place] = shown_otherwise(history[place], **{name: chance.choice((-1, 1))})
+    assert is_explained_by_some_order(history, Account(), step) == (not wrong(history))
+
+
+def test_a_read_that_is_marked_stale_shows_the_past_and_never_the_future():
+    def with_stale_read(sequence, available):
+        histories = Histories()
+        histories.add(CARD, reserve("R", 0, 1, 60, 2, 100, 40))
+        histories.add(CARD, reserve("S", 8, 9, 10, 3, 100, 30))
+        balance = {"Sequence": sequence, "TotalLoyaltyPoints": "100.00", "AvailableLoyaltyPoints": available}
+        histories.add_read(CARD, 5, 6, balance, is_stale=True)
+        histories.add_read(CARD, 5, 6, None, is_stale=True)
+        return [*not_linearizable([histories], [EARNED])]
+
+    assert not with_stale_read(1, "100.00")
+    assert not with_stale_read(2, "40.00")
+    assert with_stale_read(1, "99.00"), "no entry has it"
+    assert with_stale_read(3, "30.00"), "the request of the command came later"

@@ -17,9 +17,21 @@ def test_every_fault_of_the_harness_has_its_row() -> None:
 
 def test_a_row_has_figures_times_and_evidence() -> None:
     """A row has figures, times in seconds, a dash for missing values, and shortened evidence."""
-    row = Row("kill", 3, 0, 1, 2, 14, unavailable_seconds=2.5, recovery_seconds=61.04, evidence="a | b " + "word " * 60)
+    row = Row(
+        "kill",
+        3,
+        0,
+        1,
+        2,
+        14,
+        1200,
+        2,
+        unavailable_seconds=2.5,
+        recovery_seconds=61.04,
+        evidence="a | b " + "word " * 60,
+    )
     line = markdown([row]).splitlines()[-1]
 
-    assert line.startswith("| kill | 3 | 0 | 1 | 2 | 14 | 2 s | - | 61 s | a / b word")
+    assert line.startswith("| kill | 3 | 0 | 1 | 2 | 2 (1,200 operations) | 14 | 2 s | - | 61 s | a / b word")
     assert line.endswith("… |")
     assert not row.is_survived
