@@ -152,7 +152,7 @@ def audited(action: str, settings: Settings, **details: str) -> Iterator[dict[st
         action: the command, for example ``loyalty keys create``.
         details: what the command is about. They must contain no secret and no card.
     """
-    note = _notes(action, settings, details)
+    note = _outcome_recorder(action, settings, details)
     note("begun")
     try:
         yield details
@@ -167,10 +167,10 @@ def announce(action: str, settings: Settings, **details: str) -> None:
 
     See ``audited`` for the arguments. Raises PublishError if the broker does not take the record.
     """
-    _notes(action, settings, details)("begun")
+    _outcome_recorder(action, settings, details)("begun")
 
 
-def _notes(action: str, settings: Settings, details: Mapping[str, str]) -> Callable[[str], None]:
+def _outcome_recorder(action: str, settings: Settings, details: Mapping[str, str]) -> Callable[[str], None]:
     """A function that records an outcome. Raises PublishError if no broker answers or the topic does not exist."""
     topic = settings.name_of(AUDIT_TRAIL)
     producer = connected_producer(settings, CLIENT_ID, [topic])

@@ -27,8 +27,8 @@ _POINTS = {"points", "total", "available", "pending", "reserved", "debt", "earne
 _PERSONAL = {"reason", "actor", "counterparty", "moved_to", "former_cards", "MovedTo", "CustomerCardNo"}
 """Differences do not show the values of these fields, because the topic audit-runs keeps their text."""
 
-_STANDING = ("NextExpiryTime", "NextExpiryPoints", "Blocked", "MovedTo")
-"""The members of a balance that come from ``Entry.standing``."""
+_DETAILS = ("NextExpiryTime", "NextExpiryPoints", "Blocked", "MovedTo")
+"""The members of a balance that come from ``Entry.balance_details``."""
 
 
 class Difference(NamedTuple):
@@ -227,8 +227,8 @@ def _compare_balance(
         yield Difference(Source.BALANCE, f"no entry has its sequence {served.get('Sequence')}", settles=True)
         return
     # Balances of release 0.1 and the records of entries lack these members.
-    lacks_standing = None in {body["NextExpiryPoints"], served.get("NextExpiryPoints")}
-    left_out = _STANDING if lacks_standing else ()
+    lacks_details = None in {body["NextExpiryPoints"], served.get("NextExpiryPoints")}
+    left_out = _DETAILS if lacks_details else ()
     wrong = [
         _wrong_field(name, value, served.get(name))
         for name, value in body.items()

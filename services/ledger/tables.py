@@ -103,7 +103,7 @@ ENTRY = Table(
     # SQLite then stores the rows in the order of the primary key. They are read in this order.
     sqlite_with_rowid=False,
 )
-"""The fields of ``services.domain.entries.Entry`` without its standing.
+"""The fields of ``services.domain.entries.Entry`` without ``balance_details``.
 
 ``total_amount`` is the binary fraction of the invoice.
 """

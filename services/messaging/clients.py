@@ -66,7 +66,7 @@ class ConnectionDiagnosis:
         return f"the Kafka broker at {settings.kafka_bootstrap_servers} cannot be used: {self._reason}"
 
 
-class _WithoutConnections(logging.Filter):
+class _DropConnectionLines(logging.Filter):
     """Drops log lines about connections. While no broker answers, there are twenty a second.
 
     The code that uses the client logs once that no broker answers, and once that a broker answers again (see
@@ -79,7 +79,7 @@ class _WithoutConnections(logging.Filter):
 
 
 _LIBRARY_LOG = logging.getLogger("librdkafka")
-_LIBRARY_LOG.addFilter(_WithoutConnections())
+_LIBRARY_LOG.addFilter(_DropConnectionLines())
 
 _SILENT = {"log_level": 0}
 """Options for clients that nobody polls. librdkafka would keep log lines until the next poll. Their calls raise errors.

@@ -81,7 +81,7 @@ def _list_offsets(
 
 
 class EndOffset(NamedTuple):
-    """The end offset of a partition at the time of a question or later (see ``StoreTask.note_end``)."""
+    """The end offset of a partition at the time of a question or later (see ``StoreTask.note_end_offset``)."""
 
     partition: ChangelogPartition
     offset: int

@@ -213,7 +213,7 @@ class Materialiser:
         """Note end offsets, save checkpoints, and find stores that may have missed deletions."""
         for end in ends.poll(self._roles):
             for task in self._tasks(end.partition):
-                task.note_end(end.offset, end.asked_at, end.asked_time)
+                task.note_end_offset(end.offset, end.asked_at, end.asked_time)
         for partition in self._roles:
             retention = self._changelogs[partition[0]].tombstone_retention
             for task in self._tasks(partition):

@@ -192,7 +192,7 @@ class StoreTask:
                 entries=self.store.count(),
             )
 
-    def note_end(self, end_offset: int, asked_at: float, asked_time: int) -> None:
+    def note_end_offset(self, end_offset: int, asked_at: float, asked_time: int) -> None:
         """Note the end offset that the broker reported.
 
         Args:

@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from services.domain.account.lots import Lots, next_expiry, spendable
-from services.domain.entries import Credit, Decision, Entry, Standing
+from services.domain.entries import BalanceDetails, Credit, Decision, Entry
 from services.domain.events import Command, Line, Purchase
 from services.domain.programme import DAY
 
@@ -149,8 +149,8 @@ class Account:
         return sum(self.lots.values()) + self.reserved - self.debt
 
     @property
-    def standing(self) -> Standing:
-        return Standing(*next_expiry(self.lots), self.is_blocked, self.moved_to)
+    def balance_details(self) -> BalanceDetails:
+        return BalanceDetails(*next_expiry(self.lots), self.is_blocked, self.moved_to)
 
     def next_due(self) -> int | None:
         """Returns the time of the next change without an event, or None if there is none."""

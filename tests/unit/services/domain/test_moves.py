@@ -110,7 +110,7 @@ def test_a_replaced_card_hands_over_everything():
     )
     assert (Kind.MOVED_IN, 13_00, OLD) == (inward.kind, inward.points, inward.counterparty)
     assert (None, -13_00) == (cards.decisions["move"].refusal, cards.decisions["move"].points)
-    assert NEW == out.standing.moved_to
+    assert NEW == out.balance_details.moved_to
 
 
 def test_what_arrives_for_the_old_card_follows():
