@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.faults.histories import EXTERNAL, READ, Account, Action, Histories, Received, not_linearizable, step
 from tests.faults.linearizability import Operation
-from tests.support.orders import is_explained_by_some_order
+from tests.faults.orders import is_explained_by_some_order
 
 CARD = "A"
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.faults.linearizability import Operation, first_impossible
-from tests.support.orders import is_explained_by_some_order
+from tests.faults.orders import is_explained_by_some_order
 
 
 def register(state, action):
