@@ -66,8 +66,9 @@ class _Handler(MetricsHandler):
             self._respond(HTTPStatus.NOT_FOUND, {"paths": ["/metrics", "/livez", "/readyz"]})
 
     def _is_permitted(self) -> bool:
-        """Whether the request has a key of the file. If not, this method sends the response. It reads the file each
-        time.
+        """Whether the request has a key of the file. If not, this method sends the response.
+
+        It reads the file each time.
         """
         file = self.server.key_file
         if file is None:

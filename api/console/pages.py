@@ -345,8 +345,9 @@ async def form_of_action(request: Request, name: str, card: str) -> Response:
 
 @router.post("/customer/{name}")
 async def act(request: Request, name: str) -> Response:
-    """Ask for a confirmation. The confirmation has an Idempotency-Key, so it takes effect once, also if it is sent
-    again.
+    """Ask for a confirmation.
+
+    The confirmation has an Idempotency-Key, so it takes effect once, also if it is sent again.
     """
     action, form = _action(name), await _form(request)
     card = form.pop("card", "")

@@ -24,8 +24,9 @@ _MOVED = b'"MovedTo":"'
 
 
 def _body(caller: Caller, entry: VersionedValue) -> bytes:
-    """The balance. Raises CardMoved if the account has moved, with the new card unless the caller is limited to the old
-    one.
+    """The balance.
+
+    Raises CardMoved if the account has moved, with the new card unless the caller is limited to the old one.
     """
     if _MOVED in entry.body:
         new_card = {"newCard": orjson.loads(entry.body)["MovedTo"]} if caller.card is None else {}

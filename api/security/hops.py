@@ -193,8 +193,9 @@ class Hops:
         return found
 
     def _refuse_second_use(self, identity: str, issued: float) -> None:
-        """Remember the use of an identity. Raises ForwardRefused for a second use, and if an earlier process can have
-        seen it.
+        """Remember the use of an identity.
+
+        Raises ForwardRefused for a second use, and if an earlier process can have seen it.
         """
         now = time.time()
         # They are in the order of their use, which is almost the order of their end.

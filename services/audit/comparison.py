@@ -279,8 +279,9 @@ def _as_stored(account: Account, state: Account) -> Account:
 
 
 def _advanced(account: Account, now: int, programmes: Programmes) -> Account:
-    """Advance the account to this time. Changes without an entry, such as the removal of old purchases, have no fixed
-    time.
+    """Advance the account to this time.
+
+    Changes without an entry, such as the removal of old purchases, have no fixed time.
     """
     later = account.copy()
     apply_due_changes(later, now, programmes, Outcome(later))

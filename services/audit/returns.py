@@ -9,10 +9,10 @@ from services.domain.programme import Programmes
 
 
 class Returnable(NamedTuple):
-    """A purchase of an account. The account must know each return of it that was appended between ``since`` and
-    ``until``.
+    """A purchase of an account.
 
-    Both times are included. They are milliseconds since the epoch.
+    The account must know each return of it that was appended between ``since`` and ``until``. Both times are included.
+    They are milliseconds since the epoch.
     """
 
     original: str

@@ -1,5 +1,4 @@
-"""Commands that replace the process of the CLI by another program: `loyalty up`, `down`, `demo`, `pipeline`, `api` and
-others.
+"""Commands that replace the process of the CLI by another program, such as `loyalty up`, `demo` or `pipeline`.
 
 The CLI must not import the pipelines or the API. The new program keeps the process id. So it receives all signals, and
 a supervisor sees its exit status.
@@ -84,10 +83,9 @@ def webhooks(
 
 
 def doctor(directory: Folder = None, *, as_json: AsJson = False) -> None:
-    """Check whether this machine can run the system: Java, memory, ports, disk and clock. Say how to solve each
-    problem.
+    """Check whether this machine can run the system: Java, memory, ports, disk and clock.
 
-    The exit status is 1 if there is a problem.
+    Say how to solve each problem. The exit status is 1 if there is a problem.
     """
     replace_process("infra.doctor", _options(directory, as_json=as_json))
 

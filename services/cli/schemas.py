@@ -20,8 +20,9 @@ Files = Annotated[
 
 @app.callback()
 def _group() -> None:
-    """Makes `check` a subcommand. Without this function, typer would not need the word `check`, because there is only
-    one command.
+    """Makes `check` a subcommand.
+
+    Without this function, typer would not need the word `check`, because there is only one command.
     """
 
 

@@ -1,5 +1,6 @@
-"""Publishes commands for the loyalty query. A mark, which says that the command was requested, comes before each
-command.
+"""Publishes commands for the loyalty query.
+
+A mark, which says that the command was requested, comes before each command.
 """
 
 import asyncio
@@ -56,8 +57,9 @@ def mark_of(command_id: str, kind: str, request_hash: str) -> Record:
 
 
 class CommandLog(Protocol):
-    """Publishes marks and commands. Both methods return after the broker has acknowledged the record, or raise
-    PublishError.
+    """Publishes marks and commands.
+
+    Both methods return after the broker has acknowledged the record, or raise PublishError.
     """
 
     async def mark(self, mark: Record) -> None:

@@ -42,8 +42,9 @@ _ONE = Decimal(1)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the points, in hundredths. It is negative if a rule removes points. Its name is the name of a rule, a
-    tier or a campaign.
+    """A part of the points, in hundredths. It is negative if a rule removes points.
+
+    Its name is the name of a rule, a tier or a campaign.
     """
 
     name: str

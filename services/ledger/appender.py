@@ -98,8 +98,9 @@ class Appender:
         return appended
 
     def checkpoint_after_erasure(self) -> None:
-        """Truncate SQLite's write-ahead log if it can contain erased data. If a reader blocks this, the next call does
-        it.
+        """Truncate SQLite's write-ahead log if it can contain erased data.
+
+        If a reader blocks this, the next call does it.
         """
         if not (self._is_sqlite and self._erased_data_in_log):
             return

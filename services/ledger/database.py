@@ -113,8 +113,9 @@ def _check_encoding(connection: Connection) -> None:
 
 
 def lock(connection: Connection) -> None:
-    """Keep other processes from setting up the ledger until this transaction ends. In SQLite every transaction does
-    that.
+    """Keep other processes from setting up the ledger until this transaction ends.
+
+    In SQLite every transaction does that.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})

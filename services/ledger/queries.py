@@ -178,8 +178,9 @@ def _accounts_of(connection: Connection, card: str) -> Sequence[Row[Any]]:
 
 
 def _total(connection: Connection, account: Row[Any]) -> int:
-    """The total after the latest entry. It includes entries from before the start of the ledger, which a sum would
-    lack.
+    """The total after the latest entry.
+
+    It includes entries from before the start of the ledger, which a sum would lack.
     """
     latest = (ENTRY.c.account_id == account.id, ENTRY.c.sequence == account.last_sequence)
     return int(connection.execute(select(ENTRY.c.total).where(*latest)).scalar_one())

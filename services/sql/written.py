@@ -115,8 +115,9 @@ def _with_time_zone(rows: pa.Table) -> pa.Table:
 
 
 def _merged(rows: pa.Table, before: pa.Table | None, table: Table) -> pa.Table:
-    """The new rows, and old rows whose records have expired. Of two rows with one key it keeps the one that counts
-    more.
+    """The new rows, and old rows whose records have expired.
+
+    Of two rows with one key it keeps the one that counts more.
     """
     if before is None or not table.key:
         return rows

@@ -104,8 +104,9 @@ class EndOffsets:
         self._asked_time = 0
 
     def poll(self, partitions: Collection[ChangelogPartition]) -> Iterator[EndOffset]:
-        """Yield the answers that have arrived since the last call. Ask for these partitions again if a second has
-        passed.
+        """Yield the answers that have arrived since the last call.
+
+        Ask for these partitions again if a second has passed.
         """
         if self._pending and all(future.done() for _, future in self._pending):
             answers, self._pending = self._pending, []

@@ -184,8 +184,9 @@ class RocksDbStorePartition(StorePartition):
             raise self._translated(error) from error
 
     def _translated(self, error: Exception) -> StoreError:
-        """Translates an error of rocksdict to an error of the contract. Most errors of rocksdict are a plain
-        ``Exception``.
+        """Translates an error of rocksdict to an error of the contract.
+
+        Most errors of rocksdict are a plain ``Exception``.
         """
         if isinstance(error, (DbClosedError, RuntimeError)):
             self._check_open()

@@ -50,7 +50,7 @@ class Answers:
 class Clerks(BackgroundThreads):
     """Clerks that work on the same customers, each with one command at a time.
 
-    All requests of a command have the same Idempotency-Key, for whichever instance.
+    All requests of a command have the same Idempotency-Key, for every instance.
     """
 
     def __init__(self, stack: LocalStack, cards: list[str], seed: int, count: int) -> None:
@@ -80,7 +80,7 @@ class Clerks(BackgroundThreads):
         started = time.monotonic()
         while (answer := self._try(http, path, body, key)) is None:
             if self._given_up.wait(_PAUSE_SECONDS):
-                raise SystemExit  # ends only this thread
+                raise SystemExit  # this ends only this thread
         with self._lock:
             self.answers.slowest_seconds = max(self.answers.slowest_seconds, time.monotonic() - started)
         return answer

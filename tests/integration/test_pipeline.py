@@ -1,4 +1,4 @@
-"""The queries of the pipeline on a real broker: every output is exactly once in effect, despite failures."""
+"""The queries of the pipeline on a real broker: every output takes effect exactly once, despite failures."""
 
 import contextlib
 import json

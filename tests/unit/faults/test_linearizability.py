@@ -1,4 +1,4 @@
-"""The checker accepts what an order explains, and finds every planted violation."""
+"""The checker accepts histories that have a possible order, and finds every planted violation."""
 
 import math
 

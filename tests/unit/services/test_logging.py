@@ -50,7 +50,7 @@ def test_while_kafka_is_away_a_process_logs_one_line_and_only_json(module: str, 
 def test_a_warning_that_clients_cause_is_seldom(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line a minute for each text, which counts the others. Errors always pass."""
+    """Each text is logged once a minute, with the number of omitted lines. Errors always pass."""
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     logger = logging.getLogger("tests.repeat_filter")

@@ -106,7 +106,7 @@ def _unsigned(token: str) -> str:
     ids=["changed", "unsigned", "cut", "twice", "empty", "no token", "too long", "not ASCII"],
 )
 def test_a_forged_token_is_refused(issuer: Issuer, verifier: TokenVerifier, forge: Callable[[str], str]) -> None:
-    """A change, a missing signature and anything that is no token: always the same problem, and never another error."""
+    """A changed token, a missing signature and any other text give the same problem, and never another error."""
     with pytest.raises(Unauthenticated):
         asyncio.run(verifier.verify(forge(issuer.token())))
 

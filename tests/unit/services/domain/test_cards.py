@@ -1,4 +1,4 @@
-"""What the helpdesk does with cards: block and unblock. And the next expiry, which the balance shows."""
+"""The helpdesk blocks and unblocks cards. The balance shows the block and the next expiry."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -86,7 +86,10 @@ def test_each_block_has_an_entry_with_its_reason():
 
 
 def test_the_next_expiry_is_that_of_the_points_that_expire_first():
-    """Points of the same time add up, pending ones too. Points that never expire and reserved ones do not count."""
+    """Points with the same time add up, pending points included.
+
+    Points that never expire, and reserved points, do not count.
+    """
     lots = {Terms(5 * DAY): 1_00, Terms(5 * DAY, 2 * DAY): 50, Terms(9 * DAY): 3_00, Terms(): 7_00}
     assert BalanceDetails(5 * DAY, 1_50, is_blocked=False) == Account(1, lots=lots).balance_details
 
@@ -99,7 +102,7 @@ def test_the_next_expiry_is_that_of_the_points_that_expire_first():
 
 @given(ACCOUNT_EVENTS, PROGRAMMES)
 def test_the_shown_expiry_is_the_one_that_happens(events, programmes):
-    """If nothing else happens, the next entry of an expiry has the shown time. Its points are those of that time."""
+    """If nothing else happens, the next entry of an expiry has the shown time and the shown points."""
     account = process(None, events, programmes, "card").account
     if account is None or account.reservations:
         return
