@@ -28,6 +28,9 @@ _SHARED = {
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
     # The next batch with data removes old identities. An extra batch only for that costs time.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    # A micro-batch uses over a hundred generated classes for each query. The default cache holds 100 in all, so Spark
+    # compiled the same code again in every micro-batch, and the JVM's compilers never finished (docs/lab/queries.md).
+    "spark.sql.codegen.cache.maxEntries": "2000",
     # Faster than TCP between the JVM and its Python workers.
     "spark.python.unix.domain.socket.enabled": "true",
     # The default value. If it is not set, Spark 4.2.0 reads the process's environment for every field in an expression

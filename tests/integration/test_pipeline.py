@@ -304,6 +304,27 @@ def test_full_micro_batches_do_not_wait_for_the_interval(spark, settings):
     assert 10 == sales_repeats() - before
 
 
+@pytest.mark.usefixtures("topics_created")
+def test_a_micro_batch_needs_no_code_that_was_not_compiled_before(spark, settings):
+    """Spark keeps the generated code of all queries. So sooner or later a round of micro-batches compiles nothing."""
+    metrics = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics
+    compiled = []
+    with contextlib.ExitStack() as running:
+        queries = [query.start(spark, IDS, settings, available_now=False) for query in (FAN_OUT, LOYALTY)]
+        for query in queries:
+            running.callback(query.stop)
+        for number in range(12):
+            before = metrics.METRIC_COMPILATION_TIME().getCount()
+            publish_invoices(settings, *invoices(10 * number + 1, 10))
+            for query in queries:
+                query.processAllAvailable()
+            compiled.append(metrics.METRIC_COMPILATION_TIME().getCount() - before)
+            if not compiled[-1]:
+                break
+
+    assert not compiled[-1], f"generated classes compiled in each round: {compiled}"
+
+
 def sales_repeats():
     return REGISTRY.get_sample_value("loyalty_query_repeats_dropped_total", {"query": "sales"}) or 0
 
