@@ -35,7 +35,7 @@ from services.interactive_queries.membership import GroupMembership
 from services.interactive_queries.reports import PeerReports
 from services.ledger.database import LedgerError
 from services.ledger.queries import LedgerQueries
-from services.logging import Seldom, configure_logging
+from services.logging import RepeatFilter, configure_logging
 from services.messaging.schema_ids import schema_ids
 from services.programmes.topic import default_programme
 from services.pseudonyms import PseudonymKeyError, pseudonyms
@@ -50,7 +50,7 @@ from services.state_stores.store import LocalStores, StateStore, state_stores
 from services.state_stores.waiters import SequenceWaiters
 from services.tls import Certificate, certificate_of, client_context
 
-# Requests in flight may take this long after SIGTERM. Longer long polls are cut off.
+# Running requests may take this long after SIGTERM. Longer long polls are closed.
 _GRACE_SECONDS = 5
 
 
@@ -64,7 +64,7 @@ def build_app(
     metrics, waiters, reports = Metrics(), SequenceWaiters(), PeerReports()
     ids = schema_ids(settings)
     stores = state_stores(catalogue.stores(ids, settings.top_customers_threshold))
-    # It is no store of LocalStores, so no request can read it.
+    # It is not in LocalStores, so no request can read it.
     api_keys = state_stores([catalogue.api_keys(ids)]) if settings.api_access == "authenticated" else {}
     stores_of: defaultdict[str, list[str]] = defaultdict(list)
     for name, store in {**stores, **api_keys}.items():
@@ -132,11 +132,11 @@ def serve(settings: Settings) -> None:
     membership = GroupMembership(settings, settings.advertised_url)
     certificate = certificate_of(settings)
     app = build_app(settings, directory, membership, certificate)
-    # All present objects live until the end. The garbage collector need not examine them again and again.
+    # All objects of the start live until the end. So the garbage collector need not examine them again.
     gc.freeze()
     # Any client can cause a warning with each request.
-    logging.getLogger("uvicorn.error").addFilter(Seldom())
-    # Without credentials a page in the user's browser must not ask.
+    logging.getLogger("uvicorn.error").addFilter(RepeatFilter())
+    # Without credentials, a web page in the user's browser must not send requests.
     entry = OwnMachineOnly(app, settings.advertised_url) if settings.api_access == "loopback" else app
     server = server_of(traced(entry), settings, certificate, _GRACE_SECONDS)
 

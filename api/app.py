@@ -54,11 +54,11 @@ def create_app(dependencies: Dependencies) -> FastAPI:
         summary="Loyalty points: balances from state that the instances share, and commands.",
         description=openapi.DESCRIPTION,
         openapi_tags=[
-            {"name": "customers", "description": "What customers have."},
-            {"name": "commands", "description": "What is done with points; each exactly once."},
+            {"name": "customers", "description": "Reads of what customers have: balances, entries, statements."},
+            {"name": "commands", "description": "Changes of points and cards. Each command takes effect exactly once."},
             {"name": "programme", "description": "The rules."},
-            {"name": "discovery", "description": "Who is there, and who has what."},
-            {"name": "stores", "description": "What the stores of the table hold."},
+            {"name": "discovery", "description": "The instances, and the partitions and keys that each of them holds."},
+            {"name": "stores", "description": "Reads of any state store."},
             {"name": "operations", "description": "Health and metrics of this instance."},
         ],
         lifespan=lifespan,
@@ -66,8 +66,8 @@ def create_app(dependencies: Dependencies) -> FastAPI:
         redirect_slashes=False,
         docs_url=None,  # see documentation.install
         redoc_url=None,
-        # We have our own metrics. FastAPI would look for a telemetry provider at each request, which costs more than
-        # a lookup.
+        # We have our own metrics. FastAPI would look for a telemetry provider at each request. That costs more than a
+        # lookup.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.dependencies = dependencies
@@ -83,7 +83,7 @@ def create_app(dependencies: Dependencies) -> FastAPI:
 
 @cache
 def _routes() -> list[BaseRoute]:
-    """The routes of every app. FastAPI prepares a route at its first request, which takes longer than the request."""
+    """The routes of every app. FastAPI prepares a route at its first request. That takes longer than the request."""
     all_routes = APIRouter()
     for router in (
         balances.router,

@@ -26,7 +26,7 @@ class CurrentProgramme:
         self._parsed: dict[bytes, Programme] = {}
 
     def in_force(self) -> tuple[Programme, int]:
-        """The version that decides about an invoice that arrives now, and the present time in ms since the epoch.
+        """The version that decides about an invoice that arrives now, and the current time in ms since the epoch.
 
         Raises Problem while the store is restoring, and for a version that this instance cannot parse.
         """

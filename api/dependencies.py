@@ -35,9 +35,9 @@ class Dependencies:
         version_0: the programme before any version is published.
         ledger: None if this app has no ledger.
         security: None if callers need no credentials.
-        history: reads the past of a changelog; None if it cannot be read.
+        history: reads older records of a changelog; None if this app cannot.
         most_event_streams: how many event streams one caller may have open.
-        tls: how this app proves to peers who it is, and whom it trusts; None: by the authorities of the system.
+        tls: the certificate that peers see, and the authorities that this app trusts; None: those of the system.
         operations: None if this app does not operate the system.
     """
 

@@ -1,4 +1,4 @@
-"""What operators do and see over HTTP, with the same functions as the command line. They block, so threads run them."""
+"""The work of operators over HTTP, with the functions of the command line. They block, so threads run them."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ from services.settings import Settings
 from services.status import ApiState, Rates, Status, default_urls, rates_between, status_of
 
 _FRESH_SECONDS = 2.0
-"""Everybody who asks within this time gets the same status, so the number of watchers costs nothing."""
+"""All callers within this time get the same status, so many callers cost no more than one."""
 
 
 class Operations:
@@ -32,7 +32,7 @@ class Operations:
         """The state of the system, and the rates since the state before; None for the first one.
 
         Args:
-            api: what this instance tells.
+            api: the state of this instance.
         """
         async with self._lock:
             before = self._latest

@@ -1,4 +1,4 @@
-"""Reads of two groups of instances in turn: with and without credentials, or of two checkouts."""
+"""Compares reads of two groups of instances that take turns: with and without credentials, or of two checkouts."""
 
 import argparse
 import random
@@ -19,12 +19,12 @@ from tests.support.processes import ROOT, ApiProcess
 from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 
 CARDS = 400
-"""The cards that are read. One caller asks who owns each, and may send 500 requests a second."""
+"""The number of cards that are read. One caller looks up the owner of each, and may send 500 requests a second."""
 TOKENS = 1_000
 
 
 class _Reads(NamedTuple):
-    """Reads that the first instance of a pair is asked for.
+    """Reads that are sent to the first instance of a pair.
 
     Attributes:
         processes: both instances. Their processor time counts.
@@ -36,7 +36,7 @@ class _Reads(NamedTuple):
     tokens: list[str]
 
     def for_each_second(self, seconds: float) -> float:
-        """Reads for each second of processor time, under full load. The tokens come in another order each time."""
+        """Reads for each second of processor time, under full load. Each call sends the tokens in another order."""
         shuffled = random.sample(self.tokens, len(self.tokens))
         return per_core(self.processes, self.url, self.paths, seconds, tokens=shuffled)
 
@@ -48,8 +48,8 @@ class _Reads(NamedTuple):
 def authenticated_reads(settings: Settings, directory: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Reads for each second of processor time with tokens and limits, as a share of those without credentials.
 
-    Two groups of two instances take turns. Each read goes to the first instance of a group, which forwards those of the
-    other's cards: of the mix exactly a third, in both groups.
+    Two groups of two instances take turns. Each read goes to the first instance of a group, which forwards reads of the
+    other's cards. In both groups this is exactly a third of the mix.
     """
     issuer = Issuer(directory / "issuer.json", "RS256")
     tokens = [issuer.token(sub=f"caller {number}", exp=time.time() + 3600) for number in range(TOKENS)]
@@ -112,7 +112,7 @@ def _kinds_of_reads(pair: tuple[ApiProcess, ApiProcess], tokens: list[str]) -> d
     for number in range(CARDS):
         path = f"/v1/customers/{restores.card(number)}/balance"
         paths[served_by(first, path) == first.url].append(path)
-    # The first instance owns one partition of three or two, so the cards of each kind are repeated as needed.
+    # The first instance owns one of three partitions, or two. So the cards of each kind are repeated as needed.
     local, forwarded = cycle(paths[True]), cycle(paths[False])
     mix = [next(local) if number % 3 else next(forwarded) for number in range(3 * CARDS)]
     kinds = {"": mix, "_local": paths[True], "_forwarded": paths[False]}
@@ -123,7 +123,7 @@ def _kinds_of_reads(pair: tuple[ApiProcess, ApiProcess], tokens: list[str]) -> d
 def _rounds(ours: _Reads, theirs: _Reads, options: argparse.Namespace) -> list[tuple[float, float]]:
     """Reads for each second of processor time of both, in each round: ours, theirs, theirs, ours.
 
-    So a load that other programs raise or lower steadily weighs on both alike.
+    So a steady change in the load of other programs affects both equally.
     """
     seconds = options.seconds / options.rounds / 2
     ours.warm_up()

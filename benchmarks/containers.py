@@ -145,7 +145,7 @@ class Memory:
 
     def _watch(self) -> None:
         while not self._ended.wait(2):
-            with suppress(ContainersError):  # a container that has just ended
+            with suppress(ContainersError):  # the container has just ended
                 self._sample()
 
     def _sample(self) -> None:

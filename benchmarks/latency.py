@@ -1,9 +1,10 @@
 """Measure the time from a till to a balance, and from a redemption to its answer (``make bench-latency``).
 
-Invoices arrive at a steady rate. Some are watched: from their publication until the API serves a balance that includes
-them. The append times of the broker split this path, and all use the clock of one machine. Redemptions are sent beside
-them and count from their scheduled time. Each run starts a stack of its own, in turn with the loyalty query alone and
-with everything that ``make up`` starts. Writes var/reports/latency.json and var/reports/latency.svg.
+Invoices arrive at a steady rate. For some of them the benchmark measures the time from the publication until the API
+serves a balance that includes them. The broker's append times split this time. All clocks are the clock of one machine.
+Redemptions are sent at the same time, and count from their scheduled time. Each run starts its own stack: once with the
+loyalty query alone, and once with everything that ``make up`` starts. Writes var/reports/latency.json and
+var/reports/latency.svg.
 
 Three figures calibrate a run: the broker's own time to append, the share of processor time that the hypervisor gave to
 other machines (steal), and the load average, which includes other programs on this machine.
@@ -47,7 +48,7 @@ REPORT = Path("var/reports/latency.json")
 PICTURE = REPORT.with_suffix(".svg")
 
 VARIANTS: dict[str, tuple[str, ...]] = {"loyalty query alone": ("loyalty",), "everything that make up starts": ()}
-"""The queries of each way to run the pipeline. Empty: all, with the ledger beside them."""
+"""The queries of each variant. Empty: all queries, and the ledger."""
 
 BALANCE, REDEMPTION = "publish to balance over HTTP", "redemption to answer"
 PARTS = ("publish to append", "append to balance appended", "balance appended to answer", BALANCE)
@@ -211,7 +212,7 @@ def measure(stack: LocalStack, loads: Sequence[Load], customers: int) -> Samples
 
 
 def _first_invoices() -> list[Sent]:
-    """They give cards the points for all redemptions. No simulated customer has one of these cards."""
+    """Invoices that earn the points for all redemptions. No simulated customer has one of their cards."""
     encode = encoder(topics.POS_INVOICES, _IDS)
     invoices = [invoice(f"FIRST-{card}", card, 100_000.0) for card in _REDEEMING_CARDS]
     return [Sent(b"STR1", encode(each), each) for each in invoices]

@@ -1,7 +1,7 @@
 """Measure the ledger: entries a second into SQLite and PostgreSQL (``make bench-ledger``).
 
-The benchmark does the work of the process without Kafka: it decodes values and appends them in transactions of 5,000.
-The databases alternate, with a new one each round. Writes var/reports/ledger.json.
+The benchmark does the work of the ledger process without Kafka: it decodes values and appends them in transactions of
+5,000. The kinds of databases alternate. Each round uses a new database. Writes var/reports/ledger.json.
 """
 
 import argparse

@@ -65,7 +65,7 @@ async def _run(url: str, heads: Iterator[bytes], rate: float | None, seconds: fl
 
 
 def _schedule(start: float, rate: float | None, seconds: float) -> Iterator[float]:
-    """The scheduled time of each request. Without a rate endless zeros."""
+    """The scheduled time of each request. Without a rate: endless zeros."""
     if rate is None:
         return itertools.repeat(0.0)
     return iter([start + number / rate for number in range(int(rate * seconds))])

@@ -1,11 +1,11 @@
 """Measure what a micro-batch costs while a query remembers many numbers (``make bench-repeats``).
 
-Each query runs as in production, from decoding to its last operator. Only its source is a folder of Parquet files with
-the columns of Kafka, and its sink discards the rows. The memory is filled through the query itself, with records that
-are no invoices, because a query does least with them. Each step runs in a process of its own, on the checkpoint of the
-step before. So its first micro-batch shows the cost of a restart. Processor time is that of the process, its JVM and
-its Python workers. The JVM uses only its first compiler: the second one works for minutes, and its time would hide the
-differences. Writes var/reports/repeats.json.
+Each query runs as in production, from decoding to its last operator. Only its source is different, a folder of Parquet
+files with the columns of Kafka, and its sink, which discards the rows. The query itself fills its memory. It reads
+records that are not invoices, because it does the least work for them. Each step runs in a process of its own, on the
+checkpoint of the previous step. So its first micro-batch shows the cost of a restart. Processor time is that of the
+process, its JVM and its Python workers. The JVM uses only its first compiler: the second one works for minutes, and its
+time would hide the differences. Writes var/reports/repeats.json.
 
 ``--walk`` also measures Spark's own deduplication, with which checkpoints of release 0.1 continue.
 """
@@ -202,8 +202,7 @@ class Step:
         """Give the query one file of new numbers. Returns the processor seconds until its micro-batch has ended.
 
         Args:
-            fills: whether the records are no invoices. A query remembers their positions, and does little else with
-                them.
+            fills: whether the records are not invoices. A query only remembers their positions.
         """
         records = (each | {"value": b"", "headers": None} if fills else each for each in self._records(rows))
         table = pa.Table.from_pylist(list(records), to_arrow_schema(_COLUMNS, timezone="UTC"))
@@ -285,7 +284,7 @@ def _newest(query: StreamingQuery) -> tuple[int, int]:
 def _is_worker(process: psutil.Process) -> bool:
     try:
         return "pyspark" in " ".join(process.cmdline()) and "java" not in process.name()
-    except psutil.Error:  # it has ended
+    except psutil.Error:  # the process has ended
         return False
 
 

@@ -1,8 +1,8 @@
 """Measure the POS simulator: ``python -m benchmarks.simulator [--count N]``. The LOYALTY_… settings name the broker.
 
 Prints one JSON object with medians of the rounds: invoices per second for each stage, CPU seconds per 1,000 published
-invoices, and two ratios. One is to the plain encoder. The other is to a constant invoice that is encoded and published
-again and again, which is the fastest possible simulator with this library.
+invoices, and two ratios. The first ratio is to the plain encoder. The second ratio is to a program that encodes and
+publishes the same invoice repeatedly. This is the fastest possible simulator with this library.
 """
 
 import argparse

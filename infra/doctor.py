@@ -1,4 +1,4 @@
-"""``loyalty doctor``: whether this machine can run the system, and what to do if not."""
+"""``loyalty doctor`` checks whether this machine can run the system, and says what to do if it cannot."""
 
 import ctypes
 import re
@@ -22,7 +22,7 @@ from services.start_up import StartUpError, require_port, require_writable
 MEMORY = 3.5
 """GiB of memory of a machine with 4 GB, after the part that the kernel keeps. docs/lab has what each process needs."""
 DISK = 2.0
-"""GiB for logs of Kafka, checkpoints and stores of a few days of trying."""
+"""GiB for logs of Kafka, checkpoints and stores of some days of experiments."""
 
 _GIB = 2**30
 _CLOCK_NOT_SYNCHRONISED = 5
@@ -30,7 +30,7 @@ _CLOCK_NOT_SYNCHRONISED = 5
 
 
 class State(StrEnum):
-    """What a check has found. Only a problem keeps the system from running."""
+    """The result of a check. Only with a problem the system cannot run."""
 
     GOOD = "good"
     WARNING = "warning"
@@ -80,7 +80,7 @@ def memory(facts: Path = Path("/proc/meminfo"), limit: Path = Path("/sys/fs/cgro
 
 
 def ports(settings: Settings) -> Iterator[Check]:
-    """Each port is free, or a part of the system has it already."""
+    """Each port is free, or a part of the system uses it already."""
     host, metrics = settings.api_host, settings.metrics_host
     kafka_host, _, kafka_port = settings.kafka_bootstrap_servers.rpartition(":")
     if kafka_host in {"127.0.0.1", "localhost"}:
@@ -116,7 +116,7 @@ def _is_kafka(settings: Settings) -> bool:
 
 
 def disks(settings: Settings) -> Iterator[Check]:
-    """Each folder of data can be written and has DISK free. Folders that are no local paths are left out."""
+    """Each folder of data can be written and has DISK free. It checks local folders only."""
     folders = {
         "LOYALTY_CHECKPOINT_DIR": settings.checkpoint_dir,
         "LOYALTY_EXPORT_DIR": settings.export_dir,
@@ -140,7 +140,7 @@ def disks(settings: Settings) -> Iterator[Check]:
 
 
 def clock() -> Check:
-    """Whether the kernel takes the clock as synchronised. Times of entries, tokens and signatures depend on it."""
+    """Whether the clock is synchronised, by the kernel. Times of entries, tokens and signatures depend on it."""
     try:
         # A structure of zeros changes nothing. 512 bytes are more than struct timex has.
         answer = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512))
@@ -155,7 +155,7 @@ def clock() -> Check:
 
 
 def _parted(error: StartUpError) -> tuple[str, str]:
-    """What happened, and what to do. The messages of StartUpError have this form."""
+    """Splits a message of StartUpError into what happened and what to do."""
     found, _, advice = str(error).partition("): ")
     return f"{found})", advice
 

@@ -77,7 +77,7 @@ def changelog_section(changelog: str, version: str) -> str:
 
 
 def _run(program: list[str], source: Path, commit_time: str) -> None:
-    """Run a Python program of the source, which takes the time of the commit as the time of all files."""
+    """Run a Python program of the source. It uses the time of the commit as the time of all files."""
     environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONHASHSEED": "0", "SOURCE_DATE_EPOCH": commit_time}
     command = [sys.executable, "-m", *program]
     ended = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, check=False)

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def create_environment() -> None:
-    """Create the virtual environment .venv. A working one stays, because other processes may use it.
+    """Create the virtual environment .venv. Do not replace a working one, because other processes may use it.
 
     PYTHON=… with another version replaces a working environment.
     """
@@ -77,7 +77,7 @@ def create_environment() -> None:
 
 
 def works(version: str | None) -> bool:
-    """Whether .venv has pip and a Python that is new enough. A given version must be equal."""
+    """Whether .venv has pip and a Python that is new enough. If a version is given, it must be this one."""
     if not PYTHON.exists() or not any(VENV.glob("lib/python*/site-packages/pip/__init__.py")):
         return False
     run_version = subprocess.run(
@@ -127,7 +127,7 @@ def java_home() -> Path:
 
 
 def install_test_tools() -> None:
-    """Install Chromium, kcat and Apicurio Registry if they are missing. Say which tests are skipped without them."""
+    """Install Chromium, kcat and Apicurio Registry if they are missing. If that fails, say which tests are skipped."""
     packages = {"chromium": "chromium", "chromedriver": "chromium-driver", "kcat": "kcat", "xxd": "xxd"}
     for program, package in packages.items():
         if not shutil.which(program):

@@ -42,7 +42,7 @@ from services.start_up import StartUpError, require_port, require_writable
 log = structlog.get_logger()
 
 FOLDERS = {"export": "LOYALTY_EXPORT_DIR", "archive": "LOYALTY_ARCHIVE_DIR"}
-"""The variable of the folder with a query's checkpoint, if it is another one than that of the other queries."""
+"""By query: the variable that names the folder of its checkpoint, if it is not the folder of all queries."""
 
 _REFUSALS = (
     CheckpointInUseError,
@@ -72,7 +72,7 @@ def main(
     available_now: Annotated[bool, typer.Option(help="End after the records that exist now.")] = False,
     to: Annotated[str | None, typer.Option(help="Hadoop URI to which the export writes.")] = None,
     backfill: Annotated[
-        bool, typer.Option(help="Let the export read its topic again, and add what its Delta table lacks.")
+        bool, typer.Option(help="Let the export read its topic again, and add the rows that its Delta table lacks.")
     ] = False,
 ) -> None:
     """Run the streaming queries until SIGTERM. Running micro-batches end first."""
@@ -85,7 +85,7 @@ def main(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
     configure_logging(settings)
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # at info it logs each call of the JVM
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # at the level info it logs each call of the JVM
     names = query or [continuous.name for continuous in CONTINUOUS]
     unknown = sorted(set(names) - set(QUERIES))
     if unknown:
@@ -149,10 +149,10 @@ def _run(settings: Settings, names: Sequence[str], stack: ExitStack, *, availabl
     def start(name: str) -> None:
         queries[name] = QUERIES[name].start(spark, ids, settings, available_now=available_now)
 
-    # Begins to watch before the queries load the programme, so that no version is missed in between.
+    # Watch the programme before the queries load it, so that no version is missed in between.
     is_needed = any(QUERIES[name].reads_programme for name in names)
     watch = stack.enter_context(closing(ProgrammeWatch(settings))) if is_needed else None
-    for name in names:  # a refusal then stops the queries that have already started
+    for name in names:  # if a query refuses to start, this stops the others
         start(name)
     READY.set(1)
     log.info("pipeline ready", queries=list(names))
@@ -192,7 +192,10 @@ def _watch(
 
 
 def _stop_between_batches(queries: Sequence[StreamingQuery], timeout: timedelta) -> None:
-    """Stop each query between two micro-batches. Interrupts a batch that does not end in time; a restart replays it."""
+    """Stop each query between two micro-batches. A batch that does not end in time is interrupted.
+
+    A restart replays it.
+    """
     deadline = time.monotonic() + timeout.total_seconds()
     for query in queries:
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:

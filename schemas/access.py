@@ -25,7 +25,7 @@ from schemas.topics import (
 )
 
 ADMIN = "admin"
-"""The super user. It creates topics, users and rights. No service uses it."""
+"""The super user. It creates topics, users and rights. No service runs as this user."""
 
 
 @dataclass(frozen=True, slots=True)

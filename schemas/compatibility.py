@@ -1,7 +1,7 @@
 """Checks by the rules of Avro whether a reader schema can read the records of a writer schema.
 
-Libraries compare only the bytes. These rules also compare logical types, because a decimal of another scale has the
-same bytes and is another amount. https://avro.apache.org/docs/1.12.0/specification/#schema-resolution
+Libraries compare only the encoding. These rules also compare logical types, because a decimal with another scale has
+the same bytes, and is another amount. https://avro.apache.org/docs/1.12.0/specification/#schema-resolution
 """
 
 import json

@@ -59,7 +59,7 @@ HADOOP = Topic("hadoop", key="StoreID", value="HadoopRecord")
 LOYALTY = Topic("loyalty", key="CustomerCardNo", value="Notification")
 LOYALTY_BALANCES = Topic("loyalty-balances", key="CustomerCardNo", value="Balance", retention=None)
 LOYALTY_COMMANDS = Topic("loyalty-commands", key="CustomerCardNo", value="LoyaltyCommand", largest_batch=2**20)
-# Longer than the id of a command is remembered, so that a repeated command finds its decision.
+# Longer than an account remembers the id of a command, so that a repeated command finds its decision.
 LOYALTY_DECISIONS = Topic(
     "loyalty-decisions", key="CommandID", value="Decision", retention=timedelta(days=10), compacted=True
 )

@@ -32,10 +32,10 @@ log = structlog.get_logger(__name__)
 CLIENT_ID = "loyalty-audit-trail"
 
 MOST_WAITING = 10_000
-"""Records that wait while Kafka is away. Those after them are in the log only."""
+"""The most records that wait while Kafka is not available. Further records go to the log only."""
 
 CLOSE_SECONDS = 5.0
-"""At the end of a process the waiting records have this time to reach the broker."""
+"""When a process ends, waiting records have this time to reach the broker."""
 
 _POLL_SECONDS = 0.1
 _RETRY_SECONDS = 1.0
@@ -72,7 +72,7 @@ class AuditTrail(Protocol):
 
 
 class KafkaAuditTrail:
-    """Writes records to the topic with a thread of its own. It keeps them while Kafka is away."""
+    """Writes records to the topic in a thread of its own. It keeps them while Kafka is not available."""
 
     def __init__(self, settings: Settings, on_lost: Callable[[], None]) -> None:
         """Start the thread.
@@ -98,7 +98,7 @@ class KafkaAuditTrail:
         self._thread.join()
 
     def _run(self) -> None:
-        # Without an end of their time the records wait in librdkafka until the broker is back.
+        # Without a delivery timeout the records wait in librdkafka until the broker is back.
         options: dict[str, clients.Option] = {"message.timeout.ms": 0, "queue.buffering.max.messages": MOST_WAITING}
         producer = clients.producer(self._settings, CLIENT_ID, **options)
         while self._close_time == float("inf") or not self._waiting.empty():
@@ -113,10 +113,10 @@ class KafkaAuditTrail:
                 self._lose(record, problem)
         producer.flush(max(0.0, self._close_time - time.monotonic()))
         producer.purge()
-        producer.flush(_RETRY_SECONDS)  # it reports the records that the purge has removed
+        producer.flush(_RETRY_SECONDS)  # this call reports the records that the purge has removed
 
     def _produce(self, producer: Producer, record: Record) -> str | None:
-        """Give a record to librdkafka. Returns the problem if it must be tried again."""
+        """Give a record to librdkafka. Returns the error if the caller must try again."""
         try:
             # The first record asks the Schema Registry.
             value = encoder(AUDIT_TRAIL, schema_ids(self._settings))(record)
@@ -143,16 +143,16 @@ class KafkaAuditTrail:
 
 @contextmanager
 def audited(action: str, settings: Settings, **details: str) -> Iterator[dict[str, str]]:
-    """Record a command of an operator before it acts, and once more when it is done or has failed.
+    """Record an operator's command before the block runs, and again when the block has succeeded or failed.
 
-    Yields the details. The block can add some that are known only later. Raises PublishError before the block if the
-    broker does not take the record, and after it if the broker does not take the second one.
+    Yields the details, so that the block can add to them. Raises PublishError if the broker does not acknowledge a
+    record. If that is the first record, the block does not run.
 
     Args:
         action: the command, for example ``loyalty keys create``.
         details: what the command is about. They must contain no secret and no card.
     """
-    note = _notes(action, settings, details)
+    note = _outcome_recorder(action, settings, details)
     note("begun")
     try:
         yield details
@@ -163,14 +163,14 @@ def audited(action: str, settings: Settings, **details: str) -> Iterator[dict[st
 
 
 def announce(action: str, settings: Settings, **details: str) -> None:
-    """Record that a command begins whose end is not known, because another program replaces its process.
+    """Record only the start of a command, because another program will replace this process.
 
     See ``audited`` for the arguments. Raises PublishError if the broker does not take the record.
     """
-    _notes(action, settings, details)("begun")
+    _outcome_recorder(action, settings, details)("begun")
 
 
-def _notes(action: str, settings: Settings, details: Mapping[str, str]) -> Callable[[str], None]:
+def _outcome_recorder(action: str, settings: Settings, details: Mapping[str, str]) -> Callable[[str], None]:
     """A function that records an outcome. Raises PublishError if no broker answers or the topic does not exist."""
     topic = settings.name_of(AUDIT_TRAIL)
     producer = connected_producer(settings, CLIENT_ID, [topic])

@@ -1,4 +1,4 @@
-"""Serves metrics and health of a process without an API: /metrics, /livez and /readyz on a port of its own."""
+"""Serves /metrics, /livez and /readyz of a process without an API, on a port of its own."""
 
 import hmac
 import json
@@ -22,8 +22,8 @@ def serve_health(
     """Serve on ``metrics_host`` while the block runs. Yields the port.
 
     Args:
-        find_problem: returns why the process cannot work now; None if it can. It decides about /readyz. A problem does
-            not change /livez, because a restart would not solve it.
+        find_problem: returns why the process cannot work now, or None if it can. /readyz shows the problem. /livez does
+            not, because a restart would not solve it.
     """
     with _Server(settings, port, registry, find_problem) as server:
         thread = threading.Thread(target=server.serve_forever, name="health", daemon=True)
@@ -66,7 +66,10 @@ class _Handler(MetricsHandler):
             self._respond(HTTPStatus.NOT_FOUND, {"paths": ["/metrics", "/livez", "/readyz"]})
 
     def _is_permitted(self) -> bool:
-        """Whether the request has a key of the file, which is read each time. If not, this responds."""
+        """Whether the request has a key of the file. If not, this method sends the response.
+
+        It reads the file each time.
+        """
         file = self.server.key_file
         if file is None:
             return True

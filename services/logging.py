@@ -35,7 +35,7 @@ def configure_logging(settings: Settings) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
-    # Stamina logs each retry. The code that retries logs when a state changes.
+    # Stamina would log each retry. Our code logs once when an error begins, and once when it ends.
     stamina.instrumentation.set_on_retry_hooks([])
     logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
     structlog.configure(
@@ -56,10 +56,10 @@ def _console_renderer() -> structlog.dev.ConsoleRenderer:
     return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
 
 
-class Seldom(logging.Filter):
-    """Lets a warning of the same text pass once in ``seconds``, with the number of those before it that did not pass.
+class RepeatFilter(logging.Filter):
+    """Logs a warning with the same text at most once in ``seconds``, and counts the omitted ones.
 
-    For warnings that any client can cause, as often as it likes.
+    Use it for warnings that any client can cause at any rate.
     """
 
     def __init__(self, seconds: float = 60.0) -> None:

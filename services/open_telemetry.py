@@ -38,7 +38,7 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 
 class Spans:
-    """Makes spans. An error marks a span with its type. Its text stays out of it, because it can contain a card."""
+    """Makes spans. An error adds its type to a span, but not its text, because the text can contain a card."""
 
     def __init__(self, processor: SpanProcessor, resource: Resource | None = None) -> None:
         # Its warnings have the headers of others, which can be long and contain anything, for each request and record.
@@ -49,11 +49,11 @@ class Spans:
 
     @classmethod
     def to_receiver(cls, service: str) -> Self:
-        """Spans that a thread sends to the receiver of ``OTEL_…``."""
+        """Makes spans that a thread sends to the receiver that the variables ``OTEL_…`` name."""
         named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": service}
         exporter = Exporter()
         spans = cls(BatchSpanProcessor(exporter), Resource.create(named))
-        # It runs before the end of the provider, which has registered itself.
+        # It runs before the provider's own exit handler, because exit handlers run in reverse order.
         atexit.register(exporter.end)
         return spans
 
@@ -89,10 +89,10 @@ class Spans:
 
 
 class Exporter(OTLPSpanExporter):
-    """Sends spans over OTLP. It logs when the receiver stops answering and when it answers again, and no retry.
+    """Sends spans over OTLP. It logs when the receiver stops answering, and when it answers again.
 
-    Without an answer a process would send all waiting spans at its end, each batch for OTEL_EXPORTER_OTLP_TIMEOUT. This
-    one sends one batch.
+    It logs no retry. At the end of a process, the usual exporter sends all waiting spans, and each batch can wait for
+    OTEL_EXPORTER_OTLP_TIMEOUT. This exporter stops after the first batch without an answer.
     """
 
     def __init__(self) -> None:
@@ -124,12 +124,12 @@ class Exporter(OTLPSpanExporter):
         return False
 
     def end(self) -> None:
-        """Send no more than one batch without an answer from now on."""
+        """Stop after the next batch without an answer."""
         self._ends = True
 
 
 def add_ids(_: Any, __: str, line: Any) -> Any:
-    """A processor of structlog: adds trace_id and span_id of the present span."""
+    """A processor of structlog: adds trace_id and span_id of the current span."""
     context = get_current_span().get_span_context()
     if context.is_valid:
         line |= {"trace_id": format_trace_id(context.trace_id), "span_id": format_span_id(context.span_id)}
@@ -138,7 +138,7 @@ def add_ids(_: Any, __: str, line: Any) -> Any:
 
 @contextmanager
 def _present(spans: Sequence[Span], end: int | None = None) -> Iterator[None]:
-    """Make the first span the present one, and end all of them after the block."""
+    """Make the first span the current span, and end all of them after the block."""
     first = use_span(spans[0], record_exception=False, set_status_on_exception=False) if spans else nullcontext()
     try:
         with first:
@@ -154,7 +154,7 @@ def _present(spans: Sequence[Span], end: int | None = None) -> Iterator[None]:
 
 
 def _sampled(records: Iterable[Headers]) -> list[Context]:
-    """The contexts of the first records that are sampled, each once."""
+    """The contexts of the first sampled records, without duplicates."""
     found: dict[str, Context] = {}
     for record in records:
         text = _traceparent(record)
@@ -172,7 +172,7 @@ def _traceparent(record: Headers) -> str:
 
 
 def _context_of(record: Headers) -> Context:
-    """The context that headers name. The present span is no part of it."""
+    """The context that the headers name, without the current span."""
     return _PROPAGATOR.extract(dict(_texts(record)), Context())
 
 

@@ -1,7 +1,7 @@
 """Pseudonyms of customers: keyed hashes of card numbers.
 
-Anybody can undo a plain or salted hash with a list of all card numbers. EDPB Guidelines 01/2025 require a secret of
-high entropy that is stored apart from the data. For an owner of the key the data are still personal data.
+With a list of all card numbers, anybody can undo a plain or salted hash. So EDPB Guidelines 01/2025 require a secret of
+high entropy that is stored apart from the data. The data are still personal data for everybody who has the key.
 """
 
 import base64

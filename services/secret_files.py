@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def create(file: Path, secret: bytes) -> None:
-    """Create a file that only its owner can read. A file that exists, or appears meanwhile, stays as it is.
+    """Create a file that only its owner can read. An existing file does not change, also if it appears meanwhile.
 
     Raises OSError.
     """

@@ -314,7 +314,7 @@ class Settings(BaseSettings):
     @classmethod
     def _require_credentials(cls, value: object, info: ValidationInfo) -> object:
         needs_proof = str(info.data.get("kafka_security_protocol")).startswith("SASL_")
-        # A file with an error is not in the data. Its own error is enough.
+        # A file that has an error itself is not in the data. One error is enough.
         file = info.data.get("kafka_sasl_password_file", "refused")
         has_file = info.field_name == "kafka_sasl_password" and file is not None
         if needs_proof and value is None and not has_file:
@@ -425,7 +425,7 @@ def password_in(file: Path) -> str:
 
 
 def _hint(name: str, known: list[str]) -> str:
-    # All names have the prefix in common, so each two of them are a little alike.
+    # All names share the prefix, so even different names are similar.
     near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.75)
     return f" Did you mean {near[0]}?" if near else " docs/reference/settings.md lists all settings."
 
@@ -437,7 +437,7 @@ _FORMS = {
     "cors_origins": "origins such as https://shop.example, separated by commas",
     "application_server": "a URL without a path, such as http://10.0.0.7:8080",
 }
-"""What a text must be, for the settings whose pattern is no list of words."""
+"""Describes the format of the settings whose pattern is not a list of words."""
 
 
 def _expectation(error: ErrorDetails) -> str:  # noqa: PLR0911 - one for each kind of error
@@ -466,9 +466,9 @@ def _expectation(error: ErrorDetails) -> str:  # noqa: PLR0911 - one for each ki
 
 def _explain(error: ErrorDetails) -> str:
     """What is wrong with the setting that an error is about, and what to do."""
-    if error["type"] == "value_error":  # The validators above have their own words.
+    if error["type"] == "value_error":  # The validators above have complete messages.
         return str(error["ctx"]["error"])
-    given = to_jsonable_python(error["input"])  # a duration as it is written: PT5S
+    given = to_jsonable_python(error["input"])  # show a duration as ISO 8601: PT5S
     return f"{str(given)!r} is not possible: it must be {_expectation(error)}"
 
 

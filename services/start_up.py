@@ -34,7 +34,7 @@ def require_writable(folder: Path, variable: str) -> None:
         reason = "is read-only"
     else:
         try:
-            # The rights alone do not tell: an administrator has them in /proc too, and a disk may be full.
+            # The rights are not enough: an administrator has them in /proc too, and a disk can be full.
             TemporaryFile(dir=present).close()
         except OSError as error:
             reason = f"takes no new files: {error.strerror}"

@@ -1,4 +1,4 @@
-"""What runs now, and how far each part has read. Every figure comes from the process itself or from Kafka."""
+"""Finds which processes run, and how far each has read. Each figure comes from the process itself or from Kafka."""
 
 import json
 import math
@@ -77,7 +77,7 @@ class QueryWork(NamedTuple):
 
 
 class ApiState(NamedTuple):
-    """What an API instance tells: its metrics as text, why it does not work, and the instances that it knows."""
+    """The state of an API instance: its metrics as text, why it does not work, and the instances that it knows."""
 
     metrics: str
     problem: str | None
@@ -85,12 +85,12 @@ class ApiState(NamedTuple):
 
 
 class Freshness(NamedTuple):
-    """How fresh the balances of the instance that answered are, since its start, by its histogram.
+    """The freshness of the balances on the instance that answered, from its histogram since its start.
 
     Attributes:
         balances: the number of balances that it has read.
-        within: by share of the balances (0.5, 0.99): the seconds after the append of the invoice within which that
-            share was in the store. It is the upper limit of a bucket; None if it is beyond the last limit.
+        within: the seconds from the append of an invoice until its balance was in the store, by share of the balances
+            (0.5, 0.99). Each value is the upper limit of a bucket; None if it is above the last limit.
         longest: the last limit, in seconds.
     """
 
@@ -108,7 +108,7 @@ class Status:
         parts: the processes.
         appended: the number of records that each topic has ever had, by topic. Empty if Kafka does not answer.
         work: of each query, by its name. Empty if the pipeline does not answer.
-        balances: the number of balances by the upper bound of their freshness in seconds, cumulated as in Prometheus.
+        balances: the cumulative number of balances by the upper bound of their freshness in seconds, as in Prometheus.
         records: the number of records that each topic has, by topic. Empty if Kafka does not answer.
         lags: of all readers that answered.
         instances: the instances of the API as ``GET /v1/instances`` shows them.
@@ -170,7 +170,7 @@ def status_of(settings: Settings, urls: Mapping[str, str], api: ApiState | None 
     """Ask Kafka and the parts at these URLs: api, pipeline, ledger, webhooks. Each has a few seconds for its answer.
 
     Args:
-        api: what the instance at the URL of the API tells, if this process is that instance.
+        api: the state of the API instance, if this process is that instance. Otherwise it is asked.
     """
     spans, kafka_problem = _spans(settings)
     parts = [Part("kafka", settings.kafka_bootstrap_servers, kafka_problem)]

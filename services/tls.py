@@ -1,4 +1,4 @@
-"""TLS of the API: the certificate of an instance, and whom its clients trust."""
+"""TLS of the API: the certificate of an instance, and the authorities that its clients trust."""
 
 import ssl
 from collections.abc import Iterator
@@ -40,13 +40,13 @@ class Certificate:
         return context
 
     def renew(self) -> None:
-        """Load the files again if they have changed. While they do not fit together, the old certificate stays."""
+        """Load changed files again. The old certificate stays in use while certificate and key do not match."""
         modified = self._modified()
         if modified == self._seen:
             return
         self._seen = modified
         try:
-            # A context with a certificate and a key that do not fit would refuse all clients.
+            # A context whose certificate and key do not match would refuse all clients.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*self._files)
             for context in self._contexts:
                 context.load_cert_chain(*self._files)
@@ -61,7 +61,7 @@ class Certificate:
 
 @contextmanager
 def _named(*files: Path) -> Iterator[None]:
-    """Name the files in an error of a context. It does not."""
+    """Add the names of the files to errors of a context, which lack them."""
     try:
         yield
     except OSError as error:  # ssl.SSLError is one
@@ -76,7 +76,7 @@ def certificate_of(settings: Settings) -> Certificate | None:
 
 
 def client_context(settings: Settings, certificate: Certificate | None = None) -> ssl.SSLContext:
-    """Trusts the authorities of the settings, or those of the system. Raises CertificateError.
+    """A context that trusts the authorities of the settings, or those of the system. Raises CertificateError.
 
     Args:
         certificate: is shown to servers that ask for one; None: the certificate of the settings, as it is now.

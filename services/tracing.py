@@ -29,7 +29,7 @@ _PROTOCOL = "http/protobuf"
 
 
 class Switch:
-    """What makes the spans of this process; None while tracing is off."""
+    """Holds the maker of this process's spans; None while tracing is off."""
 
     spans: "Spans | None" = None
 
@@ -72,11 +72,11 @@ def is_on() -> bool:
 
 
 def span(name: str, kind: str, parent: Headers = None, **attributes: str | int) -> AbstractContextManager[Any]:
-    """A span around a block of code. Gives the span, or None while tracing is off.
+    """A span around a block of code. Yields the span, or None while tracing is off.
 
     Args:
         kind: server, client or producer.
-        parent: headers that name the parent. Without them the parent is the present span, if there is one.
+        parent: headers that name the parent. Without them the parent is the current span, if there is one.
     """
     return Switch.spans.span(name, kind, parent, attributes) if Switch.spans else _OFF
 
@@ -90,16 +90,16 @@ def batch(
 ) -> AbstractContextManager[Any]:
     """Spans of a batch of records: one in the trace of each record that is sampled, at most MOST_SPANS.
 
-    A batch has many traces and a span has one. So the first span links to the records of the others, and the others
-    link to the first. While the block runs, the first is the present span.
+    A batch can have many traces, but a span belongs to one trace. So the first span links to the other records, and the
+    other spans link to the first one. While the block runs, the first span is the current span.
 
     Args:
         records: the headers of the records.
-        started: for a batch that has ended already: its start in ISO 8601, with its duration in ``seconds``.
+        started: the start in ISO 8601 of a batch that has ended already. ``seconds`` is its duration.
     """
     return Switch.spans.batch(name, records, started, seconds, attributes) if Switch.spans else _OFF
 
 
 def headers() -> dict[str, str]:
-    """The headers that make the present span the parent of what a record or a request causes. Empty without a span."""
+    """The headers that make the current span the parent of the receiver's spans. Empty without a span."""
     return Switch.spans.headers() if Switch.spans else {}

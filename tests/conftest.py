@@ -66,8 +66,9 @@ def _only_unit_tests(config: pytest.Config) -> bool:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Run all tests with a Spark session in two processes of pytest-xdist, so that a run starts two sessions.
 
-    The tests of whole accounts, which take as long as all others, have a session of their own. The other tests of the
-    secured broker share a process too. The tests with a Schema Registry are in the first, where some need Spark.
+    The tests of whole accounts take as long as all others, so they have their own session. The other tests of the
+    secured broker share a process, too. The tests with a Schema Registry run in the first process, because some of them
+    need Spark.
     """
     groups = {"spark": "spark", "registry": "spark", "secured": "secured"}
     shared = (groups[fixture] for fixture in groups if fixture in getattr(item, "fixturenames", ()))

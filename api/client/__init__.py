@@ -1,7 +1,7 @@
 """A typed client of the HTTP API, for tills and apps.
 
-``LoyaltyClient`` (sync) and ``AsyncLoyaltyClient`` (async) are in ``api.client.clients``. Both repeat what passes by
-itself, under the same Idempotency-Key, and never read a balance that is older than one they have seen.
+``LoyaltyClient`` (sync) and ``AsyncLoyaltyClient`` (async) are in ``api.client.clients``. Both repeat a request after
+temporary errors, under the same Idempotency-Key. They never return a balance that is older than one they have seen.
 
     with LoyaltyClient("http://127.0.0.1:8000", credentials=key) as loyalty:
         reservation = loyalty.redeem("9265846829", Decimal("10.00"))

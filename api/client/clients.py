@@ -1,4 +1,4 @@
-"""The clients: they run the flows with httpx."""
+"""The clients. They run the flows with httpx."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ import httpx
 from api.client.flows import LONGEST_WAIT_SECONDS, Call, Flow, Flows, Pause, T
 from api.client.models import Balance, Command, EntryPage
 
-# The server answers one second after the time that it may wait. The rest is for the network.
+# The server responds at most one second after the time that it may wait. The rest is for the network.
 _TIMEOUT = httpx.Timeout(LONGEST_WAIT_SECONDS + 5, connect=5)
 
 

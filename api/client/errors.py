@@ -51,7 +51,7 @@ class ProblemError(LoyaltyError):
         )
 
     @property
-    def passes(self) -> bool:
+    def is_temporary(self) -> bool:
         """Whether the same request can succeed later."""
         return self.status in _PASSING_STATUSES or self.type in _PASSING_TYPES
 
@@ -60,7 +60,7 @@ class UnavailableError(LoyaltyError):
     """No final answer came before the deadline.
 
     Attributes:
-        idempotency_key: of a command. The command may have been executed: repeat it under this key to find out. None:
+        idempotency_key: the key of the command. It may have been executed: repeat it with this key to find out. None:
             the request was a read.
     """
 

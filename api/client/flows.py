@@ -1,7 +1,7 @@
-"""What the client does for each request, without input and output.
+"""The steps of each request of the client, without input and output.
 
 A flow is a generator. It yields calls and pauses, receives responses, and returns the result. ``clients`` runs the
-flows with a sync and an async HTTP client, so the rules of repetition exist once.
+flows with a sync and an async HTTP client. So the rules for repeated requests exist once.
 """
 
 import random
@@ -57,7 +57,7 @@ class Flows:
     """The flows of one client.
 
     Args:
-        seconds: how long a flow tries to get a final answer.
+        seconds: how long a flow tries to get a final response.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -127,7 +127,8 @@ class Flows:
     def _answer(self, call: Call, deadline: float | None = None, key: str | None = None) -> Flow[httpx.Response]:
         """Repeat a call until its answer is final. Raises ProblemError and UnavailableError.
 
-        The pauses grow, and their length is random, so that clients which fail together do not return together.
+        The pauses grow, and their lengths are random. So clients that fail at the same time do not come back at the
+        same time.
         """
         deadline = deadline or time.monotonic() + self._seconds
         for attempt in count():
@@ -143,7 +144,7 @@ class Flows:
                 if response.is_success:
                     return response
                 problem = ProblemError.of(response)
-                if not problem.passes:
+                if not problem.is_temporary:
                     raise problem
                 retry_after, cause = problem.retry_after, str(problem)
             longest = min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS)

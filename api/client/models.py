@@ -1,4 +1,4 @@
-"""What the API answers. Points are exact decimals with two places; times are in UTC."""
+"""The responses of the API. Points are exact decimals with two places; times are in UTC."""
 
 from datetime import datetime
 from decimal import Decimal

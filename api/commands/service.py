@@ -38,19 +38,20 @@ from services.state_stores.store import LocalStores
 log = structlog.get_logger(__name__)
 
 SEND_AGAIN_SECONDS = 30
-"""A retry sends an undecided command again after this time, because its first sender may have died before it sent."""
+"""After this time a retry sends an undecided command again, because its first sender may have died before it sent it.
+"""
 
 MOST_IN_FLIGHT = 256
 """Commands that an instance executes at the same time."""
 
-# A client that waits for t seconds gets a response after t + 1 seconds at most. In the last second two records are
-# written to Kafka, the mark is read back, or the balance follows the decision.
+# A client that waits for t seconds gets a response after t + 1 seconds at most. The last second is for two writes to
+# Kafka, for the read of the mark, or for the balance that follows the decision.
 _GRACE_SECONDS = 0.9
 # Time for the network between the client's instance and the owner, in addition to the client's time.
 _PATIENCE_SECONDS = 5.0
 
 Decision = dict[str, Any]
-"""A decision as the store holds it (``catalogue.decision_body``). Its status is pending while only the mark exists."""
+"""A decision in the store (``catalogue.decision_body``). Its status is pending while only the mark exists."""
 
 
 class Outcome(NamedTuple):
@@ -135,7 +136,7 @@ class CommandService:
                 del self._in_flight[command.command_id]
 
     async def find(self, command_id: str, seconds: float) -> Decision | None:
-        """The decision of a command, from whichever instance has it; None for an unknown command. Raises Problem.
+        """The decision of a command, from any instance that has it; None for an unknown command. Raises Problem.
 
         Args:
             seconds: how long to wait while the decision is pending.
@@ -154,7 +155,7 @@ class CommandService:
         """Wait until the next read of the balance shows the decision, at most until the deadline.
 
         Args:
-            card: for a decision that does not name the card. Without any card there is no balance to wait for.
+            card: for a decision that does not name the card. Without a card this does not wait.
         """
         card = decision["CustomerCardNo"] or card
         if decision["Status"] != DONE or card is None:
@@ -171,7 +172,7 @@ class CommandService:
         return Outcome(decision, is_visible=erased or balance is not None)
 
     async def close(self) -> None:
-        """Cancel what waits, and send what was submitted."""
+        """Cancel waiting requests, and send all submitted commands."""
         for task in self._background:
             task.cancel()
         await asyncio.to_thread(self._log.close)
@@ -194,7 +195,7 @@ class CommandService:
         if known and known["Status"] != PENDING:
             return known
         if claim or (entry and _age(entry) < SEND_AGAIN_SECONDS):
-            # A decision takes about a second, also if the command is sent again only later.
+            # A decision takes about a second, also if a retry must wait longer until it may send the command again.
             raise problems.CommandInFlight(retry_after=1, headers={"Location": location_of(command_id)})
         if len(self._in_flight) >= MOST_IN_FLIGHT:
             raise problems.TooManyCommands
@@ -202,9 +203,10 @@ class CommandService:
         return known
 
     async def _require_customer(self, card: str, deadline: float) -> None:
-        """Raise UnknownCustomer if nobody has the card, before the loyalty query opens an account for it.
+        """Raise UnknownCustomer if the card has no balance.
 
-        Without an answer about the balance the command is sent: the loyalty query refuses what the customer cannot pay.
+        Otherwise the loyalty query would open an account for it. If the balance cannot be read, the command is sent.
+        The loyalty query refuses it if the points do not suffice.
         """
         try:
             balance = await self._balance(card, deadline)
@@ -251,7 +253,7 @@ class CommandService:
                 claim.is_marked = True
             await self._log.send(command)
         except PublishError as error:
-            # With a mark, Kafka may have the command. A retry waits until the command may be sent again.
+            # Kafka may have the command, because its mark exists. A retry waits until it may send the command again.
             log.warning("a command may not have been sent", marked=claim.is_marked, error=str(error))
             raise problems.KafkaUnavailable(retry_after=SEND_AGAIN_SECONDS if claim.is_marked else 1) from error
 
@@ -283,7 +285,7 @@ class CommandService:
         Otherwise the next request could write a second mark after the decision, and compaction would keep the mark.
         """
         try:
-            # It has logged why Kafka does not answer, and the request has its response.
+            # The publication has logged why Kafka does not answer, and the request has its response.
             with suppress(problems.KafkaUnavailable):
                 await asyncio.shield(publication)
             if claim.is_marked:

@@ -1,4 +1,4 @@
-"""The console as a caller of the HTTP API: each request goes through the gate with the credentials of the user."""
+"""Calls the HTTP API for the console. Each request goes through the gate with the credentials of the user."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -9,7 +9,7 @@ from fastapi import Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
 COOKIE = "loyalty_console"
-"""The API key or the token of the user. Scripts cannot read it, and browsers send it to the console alone."""
+"""The cookie with the user's API key or token. Scripts cannot read it, and browsers send it only to the console."""
 
 _SECONDS = 40
 _AGAIN = b"retry: 2000\n\n"
@@ -52,11 +52,11 @@ async def call(
     return Answer(response.status_code, response.json(), response.headers)
 
 
-class PassedOn(Response):
-    """The stream of events of the API at another path, part by part as it comes.
+class ForwardedStream(Response):
+    """Forwards the API's stream of events, part by part as it arrives.
 
-    For another response the browser would give up and write an error into its console. If a later attempt may succeed,
-    it gets an empty stream instead, after which it tries again, and otherwise the status that ends its attempts.
+    After any other response a browser stops its attempts and logs an error. If a later attempt can succeed, the browser
+    gets an empty stream, and tries again. Otherwise it gets a status that ends its attempts.
     """
 
     def __init__(self, request: Request, path: str, raw_path: str) -> None:

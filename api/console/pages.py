@@ -1,4 +1,4 @@
-"""The pages of the console: HTML from what the HTTP API answers. They have no access to the stores or to Kafka.
+"""The pages of the console: HTML from responses of the HTTP API. They have no access to the stores or to Kafka.
 
 A request that changes something must have the header HX-Request. A page of another site cannot send it, because the
 API allows it to no other origin.
@@ -18,7 +18,7 @@ from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from api.console.own_api import COOKIE, Answer, PassedOn, call
+from api.console.own_api import COOKIE, Answer, ForwardedStream, call
 from services.api_keys.keys import Scope
 from services.domain.entries import Kind
 from services.state_stores.catalogue import BALANCES
@@ -37,7 +37,7 @@ _HEADERS = {
 }
 _ENTRIES_ON_A_PAGE = 20
 _DECISION_SECONDS = 20
-"""A user waits rather than repeats. A micro-batch takes seconds."""
+"""A user waits instead of repeating the command, because a micro-batch takes seconds."""
 
 FLOW = (
     ("fan-out", ("pos-invoices",), ("shipment", "hadoop", "dead-letters")),
@@ -155,7 +155,7 @@ router = APIRouter(prefix="/console", include_in_schema=False)
 
 
 def _time(text: str | None) -> str:
-    """A time of the API for people, in UTC. A line can break between date and time only."""
+    """Shows a time of the API to people, in UTC. A line can break only between date and time."""
     if not text:
         return "-"
     moment = datetime.fromisoformat(text).astimezone(UTC)
@@ -279,17 +279,17 @@ async def overview_reasons(request: Request) -> Response:
 
 @router.get("/events/status")
 async def status_events(request: Request) -> Response:
-    return PassedOn(request, "/v1/status/events", "/v1/status/events")
+    return ForwardedStream(request, "/v1/status/events", "/v1/status/events")
 
 
 @router.get("/events/customers/{card}")
 async def customer_events(request: Request, card: str) -> Response:
-    return PassedOn(request, f"/v1/customers/{card}/events", f"/v1/customers/{quote(card, safe='')}/events")
+    return ForwardedStream(request, f"/v1/customers/{card}/events", f"/v1/customers/{quote(card, safe='')}/events")
 
 
 @router.get("/helpdesk")
 async def helpdesk(request: Request, card: str = "", invoice: str = "") -> Response:
-    """The search. An invoice of one customer leads to the customer."""
+    """The search. The number of an invoice leads to its customer, if there is only one."""
     card, invoice, user = card.strip(), invoice.strip(), await _user(request)
     found, problem = [], None
     if invoice and not card:
@@ -305,7 +305,7 @@ async def customer(request: Request, card: str) -> Response:
     card, user = card.strip(), await _user(request)
     balance = await _ask(request, "GET", f"{_of(card)}/balance")
     if not balance.is_good:
-        return _page("problem.html", problem=balance.body, again=_again(request, balance))
+        return _page("problem.html", problem=balance.body, again=_retry_path(request, balance))
     allowed = {name: each for name, each in ACTIONS.items() if each.scope.value in user["scopes"]}
     return _page("customer.html", card=card, answer=balance, actions=allowed, kinds=list(Kind))
 
@@ -314,7 +314,7 @@ async def customer(request: Request, card: str) -> Response:
 async def balance(request: Request, card: str) -> Response:
     answer = await _ask(request, "GET", f"{_of(card)}/balance")
     if not answer.is_good:
-        return _page("problem.html", problem=answer.body, again=_again(request, answer))
+        return _page("problem.html", problem=answer.body, again=_retry_path(request, answer))
     return _page("balance.html", card=card, answer=answer)
 
 
@@ -338,14 +338,17 @@ async def entries(request: Request, card: str) -> Response:
 
 @router.get("/customer/{name}")
 async def form_of_action(request: Request, name: str, card: str) -> Response:
-    # The API takes the name of a user with a key from that key.
+    # If the user has a key, the API takes the actor from the key.
     given = {"redemption": request.query_params.get("redemption", ""), "actor": (await _user(request))["name"]}
     return _page("action.html", name=name, action=_action(name), card=card, given=given)
 
 
 @router.post("/customer/{name}")
 async def act(request: Request, name: str) -> Response:
-    """Ask for a confirmation. The confirmation has a key of its own, so it takes effect once however often it comes."""
+    """Ask for a confirmation.
+
+    The confirmation has an Idempotency-Key, so it takes effect once, also if it is sent again.
+    """
     action, form = _action(name), await _form(request)
     card = form.pop("card", "")
     fields = {each.name: form.get(each.name, "") for each in action.fields}
@@ -359,8 +362,8 @@ async def act(request: Request, name: str) -> Response:
     return _page("outcome.html", name=name, action=action, card=card, fields=fields, key=key, answer=answer)
 
 
-def _again(request: Request, answer: Answer) -> str:
-    """What the page asks for again, by itself, if the problem may end; empty if it does not end by waiting."""
+def _retry_path(request: Request, answer: Answer) -> str:
+    """The address that the page requests again by itself if the problem may end. Empty if waiting does not help."""
     may_end = answer.status >= HTTPStatus.TOO_MANY_REQUESTS
     return f"{request.url.path}?{request.url.query}" if may_end else ""
 
@@ -392,7 +395,7 @@ async def dead_letters(request: Request) -> Response:
 
 @router.post("/operations/replay")
 async def replay(request: Request) -> Response:
-    """First say what a replay would publish, then publish it."""
+    """First show what a replay would publish, then publish it."""
     if "hx-request" not in request.headers:
         raise SignInNeededError
     form = parse_qsl((await request.body()).decode("utf-8", "replace"))
@@ -422,7 +425,7 @@ async def programmes(request: Request) -> Response:
 
 @router.post("/operations/programmes")
 async def publish_programme(request: Request) -> Response:
-    """Check a programme, or ask for a confirmation and publish it. The lines keep their blanks: YAML counts them."""
+    """Check a programme, or ask for a confirmation and publish it. Lines keep their blanks, because YAML needs them."""
     if "hx-request" not in request.headers:
         raise SignInNeededError
     form = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))

@@ -1,7 +1,7 @@
 """The stream of the revisions of one balance, from any copy of its partition.
 
-Every copy applies the same changelog, so each of them can continue the stream of another. The client says with
-``Last-Event-ID`` what it has received. A stream never sends that revision or an older one.
+Every copy applies the same changelog, so each copy can continue the stream of another. ``Last-Event-ID`` is the last
+revision that the client has received. A stream never sends this revision or an older one.
 
 the copy has this revision, or an older one   ──► nothing was missed: wait for the next records
 the changelog still has this revision          ──► send the records after it. Compaction keeps a superseded record only
@@ -48,7 +48,7 @@ _MOST_HISTORIES_AT_ONCE = 4
 
 
 class EventId(NamedTuple):
-    """The revision that a client has received last.
+    """The last revision that a client has received.
 
     Attributes:
         opened_time: of the account, in milliseconds since the epoch; 0 if the record does not say it.
@@ -78,7 +78,7 @@ class EventId(NamedTuple):
 
 
 class _Revisions:
-    """Makes the events of one client from records, and leaves out what the client has."""
+    """Makes the events of one client from records, and omits those that the client has."""
 
     def __init__(self, definition: StoreDefinition, last: EventId | None) -> None:
         self._view = definition.view
@@ -94,13 +94,13 @@ class _Revisions:
         self._offset = max(self._offset, offset)
 
     def current(self, value: VersionedValue | None, position: int) -> Event:
-        """The event of what the store has now; ``position`` is the next offset that it will apply."""
+        """The event of the current balance. ``position`` is the next offset that the store will apply."""
         if value is None:
             return self._erased(position - 1)
         return self._balance(value)
 
     def of(self, record: ChangelogRecord) -> Event | None:
-        """The event of a record; None if the client has it, or if the store ignores it too."""
+        """The event of a record; None if the client has it, or if the store ignores the record."""
         if record.value is None:
             return self._erased(record.offset) if record.offset > self._offset else None
         value = self._value(record.value, record)
@@ -144,7 +144,7 @@ class BalanceEvents:
         """Prepare the streams.
 
         Args:
-            history: None if the past cannot be read. A client that has missed something then gets a gap.
+            history: None if older records cannot be read. A client that has missed records then gets the event ``gap``.
         """
         self._local = local
         self._locator = locator
@@ -159,7 +159,7 @@ class BalanceEvents:
         self._streams.require_place(request)
         read = KeyRead(store, key, request=request)
         if received(request, FORWARDED_TO):
-            return await self._here(read, last)
+            return await self._stream_local(read, last)
         failures: dict[str, PeerError] = {}
         refusals: list[PeerResponse] = []
         targets = self._locator.targets(store, read.partition)
@@ -168,7 +168,7 @@ class BalanceEvents:
         for target in targets:
             if target.url == self._local.url:
                 try:
-                    return await self._here(read, last)
+                    return await self._stream_local(read, last)
                 except problems.Problem as problem:
                     found = PeerResponse.from_problem(problem)
             else:
@@ -187,7 +187,7 @@ class BalanceEvents:
             raise no_answer(read.partition, dict(sorted(failures.items())))
         return refusals[0].response()
 
-    async def _here(self, read: KeyRead, last: EventId | None) -> Response:
+    async def _stream_local(self, read: KeyRead, last: EventId | None) -> Response:
         """The stream of the local copy. Raises Problem."""
         found = await self._lookup.query_local(read)
         if found.value is None and last is None:
@@ -197,7 +197,7 @@ class BalanceEvents:
         return self._streams.response(request, self._events(read, last))
 
     async def _relay(self, parts: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-        """The bytes of a peer's stream. The peer sends heartbeats, so a silent one is dead."""
+        """The bytes of a peer's stream. The peer sends heartbeats, so a silent peer is dead."""
         try:
             while True:
                 yield await self._streams.step(anext(parts), 3 * HEARTBEAT_SECONDS)
@@ -228,12 +228,12 @@ class BalanceEvents:
                     except TimeoutError:
                         yield HEARTBEAT
             except (NotServingError, StoreError, KafkaException, SchemaRegistryUnavailableError):
-                return  # The client connects again, and another copy or a later moment answers.
+                return  # The client connects again. Then another copy answers, or this one later.
 
     async def _missed(
         self, revisions: _Revisions, task: StoreTask, key: bytes, last: EventId | None
     ) -> Sequence[Event]:
-        """What the client has not received yet. Raises KafkaException."""
+        """The events that the client has not received yet. Raises KafkaException."""
         position, value = task.progress.position, task.get(key)
         if last is None:
             return [revisions.current(value, position)]

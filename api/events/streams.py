@@ -17,14 +17,15 @@ from api.security.permissions import caller_of
 MEDIA_TYPE = "text/event-stream"
 
 HEARTBEAT_SECONDS = 10.0
-"""A quiet stream sends a comment so often, so that a dead connection is noticed, and proxies keep the stream."""
+"""The seconds between two comments in a quiet stream. They detect a dead connection, and make proxies keep the stream.
+"""
 
 HEARTBEAT = b":\n\n"
 START = b"retry: 1000\n\n"
 """The first bytes of a stream: a client waits a second before it connects again."""
 
 _LONGEST_SECONDS = 600.0
-"""A client then connects again, so that streams move to instances that started later."""
+"""After this time a client must connect again, so that streams move to instances that started later."""
 
 T = TypeVar("T")
 
@@ -77,9 +78,9 @@ class EventStreams:
             self._loop.call_soon_threadsafe(self._close)
 
     def require_place(self, request: Request) -> None:
-        """Raise TooManyStreams if the caller has as many streams as it may have.
+        """Raise TooManyStreams if the caller may open no more streams.
 
-        The instance that the caller has asked counts the stream, so forwarded requests are not counted.
+        Forwarded requests are not counted, because the instance that got the request from the caller counts the stream.
         """
         caller = caller_of(request)
         if not caller.is_forwarded and self._open[caller.name] >= self._most:
@@ -113,7 +114,7 @@ class EventStreams:
         return StreamingResponse(counted(), headers=headers, media_type=MEDIA_TYPE)
 
     async def step(self, step: Awaitable[T], seconds: float = HEARTBEAT_SECONDS) -> T:
-        """Wait for the next thing to send. Raises TimeoutError, and EndOfStreamError when the instance stops."""
+        """Wait for the next event. Raises TimeoutError, and EndOfStreamError when the instance stops."""
         try:
             async with asyncio.timeout(0 if self._closing else seconds) as limit:
                 self._waiting.add(limit)

@@ -1,4 +1,4 @@
-"""JSON bodies of requests. Python's parser alone accepts NaN, other encodings, and a member that is given twice."""
+"""JSON bodies of requests. Without this module, Python's parser accepts NaN, other encodings and repeated members."""
 
 import json
 from collections import Counter

@@ -24,7 +24,7 @@ def limit_of(path: str) -> int:
 
 
 class BodyLimitMiddleware:
-    """Responds with 413 if Content-Length is too large, and stops reading a body that becomes too large."""
+    """Responds with 413 if Content-Length is too large, or as soon as a body becomes too large."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -38,7 +38,7 @@ class LookupApp(FastAPI):
         self._lookups = [_LookupRoute(route, dependencies) for route in routes if isinstance(route, APIRoute)]
         self._requests = dependencies.metrics.requests
         security = dependencies.security
-        # Web pages of other origins need the headers of CORS, which the gate's middleware adds.
+        # Web pages of other origins need CORS headers. The gate's middleware adds them.
         self._security = None if security is None or security.cors_origins else security
         self._entry: ASGIApp = guarded(self._serve, security, dependencies.metrics) if security else self._serve
 
@@ -46,7 +46,7 @@ class LookupApp(FastAPI):
         scope["app"] = self
         security = self._security
         if security is not None and scope["type"] == "http" and scope["method"] == "GET":
-            caller = security.known(scope)
+            caller = security.verified_caller(scope)
             if caller is not None and (found := self._find(scope)) is not None:
                 await self._serve_lookup(found, scope, receive, send, caller)
                 return
@@ -65,8 +65,8 @@ class LookupApp(FastAPI):
         """Call the endpoint and send its response.
 
         Args:
-            known: the caller, if the request does not come through the gate because its token was verified before.
-                Then this method does what the gate does for all others. The audit trail has no lookup of one key.
+            known: the caller, if its token was verified before. Such a request does not pass the gate, so this method
+                does the gate's work. It writes no audit record, because the audit trail has no lookups of one key.
         """
         started, response, usage = time.perf_counter(), None, None
         route, arguments = found

@@ -1,4 +1,4 @@
-"""Prometheus metrics of one app. The values of labels are route templates and store names, and no text of a request."""
+"""Prometheus metrics of one app. Labels have route templates and names of stores, never a text of a request."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -162,7 +162,7 @@ class _StoresCollector(Collector):
             family = family_of(name, text, labels=labels)
             for store_name, store in self._stores.by_name.items():
                 for partition, task in store.tasks.items():
-                    with suppress(StoreError):  # The number of entries is then unknown.
+                    with suppress(StoreError):  # The store is closed, so its number of keys is not known.
                         family.add_metric([store_name, str(partition)], float(value_of(task)))
             yield family
         rebuilds = CounterMetricFamily(

@@ -30,7 +30,7 @@ Every error is `application/problem+json` (RFC 9457). Clients tell errors apart 
 A client can repeat a request after 503 with `Retry-After`.
 """
 
-# An instance that needs no credentials ignores them. Its document says so by operations without `security`.
+# An instance that needs no credentials ignores them. In its document the operations have no `security`.
 _CREDENTIALS = {
     "bearer": {
         "type": "http",
@@ -44,7 +44,7 @@ _CREDENTIALS = {
 def install(app: FastAPI, *, needs_credentials: bool = False) -> None:
     """Add the schema of problems, and what each request needs, to ``app.openapi``.
 
-    FastAPI does not know problems, because no route returns one, nor the gate in front of the routes.
+    FastAPI knows neither the problems, because no route returns them, nor the gate in front of the routes.
     """
 
     def openapi() -> dict[str, Any]:
@@ -69,7 +69,7 @@ def install(app: FastAPI, *, needs_credentials: bool = False) -> None:
 
 
 def _describe_credentials(document: dict[str, Any]) -> None:
-    """Add the credentials, and the problems of a caller that is not known or may not do it, to what is not public."""
+    """Add the credentials, and the problems 401 and 403, to all operations that are not public."""
     refusals = problems.responses(Unauthenticated, ScopeMissing, NotYours, ForwardRefused, TooManyRequests)
     unavailable = problems.responses(KeysUnavailable)[KeysUnavailable.status.value]
     for path, item in document["paths"].items():

@@ -37,7 +37,7 @@ def key_range(first: str | None, last: str | None, prefix: str) -> KeyRange:
 def cursor_after(key: bytes, store: str, keys: KeyRange) -> str:
     """A cursor for the keys after this one.
 
-    It contains no state of an instance. It stays valid while instances start and stop and partitions move.
+    It contains no state of an instance. So it stays valid when instances start or stop, and when partitions move.
     """
     return urlsafe_b64encode(_scope(store, keys) + key).decode().rstrip("=")
 

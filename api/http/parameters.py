@@ -25,28 +25,28 @@ _INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
 
 
 def _require_integer(value: object) -> object:
-    # Pydantic alone also accepts 1.0, 1_000 and blanks around a number.
+    # Without this check, Pydantic accepts 1.0, 1_000 and blanks around a number.
     if isinstance(value, str) and not _INTEGER.fullmatch(value):
         raise ValueError("must be a whole number, for example 42")
     return value
 
 
 def _require_boolean(value: object) -> object:
-    # Pydantic alone also accepts words as yes and on.
+    # Without this check, Pydantic accepts words such as yes and on.
     if isinstance(value, str) and value not in {"true", "false"}:
         raise ValueError("must be true or false")
     return value
 
 
-# They stand after the limits of a type. Otherwise the OpenAPI document would lose the limits.
+# These validators must follow the limits of a type. Otherwise the OpenAPI document loses the limits.
 IsInteger = BeforeValidator(_require_integer)
 IsBoolean = BeforeValidator(_require_boolean)
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
-    """Raise InvalidParameters for a query parameter that the route does not have, or has once and is given twice.
+    """Raise InvalidParameters for an unknown query parameter, and for one that is given twice and may be given once.
 
-    Without this check the former, which may be misspelled, and the first of the latter would be ignored.
+    Without this check a misspelled parameter would be ignored, and so would the first of two.
     """
     if not request.query_params:
         return
@@ -82,7 +82,7 @@ MinSequence = Annotated[
         alias="minSequence",
         ge=0,
         le=LARGEST_SEQUENCE,
-        description="Respond only with this sequence or a later one. So a client can read its own writes.",
+        description="Respond only with this sequence or a later one. With it a client reads its own writes.",
     ),
     IsInteger,
 ]

@@ -1,7 +1,7 @@
-"""All errors of the API. Each one is answered as application/problem+json (RFC 9457).
+"""All errors of the API. Each response is application/problem+json (RFC 9457).
 
-A class owns the status, the type, the title, the text and the example of one problem. **Its docstring is the text that
-the client reads.** Routes name the classes of the problems that they can answer with. OpenAPI takes the examples from
+A class defines the status, the type, the title, the text and the example of one problem. **Its docstring is the text
+that the client reads.** Routes name the classes of the problems that they can return. OpenAPI takes the examples from
 the classes.
 """
 
@@ -77,7 +77,7 @@ class Problem(Exception):  # noqa: N818 - subclasses are named after what happen
 
     @property
     def another_may_answer(self) -> bool:
-        """Whether another instance may have an answer."""
+        """Whether another instance may be able to answer."""
         return self.code in ANOTHER_MAY_ANSWER
 
     def describe(self) -> str:
@@ -100,7 +100,7 @@ class Problem(Exception):  # noqa: N818 - subclasses are named after what happen
 
 
 class OtherProblem(Problem):
-    """A problem of the framework or of another instance, with the texts that it came with."""
+    """A problem of the framework or of another instance. It keeps its texts."""
 
     def __init__(self, status: int, code: str, title: str, detail: str, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -329,7 +329,7 @@ class CommandRefused(Conflict, title="The command was refused"):
     @staticmethod
     def from_decision(decision: Mapping[str, Any]) -> "CommandRefused":
         """The problem of a decision that refuses a command. The reason of the decision is the code of the problem."""
-        # Programs log errors, so no error has a card.
+        # Programs log errors, so no error may contain a card.
         members = {name: value for name, value in decision.items() if value is not None and name != "CustomerCardNo"}
         refusal = _REFUSALS.get(decision["Reason"], CommandRefused)(**members)
         refusal.code = decision["Reason"]

@@ -1,4 +1,4 @@
-"""Responses, their caching, and the headers that tell which copy of a key was read and how fresh it is."""
+"""Responses, their caching, and the headers that say which copy was read and how fresh it is."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

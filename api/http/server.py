@@ -1,4 +1,4 @@
-"""The HTTP/1.1 server: uvicorn with an end for requests that arrive slowly or are too large, and with certificates."""
+"""The HTTP/1.1 server: uvicorn with certificates, and with limits for slow and for large requests."""
 
 import asyncio
 import logging
@@ -27,10 +27,10 @@ _TICKS_PER_SECOND = 10
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """HTTP/1.1 of uvicorn. It ends requests that are not complete in time, or that have too many headers.
+    """Uvicorn's protocol HTTP/1.1. It ends requests that are not complete in time, or whose headers are too large.
 
     It also ends connections whose client does not read its response, and connections above the limit of the process.
-    Bytes that are no request get a problem, too. A check every second costs less than a timer for each request.
+    Bytes that are not a request get a problem, too. One check every second costs less than a timer for each request.
 
     Attributes:
         most_connections: how many connections the process has open at once.
@@ -39,7 +39,7 @@ class LimitedProtocol(HttpToolsProtocol):
     most_connections: int
 
     _arriving_since: float | None
-    """Since when a request is not complete; None between requests."""
+    """The start of a request that is not complete yet; None between requests."""
 
     _in_head = False
     _head_bytes = 0
@@ -83,7 +83,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._refuse(self._problem or UnreadableRequest())
 
     def _unsupported_upgrade_warning(self) -> None:
-        """The API ignores an upgrade, as HTTP allows, and says nothing about it: any client can ask for one."""
+        """The API ignores an upgrade, as HTTP allows. It logs nothing, because any client can ask for an upgrade."""
 
     def shutdown(self) -> None:
         cycle: RequestResponseCycle | None = self.cycle
@@ -124,7 +124,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 class LimitedServer(uvicorn.Server):
-    """Looks once a second for slow requests, for responses that nobody reads, and for a new certificate."""
+    """Checks once a second for slow requests, for responses that nobody reads, and for a new certificate."""
 
     def __init__(self, config: uvicorn.Config, request_seconds: float, renew: Callable[[], None]) -> None:
         super().__init__(config)
@@ -150,9 +150,9 @@ def server_of(app: object, settings: Settings, certificate: Certificate | None, 
 
     Args:
         certificate: None for HTTP without TLS.
-        grace_seconds: requests in flight may take this long after a signal. Longer long polls are cut off.
+        grace_seconds: running requests may take this long after a signal. Longer long polls are closed.
     """
-    # A client's mistake is no event of this server, and a client could fill the log with it.
+    # The mistake of a client is not logged, because a client could fill the log with it.
     logging.getLogger("uvicorn.error").addFilter(lambda record: record.msg != "Invalid HTTP request received.")
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]
@@ -161,7 +161,7 @@ def server_of(app: object, settings: Settings, certificate: Certificate | None, 
         loop="uvloop",
         http=type("Protocol", (LimitedProtocol,), {"most_connections": settings.most_connections}),
         ws="none",
-        # Paths contain card numbers, and writing a line costs more than serving a lookup.
+        # Paths contain card numbers, and a log line costs more than a lookup.
         access_log=False,
         log_config=None,
         timeout_graceful_shutdown=grace_seconds,

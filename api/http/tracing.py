@@ -5,7 +5,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from services import tracing
 
 _UNTRACED = frozenset({"/livez", "/readyz", "/metrics", "/v1/instances/local"})
-"""What probes, Prometheus and peers ask every few seconds."""
+"""The paths that probes, Prometheus and peers request every few seconds."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 

@@ -20,11 +20,14 @@ from services.state_stores.definition import ReadConsistency, VersionedValue
 router = APIRouter(prefix="/v1/customers", tags=["customers"], dependencies=[needs(Scope.BALANCE_READ)])
 
 _MOVED = b'"MovedTo":"'
-"""Is in the body of the balance of a card whose account has moved, and of no other one. A parser would be slow."""
+"""Only the balance of a card whose account has moved contains these bytes. To parse each body would be slow."""
 
 
 def _body(caller: Caller, entry: VersionedValue) -> bytes:
-    """The balance. Raises CardMoved if it is elsewhere, with the new card unless the caller is limited to the old."""
+    """The balance.
+
+    Raises CardMoved if the account has moved, with the new card unless the caller is limited to the old one.
+    """
     if _MOVED in entry.body:
         new_card = {"newCard": orjson.loads(entry.body)["MovedTo"]} if caller.card is None else {}
         raise problems.CardMoved(**new_card)
@@ -66,9 +69,9 @@ async def balance(  # noqa: PLR0913, PLR0917 - each parameter of the request is 
 ) -> Response:
     """The balance of a customer. Any instance answers for every customer.
 
-    With `minSequence` the balance is never older than that. The request waits up to `timeout` seconds for it.
-    A card that was replaced is 410, and the problem names the new card.
-    While the owner of the customer's partition does not respond, a standby does, and `Loyalty-Stale` says so.
+    With `minSequence` the balance is never older than that. The request waits up to `timeout` seconds for it. For a
+    replaced card the response is 410, and the problem names the new card. If the owner of the customer's partition does
+    not respond, a standby responds with `Loyalty-Stale: true`.
     """
     consistency = ReadConsistency(min_sequence, opened_time)
     read = KeyRead(stores.by_name[BALANCES], card.encode(), consistency, timeout_seconds, max_lag, request)

@@ -38,7 +38,7 @@ router = APIRouter(prefix="/v1", tags=["commands"], route_class=JsonRoute)
 
 _DEFAULT_TIMEOUT_SECONDS = 10.0
 
-# No account takes a command for a blank card.
+# No account accepts a command for a blank card.
 NamedCard = Annotated[Card, NotBlank]
 Timeout = Annotated[
     float, timeout_query("Seconds to wait for the decision, and for the balance to show it, before 202.")
@@ -105,8 +105,8 @@ async def submission_of_request(
             min_length=1,
             max_length=MAX_KEY_LENGTH,
             pattern=r"^[ -~]+$",
-            description="New for each command, and the same when the command is repeated. It belongs to method and "
-            "path.",
+            description="Use a new key for each command, and the same key to repeat a command. It belongs to method "
+            "and path.",
             examples=["5c1d5bd8-55b4-4d2c-a9a8-0e1c8f6f7e52"],
         ),
         spelled(r"[ -~]*", "must have printable ASCII characters only"),
@@ -146,15 +146,15 @@ _COMMAND_PROBLEMS = (
 )
 _HEADERS = text_headers(
     {
-        "Location": "Where to ask what became of the command.",
-        SEQUENCE: "AccountSequence of the answer.",
+        "Location": "The path of the command's result.",
+        SEQUENCE: "AccountSequence of the response.",
     }
 )
 _ACCEPTED: dict[int | str, dict[str, Any]] = {
     202: {
         "model": Command,
-        "description": "The time is over before the command is decided, or before the balance shows it. "
-        "Ask at Location, or repeat the request as it was.",
+        "description": "The time ended before the command was decided, or before the balance showed it. "
+        "Ask at Location, or repeat the same request.",
         "headers": {"Location": _HEADERS["Location"], "Retry-After": problems.RETRY_AFTER},
     }
 }
@@ -193,7 +193,7 @@ def _route(
     "POST",
     "/customers/{card}/redemptions",
     Scope.POINTS_REDEEM,
-    "Set points aside",
+    "Reserve points",
     HTTPStatus.CREATED,
     problems.UnknownCustomer,
     problems.InsufficientPoints,
@@ -201,7 +201,7 @@ def _route(
     problems.CardReplaced,
 )
 async def reserve(card: NamedCard, body: Redemption, command: CommandOfRequest) -> Response:
-    """Begin a redemption: reserve points until it is captured or void, or until it lapses at ExpiresTime.
+    """Begin a redemption: reserve points until it is captured or voided, or until it lapses at ExpiresTime.
 
     Capture and void take the RedemptionID of the response. A card without a balance is unknown, and gets no account.
     """
@@ -223,15 +223,15 @@ def _ends_redemption(name: str, summary: str) -> _Decorator:
     )
 
 
-@_ends_redemption("capture", "Spend what was set aside")
+@_ends_redemption("capture", "Spend reserved points")
 async def capture(redemption: CommandId, command: CommandOfRequest) -> Response:
-    """End a redemption and take its points. A redemption that was captured, made void or has lapsed is not open."""
+    """End a redemption and take its points. It must be open: not captured, voided or lapsed before."""
     return await command.response(events.Capture, None, redemption_id=redemption)
 
 
-@_ends_redemption("void", "Give back what was set aside")
+@_ends_redemption("void", "Give back reserved points")
 async def void(redemption: CommandId, command: CommandOfRequest) -> Response:
-    """End a redemption and free its points. Points that have expired meanwhile expire now."""
+    """End a redemption and free its points. Points whose expiry has passed meanwhile expire now."""
     return await command.response(events.Void, None, redemption_id=redemption)
 
 
@@ -249,7 +249,7 @@ async def void(redemption: CommandId, command: CommandOfRequest) -> Response:
 async def adjust(card: Annotated[NamedCard, NoBlanksAround], body: Adjustment, command: CommandOfRequest) -> Response:
     """Add points, or take them. The entry keeps the reason and the actor.
 
-    Points for a card without a balance open an account. Nothing can be taken from such a card, except as a debt.
+    Points for a card without a balance open an account. Points can be taken from such a card only as a debt.
     """
     fields = body.normalized()
     own = {"points": fields["points"], "allow_negative": fields["allow_negative"]}
@@ -271,8 +271,8 @@ async def adjust(card: Annotated[NamedCard, NoBlanksAround], body: Adjustment, c
 async def transfer(body: Transfer, command: CommandOfRequest) -> Response:
     """Move available points from one card to another. They keep the time at which they expire.
 
-    When the transfer is done, the points have left the sender. The receiver gets them a moment later, for certain. A
-    sender without a balance is unknown, and gets no account.
+    When the transfer is done, the points have left the sender. The receiver always gets them, a moment later. A sender
+    without a balance is unknown, and gets no account.
     """
     fields = body.normalized()
     own = {"points": fields["points"], "counterparty": body.to_card}
@@ -288,7 +288,7 @@ def _changes_card(name: str, summary: str, *refusals: type[Problem]) -> _Decorat
 async def block(card: NamedCard, body: CardChange, command: CommandOfRequest) -> Response:
     """Stop redemptions and transfers from a card, for example a lost one. The balance shows `Blocked`.
 
-    What was reserved before can still be captured, and points can arrive. The programme says whether purchases earn.
+    Earlier reservations can still be captured, and points can arrive. The programme says whether purchases earn.
     """
     return await command.response(events.Block, card, body.normalized())
 
@@ -303,8 +303,8 @@ async def unblock(card: NamedCard, body: CardChange, command: CommandOfRequest) 
 async def replacement(card: NamedCard, body: Replacement, command: CommandOfRequest) -> Response:
     """Move everything from a card, for example a lost one, to a new card that has no account.
 
-    When it is done, the account has left the old card, whose balance is 410. The new card gets points, tier,
-    reservations and returnable purchases a moment later, for certain. Late invoices of the old card follow.
+    When it is done, the account has left the old card, and its balance is 410. The new card always gets points, tier,
+    reservations and returnable purchases, a moment later. Late invoices of the old card follow.
     """
     caller_of(command.request).require_card(body.new_card)
     return await command.response(events.Replace, card, body.normalized(), counterparty=body.new_card)
@@ -312,14 +312,14 @@ async def replacement(card: NamedCard, body: Replacement, command: CommandOfRequ
 
 @_changes_card("merge", "Merge two accounts", problems.SameCustomer)
 async def merge(card: NamedCard, body: Merging, command: CommandOfRequest) -> Response:
-    """Move everything from a card into the account of another card of the same customer, as a replacement does."""
+    """Move everything from a card into the account of another card of the same customer, like a replacement."""
     caller_of(command.request).require_card(body.into)
     return await command.response(events.Merge, card, body.normalized(), counterparty=body.into)
 
 
 @_route("DELETE", "/customers/{card}", Scope.CUSTOMER_ERASE, "Erase a customer", HTTPStatus.OK, takes_body=False)
 async def erase(card: NamedCard, command: CommandOfRequest) -> Response:
-    """Forget a customer: points, reservations, decisions. The erasure of an unknown card succeeds as well.
+    """Forget a customer: points, reservations, decisions. The erasure of an unknown card succeeds, too.
 
     Once it is done, the balance is 404. A later event of the card opens a new account.
     """
@@ -329,7 +329,7 @@ async def erase(card: NamedCard, command: CommandOfRequest) -> Response:
 @router.get(
     "/commands/{command}",
     dependencies=[needs(*FOLLOWS_COMMANDS)],
-    summary="What became of a command",
+    summary="The result of a command",
     response_model=Command,
     responses={
         **_ACCEPTED,
@@ -352,7 +352,7 @@ async def command(
 
 
 def _require_own(caller: Caller, decision: Decision) -> None:
-    """Raise NotYours for the decision about another card. A decision that names no card shows nothing of a customer."""
+    """Raise NotYours for a decision about another card. A decision without a card shows no data of a customer."""
     if decision["CustomerCardNo"]:
         caller.require_card(decision["CustomerCardNo"])
 
@@ -364,9 +364,9 @@ def _accepted(decision: Decision) -> Response:
 
 
 def _public(decision: Decision) -> Decision:
-    """The members of a decision that clients see."""
+    """The members of a decision that clients may see."""
     members = {name: value for name, value in decision.items() if name != "RequestHash"}
-    # The record of a reservation holds the reserved points. The total of the customer stays as it is.
+    # The record of a reservation has the reserved points. A reservation does not change the total of the customer.
     is_reservation = decision["Kind"] == "reserve" and decision["Status"] == DONE
     reserved = {"Points": "0.00", "ReservedPoints": decision["Points"]} if is_reservation else {"ReservedPoints": None}
     return members | reserved

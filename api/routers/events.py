@@ -59,8 +59,9 @@ async def balance_events(
         ),
     ] = None,
 ) -> Response:
-    """Server-sent events: `balance` for each revision, in order and once. Without Last-Event-ID it begins with the
-    balance now.
+    """Server-sent events: `balance` for each revision, in order and once.
+
+    Without Last-Event-ID the first event is the current balance.
 
     `gap`: revisions after the last event have been compacted away, and the balance now follows. `erased`: the account
     is gone.

@@ -90,7 +90,7 @@ async def key_metadata(
         str, Path(max_length=LONGEST_KEY, description="The key does not have to exist.", examples=["9265846829"])
     ],
 ) -> Response:
-    """The owner of the key's partition, and the standbys for reads without it.
+    """The owner of the key's partition, and the standbys that can serve reads if the owner does not respond.
 
     The standby with the highest position comes first.
     """

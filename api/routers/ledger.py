@@ -36,11 +36,11 @@ _CACHING = "private, no-store"
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _CURSOR = re.compile(r"(\d{1,19})\.(\d{1,19})")
 _CHUNK_LINES = 1_000
-"""Most statements are shorter. An error then becomes a problem and not a response that breaks off."""
+"""Most statements are shorter. So an error becomes a problem, and not a truncated response."""
 
 
 def _require_iso_date(value: object) -> object:
-    # Pydantic alone also accepts a number of seconds.
+    # Without this check, Pydantic accepts a number of seconds.
     if isinstance(value, str) and not _DATE.fullmatch(value):
         raise ValueError("must be a date, for example 2026-01-31")
     return value
@@ -156,7 +156,7 @@ invoices = APIRouter(prefix="/v1/invoices", tags=["customers"], dependencies=[ne
 
 @invoices.get(
     "/{invoice}/customers",
-    summary="Whose invoice is it?",
+    summary="The customers of an invoice",
     response_model=InvoiceCustomers,
     responses=problems.responses(problems.InvalidParameters, problems.LedgerUnavailable),
 )
@@ -165,7 +165,7 @@ def customers_of_invoice(
     invoice: Annotated[str, Path(min_length=1, max_length=LONGEST_TEXT, description="InvoiceNumber")],
     ledger: Ledger,
 ) -> Response:
-    """The cards that have an entry of this invoice. A caller that is limited to one card sees no other one."""
+    """The cards that have an entry of this invoice. A caller that is limited to one card sees no other card."""
     own = caller_of(request).card
     with _ledger_problems():
         cards = ledger.customers_of_invoice(invoice)

@@ -1,4 +1,4 @@
-"""What operators need: the state of the system, its settings, dead letters, and versions of the programme."""
+"""Routes for operators: the state of the system, its settings, dead letters, and versions of the programme."""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -42,7 +42,7 @@ _STATUS_SECONDS = 2.0
 _SHOWN_BYTES = 4_096
 
 
-@router.get("/caller", dependencies=[needs(*Scope)], summary="Who I am", response_model=CallerReport)
+@router.get("/caller", dependencies=[needs(*Scope)], summary="The caller of this request", response_model=CallerReport)
 async def caller(request: Request) -> Response:
     """The caller of this request, its scopes and its limits."""
     found = caller_of(request)
@@ -100,7 +100,7 @@ async def status(watch: WatchDep) -> Response:
 @router.get(
     "/status/events",
     dependencies=[needs(Scope.OPERATE)],
-    summary="What runs, every two seconds",
+    summary="The state of the system, every two seconds",
     response_class=Response,
     responses={
         200: {"description": "Events.", "content": {MEDIA_TYPE: {"schema": {"type": "string"}}}},

@@ -54,7 +54,7 @@ lookups = APIRouter(prefix="/v1/stores/{store}", tags=["stores"], dependencies=[
 
 Erased = Annotated[
     bool,
-    Query(description="Wait instead until the account that was opened at openedTime, or earlier, is gone (404)."),
+    Query(description="Wait for an erasure instead: until the account that was opened at openedTime is gone (404)."),
     IsBoolean,
 ]
 
@@ -108,7 +108,7 @@ async def one_key(  # noqa: PLR0913, PLR0917 - each parameter of the request is 
 
 @lookups.get(
     "/local/keys/{key:path}",
-    summary="One key, here",
+    summary="One key of this instance",
     response_model=StoreEntry,
     responses={**ENTRY_RESPONSES, **problems.responses(problems.UnknownKey, problems.NotHere, *_PROBLEMS)},
 )
@@ -137,7 +137,7 @@ def _entry_body(read: KeyRead) -> Callable[[VersionedValue], bytes]:
 
 
 async def several_keys(request: Request, store: StoreOfPath, body: Annotated[Keys, Body()]) -> StoreQuery:
-    """The entries of those keys that exist."""
+    """The entries of the keys that exist."""
     require_keys(request, store.definition.name, body.keys)
     keys = sorted({key.encode() for key in body.keys})
 

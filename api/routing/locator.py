@@ -41,7 +41,7 @@ class Target(NamedTuple):
 
 
 class Locator:
-    """Answers from memory. The membership and the reports are updated elsewhere."""
+    """Finds instances without I/O. Other threads update the membership and the reports."""
 
     def __init__(self, local: LocalInstance, reports: PeerReports) -> None:
         self._local = local
@@ -93,7 +93,7 @@ class Locator:
     def next_target(self, store: StateStore, partition: int, tried: Collection[str]) -> Target | None:
         """The next instance to ask after those that were tried; None if no instance is left.
 
-        The other peers follow the known copies, because a copy may be younger than the last report of its instance.
+        After the known copies come the other peers. They may have a copy that is newer than their last report.
         """
         others = (Target(url, Role.STANDBY) for url in sorted(self.peers))
         targets = (*self.targets(store, partition), *others)

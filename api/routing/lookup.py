@@ -36,7 +36,7 @@ from services.state_stores.contract import StoreError
 from services.state_stores.definition import ANY_VERSION, ReadConsistency
 from services.state_stores.store import NotServingError, StateStore
 
-# Time for an owner that does not respond, for a standby, and for the network between them.
+# Time to wait for an owner that does not respond, then for a standby, and for the network.
 _PATIENCE_SECONDS = 5.0
 # A live owner responds within milliseconds. After this time the lookup tries the next copy.
 _ATTEMPT_SECONDS = 1.0
@@ -130,7 +130,7 @@ class Lookup:
 
     async def query_for_peer(self, read: KeyRead, role: str) -> LocalRead:
         """Read the local copy for a peer, in the role that the peer expects. Raises Problem."""
-        # An instance without a lease knows no better than the peer who the owner is, but it may have a copy.
+        # An instance without a lease does not know the owner better than the peer does, but it may have a copy.
         as_owner = role == Role.ACTIVE and self._local.membership.lease_holds
         if as_owner and not self._local.owns(read.store, read.partition):
             raise problems.NotTheOwner(partition=read.partition)
@@ -146,7 +146,7 @@ class Lookup:
             Problem: this instance cannot serve the read, or the time is over.
         """
         if read.consistency == ANY_VERSION:
-            return self._checked(read, self._get(read))
+            return self._require_consistency(read, self._get(read))
 
         def read_again() -> LocalRead:
             if as_owner and not self._local.owns(read.store, read.partition):
@@ -157,20 +157,20 @@ class Lookup:
         found = await self._local.stores.waiters.wait(
             read.key, read_again, lambda found: read.consistency.is_satisfied_by(found.value), seconds
         )
-        return self._checked(read, found)
+        return self._require_consistency(read, found)
 
     def _get(self, read: KeyRead) -> LocalRead:
         """The entry of the local copy now. Raises Problem."""
         try:
             task = read.store.serving(read.partition)
-            # The status comes first: it may understate what the read returns, and never overstates it.
+            # Get the status first. So it may be older than the value, but never newer.
             status, value = self._local.status_of(read.store, task), task.get(read.key)
         except (NotServingError, StoreError) as error:
             raise problems.from_store_error(error, read.partition) from error
         return LocalRead(value, self._local.confirm(read.store, status), self._local.url)
 
-    def _checked(self, read: KeyRead, found: LocalRead) -> LocalRead:
-        """Raise Problem if what was found is older than the caller allows."""
+    def _require_consistency(self, read: KeyRead, found: LocalRead) -> LocalRead:
+        """Return what was found. Raise Problem if it is older than the caller allows."""
         status, required = found.status, read.consistency
         if not status.is_within(read.max_lag):
             problem = problems.TooStale(maxLag=read.max_lag, lag=status.lag if status.lag_known else None)
@@ -214,7 +214,7 @@ class Lookup:
                 raise _OwnerChangedError
         if not refusals:
             raise no_answer(read.partition, dict(sorted(failures.items())))
-        return refusals[0]  # from the instance that is nearest to the owner
+        return refusals[0]  # the response of the instance that is nearest to the owner
 
     async def _ask(self, read: KeyRead, target: Target, patience: float) -> LocalRead | PeerResponse:
         if target.url == self._local.url:

@@ -1,7 +1,7 @@
 """Forwards requests that only the owner of a key may serve.
 
-The owner decides about a command: it reads the record of the command and then writes the next one. Two instances that
-did so at the same time would both find no record. Therefore no standby may replace the owner.
+The owner of a command reads the record of the command, and then writes the next one. If two instances did so at the
+same time, both would find no record. So no standby may replace the owner.
 """
 
 import time
@@ -77,7 +77,7 @@ class OwnerOnly:
             raise problems.from_store_error(error, partition) from error
 
     def _must_serve(self, request: Request, store: StateStore, partition: int) -> bool:
-        # A forwarded request is never forwarded again: instances that disagree about the owner would go on for ever.
+        # Never forward a forwarded request again. Instances that disagree about the owner would forward it forever.
         if FORWARDED_TO in request.headers or self._local.owns(store, partition):
             self.require_ownership(store, partition)
             return True

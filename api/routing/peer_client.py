@@ -25,9 +25,9 @@ from services.interactive_queries.reports import InstanceReport, PeerReports
 log = structlog.get_logger(__name__)
 
 FORWARDED_TO = "Loyalty-Forwarded-To"
-"""A forwarded request has it: the role in which the receiver reads its copy."""
+"""The header of a forwarded request with the role in which the receiver reads its copy."""
 DEADLINE = "Loyalty-Deadline"
-"""A forwarded request has it: the seconds until the deadline of the client."""
+"""The header of a forwarded request with the seconds until the deadline of the client."""
 
 _REQUEST_HEADERS = (
     "accept",
@@ -99,7 +99,7 @@ class PeerTimeoutError(PeerError):
 
 
 def no_answer(partition: int, failures: Mapping[str, PeerError]) -> problems.Problem:
-    """The problem of a request that no instance answered.
+    """The problem of a request that no instance has answered.
 
     Args:
         failures: URL to error, for each peer that did not respond.
@@ -116,7 +116,7 @@ class PeerRequest(NamedTuple):
 
     Attributes:
         path: the path and the query, percent-encoded.
-        caller: for whom the peer is asked; None: this instance asks for itself.
+        caller: the caller whose request this is; None: this instance asks for itself.
     """
 
     method: str
@@ -168,7 +168,7 @@ class PeerResponse(NamedTuple):
 
 
 class PeerClient:
-    """Sends requests to peers. Each request goes to one peer, which never forwards it again."""
+    """Sends requests to peers. A peer never forwards such a request again."""
 
     def __init__(self, reports: PeerReports, hops: Hops | None = None, tls: SSLContext | None = None) -> None:
         """Prepare a client.
@@ -228,7 +228,7 @@ class PeerClient:
         own_headers = {FORWARDED_TO: target.role.value, DEADLINE: f"{seconds_left:.3f}"}
         sent_headers = {"accept-encoding": "identity", **request.headers, **own_headers}
         if self._hops:
-            # The peer trusts this instance, so the credentials of the caller stay here.
+            # The peer trusts this instance, so the credentials of the caller are not sent.
             sent_headers.pop("authorization", None)
             key = request.headers.get("idempotency-key", "")
             signed = HopRequest(request.method, url.raw_path.decode("latin-1"), target.role.value, key)
@@ -258,7 +258,7 @@ class PeerClient:
             raise PeerUnreachableError(reason) from error
 
     def _answer(self, response: httpx.Response, target: Target) -> PeerResponse:
-        """What the caller gets of a response. Raises PeerError if the peer has refused the signature."""
+        """The part of a response that the caller gets. Raises PeerError if the peer has refused the signature."""
         kept = {
             name: value
             for name, value in response.headers.items()

@@ -28,7 +28,7 @@ from services.state_stores.store import StateStore
 
 log = structlog.get_logger(__name__)
 
-# More than a lookup gets, because a page of 1,000 entries or a day of windows takes longer.
+# Longer than for a lookup, because a page of 1,000 entries or a day of windows takes longer.
 _SECONDS = 5.0
 _ATTEMPT_SECONDS = 2.0
 
@@ -145,7 +145,7 @@ class ScatterGather:
             return None
         members = orjson.loads(response.content)
         if not {each["partition"] for each in members["partitions"]} <= set(partitions):
-            # Another instance may return the same entries, and nothing tells the partitions of the entries apart.
+            # Another instance may return the same entries, and the entries do not name their partitions.
             log.warning("an instance answered for partitions it was not asked for", instance=target.url)
             return None
         return _Result(members, members["partitions"])

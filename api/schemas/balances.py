@@ -24,14 +24,14 @@ class Balance(BaseModel):
     Tier: str | None = Field(description="null: the customer has no tier.", examples=["gold"])
     NextExpiryTime: Time | None = Field(description="When the next points expire. null: no points expire.")
     NextExpiryPoints: PointsText | None = Field(
-        description="How many points expire then, pending points included. null, as Blocked: release 0.1 wrote the "
-        "balance, and the next entry shows them.",
+        description="How many points expire then, pending points included. null: release 0.1 wrote the "
+        "balance. The next entry adds this member and Blocked.",
         examples=["12.50"],
     )
     Blocked: bool | None = Field(description="Whether the card is blocked.", examples=[False])
     MovedTo: str | None = Field(
-        description="The card to which the account has moved. Only lists of balances show it: the balance of such a "
-        "card is 410.",
+        description="The card to which the account has moved. Only lists of balances show it. A read of such a "
+        "balance is 410.",
         examples=[None],
     )
     Sequence: int = Field(ge=1, description="Grows with every entry of the account.", examples=[3])

@@ -29,7 +29,7 @@ def _not_blank(text: str) -> str:
 
 
 def _no_blanks_around(card: str) -> str:
-    # The account of another customer would be opened. Invoices with such cards are dead letters.
+    # Such a card would open another account. Invoices with such cards are dead letters.
     if card != card.strip(BLANKS):
         raise ValueError("must not have blanks at its start or end")
     return card
@@ -66,7 +66,7 @@ SignedPoints = Annotated[
     _spelled_as(f"-?{_DIGITS}", "-12.50"),
 ]
 NoBlanksAround = AfterValidator(_no_blanks_around)
-"""For cards whose account a command may open. A card of an account that exists is used as it is."""
+"""For cards whose account a command may open. There is no check for the card of an existing account."""
 
 CardNo = Annotated[
     str,
@@ -78,11 +78,11 @@ Actor = Annotated[str, Field(max_length=LONGEST_ACTOR, description="Who sends th
 
 
 class _Body(BaseModel):
-    # A misspelled field must not count as an absent one.
+    # Do not ignore a misspelled field.
     model_config = ConfigDict(alias_generator=to_camel, extra="forbid")
 
     def normalized(self) -> dict[str, Any]:
-        """The fields of the request, equal for all spellings of the same points."""
+        """The fields of the request. All spellings of the same points give the same text."""
         fields = self.model_dump()
         points = {"points": to_hundredths(Decimal(fields["points"]))} if "points" in fields else {}
         return {**fields, **points}
@@ -117,7 +117,7 @@ class CardChange(_Body):
 
 
 class Replacement(CardChange):
-    """The card that takes over from a lost one."""
+    """The card that replaces a lost card."""
 
     new_card: Annotated[CardNo, NoBlanksAround]
 

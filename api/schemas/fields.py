@@ -18,9 +18,9 @@ Time = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=
 
 
 def spelled(pattern: str, reason: str) -> BeforeValidator:
-    """A check of a text whose message is for people. The pattern of the field stays for the OpenAPI document.
+    """Checks a text, with a message for people. The field keeps its pattern for the OpenAPI document.
 
-    It stands after the pattern. Otherwise the document would lose the pattern.
+    The check must follow the pattern. Otherwise the document loses the pattern.
     """
 
     def check(text: object) -> object:

@@ -1,4 +1,4 @@
-"""Which instances exist, and which store partitions they hold."""
+"""The instances, and the store partitions that they hold."""
 
 from pydantic import BaseModel, Field
 

@@ -1,4 +1,4 @@
-"""What operators see and send."""
+"""Requests and responses of the routes for operators."""
 
 from typing import Annotated
 
@@ -15,7 +15,7 @@ _NO_POSITION = "must be PARTITION:OFFSET, for example 0:42"
 
 
 class CallerReport(BaseModel):
-    """Who sends the request."""
+    """The caller of the request."""
 
     name: str = Field(
         description="The actor of its commands. Empty if the API needs no credentials.", examples=["key:1f"]
@@ -28,7 +28,7 @@ class CallerReport(BaseModel):
 class PartReport(BaseModel):
     name: str = Field(examples=["pipeline"])
     address: str
-    problem: str | None = Field(description="Why it does not work. null: it works.")
+    problem: str | None = Field(description="Why the process does not work. null: it works.")
 
 
 class TopicReport(BaseModel):
@@ -97,7 +97,7 @@ class ReplayOrder(BaseModel):
     positions: list[Annotated[str, Field(pattern=f"^{_POSITION}$"), spelled(_POSITION, _NO_POSITION)]] = Field(
         min_length=1, max_length=MOST_POSITIONS, examples=[["0:42"]]
     )
-    dry_run: bool = Field(default=False, strict=True, description="Only say what would be published.")
+    dry_run: bool = Field(default=False, strict=True, description="Only show what would be published.")
 
 
 class Replay(BaseModel):
@@ -136,8 +136,8 @@ class AuditRunReport(BaseModel):
     compared: dict[str, int] = Field(description="Compared entries, balances or accounts by place.")
     differences: int
     findings: list[AuditFinding] = Field(description="At most the first 1,000 differences.")
-    unreadable: list[str] = Field(description="What could not be read or compared, and why.")
-    notes: list[str] = Field(description="What retention has deleted.")
+    unreadable: list[str] = Field(description="Sources that could not be read or compared, and why.")
+    notes: list[str] = Field(description="Records that retention has deleted.")
 
 
 class AuditRunList(BaseModel):

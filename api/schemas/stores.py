@@ -1,4 +1,4 @@
-"""Requests and responses of reads from any state store."""
+"""Requests and responses of reads of any state store."""
 
 from typing import Annotated, Any
 
@@ -34,7 +34,7 @@ class StoreEntry(BaseModel):
 
 
 class PartitionRead(BaseModel):
-    """The copy of a partition that was read, and its state when the read began."""
+    """The copy of a partition that was read, and the state of the copy when the read began."""
 
     model_config = CAMEL_CASE
 
@@ -46,12 +46,12 @@ class PartitionRead(BaseModel):
     )
     lag: int = Field(ge=0, description="Changelog records from position to the end, as far as the instance knows.")
     stale: bool = Field(
-        description="Whether the copy was a standby, or of an owner that cannot prove that it is still the owner."
+        description="Whether the copy is a standby, or its instance cannot prove that it is still the owner."
     )
 
 
 class Answer(BaseModel):
-    """What every response about several keys contains."""
+    """The members of every response about several keys."""
 
     model_config = CAMEL_CASE
 

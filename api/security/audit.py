@@ -1,4 +1,4 @@
-"""The audit of requests: who sent which command, and who exported what, with pseudonyms instead of cards."""
+"""Records who sent which command, and who exported which data, with pseudonyms instead of cards."""
 
 import re
 from http import HTTPStatus
@@ -31,8 +31,8 @@ _READS_BY_POST = ("/v1/simulate", "/v1/stores/")
 class RequestAudit:
     """Writes one record and one log line for each command, for each export, and for each refusal of them.
 
-    An export is a read of a customer's entries, or of many entries of a store. The instance that received the request
-    from the caller writes the record, and no other.
+    An export is a read of a customer's entries, or of many entries of a store. Only the instance that received the
+    request from the caller writes the record.
     """
 
     def __init__(self, url: str, pseudonyms: Pseudonyms, trail: AuditTrail) -> None:
@@ -59,7 +59,7 @@ class RequestAudit:
         customer = self._pseudonyms.of(texts["card"]) if "card" in texts else ""
         action = f"{scope['method']} {route}"
         record = audit_record(caller.name, action, f"{status:d}", self._url, customer=customer, details=details)
-        # The line comes first: it is what remains if Kafka does not take the record.
+        # Log the line first. It remains if Kafka does not take the record.
         log.info(
             "audit",
             id=record["EventID"],

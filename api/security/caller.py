@@ -1,4 +1,4 @@
-"""Who sends a request, and what it may do. Nothing here does input or output."""
+"""The caller of a request, and its rights. Nothing here does input or output."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ class Caller:
     """The sender of a request.
 
     Attributes:
-        name: the actor of its commands; empty if nothing proves who it is. The actor of the body then counts.
+        name: the actor of its commands; empty if there are no credentials. Then the actor in the body is used.
         store_ids: the shops that it is limited to; None: no limit.
         card: the card that it is limited to; None: no limit.
         is_forwarded: whether another instance has sent the request for it, and has counted it already.

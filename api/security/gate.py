@@ -1,4 +1,4 @@
-"""The gate in front of all routes: it knows the caller of each request, or refuses the request.
+"""The gate in front of all routes. It finds the caller of each request, or refuses the request.
 
 request of a peer, with Loyalty-Hop      ──► the peer's signature names the caller
 request with Authorization: Bearer       ──► an API key, or a token of the issuer
@@ -30,7 +30,7 @@ PUBLIC_PATHS = frozenset({"/livez", "/readyz", "/openapi.json"}) | documentation
 
 _ROUTES = "/v1/"
 _CONSOLE = "/console/"
-"""The pages of the console are public. What they show comes through this gate, with the credentials of the user."""
+"""The pages of the console are public. Their data come through this gate, with the credentials of the user."""
 
 _BEARER = "bearer "
 _AUTHORIZATION, _IDEMPOTENCY_KEY = b"authorization", b"idempotency-key"
@@ -38,8 +38,9 @@ _OF_INSTANCES = _HOP, _FORWARDED_TO = HOP.lower().encode(), FORWARDED_TO.lower()
 NO_SNIFFING = b"x-content-type-options", b"nosniff"
 _READ_HEADERS = frozenset({_AUTHORIZATION, _IDEMPOTENCY_KEY, *_OF_INSTANCES})
 _RESPONSE_HEADERS = [NO_SNIFFING]
-# Only pages can be framed and refer to others. A page of another origin cannot embed other responses, because browsers
-# send no credentials by themselves. Each header costs the server a fiftieth of a read.
+# Only pages need these headers: other pages can frame them, and they can link to others. A page of another origin
+# cannot embed other responses, because browsers send no credentials by themselves. Each header costs the server a
+# fiftieth of a read.
 _PAGE_HEADERS = [
     *_RESPONSE_HEADERS,
     (b"x-frame-options", b"DENY"),
@@ -52,7 +53,7 @@ _FAILED = HTTPStatus.INTERNAL_SERVER_ERROR.value
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """How an instance knows its callers.
+    """Finds the callers of requests to an instance.
 
     Attributes:
         tokens: None if no issuer is set.
@@ -71,8 +72,8 @@ class Security:
     accepts_unsigned_forwards: bool = False
     cors_origins: tuple[str, ...] = ()
 
-    def known(self, scope: Scope) -> Caller | None:
-        """The caller with a token that was verified before. None for all others: ``admit`` finds them out."""
+    def verified_caller(self, scope: Scope) -> Caller | None:
+        """The caller, if its token was verified before. None for all other requests: use ``admit``."""
         authorization: bytes | None = None
         for name, value in scope["headers"]:
             if name == _AUTHORIZATION:
@@ -81,17 +82,17 @@ class Security:
                 authorization = value
             elif name in _OF_INSTANCES:
                 return None
-        return self.tokens.known(authorization) if authorization and self.tokens else None
+        return self.tokens.verified_caller(authorization) if authorization and self.tokens else None
 
     async def admit(self, scope: Scope, receive: Receive) -> tuple[Caller, Receive]:
-        """The caller of an HTTP request, and what receives its body. Raises Problem."""
+        """The caller of an HTTP request, and the function that receives the body. Raises Problem."""
         given: dict[bytes, str] = {}
         for name, value in scope["headers"]:
             if name in _READ_HEADERS:
                 if name == _AUTHORIZATION and name in given:
-                    # A proxy may have checked the other one.
+                    # A proxy may have checked a different one of the two.
                     raise Unauthenticated("The request has two headers Authorization")
-                # The routes read the first of two headers. Two headers together differ from the signed one.
+                # The signature covers one header, and the routes read the first of two. So refuse two.
                 given[name] = given.get(name, "") + value.decode("latin-1")
         authorization, hop, role = given.get(_AUTHORIZATION), given.get(_HOP), given.get(_FORWARDED_TO)
         if hop is not None:
@@ -107,9 +108,9 @@ class Security:
         return await self._logged_in(authorization, scope), receive
 
     async def still_admits(self, scope: Scope, caller: Caller) -> bool:
-        """Whether the credentials of an admitted request are still those of its caller. A stream asks again and again.
+        """Whether the credentials of an admitted request are still valid for its caller. Streams ask regularly.
 
-        The instance that forwards a request answers for it.
+        A forwarded request is always admitted, because the instance that forwards it checks the credentials.
         """
         given = [value.decode("latin-1") for name, value in scope["headers"] if name == _AUTHORIZATION]
         try:
@@ -120,7 +121,8 @@ class Security:
     async def _logged_in(self, authorization: str | None, scope: Scope) -> Caller:
         if authorization is None:
             raise Unauthenticated("The request has no credentials")
-        # Credentials that were accepted before are no guess. So nobody can lock out the callers behind the same proxy.
+        # Credentials that were accepted before are not a guess. So nobody can lock out other callers behind the same
+        # proxy.
         if self.accepted_before(authorization):
             return await self._caller_with(authorization)
         address, _ = scope.get("client") or ("", 0)
@@ -148,9 +150,9 @@ class Security:
 
 
 def enter(scope: Scope, caller: Caller, limits: CallerLimits) -> Usage | None:
-    """Let a request in: the routes find its caller and its usage in the scope. Raises TooManyRequests.
+    """Put the caller and its usage into the scope, for the routes. Raises TooManyRequests.
 
-    Returns where to leave its place when the request ends; None for a forwarded request.
+    Returns the usage: free its place when the request ends. Returns None for a forwarded request.
     """
     scope["caller"], scope["usage"] = caller, (usage := limits.usage(caller))
     if usage is not None:
@@ -159,7 +161,7 @@ def enter(scope: Scope, caller: Caller, limits: CallerLimits) -> Usage | None:
 
 
 def guarded(app: ASGIApp, security: Security, metrics: Metrics) -> ASGIApp:
-    """The app behind the gate. Browsers ask which origins are allowed before they send credentials."""
+    """Puts the gate in front of an app. Before browsers send credentials, they ask which origins are allowed."""
     gate = Gate(app, security, metrics)
     if not security.cors_origins:
         return gate
@@ -173,7 +175,7 @@ def guarded(app: ASGIApp, security: Security, metrics: Metrics) -> ASGIApp:
 
 
 class Gate:
-    """Lets the requests of known callers pass, with the caller in ``scope["caller"]``."""
+    """Lets requests of known callers pass, with the caller in ``scope["caller"]``."""
 
     def __init__(self, app: ASGIApp, security: Security, metrics: Metrics) -> None:
         self._app = app
@@ -203,7 +205,7 @@ class Gate:
             return
         started = time.perf_counter()
         try:
-            caller = security.known(scope)
+            caller = security.verified_caller(scope)
             if caller is None:
                 caller, receive = await security.admit(scope, receive)
             usage = enter(scope, caller, security.limits)

@@ -1,6 +1,7 @@
-"""The identity of an instance in the requests that it forwards: signed claims that are valid once and for seconds.
+"""The identity of an instance in requests that it forwards: signed claims that are valid once, for some seconds.
 
-It is the id of a secret, the claims, and their HMAC with SHA-256, with dots between them. Decision 51 says why no JWT.
+Its text is the id of a secret, the claims, and their HMAC with SHA-256, with dots between them. Decision 51 says why it
+is not a JWT.
 
 claim   meaning
 iss     URL of the instance that forwards
@@ -34,10 +35,10 @@ from services.secret_files import create
 log = structlog.get_logger(__name__)
 
 HOP = "Loyalty-Hop"
-"""A request of an instance has it: the identity of the instance."""
+"""The header of a forwarded request with the identity of the instance."""
 
 LIFETIME_SECONDS = 10
-"""Time for the way to the receiver, and for the difference between the clocks of two machines."""
+"""Time for the network, and for the difference between the clocks of two machines."""
 
 _NO_BODY = sha256().hexdigest()
 _LOOK_AGAIN_SECONDS = 1.0
@@ -171,14 +172,14 @@ class Hops:
         return f"{key_id}.{text.decode()}.{_signature(key, text)}"
 
     def verify(self, text: str, request: HopRequest) -> Hop:
-        """The caller behind a forwarded request. Raises ForwardRefused."""
+        """The caller of a forwarded request. Raises ForwardRefused."""
         claims = self._claims_of(text)
         if claims is None or claims["aud"] != self._url or claims["iat"] + 2 * LIFETIME_SECONDS < time.time():
             log.warning("a forwarded request was refused")
             raise ForwardRefused
         if claims["req"] != list(request):
             raise ForwardRefused
-        self._use(claims["jti"], claims["iat"])
+        self._refuse_second_use(claims["jti"], claims["iat"])
         return Hop(_caller_of(claims["caller"]), claims.get("body", _NO_BODY))
 
     def _claims_of(self, text: str) -> dict[str, Any] | None:
@@ -191,10 +192,13 @@ class Hops:
         found: dict[str, Any] = orjson.loads(urlsafe_b64decode(claims))
         return found
 
-    def _use(self, identity: str, issued: float) -> None:
-        """Note the use of an identity. Raises ForwardRefused for a second use, also one before this process."""
+    def _refuse_second_use(self, identity: str, issued: float) -> None:
+        """Remember the use of an identity.
+
+        Raises ForwardRefused for a second use, and if an earlier process can have seen it.
+        """
         now = time.time()
-        # They are in the order of their use, so nearly in the order of their end.
+        # They are in the order of their use, which is almost the order of their end.
         while self._used and self._used[oldest := next(iter(self._used))] <= now:
             del self._used[oldest]
         if identity in self._used or issued < self._started:

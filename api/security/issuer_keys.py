@@ -19,7 +19,7 @@ REFRESH_SECONDS = 300.0
 """After this time the keys are read again. A key that the issuer has removed is then refused."""
 
 RETRY_SECONDS = 10.0
-"""The shortest time between two reads, however many tokens name unknown keys."""
+"""The shortest time between two reads, also if many tokens name unknown keys."""
 
 _TIMEOUT_SECONDS = 5.0
 _LARGEST_SET = 2**20
@@ -58,7 +58,7 @@ class IssuerKeys:
         return self.current
 
     async def read_again(self) -> None:
-        """Read the keys now, unless another request has tried a moment ago. An error leaves them as they are."""
+        """Read the keys now, unless another request tried a moment ago. After an error the keys stay the same."""
         async with self._reading:
             if time.monotonic() - self._attempt_time < RETRY_SECONDS:
                 return
@@ -75,7 +75,7 @@ class IssuerKeys:
         if not self._location.startswith(("http://", "https://")):
             return await asyncio.to_thread(Path(self._location).read_bytes)
         content = b""
-        # The time-out of httpx is that of each part.
+        # The timeout of httpx applies to each part only.
         async with (
             asyncio.timeout(_TIMEOUT_SECONDS),
             httpx.AsyncClient(follow_redirects=False) as client,

@@ -1,4 +1,4 @@
-"""Limits of one caller, so that its flood does not disturb the others. They are limits of each instance.
+"""Limits of each caller on one instance, so that the requests of one do not disturb the others.
 
 Decision 0020 says why no library counts the requests.
 """
@@ -16,7 +16,7 @@ _FIRST_CLEAN_UP = 10_000
 
 
 class _Window:
-    """Requests since the start of the present period, and in the period before it."""
+    """Requests since the start of the current period, and in the period before it."""
 
     __slots__ = ("count", "previous", "start")
 
@@ -26,7 +26,7 @@ class _Window:
 
 
 class Usage:
-    """What one caller uses of this instance: its requests in work, and its requests to each route lately."""
+    """The usage of one caller: its running requests, and its recent requests to each route."""
 
     __slots__ = ("_at_once", "_limits", "_windows")
 
@@ -36,7 +36,7 @@ class Usage:
         self._windows: dict[str, _Window] = {}
 
     def take_place(self) -> None:
-        """Take a place of the caller while its request is in work. Raises TooManyRequests."""
+        """Take one of the caller's places while its request runs. Raises TooManyRequests."""
         if self._at_once >= self._limits.most_at_once:
             raise TooManyRequests
         self._at_once += 1
@@ -47,7 +47,7 @@ class Usage:
     def count(self, route: str) -> None:
         """Count a request in a sliding window. Raises TooManyRequests.
 
-        The requests of the previous period count by the share of it that is still in the window.
+        The requests of the previous period count in proportion to its part that is still in the window.
         """
         self.require_room(route).count += 1
 
@@ -66,7 +66,7 @@ class Usage:
         return window
 
     def is_over(self, now: float) -> bool:
-        """Whether nothing of it counts any more."""
+        """Whether it can be forgotten, because nothing of it counts any more."""
         ended = now - 2 * self._limits.seconds
         return not self._at_once and all(window.start <= ended for window in self._windows.values())
 
@@ -85,7 +85,7 @@ class CallerLimits:
 
         Args:
             rate: how often a caller may use one route, for example ``100/second``.
-            most_at_once: how many requests of a caller may be in work. A long poll is in work while it waits.
+            most_at_once: how many requests of a caller may run at the same time. A long poll runs while it waits.
         """
         most, unit = rate.split("/")
         self.most, self.seconds = int(most), _SECONDS[unit]
@@ -106,7 +106,7 @@ class CallerLimits:
         return usage
 
     def _clean_up(self) -> None:
-        """Forget usages that are over, each time that their number has doubled."""
+        """Forget usages that are over. This runs each time their number has doubled."""
         if len(self._usages) >= self._clean_up_at:
             now = time.monotonic()
             self._usages = {name: usage for name, usage in self._usages.items() if not usage.is_over(now)}
@@ -127,7 +127,7 @@ class FailedLogins:
         self._limits = CallerLimits(rate, 1)
 
     def require_room(self, address: str) -> None:
-        """Raise TooManyRequests if the address has sent as many as it may."""
+        """Raise TooManyRequests if the address may send no more."""
         self._limits.usage_of(_network(address)).require_room(self._ROUTE)
 
     def count(self, address: str) -> None:
@@ -137,7 +137,7 @@ class FailedLogins:
 
 
 def _network(address: str) -> str:
-    """The address, or the first 64 bits of an IPv6 address: each customer of a provider has at least so many."""
+    """The address, or the first 64 bits of an IPv6 address, because each customer of a provider gets a whole /64."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""Without credentials only programs of this machine may ask. Browsers are such programs, but their pages are not."""
+"""Without credentials only programs of this machine may send requests. Pages of other sites in a browser may not."""
 
 from urllib.parse import urlsplit
 
@@ -13,15 +13,15 @@ _MOST_NAMES = 100
 class OwnMachineOnly:
     """Refuses requests to other names than those of this machine.
 
-    The page of an attacker can change the address of its own name to 127.0.0.1 (DNS rebinding). The browser then lets
-    it read this API and send commands, because page and API have the same origin. But the header Host has the name.
+    An attacker can change the address of his own host name to 127.0.0.1 (DNS rebinding). Then the browser lets his page
+    read this API and send commands, because page and API have the same origin. But the header Host has his host name.
     """
 
     def __init__(self, app: ASGIApp, url: str) -> None:
         """Guard an app.
 
         Args:
-            url: at which other instances reach this one. Its name is one of this machine.
+            url: the URL at which other instances reach this one. Its host name is a name of this machine.
         """
         self._app = app
         self._own_name = urlsplit(url).hostname

@@ -1,4 +1,4 @@
-"""What a route needs. Routes declare it as dependencies, so both FastAPI and the fast path check it."""
+"""The permissions of routes. Routes declare them as dependencies, so both FastAPI and the fast path check them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ def needs(*scopes: Scope) -> Any:
 
     async def permit(request: Request) -> None:
         caller = _counted(request)
-        if required.isdisjoint(caller.scopes):  # Each hash of an enumeration's member would cost a call.
+        if required.isdisjoint(caller.scopes):  # Texts, because each hash of an enumeration's member costs a call.
             caller.require(*scopes)
         if caller.card is not None and (card := request.path_params.get("card")) is not None:
             caller.require_card(card)
@@ -59,7 +59,7 @@ class _Rule(NamedTuple):
 
 
 def _refuse(_: Caller, __: str) -> None:
-    # A key does not tell the card. GET /v1/commands/{command} reads the decision first.
+    # A key does not name the card. GET /v1/commands/{command} reads the decision first.
     raise NotYours
 
 
@@ -93,7 +93,8 @@ async def may_read_store(request: Request) -> None:
     if (key := request.path_params.get("key")) is not None:
         rule.check(caller, key)
     elif request.method != "POST":
-        # A range, a page or a count shows objects of others. The keys of a POST are in its body: see require_keys.
+        # A range, a page or a count shows objects of other callers. The keys of a POST are in its body: see
+        # require_keys.
         raise NotYours
 
 

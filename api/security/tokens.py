@@ -35,12 +35,12 @@ _MOST_KNOWN = 10_000
 _LEEWAY_SECONDS = 5
 
 
-class _Known(NamedTuple):
+class _VerifiedToken(NamedTuple):
     """A token that was verified, and the keys by which it was.
 
     Attributes:
-        until: the end of the token, or an earlier time at which it is verified again. Then the keys are read again if
-            they are old, although all callers have known tokens. So a key that the issuer has removed does not stay.
+        until: the end of the token, or an earlier time at which it is verified again. Each verification reads old keys
+            again. So a key that the issuer has removed is refused, also if all callers have known tokens.
     """
 
     caller: Caller
@@ -53,7 +53,7 @@ class TokenVerifier:
 
     def __init__(self, issuer: str, audience: str, keys: IssuerKeys) -> None:
         self._keys = keys
-        self._known: dict[bytes, _Known] = {}
+        self._known: dict[bytes, _VerifiedToken] = {}
         self._claims = JWTClaimsRegistry(
             leeway=_LEEWAY_SECONDS,
             iss={"essential": True, "value": issuer},
@@ -62,10 +62,10 @@ class TokenVerifier:
             sub={"essential": True},
         )
 
-    def known(self, authorization: bytes) -> Caller | None:
+    def verified_caller(self, authorization: bytes) -> Caller | None:
         """The caller of a header Authorization whose token was verified before; None if it must be verified.
 
-        Each read pays for this. So the header is the key as it comes, and no text is made of it.
+        Each read runs this, so it must be cheap. It looks up the bytes of the header and does not decode them.
         """
         found = self._known.get(authorization)
         if found is None or found.until <= time.time() or found.keys is not self._keys.current:
@@ -78,7 +78,7 @@ class TokenVerifier:
 
     async def caller_of(self, text: str) -> Caller:
         """The caller of a token, known or not. Raises what ``verify`` raises."""
-        return self.known(_header(text)) or await self.verify(text)
+        return self.verified_caller(_header(text)) or await self.verify(text)
 
     async def verify(self, text: str) -> Caller:
         """The caller of a token. Raises Unauthenticated, and KeysUnavailable while there are no keys to verify it."""
@@ -104,7 +104,7 @@ class TokenVerifier:
         while len(self._known) >= _MOST_KNOWN:
             self._known.pop(next(iter(self._known)))
         until = min(float(claims["exp"]), time.time() + issuer_keys.REFRESH_SECONDS)
-        self._known[_header(text)] = _Known(caller, until, keys)
+        self._known[_header(text)] = _VerifiedToken(caller, until, keys)
         return caller
 
 
@@ -136,7 +136,7 @@ def _caller_of(claims: dict[str, Any]) -> Caller:
         or not (stores is None or _are_texts(stores))
         or not (card is None or isinstance(card, str))
     ):
-        # A limit that cannot be read must not count as no limit.
+        # Do not treat an unreadable limit as no limit.
         raise Unauthenticated("The claim sub, scope, store or card of the token has an unknown form")
     return Caller(name, scopes_of(scopes), None if stores is None else frozenset(stores), card)
 

@@ -17,7 +17,7 @@ _QUIX_INSTANCES = 2
 """One instance for each core, because each process has one interpreter lock."""
 
 _FAUST_INSTANCES = 1
-"""A second instance would join later and count the first records again, so its figures would be wrong."""
+"""One instance. A second instance would join later and count the first records again, so the figures would be wrong."""
 
 _GUARANTEES = {"at-least-once": "at_least_once", "exactly-once v2": "exactly_once_v2"}
 

@@ -100,7 +100,10 @@ def run_peer(commands: Sequence[Command], workload: Workload, branch: str, direc
 
 
 def _wait_for_outputs(workload: Workload, branch: str, watches: Sequence[Watch], directory: Path) -> None:
-    """Wait until all output is written. Transactions add markers to the offsets, so only silence shows the end."""
+    """Wait until all output is written. Transactions add markers to the offsets.
+
+    So only a time without new records shows the end.
+    """
     due, there, moved = workload.records(branch), 0, time.monotonic()
     while there < due or time.monotonic() - moved < _QUIET_SECONDS:
         time.sleep(_LOOK_SECONDS)

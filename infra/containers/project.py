@@ -25,7 +25,7 @@ class ContainersError(RuntimeError):
 
 @dataclass(frozen=True)
 class Container:
-    """The present state of one container.
+    """The current state of one container.
 
     Attributes:
         state: created, running, restarting, exited …
@@ -64,7 +64,7 @@ class ComposeProject:
         self.compose("build", *services)
 
     def up(self, *services: str, scale: Mapping[str, int] | None = None) -> None:
-        """Start the services that do not run, each one after its dependencies. Other replicas stay."""
+        """Start the services that do not run, each one after its dependencies. Running replicas stay."""
         scales = [part for service, number in (scale or {}).items() for part in ("--scale", f"{service}={number}")]
         self.compose("up", "--detach", "--no-recreate", *scales, *services)
 
@@ -144,7 +144,7 @@ def compose_command() -> tuple[str, ...]:
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:
     try:
-        # Only this command receives Ctrl-C. It decides about the end of its child.
+        # Only this command receives Ctrl-C. It ends its child itself.
         run = subprocess.run(
             command, cwd=jars.ROOT, env=environment, capture_output=True, text=True, check=False, start_new_session=True
         )

@@ -29,7 +29,7 @@ class ContainerStack:
 
     Attributes:
         directory: contains the files that are copied from the containers.
-        settings: of readers on this machine. The containers get the settings in the compose files.
+        settings: the settings of readers on this machine. The containers get the settings of the compose files.
         security: Kafka is secured with it; None: unsecured.
     """
 
@@ -79,7 +79,7 @@ class ContainerStack:
         return [self.project.url(container, _API_PORT) for container in running]
 
     def start(self, on_part: Callable[[str], None] = lambda name: None) -> None:
-        """Build the images, start everything and wait until it is ready; if a part fails, all is taken down again.
+        """Build the images, start all parts and wait until they are ready. If a part fails, remove all of them.
 
         Raises ContainersError, and ProcessFailedError with the end of the log of what failed.
         """
@@ -139,7 +139,7 @@ class ContainerStack:
         self.settings = self.settings.model_copy(update={"metrics_key_file": scraper})
 
     def parquet(self) -> Path:
-        """A copy of the present Parquet files from the container of the pipeline."""
+        """A copy of the current Parquet files from the container of the pipeline."""
         incoming, folder = self.directory / "parquet.incoming", self.directory / "parquet"
         shutil.rmtree(incoming, ignore_errors=True)
         incoming.mkdir(parents=True)

@@ -21,7 +21,10 @@ COMPARISONS = {"openapi.json": http_changes, "asyncapi.json": topic_changes}
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """The contracts by file name, from the code as it is. The routes do not depend on what the app is made of."""
+    """The contracts of the current code, by file name.
+
+    The routes are the same for every app, so the app has no real parts.
+    """
     return {"openapi.json": create_app(MagicMock()).openapi(), "asyncapi.json": asyncapi.document()}
 
 
@@ -30,7 +33,7 @@ def text(document: Mapping[str, Any]) -> str:
 
 
 def committed(name: str) -> dict[str, Any]:
-    """A contract as it is committed, for example ``openapi.json`` or ``released/openapi.json``."""
+    """A committed contract, for example ``openapi.json`` or ``released/openapi.json``."""
     document: dict[str, Any] = json.loads((FOLDER / name).read_text(encoding="utf-8"))
     return document
 

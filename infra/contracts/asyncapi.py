@@ -33,7 +33,7 @@ A deployment can put a prefix before all names of topics (`LOYALTY_TOPIC_PREFIX`
 
 
 def document() -> dict[str, Any]:
-    """The AsyncAPI document. It holds JSON values only."""
+    """The AsyncAPI document, with JSON values only."""
     messages = {record: _message(record) for record in dict.fromkeys(t.value for t in topics.ALL if t.value)}
     return {
         "asyncapi": "3.1.0",
@@ -160,7 +160,7 @@ _JSON_TYPES: dict[str, str | list[str]] = {
 
 
 def _json_schema(type_: Any) -> dict[str, Any]:
-    """The JSON Schema of what the pipeline accepts as JSON for an Avro type. Whole numbers are accepted as texts."""
+    """The JSON Schema of the JSON that the pipeline accepts for an Avro type. Texts can be whole numbers."""
     match type_:
         case list():
             return {"anyOf": [_json_schema(option) for option in type_]}

@@ -1,7 +1,7 @@
-"""Finds the changes of a contract that break programs which were written for an older version.
+"""Finds changes of a contract that break programs that were written for an older version.
 
-A client of the older version sends what the older document allows, and must understand what the newer one promises. So
-a request may only become more liberal, and a response may only become more precise. Topics follow the rules of Avro
+A client of the older version sends requests of the older document, and must understand responses of the newer document.
+So a request may only accept more, and a response may only contain less. Topics follow the rules of Avro
 (``schemas.compatibility``). We wrote this because no maintained package compares OpenAPI documents in Python.
 """
 
@@ -16,7 +16,7 @@ Document = Mapping[str, Any]
 def allows_breaking_changes(version: str, released: str) -> bool:
     """Whether semantic versioning allows a breaking change from the released version to this one.
 
-    Below 1.0 the second number changes, afterwards the first one (https://semver.org/#spec-item-4).
+    Below 1.0 it changes the second number, later the first number (https://semver.org/#spec-item-4).
     """
     new, old = ([int(part) for part in text.split(".")[:2]] for text in (version, released))
     return new > old if old[0] == 0 else new[0] > old[0]
@@ -103,7 +103,7 @@ class _Operation:
                 yield f"the {where} parameter {name} is now required"
 
     def _narrowed(self, reader: Document, writer: Document, place: str, *, sent: bool) -> Iterator[str]:
-        """The values of the writer that the reader does not expect.
+        """Finds values of the writer that the reader does not expect.
 
         The reader of a request is the newer service (``sent``). The reader of a response is the older client.
         """

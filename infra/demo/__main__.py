@@ -41,7 +41,7 @@ from services.settings import Settings
 from services.start_up import StartUpError
 
 _RETURNS, _EXCHANGES, _OFFLINE = 0.04, 0.02, 0.05
-"""Shares of the simulated invoices, to have some of each also on a short day."""
+"""Shares of the simulated invoices. They are high enough for some of each kind on a short day."""
 
 _MISMATCH, _INTERRUPTED = 1, 130
 _KNOWN_ERRORS = (
@@ -83,7 +83,7 @@ def demo_settings(directory: Path, export_format: str) -> Settings:
         spark_java_options="-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m",
         sales_interval=timedelta(seconds=2),
         export_interval=timedelta(seconds=2),
-        # Its data is deleted, so its batches do not have to end.
+        # The data is deleted, so running batches need not end.
         stop_timeout=timedelta(seconds=1),
     )
 
@@ -118,7 +118,7 @@ def main(  # noqa: PLR0913  # one argument for each option
     ] = False,
     stay: Annotated[
         bool,
-        typer.Option("--open", help="After the checks leave the stack running until Ctrl-C."),
+        typer.Option("--open", help="After the checks the stack runs until Ctrl-C."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -143,7 +143,7 @@ def main(  # noqa: PLR0913  # one argument for each option
         jars.provide(console.print)
         # A second demo would delete the data of the first.
         with hold(str(directory)):
-            # The programme decides by the times of receipts, so they must not be long ago.
+            # The programme decides by the times of receipts, so the receipts must be recent.
             day = datetime.now(TIME_ZONE).date() - timedelta(days=1)
             options = Options(count=invoices, day=day, returns=_RETURNS, exchanges=_EXCHANGES, offline=_OFFLINE)
             result = _demo(recorded, options, rate, stack, stay=stay)

@@ -145,7 +145,7 @@ def _notifications(expected: Expected, found: Sequence[Record]) -> Iterator[Mism
 
 
 def _returns(card: str, expected: Expected, found: Sequence[Record]) -> Iterator[Mismatch]:
-    """A return has one notification, or two if it waited for its original. Together they have the points."""
+    """A return has one notification, or two if it waited for its original. The points are the sum of both."""
     numbers = Counter((n["Kind"], n["InvoiceNumber"]) for n in found)
     originals, sold = expected.returned.get(card, {}), expected.earned.get(card, {})
     wanted = Counter({("returned", number): 1 for number in originals})
@@ -166,7 +166,7 @@ def _running_totals(card: str, notifications: Iterable[Record]) -> Iterator[Mism
         actual = Balance(notification["TotalLoyaltyPoints"], notification["Sequence"])
         if actual != correct:
             yield Mismatch(Nature.WRONG, f"running total of {card}: expected {correct}, found {actual}")
-        # A wrong total is one difference. The next total is compared with this one.
+        # A wrong total is one difference. So the next total is compared with the wrong one.
         before = actual
 
 

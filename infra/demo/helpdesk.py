@@ -1,4 +1,4 @@
-"""What people do beside the tills on a simulated day: new rules, opening balances, and a lost card."""
+"""The work of people on a simulated day: new rules, opening balances, and a lost card."""
 
 import json
 import subprocess
@@ -33,13 +33,13 @@ valid-for: P{days}D
 pending: P{pending}D
 """
 _PENDING_DAYS = 7
-"""For longer than the demo takes, after a receipt of yesterday."""
+"""Long enough for a receipt of yesterday to be pending until the demo ends."""
 
 _IMPORTED = 20
 """The number of customers with opening points."""
 
 _IMPORT_VALID_DAYS = 30
-"""From the day of the trade until the opening points expire, before all points of the day."""
+"""Days from the trading day until the opening points expire. All points of the day expire later."""
 
 
 class HelpdeskError(RuntimeError):
@@ -48,14 +48,14 @@ class HelpdeskError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Helpdesk:
-    """What people do on a day.
+    """The work of people on a day.
 
     Attributes:
-        versions: of the programme, by the time of the receipt from which on each counts.
+        versions: versions of the programme, by the time of the first receipt for which each counts.
         imported: opening points by card.
         imported_until: the day at whose end, in UTC, these points expire.
         lost_card: the card that is replaced by NEW_CARD after the day; empty if no card has suitable invoices.
-        late: messages of the lost card that come after that.
+        late: messages of the lost card that come after its replacement.
     """
 
     versions: Mapping[int, Version]
@@ -95,9 +95,9 @@ class Helpdesk:
 
 
 def plan(sent: Sequence[Sent], versions: Mapping[int, Version], ids: SchemaIds) -> tuple[list[Sent], Helpdesk]:
-    """The messages of the day, and what people do.
+    """The messages of the day, and the work of people.
 
-    The last sale of a customer comes after the card was replaced, and so does a return of an earlier sale.
+    The last sale of a customer, and a return of an earlier sale, come after the replacement of the card.
     """
     numbers = Counter(str(each.invoice["InvoiceNumber"]) for each in sent if each.invoice)
     named = {each.invoice.get("OriginalInvoiceNumber") for each in sent if each.invoice}
@@ -138,7 +138,7 @@ def _return_of(invoice: Record, ids: SchemaIds) -> Sent:
 
 
 def expect_day(sent: Sequence[Sent], helpdesk: Helpdesk, factor: Decimal) -> Expected:
-    """The outputs of the day, of the late messages, and of what people do."""
+    """The outputs of the day, of the late messages, and of the work of people."""
     before, expected = (expect(each, factor, helpdesk.versions) for each in (sent, [*sent, *helpdesk.late]))
     expires_time = end_of_day(min(helpdesk.versions), _IMPORT_VALID_DAYS)
     for card, points in helpdesk.imported.items():
@@ -156,7 +156,7 @@ def expect_day(sent: Sequence[Sent], helpdesk: Helpdesk, factor: Decimal) -> Exp
 
 
 def _move(lost: str, before: Expected, expected: Expected, forwarded: int) -> None:
-    """Move what comes after the day to the new card. Each late invoice has an entry in the old account."""
+    """Move the account and the late messages to the new card. Each late invoice has an entry in the old account."""
     sold, returned = expected.earned, expected.returned
     sold[NEW_CARD] = {number: each for number, each in sold[lost].items() if number not in before.earned[lost]}
     returned[NEW_CARD] = {

@@ -16,11 +16,11 @@ _DAY = 24 * 60 * 60 * 1000
 
 Record = Mapping[str, Any]
 Row = tuple[tuple[str, Any], ...]
-"""A flat record as (field, value) pairs in the order of the names, so that it can be counted."""
+"""A flat record as (field, value) pairs, sorted by name. So equal records can be counted."""
 
 
 class Sent(NamedTuple):
-    """A published message and its invoice; None if it has no invoice."""
+    """A published message. Its invoice is None if it has none."""
 
     key: bytes | None
     value: bytes | None
@@ -101,7 +101,7 @@ def expect(sent: Iterable[Sent], loyalty_factor: Decimal, later: Mapping[int, Ve
     """The outputs of these messages in this order.
 
     Args:
-        later: further versions, and the time of a receipt (milliseconds since the epoch) from which on each counts.
+        later: further versions, and the time of the first receipt (milliseconds since the epoch) for which each counts.
     """
     expected, seen, sales = Expected(), set(), Sales({0: Version(loyalty_factor), **(later or {})})
     for number, message in enumerate(sent):
@@ -136,7 +136,7 @@ Return = tuple[str, Decimal, list[Record]]
 
 @dataclass
 class Sale:
-    """What a customer bought with one invoice, and the returns of it, whatever cards they carry."""
+    """The purchase of one invoice, and its returns with any card."""
 
     card: str
     amount: Decimal
@@ -147,10 +147,10 @@ class Sale:
 
 
 class Sales:
-    """The sales of PRIME customers by InvoiceNumber, with their returns, in whatever order they come.
+    """The sales of PRIME customers by InvoiceNumber, with their returns in any order.
 
     Args:
-        versions: by the time of the receipt from which on each counts.
+        versions: versions by the time of the first receipt for which each counts.
     """
 
     def __init__(self, versions: Mapping[int, Version]) -> None:
@@ -170,7 +170,10 @@ class Sales:
         self._returns[original].append(returned)
 
     def points(self, sale: Sale, *, rest: bool = False) -> Decimal:
-        """The points of the sale, or of what its returns leave. Of each item at most what was bought goes back."""
+        """The points of the part of the sale that is not returned.
+
+        A return of an item counts at most up to what was bought.
+        """
         amount, left = sale.amount, _values(sale.lines)
         for _, total, lines in sale.returns if rest else []:
             back = _values(lines)
@@ -206,7 +209,10 @@ def _count(expected: Expected, number: int, invoice: Record, sales: Sales) -> No
 
 
 def _count_points(expected: Expected, number: int, invoice: Record, sales: Sales) -> None:
-    """A return takes back whoever brings it. An entry of its own card says that it found no purchase there."""
+    """A return takes back points from the account that bought.
+
+    If it has another card, that card has an entry without points.
+    """
     invoice_number, card = invoice["InvoiceNumber"], str(invoice.get("CustomerCardNo"))
     items, total = invoice.get("InvoiceLineItems") or [], _exact(invoice["TotalAmount"])
     parts = {kind: [item for item in items if line_kind(invoice, item) == kind] for kind in ("sale", "return")}
@@ -315,7 +321,7 @@ def _fits(record: Any, fields: Mapping[str, Any]) -> bool:
 
 
 def whole(invoice: Record) -> Record:
-    """An invoice with only the fields of PosInvoice and without absent ones, equal for all formats."""
+    """An invoice with only the fields of PosInvoice that it has. It is equal for all formats."""
     record = _with(invoice, INVOICE)
     if invoice.get("DeliveryAddress") is not None:
         record["DeliveryAddress"] = _with(invoice["DeliveryAddress"], ADDRESS)
@@ -340,7 +346,7 @@ def rows(invoice: Record) -> list[Row]:
 
 
 def added_by_pipeline(invoice: Record, item: Record) -> dict[str, Any]:
-    """The last fields of a HadoopRecord: the kind of the line, and what joins a return to its purchase."""
+    """The last fields of a HadoopRecord: the kind of the line, and the number of the returned invoice."""
     original = invoice.get("OriginalInvoiceNumber") or ""
     names_one = original.strip(whitespace) and len(original) <= 128  # noqa: PLR2004
     return {
@@ -351,7 +357,7 @@ def added_by_pipeline(invoice: Record, item: Record) -> dict[str, Any]:
 
 
 def line_kind(invoice: Record, item: Record) -> str:
-    """The expected LineKind of a line: in an exchange, that of its sign, and else that of its invoice."""
+    """The expected LineKind of a line. In an exchange the sign decides, otherwise the kind of the invoice."""
     if not (invoice.get("OriginalInvoiceNumber") or "").strip(whitespace):
         return "return" if (invoice.get("TotalAmount") or 0) < 0 else "sale"
     values = [each.get("TotalValue") or 0 for each in invoice.get("InvoiceLineItems") or [{}]]

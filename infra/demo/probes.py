@@ -81,7 +81,7 @@ class BalanceReader:
         self._seconds: list[Future[float | None]] = []
 
     def close(self) -> None:
-        """End all measurements at once."""
+        """End all measurements immediately."""
         self._ending.set()
         self._watchers.shutdown(wait=False, cancel_futures=True)
         self._client.close()

@@ -28,7 +28,7 @@ QUERIES = {FAN_OUT: topics.POS_INVOICES, LOYALTY: topics.POS_INVOICES, EXPORT: t
 """The queries of the pipeline by their names in the metrics, and their input topics."""
 
 PATIENCE_SECONDS = 480.0
-"""The longest time without progress. The first batches on a slow machine take a fraction of it."""
+"""The longest time without progress. Also on a slow machine the first batches need much less."""
 
 WATCHED = 200
 """The number of invoices whose latency is measured, spread evenly over the day."""
@@ -107,7 +107,7 @@ class Demo:
         self._bars = {name: progress.add_task(name, total=total) for name, total in totals.items()}
 
     def publish(self, sent: Sequence[Sent], rate: float) -> None:
-        """Publish everything, so many a second (0: as fast as possible), and follow some of it to the balance."""
+        """Publish all messages at this rate (0: as fast as possible). Measure the latency of some of them."""
         topic = self._settings.name_of(topics.POS_INVOICES)
         producer = connected_producer(self._stack.till_settings, "loyalty-demo", [topic])
         started = time.monotonic()
@@ -202,7 +202,7 @@ class Demo:
         for topic in OUTPUTS:
             self._show(topic.name, self._topics.count(topic))
         self._show("balances", customers)
-        # Reading the files may copy them from a container, so read them only if there are new ones.
+        # Reading the files may copy them from a container. So read them only if there are new files.
         if (exported := dict(self._positions(EXPORT))) != self._exported:
             self._show("parquet rows", count_parquet_rows(self._stack.parquet()))
             self._exported = exported
@@ -212,7 +212,7 @@ class Demo:
         self._progress.update(self._bars[bar], completed=done)
 
 
-def run(  # a trading day, and what to do with it
+def run(  # a trading day and its checks need many parameters
     stack: LocalStack | ContainerStack,
     sent: Sequence[Sent],
     expected: Expected,
@@ -260,7 +260,7 @@ def progress_bars(console: Console) -> Progress:
 
 
 def _evenly(readings: dict[int, tuple[str, int]], at_most: int) -> dict[int, tuple[str, int]]:
-    """At most this number of readings, spread over the day."""
+    """At most this number of readings, spread evenly over the day."""
     numbers, chosen = list(readings), min(at_most, len(readings))
     picked = (numbers[place * len(numbers) // chosen] for place in range(chosen))
     return {number: readings[number] for number in picked}

@@ -57,7 +57,7 @@ class TopicReader:
         return len(self._found[topic])
 
     def ends(self, topic: Topic) -> Positions:
-        """The present end offset of each partition of a topic."""
+        """The current end offset of each partition of a topic."""
         name = self._settings.name_of(topic)
         partitions = (TopicPartition(name, number) for number in range(topic.partitions))
         watermarks = {p.partition: self._consumer.get_watermark_offsets(p, timeout=_BROKER_TIMEOUT) for p in partitions}

@@ -17,7 +17,7 @@ from services.messaging.clients import connection
 from services.settings import Settings
 
 _CONFIGURATION = jars.ROOT / "infra" / "kafka"
-# The first compiler alone halves the time of a start. The heap leaves memory for Spark.
+# With only the first compiler a start takes half the time. A small heap leaves memory for Spark.
 _JVM_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _START_TIMEOUT = 240.0
 
@@ -76,7 +76,7 @@ class LocalBroker:
             metadata = client.list_topics(timeout=1)
         except KafkaException:
             return False
-        # Another broker with the same port responds until this one notices that the port is taken.
+        # If another broker has the port, that broker responds until this one finds that the port is taken.
         own = f"cluster.id={metadata.cluster_id}" in self._meta_properties.read_text(encoding="utf-8").split()
         return own and len(metadata.brokers) == 1
 

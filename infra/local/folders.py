@@ -16,7 +16,7 @@ IS_CHECKOUT = (PACKAGES / "pyproject.toml").is_file()
 def enter(chosen: Path | None = None) -> Path:
     """Make the folder of the data the working directory, because relative folders of the settings start there.
 
-    Without a choice it is the root of the checkout, or the user's data folder of an installed package.
+    The default is the root of the checkout, or for an installed package the user's data folder.
     """
     home = chosen or (PACKAGES if IS_CHECKOUT else _user_folder("XDG_DATA_HOME", ".local/share"))
     home.mkdir(parents=True, exist_ok=True)

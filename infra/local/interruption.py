@@ -19,8 +19,8 @@ class InterruptedBySignalError(BaseException):
 def interrupt_on_signals() -> None:
     """Let SIGINT and SIGTERM raise InterruptedBySignalError in the main thread.
 
-    Python ignores an exception that a destructor or the garbage collector raises. It only calls the hook
-    ``sys.unraisablehook``. A signal can arrive there. The hook lets SIGALRM raise the exception again, a moment later.
+    A signal can arrive in a destructor or in the garbage collector. Python ignores exceptions there, and only calls
+    ``sys.unraisablehook``. This hook starts a timer: a moment later SIGALRM raises the exception again.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, _interrupt)

@@ -19,12 +19,12 @@ CONFIGURATIONS = ("spark", "kafka")
 S3 = folders.downloads() / "s3" / "jars"
 S3_LOCK = ROOT / "infra" / "s3-jars.sha256"
 S3_CONFIGURATIONS = ("s3", "s3proxy")
-"""What only an export to S3 and its test need: Spark's class path with S3, and a server of S3."""
+"""Jars that only an export to S3 and its test need: Spark's class path with S3, and an S3 server."""
 
 REGISTRY = folders.downloads() / "registry" / "archives"
 REGISTRY_LOCK = ROOT / "infra" / "registry.sha256"
 REGISTRY_CONFIGURATIONS = ("registry",)
-"""What only tests with a Schema Registry need: Apicurio Registry."""
+"""Jars that only tests with a Schema Registry need: Apicurio Registry."""
 
 UNPACKED_REGISTRY = REGISTRY.with_name("unpacked")
 
@@ -71,7 +71,7 @@ def read_lock(path: Path = LOCK) -> dict[str, str]:
 
 
 def write_lock(path: Path = LOCK, directory: Path = JARS) -> None:
-    """Write the checksums of the present jars into the lock file."""
+    """Write the checksums of the current jars into the lock file."""
     lines = [f"{checksum}  {name}\n" for name, checksum in checksums(directory).items()]
     path.write_text("".join(lines), encoding="utf-8")
 
@@ -128,7 +128,7 @@ def ensure_registry(java: Path, ivy: Path) -> None:
 
 
 def provide(say: Callable[[str], object]) -> None:
-    """Download the jars of an installed package on their first use. In a checkout ``make setup`` has done it.
+    """Download the jars of an installed package at their first use. In a checkout ``make setup`` does this.
 
     Raises JarsError and JavaNotFoundError.
     """

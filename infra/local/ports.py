@@ -11,7 +11,7 @@ port before its server listens."""
 
 
 def free_port() -> int:
-    """A port that no server uses and that no outgoing connection gets."""
+    """A port that no server uses, and that no outgoing connection can get."""
     while is_taken(port := _FIRST + secrets.randbelow(_END - _FIRST)):
         pass
     return port

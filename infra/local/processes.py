@@ -1,4 +1,4 @@
-"""Processes that continue after the command that started them, with pid files and log files."""
+"""Processes that continue after the end of the command that started them. They have pid files and log files."""
 
 import contextlib
 import json
@@ -87,7 +87,7 @@ class ManagedProcess:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 cwd=working_dir,
-                # Only the starting command receives Ctrl-C. It decides about the end of this process.
+                # Only the starting command receives Ctrl-C. It ends this process itself.
                 start_new_session=True,
             )
         identity = {"pid": self._process.pid, "started": self._process.create_time()}
@@ -136,7 +136,7 @@ class ManagedProcess:
         return "\n  ".join([f"The end of {self.log_file}:", *lines])
 
     def _running(self) -> psutil.Process | None:
-        """The running process: started by this object, or by another command that wrote the pid file."""
+        """The running process. This object or another command has started it and written the pid file."""
         if self._process and _is_alive(self._process):
             return self._process
         found = self._recorded()
@@ -164,7 +164,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def _session_of(leader: psutil.Process) -> list[psutil.Process]:
-    """The leader and all its children, found by their session. The Python workers of Spark leave the process group.
+    """The leader and all its children, found by their session, because Spark's Python workers leave the process group.
 
     The system does not reuse a pid while a session has it. A reused pid means that the session has ended.
     """

@@ -26,7 +26,7 @@ from services.start_up import require_port
 
 _START_TIMEOUT = 600.0
 _STOP_MARGIN = 30.0
-"""Additional seconds after ``stop_timeout`` in which Spark itself ends."""
+"""Seconds after ``stop_timeout`` in which Spark itself ends."""
 
 
 def private_settings(directory: Path, **changes: object) -> Settings:
@@ -69,7 +69,7 @@ class Service:
 
     Attributes:
         url: the URL of its API, or of its metrics and health.
-        arguments: of the command line.
+        arguments: the arguments of the command line.
     """
 
     module: str
@@ -103,7 +103,8 @@ class LocalStack:
 
     Attributes:
         directory: contains the pid files, the logs and the data of Kafka. The settings name the other folders.
-        settings: of the pipeline and of the first API instance. Other instances have another port and state folder.
+        settings: the settings of the pipeline and of the first API instance. Other instances have another port and
+            state folder.
         readers: the ledger, and the webhooks if their file exists. A stack without an API has no readers.
     """
 

@@ -15,7 +15,8 @@ LOCAL_HOSTS = ("kafka", "localhost", "127.0.0.1")
 """The names of the broker of the compose files."""
 
 _SECRET, _SHARED = 0o600, 0o644
-# Containers run as another user and must read single files. The folder keeps other users of this machine out.
+# Containers run as another user and must read these files. The folder's permissions exclude other users of this
+# machine.
 _FOLDER = 0o700
 
 

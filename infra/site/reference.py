@@ -29,7 +29,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def settings() -> str:
-    # The page shows the defaults of the code. It leaves out variables and secrets of the machine that builds it.
+    # The page shows the defaults of the code, without variables and secrets of the machine that builds it.
     defaults = Settings.model_construct().model_dump(mode="json")
     return table(
         ("variable", "default", "purpose"),
@@ -86,7 +86,7 @@ def access() -> str:
 
 
 def commands() -> str:
-    """Every command. `demo`, `pipeline` and `api` pass their options on to programs of their own."""
+    """Every command. `demo`, `pipeline` and `api` forward their options to other programs."""
     group: Any = typer.main.get_command(command_line)
     programs: Mapping[str, Any] = {"demo": demo.main, "pipeline": pipelines_main.main, "api": api_main.main}
     for name, main in programs.items():
@@ -97,7 +97,10 @@ def commands() -> str:
 
 
 def requests() -> str:
-    """Every HTTP request, from the OpenAPI document. The routes do not depend on what the app is made of."""
+    """Every HTTP request, from the OpenAPI document.
+
+    The routes are the same for every app, so the app has no real parts.
+    """
     document = create_app(MagicMock()).openapi()
     operations = [
         (path, method, operation) for path, item in document["paths"].items() for method, operation in item.items()
@@ -142,7 +145,7 @@ GENERATORS: Mapping[str, Callable[[], str]] = {
     "raw-tables": raw_tables,
     "questions": questions,
 }
-"""The name in a page's mark to the function that fills it."""
+"""By the name in a mark of a page: the function that makes its Markdown."""
 
 
 def _rows_of(topic: topics.Topic) -> str:

@@ -1,4 +1,4 @@
-"""``python -m infra.supply_chain``: what the project is made of, and whether an advisory is known about it."""
+"""``python -m infra.supply_chain`` lists the components of the project, and checks them for known advisories."""
 
 import tomllib
 from datetime import UTC, date, datetime

@@ -1,4 +1,4 @@
-"""Which advisories of an OSV export apply to a component. Nothing here uses the network."""
+"""Finds the advisories of an OSV export that apply to a component. Nothing here uses the network."""
 
 import zipfile
 from collections import defaultdict
@@ -65,14 +65,14 @@ class Advisories:
 
 
 def _keys(ecosystem: str, name: str) -> set[str]:
-    """The names of components that an advisory is about. A jar that does not tell its group matches any group."""
+    """The names of components that an advisory is about. A jar without the name of its group matches any group."""
     return {canonicalize_name(name)} if ecosystem == PYPI else {name, name.partition(":")[2]}
 
 
 def is_affected(component: Component, affected: Mapping[str, Any]) -> bool:
     """Whether the version is affected (https://ossf.github.io/osv-schema/#evaluation).
 
-    A version that cannot be compared counts as affected, because a person should look at it.
+    A version that cannot be compared counts as affected, so that a person looks at it.
     """
     if component.version in affected.get("versions", ()):
         return True
@@ -87,7 +87,7 @@ def _is_inside(component: Component, events: Sequence[Mapping[str, str]]) -> boo
     parse = _VERSIONS[component.ecosystem]
     version = parse(component.version)
     steps = [(kind, text) for event in events for kind, text in event.items() if text != "0"]
-    # An introduction at 0 means the first version of all.
+    # The version 0 means all versions from the first one.
     inside = any(event.get("introduced") == "0" for event in events)
     for kind, text in sorted(steps, key=lambda step: parse(step[1])):
         bound = parse(text)

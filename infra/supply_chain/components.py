@@ -1,4 +1,4 @@
-"""What the project and its images are made of: Python packages of the lock files, and jars."""
+"""The components of the project and its images: Python packages of the lock files, and jars."""
 
 import hashlib
 import re
@@ -22,7 +22,7 @@ _ENVIRONMENT = {"python_version": "3.11", "python_full_version": "3.11.2", "sys_
 _ENVIRONMENT |= {"platform_system": "Linux", "os_name": "posix", "implementation_name": "cpython"}
 _ENVIRONMENT |= {"platform_python_implementation": "CPython", "platform_machine": "x86_64"}
 
-# Its folders are groups, and the folders of these are artifacts.
+# Its folders are groups. Their folders are artifacts.
 _IVY_CACHE = folders.downloads() / "ivy"
 
 
@@ -31,7 +31,7 @@ class Component:
     """A package or jar of one version.
 
     Attributes:
-        name: as the ecosystem writes it: ``requests``, or ``org.apache.kafka:kafka-clients``. A jar that does not tell
+        name: as the ecosystem writes it: ``requests``, or ``org.apache.kafka:kafka-clients``. A jar without the name of
             its group has only the name of its artifact.
         sha256: of a jar, in hexadecimal digits; empty for a package, which has another file for each platform.
     """
@@ -43,7 +43,7 @@ class Component:
 
 
 def packages(lock: str) -> list[Component]:
-    """The packages of ``requirements/{lock}.txt`` that an image installs, whatever platform this machine has."""
+    """The packages of ``requirements/{lock}.txt`` that an image installs, on any platform."""
     lines = (setup.REQUIREMENTS / f"{lock}.txt").read_text(encoding="utf-8").splitlines()
     pinned = (Requirement(line.removesuffix("\\").strip()) for line in lines if re.match(r"[A-Za-z0-9]", line))
     return [

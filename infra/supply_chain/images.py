@@ -1,4 +1,4 @@
-"""The SBOM of each image: what its Dockerfile installs, as CycloneDX."""
+"""The SBOM of each image in CycloneDX: the components that its Dockerfile installs."""
 
 import os
 import re
@@ -54,7 +54,7 @@ def sbom(image: str, version: str) -> str:
 
 
 def _stages(text: str, target: str | None) -> str:
-    """The text of the stages that make up the image: the target, and the stages that it is built from."""
+    """The text of the image's stages: the target, and the stages that it is built from."""
     stages: dict[str, tuple[str, str]] = {}
     for part in re.split(r"^FROM ", text, flags=re.MULTILINE)[1:]:
         head, _, body = part.partition("\n")

@@ -1,8 +1,8 @@
 """The index of invoices of one bucket, in Spark's state: number to card, and the returns that wait for their purchase.
 
 Spark removes a number when the longest return window has passed since the last news about it. The domain decides
-(services.domain.invoice_index). A bucket of the loyalty query has numbers beside its cards: a card and its numbers are
-mostly in different buckets, so a forwarded return travels through loyalty-commands.
+(services.domain.invoice_index). A bucket of the loyalty query holds cards and numbers. A card and its numbers are
+usually in different buckets. So a forwarded return is sent through loyalty-commands.
 """
 
 from collections import Counter, defaultdict
@@ -25,7 +25,7 @@ BOUGHT, RETURNED, FORGOTTEN = "bought", "returned", "forgotten"
 """The kinds of news about a number."""
 
 MOST_WAITING = 5_000
-"""The largest number of returns that wait in one bucket. The next one takes the place of the oldest."""
+"""The largest number of returns that wait in one bucket. The next return replaces the oldest."""
 
 INVOICES = "invoices"
 """The state variable: a map from number to the card that bought (empty: unknown) and the waiting returns."""
@@ -51,7 +51,10 @@ def decode_waiting(stored: bytes) -> Sequence[Returned]:
 
 
 def longest_window(programmes: Programmes) -> int:
-    """Returns for how long a number stays at least, in milliseconds: as long as an account remembers a purchase."""
+    """Returns the time for which a number stays at least, in milliseconds.
+
+    An account remembers a purchase equally long.
+    """
     return max(EVENT_MEMORY, *(version.return_window for version in programmes.versions))
 
 
@@ -78,7 +81,7 @@ class InvoiceIndex:
         self._writer_ids = writer_ids
 
     def process(self, news: Iterable[News]) -> Iterator[Row]:
-        """Apply news, and give the commands that forward returns."""
+        """Apply news, and yield the commands that forward returns."""
         by_number: dict[str, list[Any]] = defaultdict(list)
         traces = {}
         for each in news:
@@ -122,7 +125,7 @@ class InvoiceIndex:
         )
 
     def _take_slots(self, numbers: Sequence[str]) -> int:
-        """Give a slot to each return that began to wait. Returns how many returns lost their slots and wait no more."""
+        """Give a slot to each return that began to wait. Returns how many returns lost their slots to them."""
         lost = 0
         for start in range(0, len(numbers), MOST_WAITING):
             new = numbers[start : start + MOST_WAITING]

@@ -4,8 +4,8 @@ Cards are grouped into buckets. For each group Spark calls Python for the group'
 output. For a card with one invoice these calls cost more than the account itself (docs/lab/queries.md). Inside a bucket
 each account is a value of its own. The operator reads and writes it once in a micro-batch.
 
-Something in an account is *due* at an exact time (``Outcome.next_due``). The account's *timer* is that time, rounded up
-to the timer interval. So accounts that are due at nearly the same time share a timer and a call.
+The next change of an account is *due* at an exact time (``Outcome.next_due``). The account's *timer* is this time,
+rounded up to the timer interval. So accounts that are due at nearly the same time share a timer and a call.
 """
 
 from collections import defaultdict
@@ -44,8 +44,8 @@ BUCKETS_A_PARTITION = 16
 ACCOUNTS = "accounts"
 """The state variable: in each bucket a map from key to the state's bytes and its timer (0: none).
 
-The key of an account is its card. The key of an erasure marker is the card's pseudonym, so that an erased card
-does not stay.
+The key of an account is its card. The key of an erasure marker is the card's pseudonym, because an erased card must not
+stay.
 """
 
 SEED_TYPE = T.StructType(
@@ -114,7 +114,7 @@ def process_events(
 def _routed(events: DataFrame) -> DataFrame:
     """One row for each card and each number that an event concerns, with ``key``, ``news`` and ``number``.
 
-    The last two are null in the row for the account of the card.
+    In the row for the account of the card, ``news`` and ``number`` are null.
     """
     has_event = F.col("event").isNotNull()
     routes = {
@@ -150,7 +150,7 @@ class AccountOperator(StatefulProcessor):
         self._writer_ids = dict(writer_ids)
         self._interval = interval
         self._pseudonyms = names
-        # The time of the clock. Spark makes an operator for each task, and processes timers after all rows.
+        # The time of the clock. Spark creates an operator for each task, and processes timers after all rows.
         self._read_until = 0
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -182,7 +182,7 @@ class AccountOperator(StatefulProcessor):
             if key != former_key:
                 changes.removed.append(former_key)
                 if isinstance(before, Account):
-                    # The timers of an erased account must not name the card until they fire.
+                    # Remove the card of an erased account from its timers now, and not when they fire.
                     changes.erased.append(card)
             self._save(key, outcome.state, outcome.next_due, timer if key == former_key else 0, changes)
         self._write(changes)
@@ -206,9 +206,9 @@ class AccountOperator(StatefulProcessor):
             self._timers.postpone(postponed, timerValues.getCurrentProcessingTimeInMs() + 1)
 
     def _advance(self, keys: Sequence[str], expired: int) -> Iterator[Row]:
-        """Process the keys of an expired timer. A key that has another timer by now is left out."""
+        """Process the keys of an expired timer, except keys that have another timer now."""
         states = {key: state for key, (state, timer) in self._read(keys) if state and timer == expired}
-        # Only timers after this time are certainly still pending.
+        # Timers up to this time may have fired already.
         later_timers = self._timers.next_later([*states], after=self._read_until + TIMER_DELAY)
         changes = _Changes()
         outcomes = {}
@@ -249,7 +249,7 @@ class AccountOperator(StatefulProcessor):
     def _save(
         self, key: str, state: AccountState | None, next_due: int | None, timer: int, changes: "_Changes"
     ) -> None:
-        """Save or remove the state. Set an earlier timer if something is due before the present timer (0: none)."""
+        """Save or remove the state. Set an earlier timer if a change is due before the current timer (0: none)."""
         if state is None:
             changes.removed.append(key)
             return
@@ -280,7 +280,7 @@ class _Changes:
         accounts: the new values of the map of accounts.
         removed: keys to remove from the map of accounts.
         erased: cards to remove from all timers.
-        timers: keys to process, by the time of a new timer.
+        timers: by the time of a new timer, the keys to process.
         former_timers: by key, the timer that an earlier one has replaced.
     """
 

@@ -39,7 +39,10 @@ _TOPICS = (LOYALTY, LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_COMMANDS)
 
 
 def writer_ids(ids: SchemaIds) -> dict[Topic, int]:
-    """The schema ids of all written topics. The driver asks for them, because workers may not reach a registry."""
+    """The schema ids of all written topics.
+
+    The driver asks for them, because workers may be unable to reach a registry.
+    """
     return {topic: ids.writer_id(topic) for topic in _TOPICS}
 
 
@@ -62,13 +65,13 @@ def rows_of(
 def forwarded_row(
     card: str, returned: Returned, writer_ids: Mapping[Topic, int], traceparent: str | None = None
 ) -> Row:
-    """The command that lets the account of the card decide a return. ``returned.invoice`` is a framed Purchase."""
+    """The command that forwards a return to the account of the card. ``returned.invoice`` is a framed Purchase."""
     record = forward_record(card, returned.append_time, returned.invoice)
     return _row(LOYALTY_COMMANDS, record["CommandID"], card, record, writer_ids, traceparent)
 
 
 def step_rows(counts: Mapping[str, int]) -> Iterator[Row]:
-    """Rows without a topic, which are counted and not written: ``id`` is a step of returns, one row for each return."""
+    """Rows without a topic. They are counted, and not written: ``id`` is a step of returns, one row for each return."""
     for step, number in counts.items():
         for _ in range(number):
             yield Row(topic=None, id=step, key=None, value=None, traceparent=None)
@@ -91,8 +94,8 @@ def _records(card: str, outcome: Outcome) -> Iterable[tuple[Topic, str, str, Rec
     for entry in outcome.entries:
         yield LOYALTY, _entry_id(card, entry), card, notification_record(card, entry, points_bytes), entry.event_id
     if outcome.entries:
-        # Readers of the changelog keep the newest balance, so one in a micro-batch is enough. If the account was erased
-        # and opened again, it is the balance of the new account.
+        # Readers of the changelog keep the newest balance, so one balance in a micro-batch is enough. If the account
+        # was erased and opened again, this is the balance of the new account.
         last = outcome.entries[-1]
         balance = None if last.kind == Kind.ERASED else balance_record(card, last, points_bytes)
         yield LOYALTY_BALANCES, _entry_id(card, last), card, balance, last.event_id
@@ -113,7 +116,10 @@ def _records(card: str, outcome: Outcome) -> Iterable[tuple[Topic, str, str, Rec
 
 
 def _cause(derived_id: str) -> str:
-    """The id of the event from which ``events.derived_id`` made an id. A very long one is not found again."""
+    """The id of the event from which ``events.derived_id`` made an id.
+
+    If that id was very long, it cannot be recovered.
+    """
     return derived_id.partition("/")[0]
 
 

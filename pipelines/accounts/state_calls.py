@@ -1,9 +1,10 @@
 """Many calls of a map state of Spark at once.
 
-PySpark sends one call to the JVM and waits for its answer before it sends the next. Each account then costs two changes
-of thread in each direction. The JVM answers the calls of a connection in their order. So this module writes many calls
-together and reads their answers together. That uses private classes of PySpark, which another version may change. With
-another version than KNOWN_VERSION the public API makes the calls one by one (docs/explanation/decisions/0015).
+PySpark sends one call to the JVM and waits for its answer before it sends the next. So each account costs two thread
+switches in each direction. The JVM answers the calls of a connection in order. So this module writes many calls
+together, and then reads their answers together. It uses private classes of PySpark, which another version may change.
+With another version than KNOWN_VERSION it uses the public API, which makes one call after the other
+(docs/explanation/decisions/0015).
 """
 
 import pickle
@@ -25,7 +26,7 @@ Row = tuple[Any, ...]
 _MESSAGE_VERSION = 0
 _HEADER = struct.Struct(">ii")
 _BUFFER_SHARE = 4
-"""A window fills at most this fraction of the socket's send buffer, because the kernel counts its overhead too."""
+"""A window fills at most this part of the socket's send buffer, because the kernel's overhead uses the buffer, too."""
 
 
 def map_calls(state: MapState) -> "MapCalls":
@@ -34,9 +35,9 @@ def map_calls(state: MapState) -> "MapCalls":
 
 
 class MapCalls:
-    """Reads and writes many values of one map state, under the key of the present group.
+    """Reads and writes many values of one map state, under the key of the current group.
 
-    Keys and values are tuples of types that Spark need not convert: strings, integers, bytes and lists of them. Each
+    Keys and values are tuples of types that Spark does not convert: strings, integers, bytes and lists of them. Each
     method raises PySparkRuntimeError if Spark refuses a call. This class uses PySpark's public API.
     """
 
@@ -107,8 +108,9 @@ def _bytes(row: Row) -> bytes:
 def _windows(requests: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
     """Group requests so that each group fits into the socket's buffer while the JVM reads nothing.
 
-    The JVM reads nothing while it waits for us to read an answer. So a write with outstanding answers must not wait for
-    the JVM, or both sides would wait forever. A request that is too large for the buffer goes alone.
+    The JVM reads no requests while it waits for us to read an answer. If a write then waited for the JVM, both sides
+    would wait forever. So a write must fit into the buffer while answers are outstanding. A request that is larger than
+    the buffer is sent alone.
     """
     window: list[bytes] = []
     filled = 0

@@ -1,11 +1,11 @@
-"""The timers of one bucket of accounts: which cards to process at which time.
+"""The timers of one bucket of accounts: the cards to process at each time.
 
-Spark's own timer only names a time. This module keeps the cards of each timer in parts of limited size. So a new card
-rewrites one part only, and many cards at one time need little memory.
+Spark's timers have a time and no cards. This module stores the cards of each timer in parts of limited size. So a new
+card rewrites only one part, and many cards at one time need little memory.
 
-A marker of an erased account is listed by its pseudonym. A card has one next timer. If it gets an earlier one, the
-former timer still lists the card and becomes one of its later timers. When the former timer is next again, nothing is
-added. So a timer lists each card once.
+A timer lists the marker of an erased account by the card's pseudonym. A card has one next timer. If it gets an earlier
+one, the former timer still lists the card, and is one of the card's later timers. When the former timer becomes the
+next one again, the card is already listed. So a timer lists each card once.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -60,7 +60,7 @@ class Timers:
         self._part_counts.update(((timer,), (counts[timer],)) for timer in ordered)
 
     def pop(self, timer: int) -> Iterator[list[str]]:
-        """Remove a timer and give its cards, part by part."""
+        """Remove a timer, and yield its cards part by part."""
         (found,) = self._part_counts.get([(timer,)])
         for part in range(found[0] if found else 0):
             (value,) = self._cards.get([(timer, part)])
@@ -72,7 +72,7 @@ class Timers:
         self._part_counts.remove([(timer,)])
 
     def postpone(self, timers: Sequence[int], until: int) -> None:
-        """Let Spark's timer at ``until`` give these timers again."""
+        """Process these timers again when Spark's timer at ``until`` fires."""
         (found,) = self._postponed.get([(until,)])
         if not found:
             self._handle.registerTimer(until)
@@ -86,7 +86,7 @@ class Timers:
         return list(found[0]) if found else []
 
     def add_later(self, former: Mapping[str, int]) -> None:
-        """Remember the former next timers of cards that have got an earlier one."""
+        """Remember the former timers of cards that have got an earlier timer."""
         cards = [*former]
         found = self._later_timers.get([(card,) for card in cards])
         self._later_timers.update(
@@ -94,7 +94,7 @@ class Timers:
         )
 
     def next_later(self, cards: Sequence[str], after: int) -> dict[str, int]:
-        """Remove the next of each card's later timers and return it, 0 if there is none after this time."""
+        """For each card, remove and return the next of its later timers; 0 if it has none after this time."""
         found = self._later_timers.get([(card,) for card in cards])
         later = {
             card: sorted(timer for timer in value[0] if timer > after)
@@ -106,7 +106,7 @@ class Timers:
         return {card: later[card][0] if later.get(card) else 0 for card in cards}
 
     def erase(self, erased: Collection[str]) -> None:
-        """Remove the cards of erased customers from all timers, so that nothing of them stays in the state."""
+        """Remove the cards of erased customers from all timers, so that the state no longer has them."""
         self._later_timers.remove((card,) for card in erased)
         parts = [(tuple(part), cards) for part, (cards,) in self._cards_state.iterator()]
         self._cards.update(

@@ -18,7 +18,7 @@ class Files:
         return self._new_path(self._folder, name) if name else self._folder
 
     def exists(self, name: str = "") -> bool:
-        """Whether the file, or without a name the folder, exists."""
+        """Whether the file exists. Without a name: whether the folder exists."""
         return bool(self._system.exists(self._path(name)))
 
     def names(self, subfolder: str = "") -> list[str]:
@@ -35,7 +35,7 @@ class Files:
             stream.close()
 
     def write(self, name: str, text: str) -> None:
-        """Write a file, so that a crash leaves its old or its new content or no file, but never a part."""
+        """Write a file atomically. A crash leaves the old content, the new content or no file."""
         self._system.mkdirs(self._folder)
         stream = self._system.create(self._path(f"{name}.new"))
         stream.write(bytearray(text.encode()))
@@ -56,5 +56,5 @@ class Files:
             raise OSError(f"the file system refused to rename {path.toString()} to {to.toString()}")
 
     def delete(self, name: str = "") -> None:
-        """Delete a file or folder with all its contents, if it exists. Without a name it is the folder itself."""
+        """Delete a file or folder with all its contents, if it exists. Without a name: delete the folder itself."""
         self._system.delete(self._path(name), True)  # noqa: FBT003  # recursive; Java has no named arguments

@@ -18,15 +18,15 @@ class CheckpointInUseError(RuntimeError):
 def hold(checkpoint: str) -> Iterator[None]:
     """Hold the lock of a checkpoint inside the block. Raises CheckpointInUseError if another process holds it.
 
-    The kernel releases the lock when the process ends in any way, so a restart need not wait. The lock works between
-    the processes and containers of one machine. On a remote file system Spark notices a second writer at its commit
-    and stops one of the two.
+    The kernel releases the lock when the process ends for any reason, so a restart need not wait. The lock works
+    between processes and containers of one machine. On a remote file system there is no lock, but Spark detects a
+    second writer at its commit, and stops one of the two.
     """
     folder = local_folder(checkpoint)
     if folder is None:
         yield
         return
-    # The file is beside the folder, because a rebuild renames the folder and must keep the lock.
+    # The file is beside the folder. A rebuild renames the folder and must keep the lock.
     file = folder.with_name(f"{folder.name}{_SUFFIX}")
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as lock:

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint names what must not change between two runs, and refuses other settings at start."""
+"""The manifest of a checkpoint has the values that must not change between two runs, and refuses other values."""
 
 import json
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ class CheckpointMismatchError(RuntimeError):
 
 
 def claim(spark: SparkSession, checkpoint: str, made_with: Mapping[str, str], remedies: Mapping[str, str] = {}) -> None:
-    """Write the manifest of a new checkpoint, or compare that of an old one.
+    """Write the manifest of a new checkpoint, or compare the manifest of an old one.
 
-    A manifest of an older release may lack a value. If the value has no remedy, the manifest adopts the present one.
+    A manifest of an older release may lack a value. If the value has no remedy, the manifest adopts the current value.
 
     Args:
         checkpoint: a Hadoop URI.

@@ -12,7 +12,7 @@ from pipelines.checkpoints.manifest import MANIFEST
 from pipelines.sources.clock import READ_UNTIL
 
 Positions = Mapping[str, Mapping[int, int]]
-"""By topic, as named on the broker, and by partition: the first offset that the query has not processed."""
+"""By topic (its name on the broker) and partition: the first offset that the query has not processed."""
 
 _HIDDEN_MANIFEST = f"{MANIFEST}.unfinished"
 
@@ -28,7 +28,7 @@ class CheckpointReader:
         return self._files.exists()
 
     def query_id(self) -> str:
-        """The id that Spark gave the query of this checkpoint. It exists from the start of the query on."""
+        """The id that Spark gave the query of this checkpoint. It exists since the first start of the query."""
         return str(json.loads(self._files.read("metadata"))["id"])
 
     def batches(self, log: str = "commits") -> list[int]:
@@ -54,7 +54,7 @@ class CheckpointReader:
 
     @contextmanager
     def unfinished(self) -> Iterator[None]:
-        """Prevent the start of a query on this checkpoint inside the block, and afterwards if the block fails."""
+        """Prevent that a query starts on this checkpoint inside the block. If the block fails, this stays so."""
         self._files.rename(MANIFEST, _HIDDEN_MANIFEST)
         yield
         self._files.rename(_HIDDEN_MANIFEST, MANIFEST)

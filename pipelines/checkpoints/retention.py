@@ -1,4 +1,4 @@
-"""Finds records that retention deleted before a stopped query had read them, so that no loss goes unnoticed."""
+"""Finds records that retention deleted before a stopped query could read them."""
 
 import json
 from collections.abc import Iterable
@@ -46,7 +46,7 @@ def check(spark: SparkSession, checkpoint: str, sources: Iterable[Topic], settin
             f"retention has deleted records that {checkpoint} had not read: {'; '.join(map(str, lost))}. With "
             "LOYALTY_ACCEPT_DATA_LOSS=true the query continues after them; see docs/how-to/manage-checkpoints.md"
         )
-    # A restart may find the same loss again, and by then more records may be gone.
+    # A restart may find the same loss again, with more deleted records.
     ends = {each[:3]: each.end for each in (*accepted_losses(spark, checkpoint), *lost)}
     Files(spark, checkpoint).write(_LOST_RECORDS, json.dumps([[*key, end] for key, end in ends.items()]))
 

@@ -35,10 +35,10 @@ PSEUDONYM_KEY = "pseudonym_key"
 """The value of the manifest with the id of the key."""
 
 _POSITION = {"topic": "STRING", "partition": "INT", "offset": "BIGINT"}
-"""The columns with the record of an event. They identify a row, also in archives of release 0.1."""
+"""The columns with the position of an event's record. They identify a row, also in archives of release 0.1."""
 
 _KEY_ID = "_pseudonym-key"
-"""The file in the archive with the id of its key. The manifest has the id too, but ends with the checkpoint."""
+"""The file in the archive with the id of its key. The manifest has the id too, but is deleted with the checkpoint."""
 
 _COMMAND = "LoyaltyCommand"
 _CARDS = ("CustomerCardNo", "Counterparty")
@@ -62,7 +62,7 @@ def _pseudonymize(events: DataFrame, pseudonyms: Pseudonyms) -> DataFrame:
     """Replace cards by pseudonyms: pseudonym (null for a return without a card), append_time, position, event."""
     pseudonym_of = _for_each(lambda card: card and pseudonyms.of(card), T.StringType())
     without_cards = _for_each(_without_cards(pseudonyms), T.BinaryType())
-    # An event for the index of invoices alone repeats what an erasure already says.
+    # Leave out events that only the index of invoices reads. They follow from erasures.
     return events.where(F.col("event").isNotNull()).select(
         pseudonym_of("CustomerCardNo").alias("pseudonym"),
         *("append_time", "topic", "partition", "offset"),
@@ -105,7 +105,7 @@ def _write(context: QueryContext, sink: ParquetSink, batch: DataFrame, batch_id:
 
 
 def _check_key(spark: SparkSession, checkpoint: str, settings: Settings, is_new: bool) -> None:  # noqa: FBT001
-    """Refuse a new checkpoint with another key than that of the archive: a card would get a second pseudonym."""
+    """Refuse a new checkpoint with a key that is not the archive's key. A card would get a second pseudonym."""
     files = Files(spark, settings.archive_dir)
     if is_new and files.exists(_KEY_ID) and files.read(_KEY_ID) != _key_id(settings):
         raise CheckpointMismatchError(

@@ -42,8 +42,8 @@ class Branch:
     """One output of the fan-out. Both functions make columns from checked invoices (see ``check_invoices``).
 
     Attributes:
-        count: the number of records of an invoice in this branch. Null means none.
-        record: the record with a given number, a column of integers from 0.
+        count: the number of records of an invoice in this branch. Null: none.
+        record: the record with this number. The number is a column of integers from 0.
         columns: columns that ``record`` uses, and that are the same for all records of an invoice.
     """
 
@@ -58,7 +58,7 @@ def home_delivery_count() -> Column:
 
 
 def whole_invoice(_: Column) -> Record:
-    """Shipping needs the address, so nothing is masked."""
+    """The whole invoice. Nothing is masked, because shipping needs the address."""
     return Record(F.col("invoice.InvoiceNumber"), F.col("invoice"))
 
 
@@ -67,9 +67,10 @@ def line_item_count() -> Column:
 
 
 def return_columns() -> dict[str, Column]:
-    """The kind of the invoice, and the purchase that it names. Spark compiles no code for the kind.
+    """The kind of the invoice, and the purchase that it names.
 
-    In one step with the records, Spark would copy a large invoice for each of its lines before it makes the records.
+    This is a step of its own, because Spark does not generate code for the kind. In one step with the records, Spark
+    would copy a large invoice for each of its lines first.
     """
     invoice, original = F.col("invoice"), F.col("invoice.OriginalInvoiceNumber")
     # No invoice has a longer number, and each line contains the text.
@@ -122,7 +123,7 @@ def _is_valid() -> Column:
 def branch_records(branches: Sequence[Branch], inputs: DataFrame, ids: SchemaIds, settings: Settings) -> DataFrame:
     """All records that the branches make of checked records, for the Kafka sink: topic, key, value, headers."""
     counts = {f"count_{number}": F.coalesce(branch.count(), F.lit(0)) for number, branch in enumerate(branches)}
-    # Makes the rows first and their contents afterwards. Spark compiles no code for arrays of records.
+    # Makes the rows first and their contents afterwards. Spark generates no code for arrays of records.
     numbers = F.concat(*(F.array_repeat(F.lit(number), F.col(count)) for number, count in enumerate(counts)))
     of_invoice = {name: column for branch in branches for name, column in branch.columns().items()}
     rows = inputs.withColumns({**counts, **of_invoice}).select("*", F.posexplode(numbers).alias("position", "branch"))

@@ -30,18 +30,20 @@ _KEY = "LineID"
 _PARQUET_KEY = {_KEY: "STRING"}
 _ORDER = ("StoreID", "CreatedTime")
 _UNDATED, _UNDATED_NOW = "date=__HIVE_DEFAULT_PARTITION__", "date=0001-01-01"
-"""The folder in which release 0.1 put rows without a usable date, and its name now. pandas cannot read the former."""
+"""The folder of rows without a usable date: the name in release 0.1, which pandas cannot read, and the name now."""
 
 
 WriteRows = Callable[[DataFrame, int], None]
-"""Writes the rows of a micro-batch, and its number. ``timestamp`` is the append time, and is not for the files."""
+"""Takes the rows of a micro-batch and its number, and writes the rows. It does not write ``timestamp``, the append
+time.
+"""
 
 
 def _export(context: QueryContext) -> DataStreamWriter:
     _require_format(context.spark, context.settings)
     writer = _delta if context.settings.export_format == "delta" else _parquet
     write_rows = writer(context)
-    # ``reason`` is null unless a stranger wrote something else.
+    # ``reason`` is null, unless another program has written to the topic.
     lines = decode(context.read(HADOOP), HADOOP, context.ids, into="record")
     rows = lines.withColumn("identity", _line_identity()).select(
         *("timestamp", "identity", "key", "topic", "partition", "offset", "record", "reason"),
@@ -55,7 +57,7 @@ def _export(context: QueryContext) -> DataStreamWriter:
 
 def _parquet(context: QueryContext) -> WriteRows:
     directory = context.settings.export_dir
-    # First of all, because it refuses old files, which the other steps would change.
+    # This must be first: it refuses old files, and the other steps would change them.
     sink = ParquetSink(context.spark, directory, EXPORT.checkpoint(context.settings), _PARQUET_KEY)
     remove_staging_folders(context.spark, directory)
     rename_undated(context.spark, directory)
@@ -107,7 +109,7 @@ def _write(context: QueryContext, write_rows: WriteRows, batch: DataFrame, batch
 def _date(created_time: Column) -> tuple[Column, Column]:
     """DateSource and date (in UTC).
 
-    The clock of the till gives the date. If it shows no year from 1 to 9999, the broker's append time does.
+    The date is from the till's clock. If that shows no year from 1 to 9999, the date is from the append time.
     """
     is_usable = F.coalesce(created_time.between(FIRST_TIME, LAST_TIME), F.lit(False))
     moment = F.when(is_usable, F.timestamp_millis(created_time)).otherwise(F.col("timestamp"))
@@ -116,7 +118,10 @@ def _date(created_time: Column) -> tuple[Column, Column]:
 
 
 def rename_undated(spark: SparkSession, directory: str) -> None:
-    """Rename the folder of undated rows. Without the rows of an unfinished micro-batch, which now writes elsewhere."""
+    """Rename the folder of undated rows.
+
+    First remove rows of an unfinished micro-batch, because it will write to the new folder.
+    """
     files = Files(spark, directory)
     committed = CheckpointReader(spark, f"{directory}/{_CHECKPOINT}").batches()
     for name in files.names(_UNDATED):
@@ -130,8 +135,8 @@ EXPORT = Query(
     "export",
     [HADOOP],
     _export,
-    # The checkpoint is beside the files, because neither is of use without the other. Readers of Parquet ignore it,
-    # because its name starts with an underscore.
+    # The checkpoint is in the folder of the files, because each needs the other. Its name starts with an underscore, so
+    # readers of Parquet ignore it.
     lambda settings: f"{settings.export_dir}/{_CHECKPOINT}",
     longest_wait=lambda settings: settings.export_interval,
 )

@@ -31,7 +31,7 @@ def _sold(invoices: DataFrame) -> DataFrame:
     """Checked invoices in. Out: timestamp, identity, partition, offset, and the struct ``sold``, null if invalid."""
     amount = net_amount(F.col("invoice")).cast(_AMOUNT)
     sale = F.struct(F.col("invoice.StoreID").alias("StoreID"), amount.alias("amount"))
-    # This is not a filter, for the reason given in accounts.events.
+    # This is not a filter. accounts.events has the reason.
     sold = F.when(F.col("reason").isNull(), sale).alias("sold")
     return invoices.select("timestamp", invoice_identity().alias("identity"), "partition", "offset", sold)
 

@@ -38,7 +38,7 @@ from services.messaging.schema_ids import schema_ids
 from services.tls import client_context
 
 ROUNDS = 6
-"""How often the audit compares customers whose sources have not progressed equally far."""
+"""The number of comparisons of customers whose sources have not progressed equally far."""
 
 _SECONDS_BETWEEN_ROUNDS = 5.0
 _DIFFERENT, _UNREADABLE = 1, 2
@@ -46,7 +46,7 @@ _DIFFERENT, _UNREADABLE = 1, 2
 
 _OUTCOMES = {0: "agrees", _DIFFERENT: "differs", _UNREADABLE: "incomplete"}
 _MOST_FINDINGS = 1_000
-"""Differences that the record of a run has."""
+"""The most differences in the record of a run."""
 
 _DIFFERENCE = T.StructType(
     [
@@ -91,7 +91,7 @@ class Report:
         compared: by source, the number of entries, balances or accounts.
         not_recomputed: accounts with events that retention has deleted. Only their sources were compared.
         unreadable: what could not be read, and why.
-        changing: customers that change faster than they can be compared, by card or pseudonym.
+        changing: cards or pseudonyms of customers that change faster than the audit can compare them.
         notes: what retention has deleted, in words.
     """
 
@@ -158,7 +158,7 @@ def audit(context: Context, api: str, left_out: Collection[Source], *, archive: 
     waiting = _round(context, api, left_out, report, archive=archive)
     last: _Waiting = {}
     for _ in range(ROUNDS - 1):
-        # A customer without a change between two rounds will not change in a third.
+        # A customer who has not changed between two rounds needs no third round.
         if not waiting or waiting == last:
             break
         time.sleep(_SECONDS_BETWEEN_ROUNDS)
@@ -180,7 +180,10 @@ def _round(
     *,
     archive: bool,
 ) -> _Waiting:
-    """Compare all customers or only these. Returns those that may still settle, and reports the others."""
+    """Compare all customers, or only these.
+
+    Reports their differences, except those that may still disappear, which it returns.
+    """
     snapshot = _snapshot(context, api, left_out, archive=archive)
     report.unreadable += [each for each in snapshot.unreadable if each not in report.unreadable]
     selected = snapshot.facts if only is None else snapshot.facts.where(F.col("pseudonym").isin(list(only)))
@@ -204,9 +207,9 @@ def _round(
 def _snapshot(context: Context, api: str, left_out: Collection[Source], *, archive: bool) -> Snapshot:
     settings = context.settings
     checkpoint = LOYALTY.checkpoint(settings)
-    # Reads the progress first: every event that is committed by now must have its entries.
+    # Read the progress first. Every event that is committed now must have its entries.
     reader = CheckpointReader(context.spark, checkpoint)
-    # Timers are rounded up to the interval, and a timer that is set for the past fires one batch later.
+    # Timers are rounded up to the interval. A timer that is set for the past fires one batch later.
     delay = 3 * int(settings.timer_interval.total_seconds() * 1000)
     progress = Progress(reader.positions(), max(0, reader.clock_time() - delay))
     reads: dict[Source, Read] = {
@@ -304,7 +307,7 @@ def _print(report: Report, limit: int) -> None:
 
 
 def print_differences(differences: list[Found], limit: int, option: str) -> None:
-    """Print so many differences, and the option that prints more."""
+    """Print at most ``limit`` differences, and name the option that prints more."""
     out = console()
     for found in differences[:limit]:
         out.print(f"{found.whose}: {found.where}: {found.what}", markup=False, highlight=False)

@@ -1,4 +1,4 @@
-"""The shared context of all steps of audit and rebuild, and how both programs begin and end."""
+"""The shared context of all steps of audit and rebuild. It starts and ends both programs."""
 
 import logging
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ class Context:
 
 @contextmanager
 def open_context(app_name: str, failed: int = FAILED) -> Iterator[Context]:
-    """Start Spark and give the context. Ends the process with one line if an error prevents the work.
+    """Start Spark and yield the context. Ends the process with a one-line message if an error prevents the work.
 
     Args:
         failed: the exit status of such an error, unless the settings must change.
@@ -69,5 +69,5 @@ def open_context(app_name: str, failed: int = FAILED) -> Iterator[Context]:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of a message. The further lines of Spark's errors do not help a user."""
+    """The first line of a message. The other lines of Spark's errors do not help a user."""
     return str(error).partition("\n")[0]

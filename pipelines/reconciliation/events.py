@@ -1,4 +1,4 @@
-"""The events of accounts as a batch: from the topics, and from the archive what the topics have deleted.
+"""The events of accounts as a batch. They come from the topics, and deleted ones from the archive.
 
 The loyalty query drops duplicates as they arrive. If several records have one number, the first that it *read* counts.
 Only the ledger and the loyalty topic show which one that is: the record with an entry. If none has an entry, it is the
@@ -32,7 +32,7 @@ from services.pseudonyms import Pseudonyms
 from services.settings import Settings
 
 _PURCHASES = Topic("purchases", key="InvoiceNumber", value="Purchase")
-"""Not a topic on a broker. It gives the archived purchases their schema."""
+"""Not a topic on a broker. It only gives the schema of archived purchases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Events:
 
 
 def read_events(context: Context, now: int, *, archive: bool) -> Events:
-    """Read the topics to their present end offsets, and with ``archive`` also the deleted records from the archive.
+    """Read the topics to their current end offsets. With ``archive``, also read deleted records from the archive.
 
     Raises NoTopicError, PublishError, ArchiveError, AnalysisException (there is no archive).
     """
@@ -122,13 +122,13 @@ def pseudonym_of(pseudonyms: Pseudonyms, card: Column) -> Column:
 
 
 def effective_events(records: DataFrame, recorded: DataFrame, settings: Settings) -> DataFrame:
-    """The one record of each event that counts. The added column ``is_recorded`` tells whether it has an entry.
+    """For each event, the one record that counts. The added column ``is_recorded`` tells whether it has an entry.
 
     Args:
         recorded: pseudonym and event_id of every entry of an event.
     """
     forgotten = longest_memory(settings) // timedelta(milliseconds=1)
-    # The first character of an identity is the sign that keeps invoices and commands apart.
+    # The first character of an identity distinguishes invoices from commands.
     with_id = records.withColumn("event_id", F.substring("identity", 2, 2**31 - 1))
     entries = recorded.distinct().withColumn("is_recorded", F.lit(True))
     marked = with_id.join(entries, ["pseudonym", "event_id"], "left").withColumn(
@@ -144,7 +144,7 @@ def effective_events(records: DataFrame, recorded: DataFrame, settings: Settings
 
 
 def counted_twice(events: DataFrame, settings: Settings) -> DataFrame:
-    """Identities with entries in several accounts within the horizon, which is an error: identity, pseudonyms."""
+    """Identities with entries in several accounts within the horizon: identity, pseudonyms. Each is an error."""
     horizon = int(settings.repeat_horizon.total_seconds() * 1000)
     several = (
         events.where("is_recorded")

@@ -1,7 +1,7 @@
 """All facts about accounts, grouped by customer, for the audit and the rebuild.
 
 A fact is a row of FACT_TYPE. A pseudonym identifies the customer, because the archive has no cards, and the ledger has
-none of an erased customer.
+no card of an erased customer.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -111,7 +111,7 @@ def state(context: Context, checkpoint: str) -> DataFrame:
 
 def state_variable(context: Context, checkpoint: str, name: str) -> DataFrame:
     """A map of the loyalty query's state after the last committed micro-batch. Raises UnreadableError."""
-    # The reader of state needs a coordinator, which a session creates when its streams are first used.
+    # The state reader needs a coordinator. A session creates it when its streams are used for the first time.
     _ = context.spark.streams.active
     read = context.spark.read
     try:
@@ -149,7 +149,7 @@ def by_customer(facts: DataFrame, make_decide: Callable[[], Decide], result: T.S
             if decided:
                 yield pa.RecordBatch.from_pylist([dict(zip(arrow.names, row, strict=True)) for row in decided], arrow)
 
-    # Sorts by source too, so that the result does not depend on the order in which Spark's tasks end.
+    # Sort by source too. Otherwise the result depends on the order in which Spark's tasks end.
     sorted_facts = facts.select(*FACT_TYPE.names).repartition("pseudonym").sortWithinPartitions("pseudonym", "source")
     return sorted_facts.mapInArrow(decide_all, result)
 

@@ -1,6 +1,7 @@
-"""Finds returns that never reached the account that bought, in the results of all customers together.
+"""Finds returns that never reached the account that bought. It needs the results of all customers.
 
-A return can carry another card than its purchase, or none. So no single customer shows that it is missing.
+A return can have another card than its purchase, or no card. So the result of one customer does not show that it is
+missing.
 """
 
 from pyspark.sql import DataFrame, Window
@@ -23,9 +24,8 @@ RETURNABLE = T.StructType(
 def with_differences(customers: DataFrame, returns: DataFrame, records: DataFrame) -> DataFrame:
     """The customers with differences: pseudonym, card, version, differences.
 
-    To the differences that each customer has, it adds returns that were not forwarded to the customer. A command that
-    the loyalty query has not read yet is no difference. An index that has too many waiting returns drops some, and
-    these are differences.
+    It adds the returns that were not forwarded to the customer. A command that the loyalty query has not read yet is no
+    difference. An index with too many waiting returns drops some. These are differences.
 
     Args:
         customers: also with ``purchases``, an array of RETURNABLE, and ``returns``, the numbers that the account knows.
@@ -61,7 +61,7 @@ def _not_forwarded(customers: DataFrame, returns: DataFrame, records: DataFrame)
             "version",
             F.lit(str(Source.EVENT)).alias("where"),
             F.format_string("not forwarded: return %s of invoice %s", "number", "original").alias("what"),
-            # The micro-batch that is being written may have the command.
+            # The current micro-batch may write the command.
             F.lit(True).alias("settles"),
         )
     )
@@ -72,7 +72,7 @@ def _unsent(returns: DataFrame, records: DataFrame) -> DataFrame:
     number = F.col("event_id")
     # A lambda has no type hints. With them Spark would expect a vectorised function.
     sent = F.udf(lambda returned: list(commands_of(returned)), "array<string>")(number)
-    # The first character of an identity is the sign that keeps invoices and commands apart.
+    # The first character of an identity distinguishes invoices from commands.
     commands = records.where(F.col("identity").startswith("!")).select(
         F.substring("identity", 2, 2**31 - 1).alias("sent"), F.lit(True).alias("is_sent")
     )

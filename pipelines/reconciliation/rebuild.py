@@ -1,9 +1,9 @@
-"""The rebuild: makes a new checkpoint of the loyalty query from the events, for a lost one or for another release.
+"""The rebuild: makes a new checkpoint of the loyalty query from the events.
 
-It recomputes accounts in the order of their entries, so sequence numbers continue. Then it processes the events without
-entries and writes their records. It also writes the records that an interrupted micro-batch may have left out. Readers
-ignore duplicates, so a second rebuild changes nothing. ``python -m pipelines.reconciliation.rebuild``, or
-``loyalty rebuild``, runs it.
+It replaces a lost checkpoint, or one of another release. It recomputes accounts in the order of their entries, so
+sequence numbers continue. Then it processes the events without entries, and writes their records. It also writes
+records that an interrupted micro-batch may not have written. Readers ignore duplicates, so a second rebuild changes
+nothing. ``python -m pipelines.reconciliation.rebuild``, or ``loyalty rebuild``, runs it.
 """
 
 import dataclasses
@@ -71,7 +71,7 @@ _REBUILT = T.StructType(
 
 
 class RebuildError(RuntimeError):
-    """There is no new checkpoint. The message says why."""
+    """The rebuild made no new checkpoint. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Rebuilt:
 
     Attributes:
         late: events without entries, which the rebuild has processed.
-        aside: the path of the previous checkpoint, None if there was none.
+        aside: the new path of the previous checkpoint, None if there was none.
         differences: between the new accounts and what was served or recorded before.
     """
 
@@ -120,7 +120,7 @@ def _rebuild(context: Context, checkpoint: str, *, archive: bool) -> Rebuilt:
             f"the archive {context.settings.archive_dir} lacks {'; '.join(map(str, lost))}, which retention deleted: "
             "accounts would miss these events. Restore the checkpoint, or an archive without the gap, from a backup"
         )
-    # Stores the result on the executors' disks: it is used several times, and the loyalty topic grows meanwhile.
+    # Keep the result on the executors' disks. It is used several times, and the loyalty topic grows meanwhile.
     accounts = by_customer(snapshot.facts, _reconstruction(context, snapshot.coverage), _REBUILT).localCheckpoint()
     _check_complete(accounts, snapshot)
     numbers = accounts.select(F.col("CustomerCardNo").alias("owner"), F.explode("purchases").alias("original"))
@@ -188,7 +188,10 @@ def _start(context: Context, reader: CheckpointReader, seed: Seed) -> None:
 
 
 def _check_nothing_writes(reader: CheckpointReader, settings: Settings) -> None:
-    """Refuse if a query writes to a remote checkpoint, where no lock works: its clock starts a batch each interval."""
+    """Refuse if a query writes to a remote checkpoint, where no lock works.
+
+    A running query commits a batch each interval.
+    """
     before = reader.batches("offsets"), reader.batches()
     if lock.local_folder(LOYALTY.checkpoint(settings)) is not None or not before[0]:
         return
@@ -218,12 +221,12 @@ def _check_complete(accounts: DataFrame, snapshot: Snapshot) -> None:
 
 
 def _write(context: Context, accounts: DataFrame, returns: DataFrame, snapshot: Snapshot) -> None:
-    """Write the records of the newly processed events, and those that the last micro-batch may have left out."""
+    """Write the records of the newly processed events, and those that the last micro-batch may not have written."""
     of_accounts = accounts.select(F.explode("records").alias("record")).select("record.*")
     records = of_accounts.union(_forwarded(context, returns))
     is_command = F.col("topic") == topics.LOYALTY_COMMANDS.name
     sent = snapshot.events.records.select(F.substring("identity", 2, 2**31 - 1).alias("id")).distinct()
-    # Writes commands first. After the entry of a transfer is in the topic, no rebuild sends its credit again.
+    # Write commands first. After the entry of a transfer is in the topic, no rebuild sends its credit again.
     for rows in (records.where(is_command).join(sent, "id", "left_anti"), records.where(~is_command)):
         write_batch(kafka_records(rows.select(*RECORD_TYPE.names), context.settings), context.settings)
 
@@ -279,7 +282,7 @@ def _problem(card: str | None, recomputed: Recomputed, *, is_complete: bool) -> 
 
 
 def _with_newest_version(state: AccountState | None, of_customer: Facts) -> AccountState | None:
-    """Keep the version at least as high as every recorded or served one, even if its events are missing."""
+    """Make the version at least as high as every recorded or served version, also if events are missing."""
     last = latest_version(of_customer)
     if not isinstance(state, Account) or last is None or last <= (state.opened_time, state.sequence):
         return state
@@ -287,7 +290,7 @@ def _with_newest_version(state: AccountState | None, of_customer: Facts) -> Acco
 
 
 def _records(card: str, recomputed: Recomputed, now: int, ids: Mapping[Topic, int]) -> Iterator[dict[str, object]]:
-    """The records of newly processed events, and earlier decisions, credits and the balance that may not be written."""
+    """The records of newly processed events, and decisions, credits and balances that may not be written yet."""
     settled, late = recomputed.settled, recomputed.late
     forgotten = {each.command_id for each in (*settled.forgotten, *late.forgotten)}
     decisions = [

@@ -1,4 +1,4 @@
-"""The snapshot: all facts about accounts, read in an order that misses none."""
+"""The snapshot: all facts about accounts. The order of the reads ensures that no fact is missing."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ class Snapshot:
         coverage: how complete the facts are.
         events: the events from which accounts are recomputed.
         returns: the processed events that name an original, also those without a card.
-        anomalies: errors that do not belong to one customer: whose (or which record's), where, and what.
+        anomalies: errors that do not belong to one customer: the customer or record, the place, and the error.
         unreadable: the sources that could not be read, and why.
         notes: what retention has deleted, in words.
     """
@@ -67,10 +67,10 @@ class Progress:
 def take_snapshot(
     context: Context, reads: Mapping[Source, Read], progress: Progress | None, *, archive: bool
 ) -> Snapshot:
-    """Read these sources, then the loyalty topic, and at last the events, so that every entry has its event.
+    """Read these sources, then the loyalty topic, and the events last. So every entry has its event.
 
     Args:
-        progress: later events without entries are left out. None leaves out nothing.
+        progress: later events without entries are omitted. None: no event is omitted.
 
     Raises:
         NoTopicError, PublishError: a topic cannot be read.

@@ -1,4 +1,4 @@
-"""How Spark connects to Kafka: the options that the source and the sink share."""
+"""The options by which Spark connects to Kafka. The source and the sink share them."""
 
 from services.settings import Settings
 
@@ -12,8 +12,8 @@ _LOGIN_MODULES = {
 def kafka_connection(settings: Settings) -> dict[str, str]:
     """Spark options with the brokers' addresses, encryption and login. Streams and batches both use them.
 
-    The options hold the certificates and the password themselves. File names would not do, because executors on other
-    machines connect too and only the driver has the files. Kafka's clients and Spark hide both values in their logs.
+    The options have the certificates and the password themselves, not file names. Executors on other machines connect
+    too, and only the driver has the files. Kafka's clients and Spark hide both values in their logs.
     """
     options = {
         "kafka.bootstrap.servers": settings.kafka_bootstrap_servers,

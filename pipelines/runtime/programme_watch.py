@@ -1,4 +1,4 @@
-"""Detects new versions of the loyalty programme, so that the queries that decide by it start again in time."""
+"""Detects new versions of the loyalty programme. The queries that use it must then start again in time."""
 
 from datetime import timedelta
 
@@ -19,15 +19,15 @@ _SHORTEST_NOTICE = timedelta(seconds=10)
 
 
 class ProgrammeUnknownError(RuntimeError):
-    """Kafka has not answered for so long that a version may have taken effect unseen."""
+    """Kafka has not answered for so long that an unknown version may be in force."""
 
 
 class ProgrammeWatch:
     """Watches loyalty-programmes. Close it after use.
 
-    A version is published before it takes effect, by the notice of the settings. So queries that start again within
-    this notice have decided nothing by an outdated version. The end offset tells when to look: a publication that was
-    refused moves it too.
+    A version is published some time before it takes effect. The setting LOYALTY_PROGRAMME_NOTICE is this time. So
+    queries that start again within this time have never decided by an outdated version. When the end offset changes,
+    the watch reads the topic. A refused publication changes the offset, too.
 
     Raises PublishError if the topic does not exist, and ProgrammeError if a version cannot be read.
     """
@@ -45,8 +45,8 @@ class ProgrammeWatch:
     def has_changed(self) -> bool:
         """Whether a version was added since the last call.
 
-        Raises ProgrammeUnknownError if the topic could not be read for as long as the notice: without it, the queries
-        would decide by an outdated version and not know it.
+        Raises ProgrammeUnknownError if the topic could not be read for the time of the notice. Otherwise the queries
+        could use an outdated version.
         """
         now = boot_seconds()
         try:

@@ -1,4 +1,4 @@
-"""What Spark's Python workers do when they start."""
+"""The start of Spark's Python workers."""
 
 import gc
 from functools import cache
@@ -6,5 +6,5 @@ from functools import cache
 
 @cache
 def exclude_imports_from_garbage_collection() -> None:
-    """Freeze all present objects, once in each worker: Spark collects garbage after every task and would visit them."""
+    """Freeze all existing objects, once in each worker. Otherwise Spark's collection after every task visits them."""
     gc.freeze()

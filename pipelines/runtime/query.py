@@ -17,7 +17,7 @@ from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
 
 DEDUPLICATION = "deduplication"
-"""The value of the manifest that checkpoints of release 0.1 lack."""
+"""The value that manifests of release 0.1 lack."""
 
 
 class RepeatHorizonError(RuntimeError):
@@ -26,7 +26,7 @@ class RepeatHorizonError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class QueryContext:
-    """What a query needs when it starts.
+    """The values that a query needs at its start.
 
     Attributes:
         name: of the query.
@@ -104,7 +104,7 @@ class Query:
 
 
 def _check_repeat_horizon(topic: Topic, settings: Settings) -> None:
-    """Check that no record waits in the topic for longer than the query certainly remembers its repeats."""
+    """Check that the query remembers an invoice at least as long as its record can stay in the topic."""
     age = max_record_age(topic, settings)
     if age is None or age > settings.repeat_horizon:
         raise RepeatHorizonError(

@@ -60,11 +60,11 @@ RETURN_STEPS = ("waiting", "settled", "forwarded", "dropped")
 
 
 class ProgressMetrics:
-    """Turns progress reports into metrics, and starts and ends of queries into log lines.
+    """Turns progress reports into metrics, and logs the starts and ends of queries.
 
     Spark's JVM calls this listener directly, without PySpark's listener in between. PySpark's listener asks the JVM for
-    every value of a report. These are hundreds of calls, and the JVM searches all jars for a missing class after each
-    map. For the loyalty query that took 5 % of the JVM's processor time (docs/lab/queries.md). A report as JSON is
+    every value of a report. That takes hundreds of calls, and after each map the JVM searches all jars for a missing
+    class. For the loyalty query that took 5 % of the JVM's processor time (docs/lab/queries.md). A report as JSON is
     one call.
     """
 
@@ -92,7 +92,7 @@ class ProgressMetrics:
 def report(progress: Mapping[str, Any]) -> None:
     """Update the metrics from the JSON of Spark's StreamingQueryProgress."""
     query = progress["name"] or ""
-    # The clock of the loyalty query gives a row every few seconds, which is no record.
+    # The clock of the loyalty query gives a row every few seconds. These rows are not records.
     rows = sum(source["numInputRows"] for source in progress["sources"] if _is_kafka(source))
     _ROWS.labels(query).inc(rows)
     _BATCHES.labels(query).inc()

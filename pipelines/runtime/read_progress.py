@@ -1,7 +1,7 @@
 """Tells the clock of a query up to which append time the query has read its topics.
 
-Spark runs the clock in a Python process of its own, without access to the checkpoint. The clock asks when Spark plans a
-micro-batch, and the answer becomes its offset in the checkpoint, so a replayed batch has the same time.
+Spark runs the clock in a separate Python process, which cannot read the checkpoint. The clock asks this module when
+Spark plans a micro-batch. The answer is the clock's offset in the checkpoint. So a replayed batch has the same time.
 """
 
 import threading
@@ -42,7 +42,7 @@ def serve_read_progress(spark: SparkSession, checkpoint: str, topics: tuple[Topi
 
 def _serve(listener: Listener, read: Callable[[], int]) -> None:
     while True:
-        # A query that stops ends its clock, which then does not wait for the answer. The next clock needs this thread.
+        # When a query stops, its clock ends and may not read the answer. This thread must continue for the next clock.
         with suppress(OSError), listener.accept() as connection:
             connection.send(_time_or_zero(read))
 
@@ -50,7 +50,7 @@ def _serve(listener: Listener, read: Callable[[], int]) -> None:
 def _time_or_zero(read: Callable[[], int]) -> int:
     try:
         return read()
-    except Exception:  # after any error, because without an answer the query would wait forever
+    except Exception:  # catch every error, because without an answer the query would wait forever
         log.warning("timers wait, because the read progress is unknown", exc_info=True)
         return 0
 
@@ -59,11 +59,11 @@ def read_until(client: Consumer, topics: Sequence[str], positions: Positions) ->
     """All records that were appended before this time are in committed micro-batches, milliseconds since the epoch.
 
     Args:
-        client: keeps its connections for the next call, and receives nothing in between.
+        client: a consumer. It keeps its connections until the next call, and reads no records in between.
         topics: as named on the broker.
         positions: of the last committed micro-batch.
     """
-    # A record that is appended later has a later time, because this one is earlier than now by more than clocks differ.
+    # A record that is appended later has a later time, because this time is before now by more than clocks differ.
     now = time.time_ns() // 1_000_000 - TIMER_DELAY
     try:
         return min([now, *(time for topic in topics for time in _unread_times(client, topic, positions, now))])

@@ -18,28 +18,31 @@ from services.settings import Settings
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 
 _SHARED = {
-    # Streaming queries cannot use it, and each of them logs a warning if it is on.
+    # Streaming queries cannot use it. If it is on, each query logs a warning.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.stateStore.providerClass": f"{_STATE}.RocksDBStateStoreProvider",
-    # Uploads the changes of a batch and not whole RocksDB files, as recommended for all stateful queries.
+    # Upload the changes of a batch instead of whole RocksDB files, as Spark recommends for stateful queries.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     # Counting rows costs a read for each write (1.2 to 2.7 us in Spark's own StateStoreBasicOperationsBenchmark).
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
-    # The next batch with data removes old identities. An extra batch for that would only cost time.
+    # The next batch with data removes old identities. An extra batch only for that costs time.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    # A micro-batch uses over a hundred generated classes for each query. The default cache holds 100 in all, so Spark
+    # compiled the same code again in every micro-batch, and the JVM's compilers never finished (docs/lab/queries.md).
+    "spark.sql.codegen.cache.maxEntries": "2000",
     # Faster than TCP between the JVM and its Python workers.
     "spark.python.unix.domain.socket.enabled": "true",
     # The default value. If it is not set, Spark 4.2.0 reads the process's environment for every field in an expression
     # that has no generated code (docs/lab/queries.md).
     "spark.sql.types.framework.enabled": "false",
-    # A busy machine may miss Spark's usual deadlines and still work.
+    # A busy machine can miss Spark's default deadlines and still work.
     "spark.network.timeout": "600s",
     "spark.executor.heartbeatInterval": "60s",
     "spark.python.authenticate.socketTimeout": "120s",
 }
 
-# In Avro the length of a text or array precedes it. Corrupt bytes could claim gigabytes and end the process.
+# In Avro the length of a text or array is before it. Corrupt bytes could name gigabytes, and end the process.
 _AVRO_LIMITS = " ".join(
     f"-Dorg.apache.avro.limits.{name}={limit}"
     for name, limit in {
@@ -66,7 +69,7 @@ _LOCAL_FILES = {
 }
 
 _INCUBATOR = b"WARNING: Using incubator modules: jdk.incubator.vector"
-"""The line that Java prints at each start, because Spark asks for this module. No setting of Java prevents it."""
+"""Java prints this line at each start, because Spark uses this module. No setting of Java prevents it."""
 
 _WORKER = Path(__file__).with_name("python-worker")
 _LOG4J = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
@@ -107,7 +110,7 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
 
 
 def _java_gateway(conf: SparkConf) -> JavaGateway:
-    """Start the JVM of this process. Its stderr is that of this process, without the line ``_INCUBATOR``."""
+    """Start the JVM of this process. It writes to the stderr of this process, without the line ``_INCUBATOR``."""
     reading, writing = os.pipe()
     threading.Thread(target=_forward, args=(reading,), name="stderr-of-java", daemon=True).start()
     try:

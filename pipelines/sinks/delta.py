@@ -12,7 +12,7 @@ _LOG = "_delta_log"
 SESSION = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # A commit first reads the log of the table, with 50 tasks by default.
+    # A commit first reads the log of the table. The default is 50 tasks.
     "spark.databricks.delta.snapshotPartitions": "2",
 }
 """The options of a Spark session that writes Delta tables."""
@@ -27,8 +27,8 @@ class DeltaSink:
     """Appends micro-batches to a table, each once.
 
     A commit has the id of the query and the number of the micro-batch (``txnAppId``, ``txnVersion``), and Delta skips a
-    commit that the table has. The query of a new checkpoint has another id, so none of its commits is skipped. Rows
-    that it reads again are left out by their keys.
+    commit that the table has. The query of a new checkpoint has another id, so none of its commits is skipped. It omits
+    rows that it reads again, by their keys.
     """
 
     def __init__(self, spark: SparkSession, directory: str, checkpoint: str, key: str) -> None:

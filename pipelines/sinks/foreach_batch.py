@@ -23,9 +23,9 @@ def write_each_batch(rows: DataFrame, write: WriteBatch) -> DataStreamWriter:
 def shorten_java_errors(write: WriteBatch) -> WriteBatch:
     """Wrap a function so that it raises BatchFailedError for an error of Java.
 
-    When a query stops, Spark searches the whole message of an error for an interruption, with a regular expression that
-    uses stack frames for every character after "Py4JJavaError". A full stack trace overflows the thread's stack, and
-    then a thousand lines of java.util.regex hide why the query has stopped.
+    When a query stops, Spark searches the message of the error for an interruption. Its regular expression uses stack
+    frames for every character after "Py4JJavaError". A full stack trace overflows the thread's stack. Then a thousand
+    lines of java.util.regex hide the reason of the stop.
     """
 
     def write_or_fail(batch: DataFrame, batch_id: int) -> None:
@@ -38,6 +38,6 @@ def shorten_java_errors(write: WriteBatch) -> WriteBatch:
 
 
 def summarize_java_error(trace: str) -> str:
-    """The error and its causes in one line, after the prefix by which Spark recognises an error of Java."""
+    """The error and its causes in one line. It begins with the prefix by which Spark recognises an error of Java."""
     lines = [line.removeprefix(": ") for line in trace.splitlines() if line and not line[0].isspace()]
     return f"py4j.protocol.Py4JJavaError: {' | '.join(lines)}"[:_LONGEST]

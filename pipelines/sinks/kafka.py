@@ -18,15 +18,16 @@ def write_batch(records: DataFrame, settings: Settings) -> None:
 
 
 def _options(settings: Settings) -> dict[str, str]:
-    """Options that keep the producer from losing or repeating records. Spark's sink is at-least-once regardless."""
+    """Options with which the producer does not lose or repeat records. Spark's sink is still at-least-once."""
     return {
         **kafka_connection(settings),
         "kafka.acks": "all",
         "kafka.enable.idempotence": "true",
         "kafka.compression.type": "lz4",
         "kafka.linger.ms": "5",
-        # The broker limits the compressed size of a record, and the producer limits the size before compression. A
-        # large record that could be read must fit again, as a dead letter with more headers. Memory is used on demand.
+        # The broker limits the compressed size of a record. The producer limits the size before compression. A large
+        # record that was read must also fit as a dead letter with more headers. The producer allocates memory only when
+        # needed.
         "kafka.max.request.size": str(64 * 2**20),
         "kafka.buffer.memory": str(128 * 2**20),
         "includeHeaders": "true",

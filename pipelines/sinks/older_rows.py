@@ -1,4 +1,4 @@
-"""The rows that the folder of an export had before its checkpoint."""
+"""Rows that the folder of an export had before its checkpoint began."""
 
 import time
 from collections.abc import Callable, Collection
@@ -11,17 +11,17 @@ from pipelines.checkpoints.reader import CheckpointReader
 
 _ADOPTED = "adopted-table"
 _CLOCKS_DIFFER = 3600
-"""Seconds. The broker gives a record its append time, and this machine the checkpoint."""
+"""Seconds between two clocks: the broker's clock times records, and this machine's clock times the checkpoint."""
 
 
 class OlderRows:
     """Finds rows that a new checkpoint reads again from its topic, although the folder has them.
 
-    A new checkpoint reads its topic from the beginning. It leaves out rows with known keys until it reads records that
-    are newer than itself. A file in the checkpoint keeps this over restarts.
+    A new checkpoint reads its topic from the beginning. It omits rows with known keys until it reads records that are
+    newer than the checkpoint. A file in the checkpoint remembers this after a restart.
 
     Attributes:
-        next_batch: the number that follows those of all older micro-batches. 0: there are no older rows.
+        next_batch: the number after those of all older micro-batches. 0: there are no older rows.
     """
 
     def __init__(

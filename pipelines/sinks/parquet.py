@@ -10,7 +10,7 @@ from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.sinks.older_rows import OlderRows
 
 ROWS_PER_FILE = 5_000_000
-"""Keeps a file of the hadoop topic's rows near 128 MiB of zstd Parquet, the size by which readers split work."""
+"""With this number of rows a file has about 128 MiB of zstd Parquet. Readers split their work by this size."""
 
 _STAGING = ".spark-staging-"
 _DATE, _BATCH = "date=", "batch="
@@ -19,8 +19,8 @@ _DATE, _BATCH = "date=", "batch="
 class ParquetSink:
     """Writes micro-batches to folders of their own, each once.
 
-    A new checkpoint numbers its micro-batches from 0 again. So its folders begin after those that the directory has,
-    and rows that it reads again are left out by their keys.
+    A new checkpoint numbers its micro-batches from 0 again. So its folders begin after those that the directory has. It
+    omits rows that it reads again, by their keys.
     """
 
     def __init__(self, spark: SparkSession, directory: str, checkpoint: str, key: Mapping[str, str]) -> None:
@@ -81,8 +81,8 @@ def require_keys(spark: SparkSession, directory: str, key: Mapping[str, str]) ->
 def overwrite_folders(rows: DataFrame, directory: str, *order: str) -> None:
     """Write rows to ``date=…/batch=…/`` under the directory, by their columns ``date`` and ``batch``.
 
-    Replaces the folders that the rows belong to and no others. A replayed micro-batch has the same rows and replaces
-    its first attempt, so readers see each row once without Spark's metadata. Sorts each file by date and ``order``.
+    Replaces only the folders of these rows. A replayed micro-batch has the same rows, and replaces its first attempt.
+    So readers see each row once without Spark's metadata. Sorts each file by date and ``order``.
     """
     (
         rows.repartition("date")
@@ -97,7 +97,10 @@ def overwrite_folders(rows: DataFrame, directory: str, *order: str) -> None:
 
 
 def remove_staging_folders(spark: SparkSession, directory: str) -> None:
-    """Remove what a killed process has left. Spark writes to a hidden folder first, and never removes it later."""
+    """Remove the hidden folders to which killed processes wrote.
+
+    Spark writes there first, and never removes them later.
+    """
     files = Files(spark, directory)
     for name in files.names():
         if name.startswith(_STAGING):

@@ -1,9 +1,9 @@
 """The clock of the loyalty query: a source of the time up to which all events have been read.
 
-Each micro-batch has one row with that time, or none if it is the same. Timers run up to it and not up to the time of
-the machine. After an outage they would otherwise run before earlier events that are still unread. A new time also
-starts a micro-batch, so timers run without traffic. Without new data Spark either runs no batch, or it runs one batch
-after the other, because processing-time timers always ask for another.
+Each micro-batch has one row with this time, or no row if the time has not changed. Timers run up to this time and not
+up to the machine's time. Otherwise, after an outage, they would run before earlier events that are still unread. A new
+time also starts a micro-batch, so timers run without traffic. With processing-time timers, Spark would run one batch
+after the other, or no batch without new data.
 """
 
 import time
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from services.settings import Settings
 
 TIMER_DELAY = 2_000
-"""Milliseconds by which the clocks of brokers and driver may differ. All timers are late by this time."""
+"""Milliseconds by which the clocks of brokers and driver may differ. This delays all timers."""
 
 _INTERVAL = "intervalMilliseconds"
 _ADDRESS = "address"

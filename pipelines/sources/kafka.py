@@ -14,6 +14,13 @@ from services.settings import Settings
 Offsets = Mapping[int, int]
 """Partition to offset."""
 
+_FETCH_WAIT_MS = "20"
+"""How long the broker holds a fetch at the end of a partition. Kafka's default is 500 ms.
+
+A task asks for the records of its micro-batch. Its consumer may still wait for the answer to a fetch that it sent at
+the end of the micro-batch before, and it sends no other fetch until then.
+"""
+
 
 def read_stream(
     spark: SparkSession,
@@ -61,6 +68,7 @@ def _subscribe(reader: Any, topic: Topic, settings: Settings) -> Any:
         .options(**kafka_connection(settings))
         .option("subscribe", settings.name_of(topic))
         .option("includeHeaders", "true")
+        .option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
     )
 
 

@@ -9,7 +9,7 @@ from services.secret_files import lines_of
 
 
 def authorization(key_file: Path | None) -> dict[str, str]:
-    """The header with the key in the first line of a file. Empty if there is no readable file, or no key in it."""
+    """The header with the key in the first line of a file. Empty if the file cannot be read or has no key."""
     if key_file is None or not os.access(key_file, os.R_OK):
         return {}
     keys = lines_of(key_file)
@@ -22,7 +22,7 @@ def opener(key_file: Path | None, tls: SSLContext | None = None) -> OpenerDirect
     Args:
         tls: None: trust the authorities of the system.
     """
-    # The process is in the same network, so the proxy of the environment is not used.
+    # The process is in the same network, so it is reached without the proxy of the environment.
     found = build_opener(ProxyHandler({}), HTTPSHandler(context=tls))
     found.addheaders += authorization(key_file).items()
     return found

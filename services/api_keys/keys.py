@@ -1,7 +1,7 @@
 """API keys: their text, their record and whether they are valid. Nothing here does input or output.
 
-A key is 32 random bytes, so nobody can guess it from its hash. A slow hash, as for passwords, would only slow down each
-request (NIST SP 800-63B, section 5.1.1.2, asks for one because people choose passwords).
+A key is 32 random bytes, so nobody can guess it from its hash. NIST SP 800-63B, section 5.1.1.2, requires a slow hash
+for passwords, because people choose them. For a random key it would only slow down each request.
 """
 
 import hashlib
@@ -81,11 +81,11 @@ class ApiKey:
         return not self.revoked_time and now < self.expires_time
 
     def matches(self, text: str) -> bool:
-        """Whether this is the record of the key. The comparison takes the same time for each wrong text."""
+        """Whether this text is the key. The comparison takes the same time for every wrong text."""
         return hmac.compare_digest(self.hash, hash_of(text))
 
     def revoked(self, now: int) -> Self:
-        """The same key, revoked. A key that is revoked already keeps its time."""
+        """The same key, revoked. A key that was already revoked keeps the time of its revocation."""
         return replace(self, revoked_time=self.revoked_time or now)
 
 

@@ -23,7 +23,7 @@ _REST = timedelta(days=30) // timedelta(milliseconds=1)
 
 
 def publish_key(key: ApiKey, settings: Settings) -> None:
-    """Publish the present state of a key. Raises PublishError if the broker does not acknowledge it."""
+    """Publish the current state of a key. Raises PublishError if the broker does not acknowledge it."""
     topic = settings.name_of(topics.API_KEYS)
     value = encoder(topics.API_KEYS, schema_ids(settings))(key.to_record())
     publishing.publish([(key.key_id.encode(), value)], connected_producer(settings, CLIENT_ID, [topic]), topic)
@@ -54,17 +54,17 @@ def write_key(made: NewKey, file: Path, settings: Settings) -> None:
     Raises FileExistsError, other OSErrors and PublishError.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    # The file comes first: a key that nobody can read would stay in the topic.
+    # Write the file first. If that failed after the publication, the topic would keep a key that nobody can read.
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as out:
         out.write(made.text + "\n")
     publish_key(made.key, settings)
 
 
 def keep_key(made: NewKey, file: Path, settings: Settings) -> ApiKey:
-    """The key in the file if it stays valid for 30 days more. Otherwise the new key, which replaces the file.
+    """The key in the file, if it stays valid for 30 days. Otherwise the new key, which this writes into the file.
 
-    A file with anything but a key stays as it is. Raises FileExistsError for it, other OSErrors, and what ``read_keys``
-    and ``publish_key`` raise.
+    It does not change a file that has no key, and raises FileExistsError. Raises also other OSErrors, and the errors of
+    ``read_keys`` and ``publish_key``.
     """
     if file.exists():
         text = file.read_text(encoding="ascii", errors="replace").strip()

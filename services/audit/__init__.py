@@ -1,1 +1,1 @@
-"""Whether what is served, stored and recorded of an account is what its events make of it: one customer at a time."""
+"""Audits one customer at a time: do balance, state and entries agree with the events?"""

@@ -1,4 +1,4 @@
-"""Recomputes the account of a customer from its events, and compares it with what is recorded, served and stored."""
+"""Recomputes a customer's account from its events, and compares it with the entries, the balance and the state."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
@@ -25,10 +25,10 @@ from services.state_stores.catalogue import balance_body
 _TEXTS = ("event_id", "invoice_number", "tier", "reason", "actor", "counterparty")
 _POINTS = {"points", "total", "available", "pending", "reserved", "debt", "earned_in_period", "earned_before"}
 _PERSONAL = {"reason", "actor", "counterparty", "moved_to", "former_cards", "MovedTo", "CustomerCardNo"}
-"""The values of these fields are in no difference, because its text is kept in the topic audit-runs."""
+"""Differences do not show the values of these fields, because the topic audit-runs keeps their text."""
 
-_STANDING = ("NextExpiryTime", "NextExpiryPoints", "Blocked", "MovedTo")
-"""The members of a balance that come from the standing of an entry."""
+_DETAILS = ("NextExpiryTime", "NextExpiryPoints", "Blocked", "MovedTo")
+"""The members of a balance that come from ``Entry.balance_details``."""
 
 
 class Difference(NamedTuple):
@@ -88,7 +88,7 @@ def compare(
     """Recompute the account of a customer and compare it with all facts. Returns the recomputed account too.
 
     Args:
-        pseudonym: a function from a card to its pseudonym. It returns a pseudonym unchanged.
+        pseudonym: turns a card into its pseudonym, and returns a pseudonym unchanged.
     """
     record = in_order(facts.record)
     recomputed = recompute(card, _with_cards(facts.events, record, pseudonym), record, programmes, coverage.record_from)
@@ -109,7 +109,7 @@ def compare(
 
 
 def _with_cards(events: Iterable[Event], record: Iterable[Entry], pseudonym: Callable[[str], str]) -> list[Event]:
-    """Events whose counterparties are cards again, if the entries have them: those of an archive are pseudonyms."""
+    """Replace pseudonyms of counterparties, which an archive has, by the cards in the entries."""
     cards = {pseudonym(entry.counterparty): entry.counterparty for entry in record if entry.counterparty}
     return [
         replace(event, counterparty=cards.get(event.counterparty, event.counterparty))
@@ -130,7 +130,7 @@ def latest_version(facts: Facts) -> AccountVersion | None:
 
 
 def _is_complete(recomputed: Recomputed, record: list[Entry], coverage: Coverage) -> bool:
-    """Whether the events are complete: retention has deleted none that the account depends on."""
+    """Whether retention has deleted no event that the account depends on."""
     if any(entry.time < coverage.events_from for entry in recomputed.without_event):
         return False
     if not record or not coverage.events_from or record[0].sequence == 1:
@@ -191,9 +191,9 @@ def _compare_entries(
 
 
 def _comparable(where: Source, expected: Entry, found: Entry, pseudonym: Callable[[str], str]) -> tuple[Entry, Entry]:
-    """Both entries in a form in which they must be equal.
+    """Both entries without the parts that may differ.
 
-    An archive and the ledger of an erased customer have pseudonyms in place of cards. The ledger has no free texts of
+    An archive, and the ledger for an erased customer, have pseudonyms instead of cards. The ledger has no free texts of
     an erased customer, and no zero characters.
     """
     if expected.counterparty or found.counterparty:
@@ -202,7 +202,7 @@ def _comparable(where: Source, expected: Entry, found: Entry, pseudonym: Callabl
             for entry in (expected, found)
         )
     if expected.kind is Kind.RETURNED and not found.reason:
-        expected = replace(expected, reason="")  # release 0.1 did not say why a return took nothing
+        expected = replace(expected, reason="")  # release 0.1 did not record why a return took no points
     if where is Source.LEDGER and expected != found:
         expected = replace(expected, **{name: getattr(expected, name).replace("\0", "\ufffd") for name in _TEXTS})
         if not found.reason and expected.kind not in (Kind.REFUSED, Kind.TIER):
@@ -227,8 +227,8 @@ def _compare_balance(
         yield Difference(Source.BALANCE, f"no entry has its sequence {served.get('Sequence')}", settles=True)
         return
     # Balances of release 0.1 and the records of entries lack these members.
-    lacks_standing = None in {body["NextExpiryPoints"], served.get("NextExpiryPoints")}
-    left_out = _STANDING if lacks_standing else ()
+    lacks_details = None in {body["NextExpiryPoints"], served.get("NextExpiryPoints")}
+    left_out = _DETAILS if lacks_details else ()
     wrong = [
         _wrong_field(name, value, served.get(name))
         for name, value in body.items()
@@ -265,7 +265,7 @@ def _compare_state(
 
 
 def _as_stored(account: Account, state: Account) -> Account:
-    """The recomputed account, without what release 0.1 did not keep: the items of purchases, and what is a return."""
+    """The recomputed account, without the data that release 0.1 did not keep: items of purchases, and returns."""
     account = account.copy()
     for number, stored in state.purchases.items():
         if stored.items is not None:
@@ -279,7 +279,10 @@ def _as_stored(account: Account, state: Account) -> Account:
 
 
 def _advanced(account: Account, now: int, programmes: Programmes) -> Account:
-    """The account at this time. Changes without an entry, such as forgetting old purchases, have no fixed time."""
+    """Advance the account to this time.
+
+    Changes without an entry, such as the removal of old purchases, have no fixed time.
+    """
     later = account.copy()
     apply_due_changes(later, now, programmes, Outcome(later))
     forget(later, now, programmes)

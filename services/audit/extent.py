@@ -27,8 +27,8 @@ class TopicExtent:
         begins: the first offset that still exists, by partition.
         ends: the end offset, by partition.
         complete_from: the topic has all records from this time on, in milliseconds since the epoch. 0 if no partition
-            has lost records. Otherwise each partition that has lost some has a first record, and this is the latest of
-            their append times. For a partition that has lost all records, the time is now.
+            has lost records. Otherwise it is the latest append time of the first records of the partitions that have
+            lost some. A partition that has lost all records counts with the current time.
     """
 
     topic: Topic
@@ -58,7 +58,7 @@ def extent_of(topic: Topic, settings: Settings, now: int) -> TopicExtent:
 def first_append_time(consumer: Consumer, topic: str, partition: int, low: int, high: int, now: int) -> int:
     """The append time of the first record from ``low`` on, or ``now`` if there is none before ``high``.
 
-    The partition can have transaction markers only. Raises KafkaException.
+    It is possible that the partition has only transaction markers. Raises KafkaException.
     """
     first = next(read_range(consumer, topic, {partition: low}, {partition: high}), None)
     return now if first is None else first.timestamp()[1]

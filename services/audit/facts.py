@@ -1,4 +1,4 @@
-"""The facts of one customer, and how to decode them from the bytes that Spark collects."""
+"""The facts of one customer. They are decoded from the bytes that Spark collects."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -50,7 +50,7 @@ class Facts:
 
     @property
     def record(self) -> list[Entry]:
-        """The entries of the topic, and those of the ledger that the topic has deleted."""
+        """All entries of the topic, and the ledger's entries that the topic no longer has."""
         in_topic = self.recorded.get(Source.LOYALTY, [])
         in_topic_versions = {entry.version for entry in in_topic}
         in_ledger = self.recorded.get(Source.LEDGER, [])
@@ -75,8 +75,8 @@ class FactsReader:
     def read(self, rows: Iterable[tuple[str, int, bytes]], card: str | None, pseudonym: str) -> Facts:
         """Decode rows of (source, append time of an event, bytes). Raises the errors of the decoders.
 
-        A balance is the served JSON or the Balance of the changelog. In an archive the cards are pseudonyms. The
-        customer's own pseudonym becomes the card again, so that a transfer to the same card stays one.
+        A balance is the served JSON or the Balance of the changelog. An archive has pseudonyms instead of cards. Only
+        the customer's own pseudonym is replaced by the card, so that a transfer to the same card can be recognised.
         """
         facts = Facts()
         for source, append_time, value in rows:

@@ -1,4 +1,4 @@
-"""What an audit needs to know of an account to find returns that never reached it."""
+"""The data of an account with which an audit finds returns that never reached it."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -9,9 +9,10 @@ from services.domain.programme import Programmes
 
 
 class Returnable(NamedTuple):
-    """A purchase of an account. Each return of it with an append time between ``since`` and ``until`` must be there.
+    """A purchase of an account.
 
-    Times are milliseconds since the epoch, and both are included.
+    The account must know each return of it that was appended between ``since`` and ``until``. Both times are included.
+    They are milliseconds since the epoch.
     """
 
     original: str
@@ -28,5 +29,5 @@ def returnables(account: Account, programmes: Programmes) -> Iterator[Returnable
 
 
 def commands_of(number: str) -> tuple[str, str]:
-    """The ids of the commands that bring a return to another account: from the index, and from a replaced card."""
+    """The ids of the commands that bring a return to another account. The index and replaced cards send them."""
     return derived_id(number, "/forward"), derived_id(number, "/redirected")

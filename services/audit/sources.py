@@ -22,7 +22,7 @@ from services.state_stores.catalogue import BALANCES
 
 _PAGE = 1_000
 _PAGE_SECONDS = 40.0
-"""The time for one page. An instance waits for its peers before it returns a partial page."""
+"""The timeout for one page. An instance waits for its peers before it returns a partial page."""
 _RETRY_SECONDS = 0.5
 
 
@@ -35,7 +35,7 @@ class UnreadableError(RuntimeError):
 
 
 class Fact(NamedTuple):
-    """A fact of a customer. ``card`` is None if the ledger has erased it; then the pseudonym names the customer."""
+    """A fact of a customer. If the ledger has erased the card, it is None, and the pseudonym names the customer."""
 
     card: str | None
     pseudonym: str | None
@@ -96,7 +96,7 @@ def ledger_entries(settings: Settings, ids: SchemaIds) -> Iterator[Fact]:
         engine = reading_engine(settings.ledger_url)
         try:
             with engine.connect() as connection:
-                if engine.dialect.name == "postgresql":  # the short timeouts are for requests
+                if engine.dialect.name == "postgresql":  # the short timeouts of the engine are for HTTP requests
                     connection.execute(text("SET statement_timeout = 0"))
                     connection.execute(text("SET idle_in_transaction_session_timeout = 0"))
                 rows = connection.execution_options(yield_per=_PAGE).execute(statement)
@@ -106,5 +106,5 @@ def ledger_entries(settings: Settings, ids: SchemaIds) -> Iterator[Fact]:
         finally:
             engine.dispose()
     except (SQLAlchemyError, LedgerError) as error:
-        # The message of the database names the cause; the one of SQLAlchemy adds a link to its documentation.
+        # Use the database's message. SQLAlchemy's message adds a link to its documentation.
         raise UnreadableError(Source.LEDGER, str(getattr(error, "orig", None) or error)) from error

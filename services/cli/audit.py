@@ -1,4 +1,4 @@
-"""`loyalty audit`, `rebuild` and `returns`: their options. The programs of the pipelines replace this process."""
+"""The options of `loyalty audit`, `rebuild` and `returns`. Programs of the pipelines then replace this process."""
 
 from enum import StrEnum
 from typing import Annotated

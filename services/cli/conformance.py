@@ -24,17 +24,17 @@ def conformance(  # noqa: PLR0913 - each option is a parameter
         Layout,
         typer.Option(
             "--as",
-            help="How the files hold values. lines: one in each line. lengths: each after its length, as "
+            help="Layout of the files. lines: one in each line. lengths: each after its length, as "
             "kcat -f '%R%s' writes them. value: one file is one value.",
         ),
     ] = Layout.LINES,
     store: Annotated[str | None, typer.Option(help="Report only records of this StoreID (or with it as key).")] = None,
     till: Annotated[str | None, typer.Option(help="Report only records of this PosID.")] = None,
     hours: Annotated[
-        float | None, typer.Option(min=0, help="Of the topic, read only the records of the last hours.")
+        float | None, typer.Option(min=0, help="Read only records of the topic that are at most so many hours old.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Show at most this number of records. All are counted.")] = 50,
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings fail, too.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="The exit status is 1 also for warnings.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what is wrong with each record of a till: the pipeline's verdict, and warnings.

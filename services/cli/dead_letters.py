@@ -74,7 +74,7 @@ def replay(
     """
     positions = [_position(text) for text in offset or ()]
     if select_all == bool(reason is not None or positions):
-        stop("no dead letters are selected: use --reason and --offset, or --all alone", MISUSED)
+        stop("no dead letters are selected: use --reason or --offset or both, or use --all alone", MISUSED)
     settings = read_settings()
     letter_filter = DeadLetterFilter(reason, frozenset(positions))
     with clear_errors():

@@ -13,7 +13,7 @@ from services.cli.processes import AsJsonLines, announced, program, replace_proc
 from services.cli.sql import clear_source_errors
 from services.settings import Settings
 
-# The packages of the extra `sql` are not installed everywhere, so each function imports them when it needs them.
+# The packages of the extra `sql` can be missing, so each function imports them when it needs them.
 # ruff: noqa: PLC0415
 
 LINE_ITEMS = "line_items"
@@ -44,7 +44,7 @@ def export(
     *,
     to: Annotated[str | None, typer.Option(help="Folder of the exported line items. Any Hadoop URI.")] = None,
     continuous: Annotated[
-        bool, typer.Option("--continuous", help="With run: do not end after the present records.")
+        bool, typer.Option("--continuous", help="With run: do not end after the existing records.")
     ] = False,
     as_json: AsJsonLines = False,
 ) -> None:
@@ -79,7 +79,7 @@ def _backfill(names: Sequence[str] | None, settings: Settings, *, as_json: bool)
     arguments = _line_items(settings, "--backfill")
     if names and not others:
         replace_process("pipelines", arguments, log_json=as_json)
-    # The other tables read the line items, so they come afterwards.
+    # The other tables read the line items, so they are written afterwards.
     if status := subprocess.run(program("pipelines", arguments, log_json=as_json), check=False).returncode:
         raise typer.Exit(status)
     _write(others or None, settings, as_json=as_json)

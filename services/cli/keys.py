@@ -42,7 +42,7 @@ def create(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key. It is shown once, because only its hash is stored. Every API instance knows it at once."""
+    """Make a key. It is shown once, because only its hash is stored. Every API instance accepts it a moment later."""
     made, settings = _new(name, scope, store or [], days), read_settings()
     scopes = " ".join(sorted(scope))
     with clear_errors(), audited("loyalty keys create", settings, key=made.key.key_id, scopes=scopes):
@@ -77,7 +77,7 @@ def ensure(
 
 @app.command("list")
 def show(*, as_json: AsJson = False) -> None:
-    """Show all keys, with those that have expired or are revoked. The keys themselves are not stored."""
+    """Show the records of all keys, also of expired and revoked keys. The keys themselves are not stored."""
     keys = _read().values()
     rows = (
         (
@@ -100,7 +100,7 @@ def revoke(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Revoke keys. Every API instance refuses them from the next moment on."""
+    """Revoke keys. Every API instance refuses them as soon as it has read the record."""
     keys = _read()
     if unknown := [key_id for key_id in key_ids if key_id not in keys]:
         stop(f"no key has the id {', '.join(unknown)}; nothing was revoked. `loyalty keys list` shows the ids", MISUSED)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from services.ledger.queries import LedgerQueries
 
-# The image of the pipelines has this command but no SQLAlchemy, so each function imports it only when it needs it.
+# The image of the pipelines has this command but no SQLAlchemy. So each function imports it when it needs it.
 # ruff: noqa: PLC0415
 
 app = typer.Typer(no_args_is_help=True, help="The ledger: all entries of all accounts in an SQL database.")
@@ -23,7 +23,7 @@ app = typer.Typer(no_args_is_help=True, help="The ledger: all entries of all acc
 
 @app.command("run")
 def run(*, as_json: AsJsonLines = False) -> None:
-    """Append the records of the topic loyalty to the database. If several run, one of them works."""
+    """Append the records of the topic loyalty to the database. If several processes run, only one of them appends."""
     replace_process("services.ledger", [], log_json=as_json)
 
 
@@ -39,7 +39,7 @@ def migrate(*, as_json: AsJson = False) -> None:
 
 @app.command("gaps")
 def gaps(*, as_json: AsJson = False) -> None:
-    """Show missing entries, which are followed by later ones. With --json also the card numbers."""
+    """Show gaps: missing entries that have later entries behind them. With --json also the card numbers."""
     with _clear_errors(), _reading() as queries:
         found = queries.gaps()
     value = [dict(zip(("card", "pseudonym", "opened_time", "first", "last"), gap, strict=True)) for gap in found]

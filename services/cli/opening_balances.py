@@ -33,16 +33,16 @@ def import_balances(
     *,
     files: Annotated[list[Path], typer.Argument(help="Files: CSV with the suffix .csv, otherwise JSON Lines.")],
     name: Annotated[
-        str, typer.Option(help="Names the import. A card takes an import of this name once, however often it is sent.")
+        str, typer.Option(help="Name of the import. A card takes an import once, also if it is sent again.")
     ],
-    reason: Annotated[str, typer.Option(help="Why, for the entries. Default: the name.")] = "",
-    actor: Annotated[str, typer.Option(help="Who imports, for the entries. Default: the user of this machine.")] = "",
+    reason: Annotated[str, typer.Option(help="Reason in the entries. Default: the name.")] = "",
+    actor: Annotated[str, typer.Option(help="Actor in the entries. Default: your user name on this machine.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all rows and send nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Give cards opening points with their dates of expiry.
 
-    Nothing is sent while a row is wrong. An import that was interrupted continues when it is started again as it was.
+    If a row is wrong, nothing is sent. After an interruption, start the same command again: it continues.
     """
     reason, actor = reason or name, actor or getpass.getuser()
     if not name.strip() or max(len(name), len(actor)) > LONGEST_TEXT or len(reason) > LONGEST_REASON:
@@ -70,7 +70,7 @@ def import_balances(
 
 
 def import_commands(found: OpeningBalances, name: str, reason: str, actor: str) -> Iterator[tuple[str, Import]]:
-    """Each card and its command. The same name and card give the same id, so the account takes the import once."""
+    """Yields each card and its command. Equal names and cards give equal ids, so an account takes an import once."""
     for card in found.cards:
         command_id = str(uuid5(_NAMESPACE, f"{name}\n{card}"))
         lots = found.lots_of(card)

@@ -52,10 +52,10 @@ def clear_errors() -> Iterator[None]:
 
 
 def recorded(action: str, settings: Settings, **details: str) -> None:
-    """Record in the audit trail that a command begins which can work without Kafka. See ``announce`` for the arguments.
+    """Record in the audit trail that a command begins that can work without Kafka. See ``announce`` for the arguments.
 
-    If Kafka does not take the record, a line on stderr has it, and the command goes on: whoever has the password of the
-    database or the rights on the files can also work without this program. Decision 38 has the reasons.
+    If Kafka does not take the record, this prints it to stderr, and the command continues. Its user has the password of
+    the database or the rights on the files, and could do the same without this program (decision 38).
     """
     try:
         announce(action, settings, **details)
@@ -70,7 +70,7 @@ def console() -> Console:
 
 
 def open_input(name: str, opened: ExitStack) -> IO[bytes]:
-    """A file for reading, which the stack closes, or stdin if its name is a single hyphen."""
+    """Open a file for reading; a single hyphen is stdin. The stack closes the file."""
     return sys.stdin.buffer if name == "-" else opened.enter_context(Path(name).open("rb"))
 
 

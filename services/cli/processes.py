@@ -1,7 +1,7 @@
-"""Commands whose programs replace the process of the CLI: `loyalty up`, `down`, `demo`, `pipeline`, `api` and others.
+"""Commands that replace the process of the CLI by another program, such as `loyalty up`, `demo` or `pipeline`.
 
-The CLI may not import the pipelines or the API. The new program keeps the process id, so it receives signals and a
-supervisor sees its exit status.
+The CLI must not import the pipelines or the API. The new program keeps the process id. So it receives all signals, and
+a supervisor sees its exit status.
 """
 
 import json
@@ -27,7 +27,7 @@ NEEDED = {
     "api": ("api", ("fastapi",)),
     "services.webhooks": ("api", ("httpx",)),
 }
-"""Module to the extra with its packages, and packages that only this extra or a larger one installs."""
+"""By module: the extra with its packages, and packages that show that this extra is installed."""
 
 FORWARD_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Context settings of a command that forwards all options, also ``--help``, to its program."""
@@ -83,15 +83,15 @@ def webhooks(
 
 
 def doctor(directory: Folder = None, *, as_json: AsJson = False) -> None:
-    """Check whether this machine can run the system: Java, memory, ports, disk and clock. Say what to do.
+    """Check whether this machine can run the system: Java, memory, ports, disk and clock.
 
-    The exit status is 1 if something must be done first.
+    Say how to solve each problem. The exit status is 1 if there is a problem.
     """
     replace_process("infra.doctor", _options(directory, as_json=as_json))
 
 
 def announced(command: str, **details: str) -> None:
-    """Write to the audit trail that a command begins, which another program will execute."""
+    """Record in the audit trail that a command begins, before another program replaces this process."""
     with clear_errors():
         announce(f"loyalty {command}", read_settings(), **details)
 
@@ -109,7 +109,7 @@ def replace_process(module: str, arguments: list[str], *, log_json: bool = False
 
 
 def install_command(extra: str) -> str:
-    """The command that installs this package again, from where it came, with an extra."""
+    """The command that installs this package with an extra, from the same source as before."""
     name = "retail-loyalty"
     try:
         origin = json.loads(distribution(name).read_text("direct_url.json") or "{}").get("url", "")

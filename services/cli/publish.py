@@ -26,7 +26,7 @@ LARGEST_RANDOM_SEED = 10**6
 def simulate(  # noqa: PLR0913 - each option is a parameter
     *,
     count: Annotated[
-        int, typer.Option(min=1, help="Number of messages, with duplicates and broken ones.")
+        int, typer.Option(min=1, help="Number of messages, duplicates and broken messages included.")
     ] = DEFAULT.count,
     rate: Annotated[float, typer.Option(min=0, help="Messages per second. 0: as fast as possible.")] = 0,
     seed: Annotated[

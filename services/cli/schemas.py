@@ -20,12 +20,15 @@ Files = Annotated[
 
 @app.callback()
 def _group() -> None:
-    """Makes `check` a subcommand. Without it, typer would run a single command directly."""
+    """Makes `check` a subcommand.
+
+    Without this function, typer would not need the word `check`, because there is only one command.
+    """
 
 
 @app.command("check")
 def check(files: Files = None, *, as_json: AsJson = False) -> None:
-    """Check that changed schemas can read all old records, and that all old readers can read their records.
+    """Check that changed schemas can read all old records, and that all old readers can read new records.
 
     The exit status is 1 if a schema is not compatible. The check includes the schemas of the Schema Registry.
     """

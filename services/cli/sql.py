@@ -1,4 +1,4 @@
-"""`loyalty sql`: questions to the exported files, the ledger and the topics."""
+"""`loyalty sql`: answers questions from the exported files, the ledger and the topics."""
 
 import base64
 import csv
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from services.settings import Settings
     from services.sql.database import Database
 
-# The packages of the extra `sql` are not installed everywhere, so each function imports them when it needs them.
+# The packages of the extra `sql` can be missing, so each function imports them when it needs them.
 # ruff: noqa: PLC0415
 
 _SHOWN_ROWS = 500
 
 _A_NAME = re.compile(r"[a-z]+([-_][a-z]+)*")
-"""The form of the names of ready questions and of tables. No statement of one word reads a table."""
+"""The form of names of ready questions and tables. A statement that reads a table has more than one word."""
 
 
 def sql(  # noqa: PLR0913  # one argument for each option
@@ -86,17 +86,17 @@ def sql(  # noqa: PLR0913  # one argument for each option
 
 
 def _record(settings: "Settings", table: str) -> None:
-    """Record that a table is read. The statement is left out, because it can have cards."""
+    """Record that a table is read. The record does not have the statement, because it can contain cards."""
     from schemas import topics
     from services.sql.topics import table_name
 
-    # Without Kafka no topic can be read, so nothing is to go on.
+    # Without Kafka no topic can be read either, so the command stops.
     record = announce if table in map(table_name, topics.ALL) else recorded
     record("loyalty sql", settings, table=table)
 
 
 def _statement(text: str, database: "Database") -> str:
-    """The statement of a text, or of the ready question with this name."""
+    """The statement of the ready question with this name, or else the text itself."""
     from services.sql.questions import BY_NAME
 
     text = text.strip().rstrip(";").rstrip()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HISTORY = Path.home() / ".loyalty_sql_history"
 _WORD = re.compile(r"[\w-]+")
-"""A name of a ready question has hyphens."""
+"""Names of ready questions can contain hyphens."""
 
 _QUIT = ("quit", "exit", r"\q")
 _WORDS = [
@@ -71,7 +71,8 @@ _WORDS = [
 def run_shell(database: "Database", answer: Callable[[str], None], history: Path = HISTORY, **terminal: Any) -> None:
     """Read statements until the end of the input or `quit`, and answer each.
 
-    Enter ends a statement after a semicolon, and the name of a ready question. Otherwise it begins a new line.
+    Enter ends an input that has a semicolon at its end, or that is the name of a ready question. Otherwise it begins a
+    new line.
     """
     session: PromptSession[str] = PromptSession(
         "loyalty> ",
@@ -119,6 +120,6 @@ def _is_complete() -> bool:
 
 
 def ends(document: Document) -> bool:
-    """Whether Enter ends the statement."""
+    """Whether Enter ends this input."""
     text = document.text.strip()
     return not text or text.endswith(";") or text in BY_NAME or text in _QUIT

@@ -35,7 +35,7 @@ def status(
 
 
 def urls_of(settings: Settings, **given: str | None) -> dict[str, str]:
-    """The URLs of the parts: those of the settings, unless others are given."""
+    """The URLs of the parts: the given ones, or else those of the settings."""
     return default_urls(settings) | {name: url.rstrip("/") for name, url in given.items() if url}
 
 

@@ -17,13 +17,13 @@ def top(
     *,
     api: Annotated[str | None, typer.Option(help="URL of an API instance. Default: the URL of the settings.")] = None,
     pipeline: Annotated[str | None, typer.Option(help="URL of the pipeline's metrics, without /metrics.")] = None,
-    interval: Annotated[float, typer.Option(min=0.5, help="Seconds between two looks.")] = 2.0,
-    count: Annotated[int, typer.Option(min=0, help="End after this number of looks. 0: at Ctrl-C.")] = 0,
+    interval: Annotated[float, typer.Option(min=0.5, help="Seconds between two updates.")] = 2.0,
+    count: Annotated[int, typer.Option(min=0, help="End after this number of updates. 0: end at Ctrl-C.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Show rates, lag, micro-batches, freshness, instances and dead letters, and look again every two seconds.
+    """Show rates, lag, micro-batches, freshness, instances and dead letters, and update them every two seconds.
 
-    With --json look twice, and print the second status with the rates since the first.
+    With --json it reads the status twice, and prints the second one with the rates since the first.
     """
     settings = read_settings()
     urls = urls_of(settings, api=api, pipeline=pipeline)
@@ -47,7 +47,7 @@ def top(
 
 
 def overview(found: Status, rates: Rates | None) -> RenderableType:
-    """The tables of one moment. Without rates their cells are empty."""
+    """The tables of one update. Without rates their cells are empty."""
     freshness = (rates and rates.freshness) or found.freshness
     shares = (
         [f"{share:.0%} within {seconds:g} s" for share, seconds in freshness.within.items() if seconds]

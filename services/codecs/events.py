@@ -106,7 +106,7 @@ def credit_record(card: str, credit: Credit, issued_time: int = 0) -> Record:
 
 
 def forward_record(card: str, append_time: int, invoice: bytes) -> Record:
-    """Returns the record of the command that lets the account of a card decide a return of another card, or of none.
+    """Returns the record of the command that forwards a return to the account that bought.
 
     Args:
         append_time: of the return, milliseconds since the epoch.
@@ -117,7 +117,7 @@ def forward_record(card: str, append_time: int, invoice: bytes) -> Record:
 
 
 def forget_record(card: str, invoice_number: str) -> Record:
-    """Returns the record of the command that lets the index of invoices forget a number of an erased account.
+    """Returns the record of the command that deletes an erased customer's invoice number from the index of invoices.
 
     Several cards of a customer can know the number, so the id depends on the card.
     """

@@ -74,9 +74,9 @@ def entry_from_notification(notification: Record) -> Entry:
 def balance_record(card: str, entry: Entry, points: PointsValue = to_points) -> Record:
     """Returns the record Balance after an entry. An erased account has no such record: its value is null.
 
-    Without the standing of the account, its fields are null, as in records of release 0.1.
+    Without ``Entry.balance_details`` its fields are null, as in records of release 0.1.
     """
-    standing = entry.standing
+    balance_details = entry.balance_details
     return {
         "CustomerCardNo": card,
         "TotalLoyaltyPoints": points(entry.total),
@@ -87,10 +87,10 @@ def balance_record(card: str, entry: Entry, points: PointsValue = to_points) -> 
         "PendingLoyaltyPoints": points(entry.pending),
         "ReservedLoyaltyPoints": points(entry.reserved),
         "Tier": entry.tier,
-        "NextExpiryTime": standing and standing.next_expiry_time,
-        "NextExpiryPoints": None if standing is None else points(standing.next_expiry_points),
-        "Blocked": standing and standing.is_blocked,
-        "MovedTo": standing.moved_to if standing else "",
+        "NextExpiryTime": balance_details and balance_details.next_expiry_time,
+        "NextExpiryPoints": None if balance_details is None else points(balance_details.next_expiry_points),
+        "Blocked": balance_details and balance_details.is_blocked,
+        "MovedTo": balance_details.moved_to if balance_details else "",
     }
 
 

@@ -28,10 +28,10 @@ _AVRO, _MESSAGE_PACK, MARKER = bytes([MAGIC_BYTE]), b"\1", b"\2"
 
 
 class _State(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """The fields of an account by position. A position never changes; a new field is added at the end with a default.
+    """The fields of an account by position. A position never changes.
 
-    The same holds for the tuples inside. Any other change needs another first byte. Release 0.1 wrote a command as its
-    time, and accounts without the fields from ``returns`` on.
+    A new field is added at the end with a default. The same is true for the tuples inside. Any other change needs
+    another first byte. Release 0.1 wrote only the time of a command, and no fields from ``returns`` on.
     """
 
     opened_time: int
@@ -137,7 +137,7 @@ def _from_avro(record: Record) -> Account:
         period_end=record["PeriodEnd"],
         earned_in_period=record["EarnedInPeriod"],
     )
-    # The oldest accounts have no lots but a total only. It becomes points that never expire, or a debt.
+    # The oldest accounts have a total but no lots. The total becomes points that never expire, or a debt.
     difference = record["TotalLoyaltyPoints"] - account.total
     if difference > 0:
         account.lots[Terms()] = difference

@@ -1,4 +1,4 @@
-"""Derives the identity of a command from its request. Every instance derives the same one at any time."""
+"""Derives the identity of a command from its request. Every instance always derives the same identity."""
 
 import hashlib
 from collections.abc import Mapping

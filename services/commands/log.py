@@ -1,4 +1,7 @@
-"""Publishes commands for the loyalty query: first a mark that the command was requested, then the command."""
+"""Publishes commands for the loyalty query.
+
+A mark, which says that the command was requested, comes before each command.
+"""
 
 import asyncio
 import threading
@@ -54,7 +57,10 @@ def mark_of(command_id: str, kind: str, request_hash: str) -> Record:
 
 
 class CommandLog(Protocol):
-    """Publishes marks and commands. Both methods return when the record cannot be lost, or raise PublishError."""
+    """Publishes marks and commands.
+
+    Both methods return after the broker has acknowledged the record, or raise PublishError.
+    """
 
     async def mark(self, mark: Record) -> None:
         """Publish a mark."""
@@ -150,7 +156,7 @@ class KafkaCommandLog:
             if self._producer is None:
                 options: dict[str, clients.Option] = {
                     "message.timeout.ms": int(DELIVERY_SECONDS * 1000),
-                    "linger.ms": 0,  # a client waits for this record
+                    "linger.ms": 0,  # a client waits for this record, so send it at once
                     "error_cb": self._on_error,
                 }
                 self._producer = clients.producer(self._settings, "loyalty-api-commands", **options)

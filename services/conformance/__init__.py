@@ -1,1 +1,1 @@
-"""Checks what a till sends: the verdict of the pipeline on each record, and what a vendor should improve."""
+"""Checks the records of a till: the pipeline's verdict on each, and what the vendor should improve."""

@@ -1,4 +1,4 @@
-"""Reviews what a till sends, record by record: the pipeline's verdict, and warnings about valid invoices."""
+"""Reviews the records of a till: the pipeline's verdict on each, and warnings about valid invoices."""
 
 import difflib
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ class Finding:
 
     Attributes:
         reason: why the pipeline makes it a dead letter; None if it is valid.
-        warnings: what the vendor should look at. Never has a card or another value of a customer.
+        warnings: what the vendor should improve. They contain no card and no other value of a customer.
         store: its StoreID; None if it is not readable.
         till: its PosID; None if it is not readable.
         original: the invoice that a valid invoice names as its original; None if it names none.
@@ -89,9 +89,9 @@ class Review:
         return Finding(sent.place, verdict.reason, warnings, invoice.get("StoreID"), invoice.get("PosID"), original)
 
     def complete(self, finding: Finding) -> None:
-        """Add the warning that needs all records: an original that is not among them.
+        """Add the warning about originals that are not among the records.
 
-        A return can be in another partition than its original, and so be read before it.
+        It needs all records. A return can be in another partition than its original, and so be read before it.
         """
         if finding.original is not None and finding.original not in self._first:
             finding.warnings.append(

@@ -1,4 +1,4 @@
-"""Where the records of a till come from: a topic, or a file."""
+"""Reads the records of a till from a topic or a file."""
 
 import struct
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def of_file(file: IO[bytes], name: str, layout: Layout) -> Iterator[Sent]:
     """The values of a file. Raises CutFileError.
 
     Args:
-        file: read once, from where it is.
+        file: read once, from its current position.
         name: for the places.
         layout: LINES has a value in each line, LENGTHS has the length of each value before it (4 bytes, big-endian,
             -1 for null, as ``kcat -f '%R%s'`` writes it), VALUE is one value.
@@ -75,7 +75,7 @@ def of_topic(settings: Settings, since: int | None) -> Iterator[Sent]:
             for found in consumer.offsets_for_times(times, timeout=BROKER_TIMEOUT):
                 if found.error:
                     raise KafkaException(found.error)
-                # A negative offset is the end: no record is that new.
+                # A negative offset is the end: no record has this time or a later one.
                 starts[found.partition] = found.offset if found.offset >= 0 else ends[found.partition]
         for message in read_range(consumer, topic, starts, ends):
             partition = int(message.partition() or 0)

@@ -32,7 +32,7 @@ MINIMUM_SPEND = "minimum-spend"
 CAP_PER_INVOICE = "cap-per-invoice"
 CAP_PER_DAY = "cap-per-day"
 CARD_BLOCKED = str(Refusal.CARD_BLOCKED)
-"""The names of the parts that are no tier and no campaign."""
+"""The names of the parts, except tiers and campaigns."""
 
 MOST_EARNED = 10**13
 """The largest number of hundredths that one invoice earns under any programme. Totals must fit into the records."""
@@ -42,8 +42,9 @@ _ONE = Decimal(1)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A share of the points, in hundredths; negative for what a rule takes. The name is that of a rule, a tier or a
-    campaign.
+    """A part of the points, in hundredths. It is negative if a rule removes points.
+
+    Its name is the name of a rule, a tier or a campaign.
     """
 
     name: str
@@ -90,7 +91,7 @@ def base_points(amount: Decimal, programme: Programme) -> int:
 def earnings(purchase: Purchase, programme: Programme, tier: str) -> Accrual:
     """Computes the same for an eligible customer, without the cap per day.
 
-    An invoice that is worth nothing earns nothing, not even a bonus.
+    An invoice with the value 0 earns nothing, also no bonus.
     """
     if purchase.total_amount <= 0:
         return Accrual(0)
@@ -122,7 +123,7 @@ def _capped(earned: Accrual, name: str, cap: int) -> Accrual:
 
 
 def _rounded(shares: Iterable[tuple[str, Decimal]], programme: Programme) -> Accrual:
-    """Rounds the sum once. Each part is what it adds to the rounded sum of the parts before it."""
+    """Rounds running sums. The value of each part is the difference between the rounded sums with and without it."""
     parts: dict[str, int] = {}
     exact, points = Decimal(0), 0
     for name, share in shares:

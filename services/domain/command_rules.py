@@ -7,7 +7,7 @@ from typing import Any
 from services.domain.formats import LAST_TIME
 from services.domain.validation import LARGEST_AMOUNT, LONGEST_REASON, LONGEST_TEXT, MOST_LINE_ITEMS
 
-# So the records that follow from a command, such as the credit of a transfer, are far below a topic's limit.
+# This keeps records that follow from a command, such as the credit of a transfer, far below a topic's limit.
 _LONGEST_TEXTS = {
     **dict.fromkeys(("CommandID", "CustomerCardNo", "RequestHash", "RedemptionID"), LONGEST_TEXT),
     "Counterparty": LONGEST_TEXT,

@@ -47,11 +47,11 @@ class Refusal(StrEnum):
 
 
 RECEIPT_TOO_OLD = "receipt-too-old"
-"""The reason of an entry of kind earned: the programme does not allow so old a receipt. The broker's time decided."""
+"""The reason of an entry of kind earned: the receipt was older than the programme allows. The append time decided."""
 
 
 class ReturnReason(StrEnum):
-    """Why the entry of a return took nothing. With ``return-of-return`` the kind is refused.
+    """Why a return took no points. The entry of ``return-of-return`` has the kind refused, the others have returned.
 
     A return with ``purchase-unknown`` waits for its purchase, for the return window and at least ten days.
     """
@@ -74,8 +74,8 @@ class AccountVersion(NamedTuple):
     sequence: int
 
 
-class Standing(NamedTuple):
-    """What the balance shows of an account besides its points and its tier.
+class BalanceDetails(NamedTuple):
+    """The members of a balance besides points and tier.
 
     Attributes:
         next_expiry_time: when the next points expire; 0 if none do. Reserved points do not count.
@@ -107,7 +107,7 @@ class Entry:
         reason: the reason of the command. For kind refused it is the refusal, for kind returned the reason why it took
             nothing, for kind tier the previous tier, and for kind expires-soon the points that will expire. For kind
             earned it is card-blocked if the purchase of a blocked card earned nothing.
-        standing: the state of the account after the entry; None if a record, which does not have it, gave the entry.
+        balance_details: further members of the balance after the entry; None for an entry that was read from a record.
     """
 
     sequence: int
@@ -128,7 +128,7 @@ class Entry:
     reason: str = ""
     actor: str = ""
     counterparty: str = ""
-    standing: Standing | None = field(default=None, compare=False)
+    balance_details: BalanceDetails | None = field(default=None, compare=False)
 
     @property
     def version(self) -> AccountVersion:

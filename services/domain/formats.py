@@ -43,5 +43,5 @@ def time_text(milliseconds: int) -> str:
 
 
 def clamped_time_text(milliseconds: int) -> str:
-    """Returns the same as ``time_text``, but the nearest time that has a text instead of an error."""
+    """Returns the same as ``time_text``. Outside of these years it returns the nearest time that has a text."""
     return time_text(min(max(milliseconds, FIRST_TIME), LAST_TIME))

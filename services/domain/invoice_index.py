@@ -1,7 +1,8 @@
 """The index of invoices: which card an invoice number belongs to, and which returns wait for it. Pure functions.
 
-A till may name the original invoice of a return and no card, or another card. The card of the return then does not say
-which account takes the points back. The index does: it forwards the return to the account that bought.
+A return names its original invoice, but it may have no card, or another card than the purchase. Then the card of the
+return does not say which account loses the points. The index finds the account that bought, and forwards the return to
+it.
 """
 
 from collections.abc import Iterable
@@ -24,8 +25,8 @@ class Returned(NamedTuple):
 
     Attributes:
         append_time: milliseconds since the epoch.
-        card: the card that the return carries; empty if it carries none, and while it waits, because the index must
-            not keep the card of a customer who may be erased meanwhile.
+        card: the card of the return; empty if the return has none. It is also empty while the return waits: the
+            customer may be erased meanwhile, and the index must not keep the card.
         invoice: the return itself. This module does not read it.
     """
 
@@ -35,7 +36,7 @@ class Returned(NamedTuple):
 
 
 class Forgotten(NamedTuple):
-    """The account of this card was erased. The index must not name it any more."""
+    """The account of this card was erased. The index must delete the card."""
 
     append_time: int
     card: str
@@ -54,7 +55,7 @@ class IndexedInvoice(NamedTuple):
 
 
 _ORDER: tuple[type, ...] = (Bought, Returned, Forgotten)
-"""The order of news of the same millisecond. A replay must not depend on the order in which Spark delivers them."""
+"""The order of news of the same millisecond. The result must not depend on the order in which Spark delivers them."""
 
 
 @dataclass(slots=True)
@@ -64,8 +65,8 @@ class IndexOutcome:
     Attributes:
         invoice: what the index knows now.
         forwarded: the returns that the account of a card must decide, each with that card.
-        began, settled, refused: the number of returns that began to wait, that wait no longer because their purchase
-            has come, and that may not wait because too many do.
+        began, settled, refused: the number of returns that began to wait, that ended their wait because the purchase
+            arrived, and that could not wait because too many returns wait already.
     """
 
     invoice: IndexedInvoice
@@ -78,9 +79,9 @@ class IndexOutcome:
 def apply_news(invoice: IndexedInvoice, news: Iterable[Bought | Returned | Forgotten]) -> IndexOutcome:
     """Applies news about one number, in the order of their append times. The argument may have any order.
 
-    A return that carries the card that bought is not forwarded, because that account reads it itself. A return that has
-    waited is always forwarded, because the index does not know its card any more. An account that has read the return
-    itself ignores it. If another purchase has the same number, the last one counts.
+    The index does not forward a return with the card that bought, because that account reads the return itself. The
+    index always forwards a return that has waited, because it no longer knows its card. An account ignores a forwarded
+    return that it has read itself. If several purchases have the same number, the last one counts.
     """
     outcome = IndexOutcome(invoice)
     for each in sorted(news, key=lambda one: (one.append_time, _ORDER.index(type(one)), repr(one))):

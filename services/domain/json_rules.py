@@ -46,9 +46,9 @@ _PARTS = "|".join(
         rf"(?:{_SCALAR}|[\}}\]]){_BLANKS}(?=[,\]\}}]|\Z)",
     )
 )
-"""The parts of JSON, each with a look at what may follow it."""
+"""The parts of JSON, each with a lookahead for the characters that may follow it."""
 READABLE = rf"^{_BLANKS}(?:(?:{_PARTS}){_BLANKS})*+(?:(?:{_NAME}|{_SCALAR}|[\{{\}}\[\],]){_BLANKS}|{_TEXT_BODY})?+"
-"""The part of a text before its first mistake. The last part in it is whole, but something wrong follows it."""
+"""The part of a text before its first mistake."""
 OPENING, CLOSING = r"[\{\[]", r"[\}\]]"
 
 # A name that a reason can repeat in one line.
@@ -127,7 +127,7 @@ def unknown_fields(value: bytes, schema: Schema) -> list[str]:
 def kind_of_other(value: bytes) -> str | None:
     """The kind of a value in JSON that does not begin as an object, or None if it is no JSON.
 
-    It is what Spark reads first. Most bytes behind it are ignored, as the reason is only a hint.
+    It looks at the first value and ignores most bytes after it, because the reason is only a hint.
     """
     text = value.decode("utf-8", "replace")
     start = len(text) - len(text.lstrip(" \t\r\n"))
@@ -174,11 +174,11 @@ class _Number(str):
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """The names and values of an object, also those that are given twice."""
+    """The names and values of an object. A name can occur twice."""
 
 
 class _Object(dict[str, Any]):
-    """An object in which each name is given once."""
+    """An object in which each name occurs once."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -204,7 +204,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _parse(text: str, deepest: int) -> Any:
     """The JSON object of a text. Raises ValueError."""
-    # Few values have so many brackets that their depth must be counted.
+    # Few values have so many brackets. So the depth is rarely counted.
     if text.count("{") + text.count("[") > deepest and _depth(text) > deepest:
         raise ValueError("nested too deeply")
     with _enough_recursion():
@@ -213,7 +213,7 @@ def _parse(text: str, deepest: int) -> Any:
 
 @contextmanager
 def _enough_recursion() -> Iterator[None]:
-    """Let Python's parser read what is nested as deeply as Jackson allows. It counts each level as a call."""
+    """Let Python's parser read values that are nested as deeply as Jackson allows. It counts each level as a call."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, 3 * _DEEPEST))
     try:
@@ -232,7 +232,7 @@ def _depth(text: str) -> int:
 
 
 def _given_twice(text: str) -> str | None:
-    """The first field that an invoice has twice; None if there is none, or if its name is no ordinary one."""
+    """The first field that an invoice has twice. None if there is none, or if a reason cannot repeat its name."""
     start = len(text) - len(text.lstrip(" \t\r\n"))
     try:
         with _enough_recursion():
@@ -271,7 +271,7 @@ def _kind(value: Any) -> str:
 
 
 def _is_whole(number: str) -> bool:
-    """Whether a number is a whole one. 1.0 and 1e0 are none, as their text is another one."""
+    """Whether a number is written as a whole number. 1.0 and 1e0 are not."""
     digits = number.removeprefix("-")
     return digits.isdigit() and len(digits) <= _MOST_DIGITS
 
@@ -308,7 +308,7 @@ def _misfits_of(value: Any, of: Any, name: str) -> Iterator[str]:
 
 
 def _as(value: Any, of: Any) -> Any:
-    """A fitting value as its Avro type."""
+    """Converts a value of a fitting kind to its Avro type."""
     type_name = _name_of(of)
     if value is None:
         return None

@@ -1,4 +1,4 @@
-"""The rules of the loyalty programme as data. A version decides all events whose append times lie in its time.
+"""The rules of the loyalty programme as data. Each version decides the events that are appended while it is in force.
 
 Points are hundredths; durations and times are milliseconds (since the epoch). The rules follow real programmes: accrual
 rules as at Square, pending points and expiry as at Talon.One, tiers by points in a period as at Voucherify.
@@ -22,7 +22,7 @@ DAY = 24 * 60 * MINUTE
 class SpentReturns(StrEnum):
     """Whether a return of spent points takes only the points that are left, or takes all and creates a debt.
 
-    Square leaves the same choice to whoever takes points away (``allow_negative_balance`` of ``AdjustLoyaltyPoints``).
+    Square has the same choice for adjustments (``allow_negative_balance`` of ``AdjustLoyaltyPoints``).
     """
 
     WITHIN_BALANCE = "within-balance"

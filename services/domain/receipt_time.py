@@ -1,8 +1,8 @@
 """The time by which the rules decide a purchase. Times are milliseconds since the epoch.
 
-A till that was offline sends its receipts late. With the time basis ``till`` they earn as if they had come in time, as
-purchases do in Open Loyalty by the date of their transaction (``purchasedAt``). The clock of a till can be wrong, and
-whoever sets it back could buy under an old campaign. So the programme says how old a receipt may be.
+A till that was offline sends its receipts late. With the time basis ``till`` they earn by the time of the receipt. Open
+Loyalty does the same with the date of the transaction (``purchasedAt``). The clock of a till can be wrong. Somebody
+could set it back to buy under an old campaign. So the programme limits the age of a receipt.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ class Decided(NamedTuple):
     Attributes:
         rules: the version that was in force at ``time``.
         time: of the receipt, or of the broker.
-        is_too_late: whether the time of the broker decides because the receipt is older than the limit.
+        is_too_late: whether the receipt is older than the limit. Then the append time decides.
     """
 
     rules: Programme
@@ -27,9 +27,9 @@ class Decided(NamedTuple):
 
 
 def decided(purchase: Purchase, programmes: Programmes) -> Decided:
-    """Returns how to decide a purchase. The version that is in force when it arrives sets time basis and limit.
+    """Returns how to decide a purchase. The version at its append time sets the time basis and the limit.
 
-    A receipt from the future, or without a time, counts by the time of the broker.
+    The append time decides a receipt from the future, and a receipt without a time.
     """
     arrived = purchase.append_time
     rules, written = programmes.at(arrived), purchase.created_time
@@ -41,7 +41,7 @@ def decided(purchase: Purchase, programmes: Programmes) -> Decided:
 
 
 def as_decided(purchase: Purchase, programmes: Programmes) -> Purchase:
-    """Returns the purchase with the time for campaigns. The time basis broker leaves them the clock of the till."""
+    """Returns the purchase with the time for campaigns. With the time basis broker it is still the till's clock."""
     if programmes.at(purchase.append_time).time_basis is TimeBasis.BROKER:
         return purchase
     return replace(purchase, created_time=decided(purchase, programmes).time)

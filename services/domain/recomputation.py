@@ -1,8 +1,8 @@
 """Recomputes an account from its events, in the order of its recorded entries. No clock, no input or output.
 
-The order of the entries says in which order the processor took the events, and when timers ran. The topics and their
-partitions have no common order. The same code decides all other values (points, totals, lots, refusals, sequence
-numbers) again, and they must be equal to the recorded ones.
+Topics and partitions have no common order. So the order of the recorded entries tells in which order the processor took
+the events, and when timers ran. The same code computes all other values again: points, totals, lots, refusals and
+sequence numbers. They must be equal to the recorded values.
 """
 
 from collections import defaultdict
@@ -24,8 +24,8 @@ class Recomputed:
 
     Attributes:
         settled: the result of the events with recorded entries, and of the timers between them.
-        late: the result of the events without recorded entries. They are applied last, in the order of their append
-            times. Its account is the final account of the customer.
+        late: the result of the events without recorded entries, which are applied last in the order of their append
+            times. It contains the final account of the customer.
         without_event: recorded entries whose event is missing.
         not_processed: ids of events that must change the account and have no recorded entry.
     """

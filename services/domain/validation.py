@@ -13,7 +13,7 @@ _INVISIBLE = "Cf"
 """Unicode's category of format characters, such as the word joiner and the zero width space."""
 
 BLANKS = "".join(each for each in map(chr, range(0x10000)) if each.isspace() or category(each) == _INVISIBLE)
-"""A text with no other characters is blank. People cannot see them at the end of a card, also the no-break space."""
+"""A text with only these characters is blank. People cannot see them at the end of a card."""
 
 LARGEST_AMOUNT = 1e11
 """Amounts must be smaller. Real invoices are. A double is exact to the cent far beyond (2**53 cents are 9.0e13).

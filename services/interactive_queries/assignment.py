@@ -1,4 +1,4 @@
-"""The partitions that this instance holds: those it owns, its standbys, and copies that it must not close yet."""
+"""The partitions that this instance holds: its own, its standbys, and copies that it must not close yet."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -25,8 +25,8 @@ class GroupAssignment:
             membership: the membership of the group.
             reports: the reports of the peers.
             standby_replicas: the number of standbys of each partition.
-            on_disk: the partitions with local data. They are held until the group is known, so that a restarted
-                instance serves while the coordinator still waits for the heartbeats of its previous process.
+            on_disk: the partitions with local data. The instance holds them until it knows the group. So it serves
+                after a restart, while the coordinator still waits for heartbeats of the previous process.
             stores_of: the names of the stores of each topic.
         """
         self._membership = membership
@@ -60,7 +60,8 @@ class GroupAssignment:
     def holdings(self, held: Collection[ChangelogPartition]) -> Mapping[ChangelogPartition, Role]:
         owned, view = self._with_copartitioned(self._membership.owned), self._membership.view
         if view is not None and view is not self._last_view and view.covers(self._membership.partitions):
-            # Standbys are computed from complete views only. During a rebalance copies would be closed and reopened.
+            # Compute standbys from complete views only. Views during a rebalance would close copies and open them
+            # again.
             own = self._membership.url
             self._standbys = self._with_copartitioned(
                 partition

@@ -59,12 +59,12 @@ class GroupView:
         return any(member.member_id == member_id for member in self.members)
 
     def covers(self, partitions: Iterable[ChangelogPartition]) -> bool:
-        """Whether each partition has an owner. Between the two steps of a cooperative rebalance some have none."""
+        """Whether each partition has an owner. Between the two steps of a cooperative rebalance some have no owner."""
         return self.stable and all(partition in self.owners for partition in partitions)
 
 
 def view_of(description: ConsumerGroupDescription, asked_at: float, previous: GroupView | None) -> GroupView:
-    """The view that a description of the group gives.
+    """Makes the view from the coordinator's description of the group.
 
     During a rebalance the coordinator lists the members without their partitions. A member that was in the previous
     view then keeps its partitions from there.
@@ -89,8 +89,8 @@ def is_url(client_id: str) -> bool:
 def standbys_of(view: GroupView, partition: ChangelogPartition, count: int) -> tuple[str, ...]:
     """The URLs of the instances that keep a standby of a partition. Each instance computes the same result.
 
-    The first is the member that would get the partition if its owner died, so that it already has the data. The others
-    follow by rendezvous hashing, which moves few copies when members join or leave.
+    The first standby is the member that would get the partition if its owner died. So it has the data already.
+    Rendezvous hashing chooses the others, because it moves few copies when members join or leave.
     """
     owner = view.owners.get(partition)
     if owner is None or count < 1:
@@ -104,7 +104,8 @@ def standbys_of(view: GroupView, partition: ChangelogPartition, count: int) -> t
 def successors(view: GroupView, departed: Member) -> dict[ChangelogPartition, str]:
     """The URLs that get the partitions of a departed member from Kafka's sticky assignor.
 
-    It gives one partition after the other to the member that has the fewest; of equal ones, to the lowest member id.
+    The assignor gives one partition after the other to the member with the fewest partitions. If several have equally
+    few, it chooses the lowest member id.
     """
     heap = [(len(each.partitions), each.member_id, each.url) for each in view.members if each is not departed]
     heapq.heapify(heap)

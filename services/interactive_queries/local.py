@@ -13,7 +13,7 @@ from services.state_stores.task import StoreTask
 
 
 class Membership(Protocol):
-    """What reads use of the group membership (see ``GroupMembership``)."""
+    """The part of the group membership that reads use (see ``GroupMembership``)."""
 
     url: str
     group: str
@@ -87,8 +87,8 @@ class LocalInstance:
     def holds_lease(self, store: StateStore, partition: int) -> bool:
         """Whether no other instance can have newer data.
 
-        A partition of a keyed store has one owner. A copy of a global store has no owner: it must have had all records
-        when the broker last reported the end offset, and that must be within the length of a lease.
+        A partition of a keyed store has one owner. A copy of a global store has no owner. It holds the lease if it had
+        all records when the broker last reported the end offset, and if that was within the length of a lease.
         """
         if store.definition.is_global:
             task = store.tasks.get(partition)

@@ -28,12 +28,12 @@ _LONGEST_POLL_INTERVAL_MS = 30_000
 class GroupMembership:
     """A group member that reads no records: the group decides who owns a partition, and the materialiser reads it.
 
-    So a rebalance never interrupts reading, and a long write never delays a rebalance.
+    So a rebalance never interrupts the reading of records, and a long write never delays a rebalance.
 
     Ownership is a lease. The coordinator gives a partition to another member when heartbeats are missing for the
-    session time-out, and this process may not notice: it may be paused or disconnected. So this instance is the owner
-    only if the coordinator has listed it as a member within half of that time. There are four heartbeats in a session
-    time-out, and the rest of it is for responses that are under way.
+    session timeout. This process may not notice, because it may be paused or disconnected. So this instance is the
+    owner only if the coordinator has listed it as a member within half of that time. A session timeout has four
+    heartbeats. The second half of it is for responses that are on their way.
     """
 
     def __init__(self, settings: Settings, url: str) -> None:
@@ -74,7 +74,7 @@ class GroupMembership:
         return self._thread.ident is None or self._thread.is_alive() or self._leaving.is_set()
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Set a callback for each change of the owned partitions or of the view. It runs in the membership's thread."""
+        """Set a callback. The membership's thread calls it after each change of the owned partitions or of the view."""
         self._on_change = callback
 
     def join(self, topics: Mapping[str, int]) -> None:
@@ -115,8 +115,8 @@ class GroupMembership:
                     pending = (boot_seconds(), future)
                 elif pending and pending[1].done():
                     if not self._update_view(*pending, consumer.memberid()):
-                        # After a restart of the only broker, a client that has described a group before gets no
-                        # more responses. A new client gets them.
+                        # After a restart of the only broker, a client that described a group before gets no more
+                        # responses. A new client does.
                         admin = clients.admin(self._settings, self.url)
                     pending = None
         except Exception:
@@ -170,7 +170,7 @@ class GroupMembership:
         self._set_owned("partitions assigned", partitions, self._owned | _keys(partitions))
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        # The ownership ends first. No other member gets the partitions before this callback returns.
+        # Give up the ownership first. No other member gets the partitions before this callback returns.
         self._set_owned("partitions revoked", partitions, self._owned - _keys(partitions))
         consumer.incremental_unassign(partitions)
 

@@ -1,4 +1,4 @@
-"""What instances report to each other about their copies. The group knows only the owners."""
+"""The reports of instances about their copies. The group knows only the owners."""
 
 import threading
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ class HeldPartition(BaseModel):
     store: str = Field(examples=["customer-balances"])
     partition: Annotated[int, Field(ge=0)]
     role: Role = Field(
-        description="active: this instance owns the partition, and the copy has all records from before that."
+        description="active: this instance owns the partition, and has all records from before it became the owner."
     )
     restored: bool = Field(description="Whether the copy serves reads.")
     position: int = Field(description="The next offset to apply.")

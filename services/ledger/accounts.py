@@ -90,7 +90,7 @@ class Accounts:
     def is_erased(self, pseudonym: str, time: int) -> bool:
         """Whether an entry of this time must not name this customer.
 
-        It must not if the customer was erased later than this time, or was erased and has no open account.
+        It must not if the customer was erased after this time, or if all accounts of the customer are erased.
         """
         states = [account.erased_time for _, account in self._by_pseudonym.get(pseudonym, ())]
         erased = [each for each in states if each is not None]

@@ -62,7 +62,7 @@ class Appender:
         self._topic_id = ""
         self._is_sqlite = engine.dialect.name == "sqlite"
         self._insert = sqlite.insert if self._is_sqlite else postgresql.insert
-        # The process before this one can have left erased data there.
+        # The previous process can have left erased data in the write-ahead log.
         self._erased_data_in_log = True
 
     def bind(self) -> None:
@@ -98,7 +98,10 @@ class Appender:
         return appended
 
     def checkpoint_after_erasure(self) -> None:
-        """Truncate SQLite's write-ahead log if it can have erased data. A reader can delay this until the next call."""
+        """Truncate SQLite's write-ahead log if it can contain erased data.
+
+        If a reader blocks this, the next call does it.
+        """
         if not (self._is_sqlite and self._erased_data_in_log):
             return
         with closing(self._engine.raw_connection()) as connection, closing(connection.cursor()) as cursor:

@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 CLIENT_ID = "loyalty-ledger"
 
-# A larger batch would not be faster: the commit costs little beside so many rows. This many records fit in memory.
+# A larger batch would not be faster, because the rows cost far more than the commit. A batch must fit in memory.
 _BATCH_RECORDS = 5_000
 _POLL_SECONDS = 0.5
 _BROKER_SECONDS = 5.0
@@ -88,7 +88,7 @@ class LedgerConsumer:
             with tracing.batch("append to the ledger", (each.headers() for each in messages)):
                 self._append(messages)
         elif time.monotonic() >= self._next_check:
-            # A quiet topic does not show that the database is unavailable, or that `loyalty ledger reread` was run.
+            # Without new records, only this check finds an unavailable database, or a run of `loyalty ledger reread`.
             self._appender.check(self._positions)
             self._next_check = time.monotonic() + _CHECK_SECONDS
         self._appender.checkpoint_after_erasure()

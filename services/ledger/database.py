@@ -87,7 +87,7 @@ def reading_engine(url: str) -> Engine:
     if parsed.get_backend_name() == "postgresql":
         return _postgresql(parsed, _READ_SECONDS, pool_size=5, pool_timeout=_READ_SECONDS)
     uri = parsed.set(database=f"file:{quote(str(parsed.database))}", query={"mode": "ro", "uri": "true"})
-    # A new connection sees a file that was created again. Opening one costs little.
+    # Only a new connection sees a file that was created again. To open one is cheap.
     return _engine(uri, connect_args={"timeout": _READ_SECONDS}, poolclass=NullPool)
 
 
@@ -113,7 +113,10 @@ def _check_encoding(connection: Connection) -> None:
 
 
 def lock(connection: Connection) -> None:
-    """Keep other processes from setting up the ledger until this transaction ends. SQLite always does so."""
+    """Keep other processes from setting up the ledger until this transaction ends.
+
+    In SQLite every transaction does that.
+    """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
 

@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 _PAGE = 1_000
 _MOST_CUSTOMERS = 100
-"""An invoice has one customer. A till that uses a number again and again must not fill the answer."""
+"""An invoice has one customer. This limits the response if a till uses a number again and again."""
 
 
 class LedgerUnavailableError(RuntimeError):
@@ -178,7 +178,10 @@ def _accounts_of(connection: Connection, card: str) -> Sequence[Row[Any]]:
 
 
 def _total(connection: Connection, account: Row[Any]) -> int:
-    """The total after the latest entry. A sum of all entries could lack entries before the start of the ledger."""
+    """The total after the latest entry.
+
+    It includes entries from before the start of the ledger, which a sum would lack.
+    """
     latest = (ENTRY.c.account_id == account.id, ENTRY.c.sequence == account.last_sequence)
     return int(connection.execute(select(ENTRY.c.total).where(*latest)).scalar_one())
 

@@ -14,7 +14,7 @@ COLUMNS = (
 )
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""A spreadsheet takes a cell that starts with one of these characters for a formula (OWASP, CSV Injection)."""
+"""If a cell starts with one of these characters, a spreadsheet evaluates it as a formula (OWASP, CSV Injection)."""
 
 
 def csv_lines(statement: Statement, entry_filter: EntryFilter) -> Iterator[str]:
@@ -49,7 +49,7 @@ def _cells(entry: Entry) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """A text from outside, quoted so that no spreadsheet takes it for a formula."""
+    """A text from outside, quoted so that no spreadsheet evaluates it as a formula."""
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 

@@ -74,8 +74,8 @@ ACCOUNT = Table(
 """Accounts: a card from one opening to its erasure.
 
 The pseudonym identifies the account before and after the erasure. So a record that is read again finds its row.
-``card`` is null after the erasure, and ``erased_time`` before it. ``last_sequence`` is the highest sequence number in
-the ledger.
+``card`` is null after the erasure. ``erased_time`` is null before the erasure. ``last_sequence`` is the highest
+sequence number in the ledger.
 """
 
 ENTRY = Table(
@@ -91,7 +91,7 @@ ENTRY = Table(
     *map(_text, ("reason", "actor")),
     Column("counterparty", Text()),
     Index(None, "counterparty", postgresql_using="hash", sqlite_where=text("counterparty IS NOT NULL")),
-    # Few actors have many entries, which a hash index would make slow. A B-tree index needs short texts.
+    # Few actors have many entries each. A hash index would be slow for them, and a B-tree index needs short texts.
     Index(
         "ix_ledger_entry_actor",
         actor_prefix(literal_column("actor")),
@@ -100,10 +100,10 @@ ENTRY = Table(
     ),
     # The helpdesk finds a customer by an invoice. A hash index takes texts of any length.
     Index(None, "invoice_number", postgresql_using="hash", postgresql_where=HAS_INVOICE, sqlite_where=HAS_INVOICE),
-    # SQLite then stores the rows in the order of the primary key, in which they are read.
+    # SQLite then stores the rows in the order of the primary key. They are read in this order.
     sqlite_with_rowid=False,
 )
-"""The fields of ``services.domain.entries.Entry`` without its standing.
+"""The fields of ``services.domain.entries.Entry`` without ``balance_details``.
 
 ``total_amount`` is the binary fraction of the invoice.
 """

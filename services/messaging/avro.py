@@ -34,14 +34,14 @@ AVRO_ERRORS = (
     SchemaParseException,
     SchemaResolutionError,
 )
-"""What fastavro has raised for damaged bytes, values that do not fit, and invalid schemas. It documents no errors."""
+"""The errors that fastavro raised for damaged bytes, unfitting values and invalid schemas. It does not document any."""
 
 
 class UndecodableError(ValueError):
-    """A value is not what its topic promises. The message says why.
+    """A value is not a record of its topic. The message says why.
 
     Attributes:
-        reason: the same as the pipeline says it in a dead letter.
+        reason: the reason that the pipeline writes into a dead letter.
     """
 
     def __init__(self, message: str, reason: str | None = None) -> None:
@@ -50,12 +50,12 @@ class UndecodableError(ValueError):
 
 
 def not_of_its_schema(name: str) -> str:
-    """The reason of bytes that are no record of the schema that their id names."""
+    """The reason for bytes that are not a record of the schema that their id names."""
     return f"not an Avro {name} of its schema id"
 
 
 def bytes_follow(name: str) -> str:
-    """The reason of a record that ends before its value does."""
+    """The reason for a value that has more bytes after its record."""
     return f"bytes follow the Avro {name}"
 
 
@@ -84,8 +84,8 @@ def decoder(topic: Topic, ids: SchemaIds, *, decimals_as_text: bool = False) -> 
     SchemaRegistryUnavailableError if the Schema Registry does not answer.
 
     Args:
-        decimals_as_text: whether the decimals of the record's own fields become texts, as ``str`` would make them.
-            Decoding to ``Decimal`` would take twice as long.
+        decimals_as_text: whether the decimals of the record's own fields become texts, as ``str`` makes them. To decode
+            them to ``Decimal`` takes twice as long.
     """
     return record_decoder(str(topic.value), ids.writer_schema, decimals_as_text=decimals_as_text)
 
@@ -140,7 +140,7 @@ def record_decoder(
             record = cast(Record, fastavro.schemaless_reader(body, writer, resolve_into))
         # These errors also occur if the writer's schema is the valid schema of another record.
         except AVRO_ERRORS as error:
-            # The text of the error is no use to a reader: it is empty, an index, or both schemas.
+            # The text of the error does not help a reader: it is empty, an index, or both schemas.
             message = f"not an Avro {name} of schema id {schema_id}"
             raise UndecodableError(message, not_of_its_schema(name)) from error
         if rest := len(value) - body.tell():
@@ -170,7 +170,7 @@ def _decimal_scales(schema: Any) -> dict[str, int]:
 
 
 def _with_bytes_for_decimals(schema: Any) -> Any:
-    """The same schema with plain bytes in place of decimals. It describes the same encoding."""
+    """The same schema with bytes instead of decimals. The encoding is the same."""
     if isinstance(schema, list):
         return [_with_bytes_for_decimals(each) for each in schema]
     if not isinstance(schema, dict):
@@ -183,7 +183,7 @@ def _with_bytes_for_decimals(schema: Any) -> Any:
     }
 
 
-# The points of many accounts are zero, or equal in several fields.
+# A cache, because the points of many accounts are zero, or equal in several fields.
 @lru_cache(4096)
 def _points_text(unscaled: bytes) -> str:
     """The text of points, which Avro encodes as hundredths (two's complement, big endian)."""

@@ -38,7 +38,7 @@ def connection(settings: Settings) -> dict[str, Any]:
 
 
 def no_broker(settings: Settings) -> str:
-    """One line for the user if no broker answers."""
+    """The message for the user if no broker answers."""
     return (
         f"no Kafka broker answers at {settings.kafka_bootstrap_servers}: start Kafka, or set "
         "LOYALTY_KAFKA_BOOTSTRAP_SERVERS to its address"
@@ -60,16 +60,17 @@ class ConnectionDiagnosis:
             _, _, self._reason = error.str().partition(" (after ")[0].partition(": ")
 
     def explain(self, settings: Settings) -> str:
-        """One line for the user, after a call has failed."""
+        """The message for the user after a call has failed, in one line."""
         if self._reason is None:
             return no_broker(settings)
         return f"the Kafka broker at {settings.kafka_bootstrap_servers} cannot be used: {self._reason}"
 
 
-class _WithoutConnections(logging.Filter):
-    """Drops the lines about connections: twenty a second while no broker answers.
+class _DropConnectionLines(logging.Filter):
+    """Drops log lines about connections. While no broker answers, there are twenty a second.
 
-    The user of a client reports that once, and once more when a broker answers again (see ``LogReader``).
+    The code that uses the client logs once that no broker answers, and once that a broker answers again (see
+    ``LogReader``).
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -78,10 +79,11 @@ class _WithoutConnections(logging.Filter):
 
 
 _LIBRARY_LOG = logging.getLogger("librdkafka")
-_LIBRARY_LOG.addFilter(_WithoutConnections())
+_LIBRARY_LOG.addFilter(_DropConnectionLines())
 
 _SILENT = {"log_level": 0}
-"""For clients that nobody polls. librdkafka would keep lines for the logger until the next poll. Their calls raise."""
+"""Options for clients that nobody polls. librdkafka would keep log lines until the next poll. Their calls raise errors.
+"""
 
 
 def _common(settings: Settings, client_id: str) -> dict[str, Any]:
@@ -89,7 +91,7 @@ def _common(settings: Settings, client_id: str) -> dict[str, Any]:
 
 
 def producer(settings: Settings, client_id: str, **overrides: Option) -> Producer:
-    """A producer that neither loses nor repeats records: it is idempotent, and all replicas acknowledge."""
+    """A producer that does not lose or repeat records: it is idempotent, and all replicas acknowledge."""
     return Producer(
         {
             **_common(settings, client_id),
@@ -120,8 +122,8 @@ def consumer(settings: Settings, client_id: str, **overrides: Option) -> Consume
 def bounded_consumer(settings: Settings, client_id: str, **overrides: Option) -> Consumer:
     """A consumer for a bounded read: it reads partitions up to their present end, and asks for their offsets.
 
-    At the end of a partition the broker holds a fetch for ``fetch.wait.max.ms``, and all other requests to this broker
-    wait behind it. With the default of 500 ms, the end offsets of two topics with three partitions took 3 s.
+    At the end of a partition the broker delays its response to a fetch by ``fetch.wait.max.ms``. All other requests to
+    this broker wait for it. With the default of 500 ms, the end offsets of two topics with three partitions took 3 s.
     """
     options: dict[str, Option] = {"fetch.wait.max.ms": 20, **overrides}
     return consumer(settings, client_id, **options)

@@ -1,4 +1,4 @@
-"""Dead letters: writing them, reading them, and publishing the original records again."""
+"""Writes and reads dead letters, and publishes the original records again."""
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator

@@ -108,7 +108,7 @@ class LogReader:
         """
         with self:
             while not self._stopping.is_set():
-                # A new context for each step: the wait is short again after a success.
+                # Each step has a new retry context, so that the wait is short again after a success.
                 for attempt in stamina.retry_context(
                     on=self._retry_on, attempts=None, timeout=None, wait_max=_LONGEST_BACKOFF_SECONDS
                 ):

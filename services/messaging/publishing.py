@@ -1,4 +1,4 @@
-"""Publishes records. Each record is acknowledged, or an error says why it is not."""
+"""Publishes records. The broker acknowledges each record, or an error says why not."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -94,7 +94,7 @@ class Publisher:
 
     def __exit__(self, error_type: object, error: object, trace: object) -> None:
         if error_type is not None:
-            # The caller has an error already. The last records get the time to arrive.
+            # The caller already has an error, so this only gives the last records time to arrive.
             self._producer.flush(DELIVERY_TIMEOUT)
             return
         while self._producer.flush(1.0):
@@ -119,7 +119,7 @@ class Publisher:
             self.poll(0)
 
     def publish_traced(self, topic: str, key: bytes | None, value: bytes | None) -> None:
-        """Queue a record with which a trace begins."""
+        """Queue a record that begins a trace."""
         with tracing.span(f"publish {topic}", "producer"):
             self.publish(topic, key, value, tracing.headers())
 

@@ -11,7 +11,7 @@ from schemas.compatibility import obstacles
 from services.messaging.schema_ids import RegistrySchemaIds, SchemaIds
 
 _NEVER_READ_INTO = {"history/PosInvoice-1.avsc"}
-"""The Java originals wrote in this schema. No reader of this project uses it as its own schema."""
+"""The Java originals wrote in this schema. This project reads such records, but never writes them."""
 
 
 def broken_by(name: str, schema_text: str, ids: SchemaIds) -> Iterator[str]:

@@ -126,7 +126,7 @@ class RegistrySchemaIds:
 
 @contextmanager
 def _usable_answer(request: str) -> Iterator[None]:
-    """Raise SchemaRegistryUnavailableError for all that the client raises, also for errors of HTTP and of JSON."""
+    """Turn every error of the client into SchemaRegistryUnavailableError, also errors of HTTP and of JSON."""
     try:
         yield
     except UnknownSchemaIdError:

@@ -74,7 +74,7 @@ def read_files(files: Iterable[Path], zone: str, now: int) -> OpeningBalances:
 
 def _rows(file: Path) -> Iterator[tuple[int, Any]]:
     """The rows of a file with the numbers of their lines. A row that cannot be read is its error."""
-    # A damaged character makes its row wrong and not the others.
+    # A damaged character is an error only of its own row.
     with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
         if file.suffix.lower() == ".csv":
             reader = csv.DictReader(lines, restkey="", restval="")

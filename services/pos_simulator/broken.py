@@ -14,7 +14,7 @@ from services.messaging import avro
 Encode = Callable[[PosInvoice], bytes]
 
 UNKNOWN_SCHEMA_ID = 0x7FFF_FFFF
-"""Registries count from 1 and do not reach this number."""
+"""Schema registries count from 1 and do not reach this number."""
 
 
 class Breakage(StrEnum):

@@ -89,11 +89,11 @@ def _lines(item_schema: Any) -> Part:
 
 
 class _Shared:
-    """The bytes of records, found by identity."""
+    """The encoded bytes of records, found by the identity of the record."""
 
     def __init__(self, write: Part) -> None:
         self._write = write
-        # The record stays alive here. Python could give its identity to another object if it were freed.
+        # This keeps the record alive. Otherwise Python could give its identity to another object.
         self._known: dict[int, tuple[Any, bytes]] = {}
 
     def __call__(self, record: Any) -> bytes:

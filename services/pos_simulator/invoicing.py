@@ -14,7 +14,7 @@ TIME_ZONE = timezone(timedelta(hours=5, minutes=30), "IST")
 
 OPENING_HOUR = 9
 CUSTOMERS_PER_HOUR = (2, 4, 6, 8, 7, 5, 5, 6, 9, 12, 11, 7, 3)
-"""The relative number of customers in each hour from 09:00 to 22:00."""
+"""The relative number of customers in each hour, from 09:00 to 22:00."""
 
 _MS_PER_HOUR = 3_600_000
 _CLOSED_BY = tuple(accumulate(CUSTOMERS_PER_HOUR))
@@ -51,7 +51,7 @@ class Invoicing:
     """Writes the invoices of one day. The same arguments give the same invoices.
 
     Args:
-        seed: is part of each invoice number, so that two seeds have no common number.
+        seed: is part of each invoice number. So two seeds have no common number.
         prime, home_delivery: shares of the invoices, 0 to 1.
         customers: the number of customers, at least 2.
     """

@@ -12,9 +12,9 @@ _EVENING = 0.9
 
 
 class Offline:
-    """Gives the invoices of a day, some of them late and with the times of their receipts.
+    """Gives the invoices of a day. Some come late, with the time of the receipt.
 
-    After an outage all invoices that wait come one after the other. In the evening no more tills lose their connection.
+    After an outage all waiting invoices come one after the other. In the evening no more tills lose their connection.
 
     Args:
         share: of the invoices that are held back, 0 to 1.

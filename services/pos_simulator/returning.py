@@ -18,11 +18,11 @@ _OTHER_CARD = 0.15
 
 
 class Returning:
-    """Gives the invoices of a day, with returns and exchanges in the place of some of them.
+    """Gives the invoices of a day, and replaces some of them by returns and exchanges.
 
-    A return is made where the other customer would have shopped, mostly in another store. Some customers forget their
-    card, and some give the card of somebody else. Some tills send returns with positive amounts. Some send the original
-    only after its return.
+    A return happens in the store of the invoice that it replaces, mostly another store than that of the purchase. Some
+    customers forget their card, and some give the card of somebody else. Some tills send returns with positive amounts.
+    Some send the original after its return.
 
     Args:
         returns, exchanges: their shares of the invoices, 0 to 1, together at most 1.
@@ -64,7 +64,7 @@ class Returning:
         return {**returned, "CustomerCardNo": card, "CustomerType": customer_type}
 
     def _customer(self, original: PosInvoice, visit: PosInvoice) -> tuple[str | None, str | None]:
-        """The card and the type of the customer who brings the items. The visit has the card of somebody else."""
+        """The card and the type of the customer who returns the items. ``visit`` has the card of another customer."""
         choice = self._dice.random()
         if choice < _WITHOUT_CARD:
             return None, None

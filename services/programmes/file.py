@@ -145,7 +145,7 @@ class _Campaign(FileModel):
 
 
 class _ProgrammeFile(FileModel):
-    """The order of the fields matters: a validator uses the fields above its own."""
+    """The order of the fields matters: a validator uses fields above its own field."""
 
     loyalty_factor: Annotated[Decimal, scalar(number("0", "100", places=6))]
     rounding: Annotated[str, scalar(choice(ROUNDING))] = _DEFAULT.rounding

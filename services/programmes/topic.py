@@ -20,7 +20,7 @@ from services.settings import Settings
 
 CLIENT_ID = "loyalty-programmes"
 
-# The milliseconds that a publication takes at most. The broker must have the version before the notice begins.
+# A publication takes at most this number of milliseconds. The broker must have the version before the notice begins.
 _PUBLICATION_TIME = 5_000
 _SECOND = 1_000
 
@@ -158,7 +158,8 @@ def _next(file: str, rules: Programme, before: Sequence[Version], effective_time
     now = _now()
     latest = before[-1].effective_time if before else 0
     if effective_time is None:
-        # People read full seconds. Without a notice the version decides at once, also the very next invoice.
+        # A full second is easy to read. Without a notice the version decides at once, so that the next invoice is
+        # included.
         effective_time = max(_earliest(notice) if notice else now, latest)
     if effective_time < latest:
         raise ProgrammeError(
@@ -216,7 +217,7 @@ def _refuse_too_soon(version: Version, append_time: int, notice: int) -> None:
 
 
 def _earliest(notice: int) -> int:
-    """The first full second at which a version can take effect that is published now."""
+    """The first full second at which a version that is published now can take effect."""
     return -(-(_now() + notice + _PUBLICATION_TIME) // _SECOND) * _SECOND
 
 

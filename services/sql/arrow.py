@@ -58,7 +58,8 @@ def _valid(rows: Sequence[Row], schema: pa.Schema, refused: Callable[[], None]) 
     try:
         yield pa.RecordBatch.from_pylist(rows, schema)
     except (pa.ArrowException, OverflowError, TypeError, ValueError, AttributeError):
-        # Arrow does not say which row it refuses. Halves find it, and keep all others.
+        # Arrow does not say which row it refuses. So split the rows into halves until the row is found. All others are
+        # kept.
         if len(rows) == 1:
             refused()
             return
@@ -75,7 +76,7 @@ class LazyTable:
     Attributes:
         planned: whether a statement that DuckDB has planned since ``forget`` scans the table.
         failure: the error of the last reading. DuckDB passes on only the text of an error.
-        on_read: is called before the table is read. Its error is an error of the reading.
+        on_read: is called before the table is read. An error of it stops the reading.
     """
 
     def __init__(self, schema: pa.Schema, read: Callable[[], Iterable[pa.RecordBatch]]) -> None:

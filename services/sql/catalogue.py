@@ -133,7 +133,7 @@ BALANCES_BY_DAY = Table(
     "loyalty_entries",
     (
         Column("Account", "BIGINT", "Number of the account in the ledger."),
-        Column("Day", "DATE", "Day in UTC. A late change is of the day of the change before it."),
+        Column("Day", "DATE", "Day in UTC. A late change counts for the day of the change before it."),
         Column("Changes", "BIGINT", "Number of changes on the day."),
         Column("Total", POINTS, "Total after the last change of the day, in points."),
         Column("Available", POINTS, "Part of it that could be spent, in points."),
@@ -198,4 +198,4 @@ TABLES = (
     DEAD_LETTERS_BY_REASON,
     SALES_BY_MINUTE,
 )
-"""All tables, a view after the tables that it reads."""
+"""All tables. Each view comes after the tables that it reads."""

@@ -18,7 +18,7 @@ from services.sql.catalogue import LINE_ITEMS, MACROS, TABLES
 from services.sql.topics import TopicSource, table_name
 
 _CONFIGURATION: Mapping[str, Any] = {
-    # A statement may not start a download, and the name of a table is never the name of a Python variable.
+    # A statement must not start a download. Names of Python variables must not be table names.
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "python_enable_replacements": "false",
@@ -83,7 +83,7 @@ class Database:
 
     @property
     def skipped(self) -> dict[str, Mapping[str, int]]:
-        """Topics with records that the last statement could not decode: their numbers by reason."""
+        """Topics with records that the last statement could not decode, and the number of records by reason."""
         return {name: dict(source.skipped) for name, source in self._topics.items() if source.skipped}
 
     def columns(self) -> dict[str, list[tuple[str, str]]]:
@@ -97,7 +97,7 @@ class Database:
         return dict(sorted(found.items()))
 
     def follow(self, statement: str) -> Iterator[pa.Table]:
-        """The results of a statement on the records of its topic that arrive from now on. An empty table: none arrived.
+        """The results of a statement on the records that arrive in its topic from now on. It is empty if none arrived.
 
         Raises SqlError, also for a statement that reads no topic or several, or that needs all records at once.
         """
@@ -140,7 +140,7 @@ def _with_unique_names(table: pa.Table) -> pa.Table:
 
 
 def _with_texts(table: pa.Table) -> pa.Table:
-    """The same columns, intervals as texts: neither Parquet nor JSON has them."""
+    """The same columns with intervals as texts, because neither Parquet nor JSON has intervals."""
     for number, field in enumerate(table.schema):
         if pa.types.is_interval(field.type):
             texts = [value and _interval(*value) for value in table.column(number).to_pylist()]

@@ -54,7 +54,7 @@ expiry. ``next_month`` is the next month with a change, null in the newest row.
 
 
 def _with_owed(only: str, query: str) -> str:
-    """The query with ``owed``. ``only`` can leave out months."""
+    """The query that defines ``owed``. ``only`` can omit months."""
     return _OWED.replace("{only}", only) + query
 
 
@@ -92,7 +92,8 @@ LIABILITY_BY_MONTH = Table(
         Column("MonthEnd", "DATE", "Last day of a month that has ended, in UTC."),
         *_OWED_COLUMNS,
     ),
-    # Accounts are not multiplied by months: an amount is added in its month, and taken in the month of the next change.
+    # An account has no row for each month. Its amount is added in one month, and subtracted in the month of the next
+    # change.
     _with_owed(
         "",
         """

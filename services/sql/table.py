@@ -1,4 +1,4 @@
-"""What a table for analysts is: its name, its grain, its columns with units, and its query."""
+"""Defines a table for analysts: its name, its grain, its columns with units, and its query."""
 
 from dataclasses import dataclass
 
@@ -23,9 +23,10 @@ class Table:
         grain: what one row is.
         source: where the rows come from.
         sql: the query of the view. Empty: the table is a source itself.
-        key: the columns that identify a row, if the source forgets records: the files of the table keep such rows.
-            Empty: the source keeps everything.
-        counts: of tables with a key, the column that only grows. A row computed from fewer records has less.
+        key: the columns that identify a row, if the source deletes old records. The files of the table keep the rows of
+            deleted records. Empty: the source keeps all records.
+        counts: for tables with a key: a column that only grows. A row that was computed from fewer records has a
+            smaller value.
     """
 
     name: str

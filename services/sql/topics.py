@@ -1,4 +1,4 @@
-"""The topics as tables: each record once, up to the end offsets of now."""
+"""The topics as tables: each record once, up to the current end offsets."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -90,7 +90,7 @@ class TopicSource:
         with closing(clients.consumer(self._settings, CLIENT_ID)) as consumer:
             ends = {partition: end for partition, (_, end) in watermarks_of(consumer, self._name).items()}
             consumer.assign([TopicPartition(self._name, *end) for end in ends.items()])
-            yield []  # from now on no record is missed
+            yield []  # from here on no record is missed
             while True:
                 found = consumer.consume(_MOST_RECORDS, _POLL_SECONDS)
                 for error in filter(None, (message.error() for message in found)):

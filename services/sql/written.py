@@ -21,7 +21,8 @@ BY_NAME = {table.name: table for table in TABLES if table is not LINE_ITEMS}
 """The tables that `loyalty export write` writes. The streaming export writes line_items."""
 
 _FILE = "part-0.parquet"
-# A log of Delta keeps the smallest and largest values of columns for a month, and with them keys of erased customers.
+# The log of Delta keeps the smallest and largest value of each column for a month. Those could be keys of erased
+# customers.
 _DELTA = {"delta.dataSkippingNumIndexedCols": "0"}
 
 
@@ -46,8 +47,8 @@ def default_tables(settings: Settings) -> list[str]:
 def write(name: str, database: Database, settings: Settings) -> Written:
     """Compute a table from its sources, and replace its files if they differ.
 
-    Readers see the old rows or the new ones. Files of the old rows are deleted then, so that no erased customer remains
-    in them. A row whose source has expired stays in the files (``Table.key``).
+    Readers see either the old rows or the new rows. Then the old files are deleted, so that no erased customer remains
+    in them. A row whose records have expired stays in the files (``Table.key``).
 
     Raises TableFormatError, SqlError, and the error of a source that cannot be read.
     """
@@ -108,13 +109,16 @@ def _replace_delta(rows: pa.Table, folder: str) -> None:
 
 
 def _with_time_zone(rows: pa.Table) -> pa.Table:
-    """The same rows with times that say that they are in UTC. Most readers of Delta know no others."""
+    """The same rows with the time zone UTC in their times. Most readers of Delta require a time zone."""
     types = [pa.timestamp("us", "UTC") if pa.types.is_timestamp(each) else each for each in rows.schema.types]
     return rows.cast(pa.schema(list(zip(rows.column_names, types, strict=True))))
 
 
 def _merged(rows: pa.Table, before: pa.Table | None, table: Table) -> pa.Table:
-    """The rows, and those from before whose source has expired. Of two rows with one key, the one that counts more."""
+    """The new rows, and old rows whose records have expired.
+
+    Of two rows with one key it keeps the one that counts more.
+    """
     if before is None or not table.key:
         return rows
     statement = f"""

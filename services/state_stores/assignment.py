@@ -23,7 +23,7 @@ class Assignment(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether it still follows the changes of the assignment."""
+        """Whether it still follows changes of the assignment."""
 
     @property
     def settled(self) -> bool:

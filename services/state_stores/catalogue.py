@@ -65,7 +65,7 @@ def stores(ids: SchemaIds, threshold: Decimal = TOP_CUSTOMERS_THRESHOLD) -> tupl
 
 
 def api_keys(ids: SchemaIds) -> StoreDefinition:
-    """The store of the API keys. It is not one of ``stores``: no request can read it, and each instance has a copy."""
+    """The store of the API keys. It is not in ``stores``, because no request may read it. Each instance has a copy."""
     key = _viewer(
         decoder(topics.API_KEYS, ids),
         lambda key: key["KeyID"].encode(),

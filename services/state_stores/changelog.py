@@ -81,7 +81,7 @@ def _list_offsets(
 
 
 class EndOffset(NamedTuple):
-    """The end offset of a partition at the time of a question or later (see ``StoreTask.note_end``)."""
+    """The end offset of a partition at the time of a question or later (see ``StoreTask.note_end_offset``)."""
 
     partition: ChangelogPartition
     offset: int
@@ -92,8 +92,8 @@ class EndOffset(NamedTuple):
 class EndOffsets:
     """Asks the broker for end offsets once a second, and never waits for an answer.
 
-    A consumer also knows a high watermark, but only from its last fetch: after a pause of the process or of the network
-    its age is unknown. Here the age is known.
+    A consumer knows the high watermark of its last fetch only. After a pause of the process or of the network nobody
+    knows how old that is. Here the age is known.
     """
 
     def __init__(self, admin: AdminClient) -> None:
@@ -104,7 +104,10 @@ class EndOffsets:
         self._asked_time = 0
 
     def poll(self, partitions: Collection[ChangelogPartition]) -> Iterator[EndOffset]:
-        """Yield the answers that have arrived since the last call, and ask for these partitions if it is time."""
+        """Yield the answers that have arrived since the last call.
+
+        Ask for these partitions again if a second has passed.
+        """
         if self._pending and all(future.done() for _, future in self._pending):
             answers, self._pending = self._pending, []
             for partition, future in answers:

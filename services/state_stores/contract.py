@@ -41,7 +41,7 @@ class StorePartition(ABC):
     An operation that finds damaged data raises StoreCorruptError.
 
     Attributes:
-        damage: the message of that error; None if no damage was found. A damaged store must not be read any more.
+        damage: the message of that error; None if no operation found damage. Do not read a damaged store again.
     """
 
     damage: str | None = None

@@ -1,4 +1,4 @@
-"""What a store consists of: its definition and its values. The table of stores is in ``catalogue``."""
+"""The definition of a store, and its values. The table of stores is in ``catalogue``."""
 
 import struct
 from collections.abc import Callable
@@ -55,8 +55,8 @@ class ReadConsistency(NamedTuple):
 
     Attributes:
         sequence: the lowest sequence number that is sufficient.
-        opened_time: when the account with that sequence number was opened. Any value of an account that was opened
-            later is sufficient. 0 means that the caller does not know it.
+        opened_time: when the account with that sequence number was opened. Any value of a later account is sufficient.
+            0: the caller does not know the time.
         erased: require instead that this account, and each earlier account of the key, is erased.
     """
 
@@ -79,7 +79,7 @@ ANY_VERSION = ReadConsistency()
 
 
 class View(NamedTuple):
-    """What a store keeps of one changelog record.
+    """The part of a changelog record that a store keeps.
 
     Attributes:
         sequence: a store keeps the view with the highest (opened time, sequence). None if the changelog has no

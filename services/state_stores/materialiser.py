@@ -27,10 +27,10 @@ log = structlog.get_logger(__name__)
 
 CLIENT_ID = "loyalty-api-stores"
 
-# Large enough that one write costs little per record, small enough that /readyz moves several times a second.
+# Large batches make a write cheap for each record. But during a restore /readyz must change several times a second.
 _BATCH_RECORDS = 10_000
 _POLL_SECONDS = 0.2
-# Longer than any step: a broker that does not answer costs a few times five seconds.
+# Longer than any step. A broker that does not answer delays a step by a few times five seconds.
 _STALLED_SECONDS = 120.0
 _LONGEST_SAVE_INTERVAL = timedelta(seconds=30)
 
@@ -67,7 +67,7 @@ class Materialiser:
         self._waiters = waiters
         self._open_partition = open_partition
         self._observe_freshness = observe_freshness
-        # A record without its schema cannot be decoded. To skip it would lose a balance.
+        # A record cannot be decoded without its schema. To skip the record would lose a balance.
         self._reader = LogReader(settings, CLIENT_ID, retry_on=(StoreCorruptError, SchemaRegistryUnavailableError))
         self._changelogs: dict[str, Changelog] = {}
         self._roles: dict[ChangelogPartition, Role] = {}
@@ -125,7 +125,7 @@ class Materialiser:
             self._close_partitions(list(self._roles))
 
     def _connect(self, admin: AdminClient) -> None:
-        """Check each open store against the broker, and read on from its position."""
+        """Check each open store against the broker, and continue to read from its position."""
         self._changelogs = describe_changelogs(admin, self._stores)
         for topic, stores in self._stores.items():
             found, expected = self._changelogs[topic].partitions, stores[0].definition.changelog.partitions
@@ -172,7 +172,7 @@ class Materialiser:
 
     def _open_partitions(self, admin: AdminClient, roles: Mapping[ChangelogPartition, Role]) -> list[TopicPartition]:
         """Open, or check again, the stores of these partitions. Returns the positions from which to read them."""
-        # All are noted before the first is opened: an instance that has opened one of three is not ready.
+        # Register all partitions before the first is opened: an instance that has opened one of three is not ready.
         self._roles |= roles
         starts = []
         for (topic, number), (low, high) in watermarks(admin, roles).items():
@@ -189,7 +189,7 @@ class Materialiser:
         return starts
 
     def _change_roles(self, admin: AdminClient, roles: Mapping[ChangelogPartition, Role]) -> None:
-        """Give open stores their new roles. They stay open and read on."""
+        """Give open stores their new roles. They stay open and continue to read."""
         new_active = watermarks(admin, [partition for partition, role in roles.items() if role is Role.ACTIVE])
         for partition, role in roles.items():
             _, target = new_active.get(partition, (None, None))
@@ -213,7 +213,7 @@ class Materialiser:
         """Note end offsets, save checkpoints, and find stores that may have missed deletions."""
         for end in ends.poll(self._roles):
             for task in self._tasks(end.partition):
-                task.note_end(end.offset, end.asked_at, end.asked_time)
+                task.note_end_offset(end.offset, end.asked_at, end.asked_time)
         for partition in self._roles:
             retention = self._changelogs[partition[0]].tombstone_retention
             for task in self._tasks(partition):

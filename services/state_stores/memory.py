@@ -24,7 +24,7 @@ class MemoryStorePartition(StorePartition):
 
     def get(self, key: bytes) -> bytes | None:
         value = self._values.get(key)
-        # Checked after the read: a store that was closed before it is empty, and "no value" would be wrong.
+        # Check this after the read: a closed store is empty, and "no value" would be a wrong result.
         self._check_open()
         return value
 

@@ -42,19 +42,19 @@ _CLOSE_DEADLINE_SECONDS = 5.0
 def rocksdb_options() -> Options:
     """The options of all partitions of a process, with values as bytes instead of pickled objects."""
     tables = BlockBasedOptions()
-    # All partitions share this cache. A block of 4 KiB holds about 20 balances. 64 MiB hold the customers of a busy
-    # hour, and the operating system's page cache holds more.
+    # All partitions share this cache. A block of 4 KiB has about 20 balances. 64 MiB are enough for the customers of a
+    # busy hour. The operating system's page cache has more.
     tables.set_block_cache(Cache(64 * 2**20))
-    # 10 bits give about 1 % false positives (RocksDB wiki): an unknown card reads no block.
+    # 10 bits give about 1 % false positives (RocksDB wiki). So the read of an unknown card rarely reads a block.
     tables.set_bloom_filter(10, block_based=False)
     options = Options(raw_mode=True)
     options.set_block_based_table_factory(tables)
     options.set_compression_type(DBCompressionType.lz4())
-    # The memory that a partition fills before it writes a file; it has up to two such buffers. 32 MiB hold about
-    # 100,000 balances, so a restore makes few small files and does not stall on level 0 (Kafka Streams' guide advises
-    # 32 to 64 MiB for restores).
+    # A partition fills this memory before it writes a file. It has up to two such buffers. 32 MiB hold about 100,000
+    # balances. So a restore writes few small files and does not stall on level 0. Kafka Streams' guide recommends 32 to
+    # 64 MiB for restores.
     options.set_write_buffer_size(32 * 2**20)
-    # The default is 4. With 8, a restore rewrites half as much.
+    # The default is 4. With 8 a restore rewrites half as much data.
     options.set_level_zero_file_num_compaction_trigger(8)
     # One flush and one compaction at a time leave the other cores to requests.
     options.set_max_background_jobs(2)
@@ -81,7 +81,7 @@ class RocksDbStorePartition(StorePartition):
             try:
                 self._checkpoint, self._count = _parse_checkpoint(self._db.get(_CHECKPOINT))
             except Exception:
-                # An open database keeps its lock, and the caller could not create the store anew.
+                # An open database keeps its lock. Then the caller could not create the store again.
                 self._db.close()
                 raise
 
@@ -184,7 +184,10 @@ class RocksDbStorePartition(StorePartition):
             raise self._translated(error) from error
 
     def _translated(self, error: Exception) -> StoreError:
-        """The error of the contract for an error of rocksdict, most of which are bare ``Exception``."""
+        """Translates an error of rocksdict to an error of the contract.
+
+        Most errors of rocksdict are a plain ``Exception``.
+        """
         if isinstance(error, (DbClosedError, RuntimeError)):
             self._check_open()
             return StoreError(str(error))

@@ -1,4 +1,4 @@
-"""The partitions of a store that this instance holds: they are opened, read and removed here."""
+"""Opens, reads and removes the partitions of a store that this instance holds."""
 
 import time
 from collections import Counter
@@ -19,7 +19,7 @@ from services.state_stores.waiters import SequenceWaiters
 
 log = structlog.get_logger(__name__)
 
-# The restore itself takes time, and the clocks of the broker and of this machine differ.
+# The restore takes time, and the clocks of the broker and of this machine differ.
 _USABLE_SHARE_OF_RETENTION = 0.9
 
 Opener = Callable[[str, int], StorePartition]
@@ -75,7 +75,7 @@ class StateStore:
         """The value of a key; None if the key does not exist.
 
         Raises NotServingError if the partition is restoring, damaged or not on this instance, StoreClosedError if it
-        leaves, StoreCorruptError if this read finds damage. The next read then raises NotServingError.
+        leaves, StoreCorruptError if this read finds damage. After that, the next read raises NotServingError.
         """
         return self.serving(self.partition_of(key)).get(key)
 
@@ -164,7 +164,7 @@ def state_stores(definitions: Iterable[StoreDefinition]) -> dict[str, StateStore
 
 
 class MaterialiserControl(Protocol):
-    """What the API uses of the materialiser (see ``Materialiser``).
+    """The part of the materialiser that the API uses (see ``Materialiser``).
 
     Attributes:
         kafka_error: why the stores cannot follow their changelogs now; None if they can.

@@ -15,7 +15,7 @@ from services.state_stores.definition import StoreDefinition, VersionedValue
 
 log = structlog.get_logger(__name__)
 
-# The broker deletes whole segments after their retention, so it is not more exact.
+# The broker is not more exact, because it deletes whole segments.
 _EXPIRY_SECONDS = 600.0
 _EXPIRY_PAGE = 10_000
 
@@ -192,7 +192,7 @@ class StoreTask:
                 entries=self.store.count(),
             )
 
-    def note_end(self, end_offset: int, asked_at: float, asked_time: int) -> None:
+    def note_end_offset(self, end_offset: int, asked_at: float, asked_time: int) -> None:
         """Note the end offset that the broker reported.
 
         Args:

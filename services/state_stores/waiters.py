@@ -11,7 +11,9 @@ from services.state_stores.task import ChangelogRecord
 T = TypeVar("T")
 
 _MOST_RECORDS = 1_000
-"""A reader that is so far behind is cut off. It reads the rest from the changelog when it comes back."""
+"""A follower with so many waiting records is disconnected. After it has connected again, it reads the rest from the
+changelog.
+"""
 
 
 class KeyFollower:
@@ -54,7 +56,7 @@ class SequenceWaiters:
         self._loop = loop
 
     async def wait(self, key: bytes, read: Callable[[], T], is_enough: Callable[[T], bool], seconds: float) -> T:
-        """Repeat a read after each write of the key, until its result is enough or the time is over.
+        """Repeat a read after each write of the key, until the result is sufficient or the time is over.
 
         Returns the last result. Raises the errors of ``read``.
         """

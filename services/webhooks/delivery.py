@@ -19,7 +19,7 @@ from services.webhooks.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 
-# A connection can only be used again after its response was read. Longer responses cost their connection.
+# A connection can only be used again after its response was read. The connection of a longer response is closed.
 _MAX_RESPONSE_BYTES = 64 * 1024
 # The reason becomes a header of a dead letter.
 _MAX_REASON_PHRASE = 200
@@ -80,7 +80,7 @@ class Delivery:
                     raise
 
     def _backoff(self, error: Exception) -> bool | float:
-        """Whether to try again after the usual wait, or the seconds to wait if the receiver names them."""
+        """Whether to try again after the usual wait. If the receiver names a time to wait: that number of seconds."""
         if not isinstance(error, UndeliveredError) or error.final:
             return False
         return (
@@ -96,9 +96,9 @@ class Delivery:
                 self._client.stream("POST", endpoint.url, content=message.body, headers=headers) as response,
             ):
                 await _drain(response)
-        # The bytes of a receiver can raise any error. It must not end the dispatchers of other endpoints.
+        # The response of a receiver can raise any error. It must not end the dispatchers of other endpoints.
         except Exception as error:
-            # The status decides. Once it has arrived, an error in the body does not matter.
+            # Only the status counts. An error in the body after it does not matter.
             if response is None:
                 self._metrics.attempts.labels(endpoint.name, "none").inc()
                 raise UndeliveredError(f"no answer: {type(error).__name__}") from error

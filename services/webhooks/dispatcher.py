@@ -27,9 +27,10 @@ from services.webhooks.metrics import Metrics
 log = structlog.get_logger(__name__)
 
 MAX_UNCOMMITTED = 500
-"""Records of one partition that are read and not committed. A crash repeats at most so many deliveries.
+"""The most records of one partition that are read and not committed. A crash repeats at most this number of deliveries.
 
-A small number repeats little after a crash. With a large number other customers wait less for a retried notification.
+With a small number a crash repeats little. With a large number other customers rarely wait for a notification that is
+retried.
 """
 
 _IDLE_SECONDS = 0.5
@@ -86,8 +87,8 @@ class EndpointDispatcher:
     of the topic. The dispatcher commits this start at once: then the endpoint gets all later records, even if the
     process ends before the first one.
 
-    A thread calls the Kafka consumer, one call after the other. Kafka runs the callbacks of a rebalance inside of these
-    calls. All other code runs in the event loop.
+    One thread makes all calls of the Kafka consumer. Kafka runs the callbacks of a rebalance inside of these calls. All
+    other code runs in the event loop.
     """
 
     def __init__(
@@ -256,7 +257,7 @@ class EndpointDispatcher:
             positions = [TopicPartition(self._topic, partition, offset) for partition, offset in offsets.items()]
             consumer.commit(offsets=positions, asynchronous=False)
         except KafkaException as error:
-            # The next call tries again. If the process ends before, the receiver gets the same ids again.
+            # The next call tries again. If the process ends before it, the receiver gets the same ids again.
             log.warning("the commit failed", endpoint=self._endpoint.name, error=error.args[0].str())
             return
         self._uncommitted.remove_committed(offsets)

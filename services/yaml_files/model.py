@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails
 from services.yaml_files.tree import InvalidFileError, Path, read
 
 Notes = list[tuple[Path, str]]
-"""The context of a validation. Validators append problems of other places than the value that they check."""
+"""The context of a validation. Validators append problems in other places than the value that they check."""
 
 _SHAPES = {
     "list_type": "must be a list",
@@ -26,7 +26,7 @@ def _key(name: str) -> str:
 
 
 class FileModel(BaseModel):
-    """A map in a file. Its keys have hyphens instead of underscores. It forbids other keys than its fields."""
+    """A map in a file. Its keys have hyphens instead of underscores. Unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=_key)
 

@@ -42,7 +42,7 @@ class Cluster(ContainerStack):
             sales_interval=timedelta(seconds=2),
             export_interval=timedelta(seconds=2),
             stop_timeout=timedelta(seconds=1),
-            # Several batches a query, so that a kill can hit a batch in the middle.
+            # Several batches for each query, so that a kill can hit the middle of a batch.
             max_offsets_per_trigger=120,
         )
         super().__init__(directory, settings, profiles=["cluster"])

@@ -57,7 +57,7 @@ def test_scaling_one_three_two_under_read_load(stack: ContainerStack) -> None:
         for number in (3, 2):
             wait_for_reads(load, load.findings.answers + ANSWERS)
             if number < len(asked):
-                # As a load balancer does: send no new request to an instance that stops.
+                # Send no new request to an instance that stops, as a load balancer does.
                 asked = [stack.project.url(container, 8080) for container in stack.project.containers("api")][:number]
             stack.project.up("api", scale={"api": number})
             urls = stack.api_urls()

@@ -107,7 +107,7 @@ def _row(name: str, stacks: Stacks, seed: int) -> Row:
             stacks.discard()
             row = _ALONE[name](name, stacks.directory(), seed)
     except (NoEvidenceError, ProcessFailedError) as error:
-        # Without recovery nothing can be audited, so the fault counts as lost and doubled.
+        # Without recovery no audit is possible, so the fault counts as lost and doubled.
         row = Row(name, 1, 1, 0, 0, evidence=f"did not recover: {error}"[:2_000])
     if not row.is_survived:
         stacks.discard()

@@ -1,8 +1,8 @@
 """The auditor's own computation of accounts from invoices and commands.
 
 It shares no code with the domain. The two input topics have no common order, so it takes the order of the entries of
-a customer from the output. Given that order, every entry, decision and response has one right content. The rules are
-those without a programme file: no pending points, no expiry, no tiers.
+a customer from the output. In this order, every entry, decision and response has exactly one right content. The rules
+are those without a programme file: no pending points, no expiry, no tiers.
 """
 
 from collections import Counter, defaultdict

@@ -1,6 +1,6 @@
 """The auditor compares all outputs with what follows from the input topics.
 
-It shares no memory with the load: the input is what pos-invoices and loyalty-commands contain. Its rules are those of
+It shares no memory with the load. The input is the content of pos-invoices and loyalty-commands. Its rules are those of
 the demo's oracle and of ``accounts``, which share no code with the domain. It ignores and counts duplicates by id.
 """
 
@@ -41,7 +41,7 @@ class Verdict:
         invoices: number of records on pos-invoices.
         commands: number of ids on loyalty-commands.
         again: number of duplicates by id in the outputs, which readers ignore.
-        not_linearizable: number of customers whose history no order explains. Their mismatches are wrong responses.
+        not_linearizable: number of customers whose history has no possible order. Their mismatches are wrong responses.
     """
 
     invoices: int

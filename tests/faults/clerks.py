@@ -49,7 +49,7 @@ class Answers:
 class Clerks(BackgroundThreads):
     """Clerks that work on the same customers, each with one command at a time.
 
-    All requests of a command have the same Idempotency-Key, for whichever instance.
+    All requests of a command have the same Idempotency-Key, for every instance.
 
     Attributes:
         histories: gets the commands, from the first request to the response, and the reads.
@@ -82,7 +82,7 @@ class Clerks(BackgroundThreads):
         started = time.monotonic()
         while (answer := self._try(http, path, body, key)) is None:
             if self._given_up.wait(_PAUSE_SECONDS):
-                raise SystemExit  # ends only this thread
+                raise SystemExit  # this ends only this thread
         with self._lock:
             self.answers.slowest_seconds = max(self.answers.slowest_seconds, time.monotonic() - started)
         return answer

@@ -73,7 +73,7 @@ def _damage_all(checkpoint: Path, kind: str, chance: random.Random) -> None:
 
 
 def damaged_local_store(name: str, environment: Environment, seed: int) -> Row:
-    """Damage all files of the RocksDB of each API instance. It must detect this at its start and restore."""
+    """Damage all files of RocksDB of each API instance. The instance must detect this at its start, and restore."""
     chance = random.Random(seed)
     with load(environment, seed) as observations:
         environment.until_written(topics.LOYALTY, 40)
@@ -88,7 +88,7 @@ def damaged_local_store(name: str, environment: Environment, seed: int) -> Row:
 
 
 def damaged_sst_block(name: str, environment: Environment, seed: int) -> Row:
-    """Flip 64 bytes in the first data block of each SST file of one API instance after the other.
+    """Flip 64 bytes in the first data block of each SST file, in one API instance after the other.
 
     The files open without an error, so only reads can detect the damage. No read may answer with status 500, and the
     instance must restore the store.

@@ -73,7 +73,7 @@ class Environment:
         self._consumer.close()
         for process in self.stack.processes:
             if process.pid is not None:
-                # A process that a fault has paused must be able to end.
+                # Continue paused processes, so that they can end.
                 os.kill(process.pid, signal.SIGCONT)
         self.stack.stop()
 

@@ -1,7 +1,7 @@
-"""Histories of accounts: what callers and clerks requested and received, and a model that says what is possible.
+"""Histories of accounts: the requests and responses of callers and clerks, and a model of possible histories.
 
 The model has the rules without a programme file: no pending points, no expiry, no tiers. Each entry of an account has
-the next sequence number, so a response with a sequence number has one possible place.
+the next sequence number. So a response with a sequence number has only one possible place.
 """
 
 import math
@@ -63,7 +63,7 @@ class Account(NamedTuple):
 
 
 def step(account: Account, action: Action) -> Account | None:
-    """The account after an action. None if the response cannot be one to it."""
+    """The account after an action. None if the action cannot give this response."""
     if action.kind == READ:
         after, status = account, None
     else:
@@ -124,7 +124,7 @@ class Histories:
 
 
 def command_response(body: Mapping[str, Any]) -> Received:
-    """What the response to a command shows."""
+    """The part of an account that the response to a command shows."""
     return _account_of(body, "AccountSequence")._replace(status=str(body["Status"]))
 
 
@@ -134,10 +134,10 @@ def _account_of(body: Mapping[str, Any], sequence: str) -> Received:
 
 
 def not_linearizable(histories: Histories, entries: Iterable[Record]) -> Iterator[Mismatch]:
-    """One mismatch for each card whose history no order explains.
+    """One mismatch for each card whose history has no possible order.
 
     Args:
-        entries: all records of the topic loyalty. Those that no clerk asked for took effect at an unknown time.
+        entries: all records of the topic loyalty. Changes without a clerk took effect at an unknown time.
     """
     by_card = {card: [*operations] for card, operations in histories.by_card.items()}
     asked = {operation.action.id for operations in by_card.values() for operation in operations}

@@ -53,7 +53,7 @@ def first_impossible(
     required = sum(1 << number for number, each in enumerate(operations) if each.end < math.inf)
     tried: set[tuple[int, State]] = set()
     longest, failed = -1, None
-    # Each element is a state with the choices that are left in it. A path holds no more than one element an operation.
+    # Each element is a state and its remaining choices. A path has at most one element for each operation.
     reads = [is_read(each.action) for each in operations]
     path = [(initial, 0, _choices(operations, reads, 0))]
     nothing: Iterator[int] = iter(())
@@ -77,7 +77,7 @@ def first_impossible(
 
 
 def _choices(operations: Sequence[Operation[Action]], reads: Sequence[bool], done: int) -> Iterator[int]:
-    """The operations that can be next: those that began before the end of every other one that is left. Reads first."""
+    """The operations that can be next: they began before the end of every other remaining operation. Reads first."""
     first_end = math.inf
     candidates = []
     first = (~done & (done + 1)).bit_length() - 1

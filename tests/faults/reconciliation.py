@@ -1,4 +1,4 @@
-"""Faults that only a recomputation of accounts reveals: an early erasure, and a hole in the archive."""
+"""Faults that only a recomputation of accounts finds: an early erasure, and a gap in the archive."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -62,7 +62,7 @@ def erasure_before_late_invoices(name: str, directory: Path, _seed: int) -> Row:
 def hole_in_the_archive(name: str, directory: Path, _seed: int) -> Row:
     """Retention deletes records before the archive reads them, and an operator accepts the loss.
 
-    The archive then has a hole between its first and last record. A rebuild from it must refuse, because it would lose
+    Then the archive has a gap between its first and last record. A rebuild from it must refuse, because it would lose
     the points of the missing events.
     """
     with Environment(directory, archive_dir=str(directory / "archive")) as environment:

@@ -1,4 +1,4 @@
-"""Purchases, returns and exchanges cross from two stores while the pipeline is killed."""
+"""Purchases in one store, and their returns and exchanges in another, while the pipeline is killed."""
 
 from itertools import islice
 from pathlib import Path
@@ -22,7 +22,7 @@ _KILLS, _BETWEEN = 2, 250
 def crossing_returns(name: str, directory: Path, seed: int) -> Row:
     """Kill the pipeline in the middle of a day whose returns are read before and after their purchases.
 
-    Some returns carry no card or another one, and some tills are offline for hours.
+    Some returns have no card or another card, and some tills are offline for hours.
 
     There are no commands, so the oracle of the demo computes the accounts. ``loyalty audit`` computes them too.
     """

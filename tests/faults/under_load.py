@@ -100,7 +100,10 @@ def kill_restoring_api(environment: Environment, chance: random.Random) -> None:
 
 
 def pause_api(environment: Environment, chance: random.Random) -> None:
-    """Pause an instance beyond its session. The other takes its partitions, and it must notice that later."""
+    """Pause an instance for longer than its session.
+
+    The other takes its partitions, and the paused one must notice that later.
+    """
     api = chance.choice(environment.stack.apis)
     others = [each for each in environment.stack.apis if each is not api]
     with paused(api.process.pid or 0):

@@ -33,7 +33,7 @@ def api(settings: Settings, tmp_path: Path) -> Iterator[ApiProcess]:
 
 
 def write_a_disturbed_day(changelog: BalanceWriter) -> dict[str, str]:
-    """Write rising sequence numbers with duplicates, late records, tombstones and garbage. Returns the right points."""
+    """Write ascending sequence numbers, duplicates, late records, tombstones and garbage. Returns the right points."""
     chance = random.Random(3)
     truth: dict[str, tuple[int, str]] = {}
     for step in range(2_000):

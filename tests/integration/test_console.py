@@ -1,4 +1,4 @@
-"""The console in a browser, before a stack of its own: Kafka, the pipeline, two API instances and the ledger."""
+"""The console in a browser, with its own stack: Kafka, the pipeline, two API instances and the ledger."""
 
 import json
 import os
@@ -103,7 +103,7 @@ def publish_programme(browser: Browser) -> None:
 
 
 def redeem_by_keyboard(browser: Browser) -> None:
-    """Find the customer, reserve 10 points and spend them. The hands stay on the keyboard."""
+    """Find the customer, reserve 10 points and spend them, with the keyboard only."""
     browser.open("/")
     browser.tab_to("Helpdesk")
     browser.press(Keys.ENTER)
@@ -153,9 +153,9 @@ def replay(browser: Browser, settings: Settings) -> None:
 
 
 def watch_a_failover(browser: Browser, stack: LocalStack) -> None:
-    """Kill the owner with SIGKILL while tills sell: the other instance takes over, and its pages show it by themselves.
+    """Kill the owner with SIGKILL while tills sell. The other instance takes over, and its open pages show that.
 
-    A program that follows the card, from the owner to the other instance, gets each revision of the changelog once.
+    A program that follows the card gets each revision of the changelog once, first from the owner, then from the other.
     """
     with httpx.Client(base_url=stack.api_url, trust_env=False) as http:
         owner = http.get(f"/v1/stores/customer-balances/metadata/{CARD}").json()["active"]

@@ -1,4 +1,4 @@
-"""The export to a Delta table or to Parquet: each line once, whatever ends, and for every reader."""
+"""The export to a Delta table or to Parquet has each line once, after every crash and for every reader."""
 
 import os
 import shutil
@@ -59,7 +59,10 @@ def commits(settings: Settings) -> int:
 
 
 def test_each_line_is_in_the_table_once(spark, delta):
-    """After a repeated batch, a new checkpoint, a backfill and a compaction. All readers see the same rows."""
+    """This is true after a repeated batch, a new checkpoint, a backfill and a compaction.
+
+    All readers see the same rows.
+    """
     publish_lines(delta, range(40))
     run_to_the_end(spark, delta, EXPORT)
     assert expected(range(40)) == exported(delta)
@@ -133,7 +136,7 @@ def test_what_cannot_work_is_refused(spark, settings, delta):
 
 
 def test_a_new_checkpoint_on_old_parquet_files_adds_what_they_lack(spark, settings):
-    """Batches count from 0 again, and replace no older folder. A crash and a backfill repeat nothing either."""
+    """Batches count from 0 again, and replace no older folder. A crash and a backfill repeat no row, either."""
     publish_lines(settings, range(20))
     run_to_the_end(spark, settings, EXPORT)
     shutil.rmtree(EXPORT.checkpoint(settings))

@@ -1,4 +1,6 @@
-"""What release 0.1 has left continues: its topics, the checkpoint of its loyalty query, its ledger and its stores."""
+"""This release continues the data of release 0.1: its topics, the checkpoint of its loyalty query, its ledger and its
+stores.
+"""
 
 from datetime import timedelta
 from decimal import Decimal
@@ -27,7 +29,7 @@ def test_the_data_of_release_0_1_continue(spark, settings, tmp_path):
     """Totals are those of all events, before and after the upgrade.
 
     The loyalty query continues the accounts and the remembered numbers, and begins an index of invoices. The ledger and
-    the API append to what they have. ``tests.support.release_maker`` says what happened under release 0.1.
+    the API continue their data. ``tests.support.release_maker`` has the events of release 0.1.
     """
     settings = continue_release(DATA, tmp_path / "release", settings)
     settings = settings.model_copy(update={"timer_interval": timedelta(seconds=1)})

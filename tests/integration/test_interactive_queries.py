@@ -139,7 +139,7 @@ def test_reads_continue_when_owners_die_and_instances_join(
         record_testsuite_property("takeover_seconds", time.monotonic() - killed)
         after_kill = load.findings.longest_failure
         assert number in shares(heir)[heir.url]
-        # The standby restored once. The takeover reads nothing again.
+        # The standby was restored once. The takeover reads no record again.
         assert len(heir.log_lines("store restored", "store=customer-balances", f"partition={number}")) == 1
 
         newcomer = start("d")

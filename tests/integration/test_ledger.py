@@ -1,4 +1,4 @@
-"""The ledger process with a real broker loses and duplicates nothing, whenever it ends."""
+"""The ledger process with a real broker loses and duplicates nothing, at whatever moment it ends."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""The queries of the pipeline on a real broker: every output is exactly once in effect, despite failures."""
+"""The queries of the pipeline on a real broker: every output takes effect exactly once, despite failures."""
 
 import contextlib
 import json
@@ -302,6 +302,27 @@ def test_full_micro_batches_do_not_wait_for_the_interval(spark, settings):
     for progress in [*reports, *query.recentProgress]:
         report(json.loads(progress.json))
     assert 10 == sales_repeats() - before
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_a_micro_batch_needs_no_code_that_was_not_compiled_before(spark, settings):
+    """Spark keeps the generated code of all queries. So sooner or later a round of micro-batches compiles nothing."""
+    metrics = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics
+    compiled = []
+    with contextlib.ExitStack() as running:
+        queries = [query.start(spark, IDS, settings, available_now=False) for query in (FAN_OUT, LOYALTY)]
+        for query in queries:
+            running.callback(query.stop)
+        for number in range(12):
+            before = metrics.METRIC_COMPILATION_TIME().getCount()
+            publish_invoices(settings, *invoices(10 * number + 1, 10))
+            for query in queries:
+                query.processAllAvailable()
+            compiled.append(metrics.METRIC_COMPILATION_TIME().getCount() - before)
+            if not compiled[-1]:
+                break
+
+    assert not compiled[-1], f"generated classes compiled in each round: {compiled}"
 
 
 def sales_repeats():

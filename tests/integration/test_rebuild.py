@@ -177,7 +177,7 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
 @pytest.mark.usefixtures("topics_created")
 @pytest.mark.timeout(900)
 def test_an_archive_with_a_gap_or_another_key_is_refused(spark, settings, tmp_path):
-    """After an accepted loss the archive lacks events. A rebuild refuses to make accounts of the events that it has."""
+    """After an accepted loss the archive lacks events. A rebuild refuses to make accounts from the remaining events."""
     settings = settings.model_copy(update={"pseudonym_key_file": tmp_path / "monday.key"})
     publish_invoices(settings, invoice("I1", A, 1000.0))
     run_to_the_end(spark, settings, LOYALTY, ARCHIVE)

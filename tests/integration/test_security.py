@@ -150,7 +150,7 @@ def test_every_service_works_with_its_own_rights(spark, secured, tmp_path):
 
 
 def operate(api: ApiProcess) -> None:
-    """Ask for the status, a replay, the audits and a programme. The instance has the rights for all of them."""
+    """Request the status, a replay, the audits and a programme. The instance has the rights for all of them."""
     assert len(topics.ALL) == len(api.http.get("/v1/status").json()["topics"])
     (letter,) = api.http.get("/v1/dead-letters").json()["deadLetters"]
     replayed = api.http.post("/v1/dead-letters/replay", json={"positions": [letter["position"]]})
@@ -162,7 +162,7 @@ def operate(api: ApiProcess) -> None:
 
 @pytest.mark.timeout(1500)
 def test_audit_and_rebuild_read_a_secured_broker(secured, tmp_path):
-    """Both commands use SASL and TLS in Spark's batches too: the rebuild as the pipeline, the audit as the auditor."""
+    """Spark's batches also use SASL and TLS. The rebuild uses the pipeline's user, and the audit the auditor's user."""
     encode = encoder(topics.POS_INVOICES, IDS)
     publish(secured.settings_of("till"), topics.POS_INVOICES, [(b"STR1", encode(invoice("I101", "CARD101", 500.0)))])
     folders = {"checkpoint_dir": str(tmp_path / "rebuilt"), "ledger_url": f"sqlite:///{tmp_path / 'none.sqlite'}"}
@@ -357,7 +357,7 @@ def test_a_rotated_password_replaces_the_old_one(secured, tmp_path):
 
 
 def test_a_till_of_a_vendor_publishes_with_its_password(secured: Secured, tmp_path: Path) -> None:
-    """The example in Java with a password of docs/how-to/publish-invoices.md runs as the page has it."""
+    """The Java example with a password runs exactly as docs/how-to/publish-invoices.md shows it."""
     need("Java")
     vendor = Vendor(tmp_path, secured.broker.bootstrap_servers, topics.POS_INVOICES.name)
     password = secured.security.password("till").read_text(encoding="utf-8")

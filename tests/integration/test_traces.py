@@ -1,4 +1,4 @@
-"""Traces of real processes: from the till to the webhook, and across the hop between two instances."""
+"""Traces of real processes: from the till to the webhook, and through a forward between two instances."""
 
 import json
 import subprocess
@@ -94,7 +94,7 @@ def steps_of(receiver: Receiver, settings: Settings, root: Step) -> dict[str, se
 def test_an_invoice_and_a_redemption_are_connected_spans(
     spark: Any, settings: Settings, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All spans of a trace lead to its first one: of two invoices in one micro-batch, a redemption and a read.
+    """The spans of each trace are connected: two invoices in one micro-batch, a redemption and a read.
 
     The redemption and the read go to the instance that does not own the customer. No span has the card.
     """
@@ -146,7 +146,7 @@ def test_an_invoice_and_a_redemption_are_connected_spans(
             (("loyalty-pipeline", "micro-batch of fan-out"), TILL),
         } - {applied}
         invoices = await_traces(receiver, settings, TILL, [sold, sold])
-        # One balance follows from both invoices of the card. It continues the trace of the last one.
+        # Both invoices of the card lead to one balance. It continues the trace of the last invoice.
         with receiver.changed:
             assert receiver.changed.wait_for(
                 lambda: any(applied in steps for steps in steps_of(receiver, settings, TILL).values()), DEADLINE_SECONDS
@@ -168,7 +168,7 @@ def test_an_invoice_and_a_redemption_are_connected_spans(
 
 
 def of_the_account(owner: str) -> set[Step]:
-    """Who reads an event or the records of its entry, with one owner of the card."""
+    """The processes that read an event or the records of its entry, with one owner of the card."""
     return {
         ("loyalty-pipeline", "micro-batch of loyalty"),
         (owner, "apply loyalty-balances"),

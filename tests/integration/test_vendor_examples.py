@@ -1,4 +1,4 @@
-"""The examples for vendors of tills run as the page has them, and the pipeline's verdict on their records."""
+"""The examples for vendors of tills run exactly as the page shows them, and the pipeline accepts their records."""
 
 import json
 from pathlib import Path

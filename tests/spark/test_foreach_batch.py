@@ -1,4 +1,4 @@
-"""The error of a batch that failed in Java, and what Spark makes of it."""
+"""The error of a batch that failed in Java, and how Spark treats it."""
 
 import pytest
 from py4j.protocol import Py4JJavaError

@@ -16,7 +16,9 @@ def customer(name, purchases, returns=(), differences=()):
 
 
 def test_a_return_that_no_account_and_no_command_has_is_a_difference(spark):
-    """A known, a forwarded, a redirected and an untimely return are none, nor one of a number that nobody bought."""
+    """A known, a forwarded, a redirected or an untimely return is no difference, and neither is one of an unknown
+    number.
+    """
     customers = [
         customer("A", ["a", "shared"], ["known"], [("ledger", "entry 2 is missing", False)]),
         customer("B", ["b", "shared"], ["of-shared"]),

@@ -49,7 +49,7 @@ class Browser:
         self.driver.quit()
 
     def resize(self, width: int, height: int, scheme: str = "light") -> None:
-        """Show the page as a screen of this size does, and in this colour scheme."""
+        """Show the page in a window of this size, and in this colour scheme."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         features = [{"name": "prefers-color-scheme", "value": scheme}]
@@ -59,7 +59,7 @@ class Browser:
         self.driver.get(self.url + path)
 
     def until(self, what: str, is_so: Callable[[], Any]) -> None:
-        """Wait until it is so. The page may change while it is read."""
+        """Wait until the condition is true. The page may change while it is read."""
         wait = WebDriverWait(self.driver, _SECONDS, 0.1, [StaleElementReferenceException, WebDriverException])
         try:
             wait.until(lambda _: is_so())
@@ -109,7 +109,7 @@ class Browser:
         return [f"{each['id']}: {node['html']}" for each in found["violations"] for node in each["nodes"]]
 
     def picture(self, name: str) -> None:
-        """Save what the window shows, if `make screenshots` runs the test."""
+        """Save a picture of the window, if `make screenshots` runs the test."""
         if folder := os.environ.get("SCREENSHOTS"):
             self.driver.execute_script("window.scrollTo(0, 0)")
             self.driver.save_screenshot(str(Path(folder) / f"{name}.png"))

@@ -24,7 +24,7 @@ NOBODY = "127.0.0.1:1"
 NO_BROKER = (
     f"error: no Kafka broker answers at {NOBODY}: start Kafka, or set LOYALTY_KAFKA_BOOTSTRAP_SERVERS to its address\n"
 )
-"""What a command prints then."""
+"""The message of a command then."""
 
 
 KAFKA_TIMEOUT_SECONDS = 120.0
@@ -33,7 +33,7 @@ KAFKA_TIMEOUT_SECONDS = 120.0
 
 @lru_cache(maxsize=1)
 def producer_of(settings: Settings) -> Producer:
-    """The producer of the present test. A new idempotent producer waits half a second before its first record."""
+    """The producer of the current test. A new idempotent producer waits half a second before its first record."""
     return clients.producer(settings, "test")
 
 

@@ -37,7 +37,7 @@ class LoyaltyStream:
         self._forgotten: list[tuple[str, Forgotten]] = []
 
     def read(self, batch: list[Read]) -> None:
-        """Process these events and the commands that the batch before has sent."""
+        """Process these events, and the commands of the previous batch."""
         by_card: defaultdict[str, list[Event]] = defaultdict(list)
         news: defaultdict[str, list[Bought | Returned | Forgotten]] = defaultdict(list)
         for number, forgotten in self._forgotten:

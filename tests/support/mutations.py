@@ -1,4 +1,4 @@
-"""Values of tills, as they are and damaged: cut, flipped, mixed, and with odd values."""
+"""Values of tills, unchanged and damaged: cut, with flipped bits, mixed, and with odd values."""
 
 import io
 import json

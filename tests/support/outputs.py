@@ -27,15 +27,15 @@ SEARCHED = {"integration", "spark"}
 """The folders of tests whose outputs are searched."""
 
 FAILING = {"test_commands", "test_planted", "test_security", "test_store_queries", "test_webhooks"}
-"""The files whose tests fail for a finding. Findings of the others are printed at the end of the run. Add a file here
-when a run of it has shown none.
+"""The tests of these files fail for a finding. Findings of other files are printed at the end of the run. Add a file
+here after a run without findings.
 """
 
 _SECTION = "findings in outputs"
 
 _CREDENTIALS = re.compile(rb"lk_[0-9a-f]{12}_[\w-]{43}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*|whsec_[\w+/=]{8,}")
 _RECOGNISABLE = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9]{5,}|\d{9,}")
-"""A log can have the words A and C1 by chance. So a test gives its customers cards that nothing else looks like."""
+"""A log can contain the words A and C1 by chance. So a test gives its customers cards that are not such words."""
 _WORD = re.compile(rb"[A-Za-z0-9]+")
 _SECRET_FILE = re.compile(r"LOYALTY_\w*(PASSWORD|SECRET|KEY)_FILE")
 _SHORTEST_SECRET = 8
@@ -61,11 +61,11 @@ class Outputs:
             self.use_card(record.get("CustomerCardNo"))
 
     def use_environment(self, environment: Mapping[str, str]) -> None:
-        """Note the files with secrets that a process gets. They may not exist yet."""
+        """Remember the files with secrets that a process gets. They may not exist yet."""
         self._secret_files |= {Path(value) for name, value in environment.items() if _SECRET_FILE.fullmatch(name)}
 
     def add_stream(self, stream: object) -> None:
-        """Note where a process writes, if it is a file. Other streams reach pytest or the caller of the process."""
+        """Remember the file to which a process writes. Other streams reach pytest or the caller of the process."""
         if hasattr(stream, "fileno"):
             stream = stream.fileno()
         if isinstance(stream, int) and stream >= 0:
@@ -157,7 +157,7 @@ def _reader(read: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def pytest_configure() -> None:
-    """Observe all that the tests send and start. Nothing behaves in another way."""
+    """Observe all requests and processes of the tests. This changes no behaviour."""
     subprocess.Popen = RecordedProcess  # type: ignore[misc]
     httpx.Client.send = _send(httpx.Client.send)  # type: ignore[method-assign]
     fastavro.schemaless_writer = _writer(fastavro.schemaless_writer)
@@ -166,7 +166,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """Let the end of a test fail, or note it, if an output has a card or credentials."""
+    """Let the end of a test fail, or remember the finding, if an output has a card or credentials."""
     report = yield
     if call.when == "teardown" and item.path.parent.name in SEARCHED:
         for name, text in report.sections:
@@ -180,7 +180,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the findings of tests that they do not fail."""
+    """Print the findings that do not fail their tests."""
     for report in terminalreporter.getreports(""):
         for name, text in report.sections:
             if name == _SECTION:

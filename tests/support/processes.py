@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from pipelines.runtime.query import Query
 
 SMALL_JVM = (
-    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m "
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m "
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 """Java options for little memory and a quick start.
 
-With one level of compilation the default code cache is too small for all queries. Of 23 CPU seconds of a start with a
-first job, Java needs 4 to verify Spark's bytecode.
+With one level of compilation the default code cache is too small for all queries. A start with a first job takes 23 CPU
+seconds. Java needs 4 of them to verify Spark's bytecode.
 """
 
 DEADLINE_SECONDS = 240.0
@@ -204,7 +204,7 @@ def start_as_release_0_1(query: "Query", settings: Settings) -> None:
 
 
 def run_to_the_end(spark: "SparkSession", settings: Settings, *queries: "Query") -> None:
-    """Run the queries until they have read all input. Restarts a query that a busy machine gave no processor time."""
+    """Run the queries until they have read all input. Restarts a query that got no processor time on a busy machine."""
     from pyspark.errors import StreamingQueryException
 
     from pipelines.__main__ import MAX_RESTARTS, WORKER_TIMEOUT

@@ -17,7 +17,7 @@ _PAUSE_SECONDS = 0.01
 
 
 def points_at(sequence: int) -> str:
-    """The only right total of a customer at this sequence number."""
+    """The total that a customer must have at this sequence number."""
     return str(POINTS_PER_SEQUENCE * sequence)
 
 

@@ -19,7 +19,7 @@ CONFIGURATION = {"APICURIO_STORAGE_KIND": "kafkasql", "APICURIO_RULES_GLOBAL_COM
 VERSION = re.findall(r"registry-app-([\d.]+)\.tar", jars.REGISTRY_LOCK.read_text(encoding="utf-8"))[0]
 
 _START_SECONDS = 240.0
-# Quarkus starts once and answers few requests here: the first compiler is enough.
+# Quarkus answers few requests here, so the first compiler is enough.
 _JVM_OPTIONS = ("-Xmx300m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 

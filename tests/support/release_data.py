@@ -54,8 +54,8 @@ def topic_ids(settings: Settings) -> dict[str, str]:
 def continue_release(archive: Path, folder: Path, settings: Settings) -> Settings:
     """Create topics with the records of a release, and unpack its other data. Returns the settings that continue them.
 
-    The prefix of the topics is the prefix of the given settings. The records get new append times, and the stores were
-    complete a moment ago: no retention has passed, however old the archive is.
+    The prefix of the topics is the prefix of the given settings. The records get new append times, and the stores get
+    the current time as the time of their last record. So no retention has passed, also if the archive is old.
     """
     with tarfile.open(archive) as packed:
         packed.extractall(folder, filter="data")

@@ -44,13 +44,13 @@ _EXCHANGES = st.builds(
 RETURN_HISTORIES = st.lists(_PURCHASES | _PURCHASES | _RETURNS | _EXCHANGES, max_size=8).map(
     lambda invoices: [invoice(f"invoice-{number}", *each) for number, each in enumerate(invoices)]
 )
-"""Each invoice has its own number. A return can name any number: a purchase, a return, an exchange, itself, nothing."""
+"""Each invoice has its own number. A return can name a purchase, a return, an exchange, itself, or no invoice."""
 
 
 def expected_total(
     invoices: list[Purchase], factor: Decimal = Decimal("0.02"), counted: Callable[[str], bool] = lambda _: True
 ) -> int:
-    """Hundredths. An item is worth what was bought of it and not returned; each invoice rounds its rest once.
+    """Hundredths. An item counts with the value that was bought and not returned. Each invoice is rounded once.
 
     Args:
         counted: whether the purchase with this number earns for the card.

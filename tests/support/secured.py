@@ -1,4 +1,4 @@
-"""What instances need to know their callers: keys, an issuer of tokens, and the secret of the group."""
+"""Keys, an issuer of tokens, and the secret of the group. Instances find their callers with them."""
 
 import time
 from collections.abc import Collection

@@ -128,7 +128,7 @@ FLAWS = [
     ),
     {"InvoiceLineItems": [{}] * 10_001},
 ]
-"""Fields that break each validation rule, whatever the other fields are."""
+"""Fields that break each validation rule, with any values of the other fields."""
 
 
 def flawed(invoice: dict[str, Any], flaw: dict[str, Any]) -> dict[str, Any]:

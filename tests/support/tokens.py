@@ -45,7 +45,7 @@ class Issuer:
         self.publish()
 
     def token(self, scope: str = "balance:read", **claims: Any) -> str:
-        """A token of one minute. Claims that are None are left out."""
+        """A token that is valid for one minute. Claims that are None are omitted."""
         algorithm, key = self.keys[0]
         now = int(time.time())
         given = {"iss": ISSUER, "aud": AUDIENCE, "exp": now + 60, "sub": "anna", "scope": scope, **claims}

@@ -38,7 +38,7 @@ def zigzag(number: int) -> bytes:
 
 
 def with_large_quantity(schema_id: int) -> bytes:
-    """A value of a schema whose ints have more than 32 bits. Only a writer whose types are wrong makes it."""
+    """A value of a schema whose ints have more than 32 bits. Only a defective writer makes it."""
     wrong = json.loads(schemas.schema_text(schemas.ids()[schema_id]).replace('"int"', '"long"'))
     body = io.BytesIO()
     invoice = {**INVOICE, "InvoiceLineItems": [{"ItemCode": "458", "ItemQty": 2**31}]}

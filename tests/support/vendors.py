@@ -68,7 +68,7 @@ class Vendor:
 
 
 def need(tool: str) -> None:
-    """Skip a test if the machine lacks what its example needs."""
+    """Skip a test if the machine lacks the programs of its example."""
     if tool == "kcat" and not (shutil.which("kcat") and shutil.which("xxd")):
         pytest.skip("kcat or xxd is not installed: `make test-tools` installs them on Debian")
     if tool == "curl" and not (shutil.which("curl") and shutil.which("jq")):

@@ -1,4 +1,4 @@
-"""Commands in an account. Each command leads to an entry, and to one decision if a caller waits for it."""
+"""Applies commands to an account. Each command writes an entry, and one decision if a caller waits for it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -109,8 +109,8 @@ def transfer(posting: Posting, event: Transfer) -> None:
 def receive(posting: Posting, event: Receive) -> None:
     """Adds the points of a transfer, or sends them back if the total would become too large.
 
-    Points that come back may lift a total far above the limit of other events, so they rarely go again. There is no
-    decision, because no caller waits for one.
+    Returned points may lift a total far above the limit of other events. So an account rarely sends them back again.
+    There is no decision, because no caller waits for one.
     """
     limit = LARGEST_RETURNED_TOTAL if event.command_id.endswith(_BACK) else LARGEST_TOTAL
     if posting.account.total + sum(lot.points for lot in event.lots) > limit:
@@ -126,7 +126,7 @@ def receive(posting: Posting, event: Receive) -> None:
 def take_import(posting: Posting, event: Import) -> None:
     """Adds the points of an import, or refuses them. There is no decision, because no caller waits for one.
 
-    Each date of expiry has its entry, so that the ledger knows when all points expire.
+    Writes one entry for each date of expiry. So the ledger knows when all points expire.
     """
     if posting.account.total + sum(lot.points for lot in event.lots) > LARGEST_TOTAL:
         posting.enter(Kind.REFUSED, reason=str(Refusal.TOO_MANY_POINTS))
@@ -149,7 +149,7 @@ def _lots_of(event: Receive | Import, programme: Programme) -> Lots:
 
 
 def _credit(posting: Posting, event: Transfer | Receive, sent: Sequence[SentLot], suffix: str, reason: str) -> None:
-    """Sends points to the counterparty, with as many commands as a limited number of lots in each needs."""
+    """Sends points to the counterparty. One command holds a limited number of lots, so there can be several."""
     for start in range(0, len(sent), MOST_LINE_ITEMS):
         end = f"/{start}{suffix}" if start else suffix
         lots = tuple(sent[start : start + MOST_LINE_ITEMS])
@@ -160,15 +160,15 @@ def _credit(posting: Posting, event: Transfer | Receive, sent: Sequence[SentLot]
 def block(posting: Posting, event: Block | Unblock) -> None:
     """Blocks or unblocks the card. A blocked card that is blocked again keeps the block and gets the new reason.
 
-    A block stops redemptions and transfers from the card. What was reserved before can still be captured, and points
-    can arrive. Products differ in whether a blocked card earns: Programme.blocked_cards.
+    A block stops redemptions and transfers from the card. Earlier reservations can still be captured, and points can
+    arrive. ``Programme.blocked_cards`` says whether the card earns.
     """
     posting.account.is_blocked = isinstance(event, Block)
     posting.decide(event, posting.enter(Kind.BLOCKED if posting.account.is_blocked else Kind.UNBLOCKED))
 
 
 def erase(posting: Posting, event: Erase) -> None:
-    """Ends the account. Its last entry takes all points, and also a debt. The other cards of the customer end too."""
+    """Ends the account. Its last entry removes all points or the debt. The customer's other cards end too."""
     account, outcome = posting.account, posting.outcome
     outcome.account = None
     total = account.total

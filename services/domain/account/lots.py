@@ -8,9 +8,9 @@ from services.domain.programme import Programme
 
 
 class Terms(NamedTuple):
-    """The times at which a lot changes. A time is 0 if the change never happens or has happened.
+    """The times at which a lot changes. A time is 0 if the change never happens, or has happened.
 
-    Released points have no available time any more. So ten years of points that never expire are one lot.
+    The release of points sets their available time to 0. So points of ten years that never expire are one lot.
 
     Attributes:
         expires_time: the points are lost at this time.
@@ -53,7 +53,7 @@ def spendable(lots: Lots) -> int:
 
 
 def next_expiry(lots: Lots) -> tuple[int, int]:
-    """Returns the time at which the next points expire, pending ones too, and how many; zeros if none expire."""
+    """Returns when the next points expire, and how many. Pending points count. Returns zeros if none expire."""
     time = min([terms.expires_time for terms in lots if terms.expires_time], default=0)
     return time, sum([points for terms, points in lots.items() if time and terms.expires_time == time])
 
@@ -85,12 +85,12 @@ def take(lots: Lots, points: int, order: Iterable[Terms]) -> Lots:
 
 
 def take_spendable(lots: Lots, points: int) -> Lots:
-    """Removes points that are not pending, those that expire soonest first, and returns them."""
+    """Removes points that are not pending, and returns them. It starts with the points that expire soonest."""
     return take(lots, points, soonest_first(terms for terms in lots if not terms.available_time))
 
 
 def take_any(lots: Lots, points: int, preferred: Terms | None = None) -> Lots:
-    """Removes points, also pending ones, and returns them.
+    """Removes points, pending points included, and returns them.
 
     It takes the lot with the preferred terms first (pending or released), then the lots that expire soonest.
     """

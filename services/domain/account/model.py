@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from services.domain.account.lots import Lots, next_expiry, spendable
-from services.domain.entries import Credit, Decision, Entry, Standing
+from services.domain.entries import BalanceDetails, Credit, Decision, Entry
 from services.domain.events import Command, Line, Purchase
 from services.domain.programme import DAY
 
@@ -32,7 +32,7 @@ class Reservation:
 
 
 class PastPurchase(NamedTuple):
-    """The part of a purchase that can still be returned. A tuple, because each micro-batch decodes all of them.
+    """The part of a purchase that can still be returned. It is a tuple, because each micro-batch decodes many.
 
     Attributes:
         amount: the money that is not returned yet, on the tax basis of that version.
@@ -44,7 +44,7 @@ class PastPurchase(NamedTuple):
         lines: release 0.1 kept only the items that a campaign names. Later purchases have ``items`` instead.
         items: for each item code the value that is not returned yet; None if the till sent no lines, and in purchases
             of release 0.1.
-        decided_time: the time of the receipt, if it decided; 0 if the append time did.
+        decided_time: the time of the receipt; 0 if the rules used the append time.
     """
 
     append_time: int
@@ -60,7 +60,7 @@ class PastPurchase(NamedTuple):
 
     @property
     def time(self) -> int:
-        """The time by which the rules decided: of the receipt, or of the broker."""
+        """The time that the rules used: the time of the receipt or the append time."""
         return self.decided_time or self.append_time
 
 
@@ -149,8 +149,8 @@ class Account:
         return sum(self.lots.values()) + self.reserved - self.debt
 
     @property
-    def standing(self) -> Standing:
-        return Standing(*next_expiry(self.lots), self.is_blocked, self.moved_to)
+    def balance_details(self) -> BalanceDetails:
+        return BalanceDetails(*next_expiry(self.lots), self.is_blocked, self.moved_to)
 
     def next_due(self) -> int | None:
         """Returns the time of the next change without an event, or None if there is none."""

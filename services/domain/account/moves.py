@@ -1,8 +1,8 @@
 """An account moves to another card: a lost card is replaced, or two accounts of a customer are merged.
 
-Both cards have accounts of their own, which are processed apart. So the old account sends everything as commands
-``Absorb``, and stays behind as a sign to the new card. What arrives later for the old card follows, with a command for
-each event. Talon.One (``TransferLoyaltyCard``) and Dynamics 365 Commerce (``transferLoyaltyPointsFromBlockedCard``,
+Each card has its own account, and the query processes them separately. So the old account sends all its content in
+commands ``Absorb``. It stays, and names the new card. It forwards each later event of the old card with a command.
+Talon.One (``TransferLoyaltyCard``) and Dynamics 365 Commerce (``transferLoyaltyPointsFromBlockedCard``,
 ``markSourceCardAsReplaced``) move the data of a card in the same way and let the old card know the new one.
 
 The commands of one account to another stay in their order, so the account itself arrives before later events.
@@ -56,8 +56,8 @@ def move(posting: Posting, event: Replace) -> None:
 def forward(posting: Posting, event: Event) -> bool:
     """Lets an event of a card whose account has moved follow the account, or refuses it.
 
-    Returns whether it did. It does not for an erasure, and for an account that comes back: the new card could not take
-    it, or two cards replaced each other at the same moment.
+    Returns whether it handled the event. It does not handle an erasure. Nor does it handle an account that comes back,
+    because the new card could not take it, or because two cards replaced each other at the same moment.
     """
     to = posting.account.moved_to
     match event:
@@ -89,7 +89,7 @@ def forward(posting: Posting, event: Event) -> bool:
 def absorb(posting: Posting, event: Absorb) -> None:
     """Adds a part of an account that has moved here, or sends it back if the total would become too large.
 
-    An account that comes back may lift the total far above the limit of other events, so it stays.
+    An account that comes back is always added, also if the total becomes far larger than other events may make it.
     """
     account, part = posting.account, event.part
     before = account.total
@@ -129,7 +129,7 @@ def _send(posting: Posting, event: Replace | Absorb, suffix: str, part: Account)
 
 
 def _empty(account: Account) -> None:
-    """Leaves what recognises duplicates, and the numbers that the index of invoices must forget with the customer."""
+    """Keeps only what recognises duplicates, and the numbers that the index of invoices must forget later."""
     pasts: list[PastPurchase | PastReturn] = [*account.purchases.values(), *account.returns.values()]
     numbers = [*account.purchases, *account.returns]
     account.returns = _oldest_first(
@@ -165,7 +165,7 @@ def _parts(account: Account) -> Iterator[Account]:
 
 
 def _pieces(account: Account) -> Iterator[tuple[str, object, object, int]]:
-    """Gives the name of a field, a key in it, its value and its size in bytes, roughly."""
+    """Yields the name of a field, a key in it, its value and its approximate size in bytes."""
     for terms in soonest_first(account.lots):
         yield "lots", terms, account.lots[terms], _LOT_SIZE
     for name, reservation in account.reservations.items():

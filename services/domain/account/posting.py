@@ -57,7 +57,7 @@ class Posting:
             time=self.time,
             programme_version=self.programme.version,
             tier=account.tier,
-            standing=account.standing,
+            balance_details=account.balance_details,
             **details,
         )
         self.outcome.entries.append(entry)

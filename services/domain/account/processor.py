@@ -51,7 +51,7 @@ _HANDLERS: dict[type, Callable[[Posting, Any], None]] = {
     Unreadable: commands.refuse_unreadable,
     Erase: commands.erase,
 }
-"""What to do with each kind of event. In one millisecond this is their order: first what adds points, then the rest."""
+"""The function for each kind of event. Events of the same millisecond have this order: points are added first."""
 _RANKS = {kind: rank for rank, kind in enumerate(_HANDLERS)}
 
 
@@ -125,7 +125,7 @@ def _in_order(events: Iterable[Event]) -> list[Event]:
     for event in events:
         is_return = isinstance(event, Purchase) and event.invoice_kind is InvoiceKind.RETURN
         order = (event.append_time, _RANKS[type(event)], is_return, event.event_id)
-        # If two events have the same id and millisecond, the same one always counts.
+        # If two events have the same id and millisecond, this order always chooses the same one.
         if order not in first or repr(event) < repr(first[order]):
             first[order] = event
     return [first[order] for order in sorted(first)]

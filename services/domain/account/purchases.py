@@ -186,7 +186,7 @@ def settle(posting: Posting, original: str) -> None:
 
 
 def _return_without_reference(posting: Posting, event: Purchase) -> int:
-    """Returns the newest purchases first. Tills name the original invoice if the purchase is long ago."""
+    """Takes the return from the newest purchases first. Tills name the original invoice if the purchase is old."""
     rest = abs(spend(event.total_amount, event.taxable_amount, posting.programme))
     taken = 0
     for number, bought in reversed(posting.account.purchases.items()):
@@ -202,7 +202,7 @@ def _return_without_reference(posting: Posting, event: Purchase) -> int:
 
 
 def _take_back(posting: Posting, number: str, bought: PastPurchase, left: PastPurchase) -> int:
-    """Replaces a purchase by what is left of it, and takes back the points of the rest."""
+    """Replaces a purchase by the part that is left, and takes back the points of the returned part."""
     account = posting.account
     account.purchases[number] = left
     points = bought.earned - left.earned
@@ -217,11 +217,12 @@ def _take_back(posting: Posting, number: str, bought: PastPurchase, left: PastPu
 
 
 def _after_return(bought: PastPurchase, returned: PastReturn, programme: Programme) -> PastPurchase:
-    """Returns what is left of the purchase, with the points that the rest earns under the version of the purchase.
+    """Returns the part of the purchase that is left, and the points that it earns under the purchase's version.
 
-    It computes the points of the rest again. The rounded points of many small returns would add up to another sum.
-    An item is returned at most as often as it was bought: other lines of the return take nothing. Talon.One rolls back
-    the points of single items and units, too (``RollbackAddedLoyaltyPoints``, ``cartItemSubPosition``).
+    It computes these points again. The rounded points of many small returns would add up to another sum.
+    A customer can return an item at most as often as the invoice sold it. Other lines of the return take nothing.
+    Talon.One rolls back the points of single items and units, too (``RollbackAddedLoyaltyPoints``,
+    ``cartItemSubPosition``).
     """
     left = {line.item_code: line.value for line in bought.lines} if bought.items is None else bought.items
     amount = bought.amount - _accepted_amount(bought, returned, programme)
@@ -241,7 +242,7 @@ def _after_return(bought: PastPurchase, returned: PastReturn, programme: Program
 
 
 def _accepted_amount(bought: PastPurchase, returned: PastReturn, programme: Programme) -> Decimal:
-    """Returns the money of the return without items that are not in the purchase any more, if both know their items."""
+    """Returns the money of the return, without items that the purchase no longer has if both know their items."""
     amount = abs(spend(returned.amount, returned.taxable_amount, programme))
     if bought.items is None or not returned.items:
         return amount
@@ -259,7 +260,7 @@ def _accepted_amount(bought: PastPurchase, returned: PastReturn, programme: Prog
 
 
 def _after_return_of_unknown_items(bought: PastPurchase, amount: Decimal, programme: Programme) -> PastPurchase:
-    """Returns what is left after a return of that amount. Only base points are lost, because the items are unknown."""
+    """Returns the part that is left after a return of that amount. It takes only base points: the items are unknown."""
     left = bought.amount - amount
     worth = base_points(bought.amount, programme) - base_points(left, programme)
     return bought._replace(amount=left, earned=max(0, bought.earned - worth))
@@ -273,7 +274,7 @@ def _values_by_item(lines: Iterable[Line]) -> dict[str, Decimal]:
 
 
 def _at_most(items: Mapping[str, Decimal], amount: Decimal) -> tuple[Line, ...]:
-    """Returns lines that are worth at most the amount. A return without line items does not say which are left."""
+    """Returns lines that are worth at most the amount, for a return that does not name its lines."""
     rest = []
     for item, left in items.items():
         value = min(left, amount)

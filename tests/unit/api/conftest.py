@@ -54,7 +54,7 @@ class TestFeed:
             self.store.add(StoreTask(self.store.definition, partition, MemoryStorePartition(), "test", progress))
 
     def write(self, card: str, points: str, sequence: int) -> None:
-        """Apply one Balance record to the partition where Kafka would put it, and wake who waits for it."""
+        """Apply one Balance record to the partition where Kafka would put it, and wake waiting requests."""
         key = card.encode()
         task = self.store.tasks[self.store.partition_of(key)]
         balance = {

@@ -124,7 +124,7 @@ def run(
 
 
 def test_each_revision_comes_once_and_in_order() -> None:
-    """The stream begins with the balance now. Its ids hold the opened time and the sequence."""
+    """The stream begins with the current balance. Its ids have the opened time and the sequence."""
 
     async def scenario(client: Client, changelog: Changelog) -> None:
         changelog.write(balance(1))
@@ -145,7 +145,7 @@ def test_each_revision_comes_once_and_in_order() -> None:
 
 
 def test_a_client_resumes_where_it_was() -> None:
-    """Whatever the client has received last, it gets all later revisions, and no other."""
+    """After any revision, the client gets all later revisions and no others."""
 
     async def scenario(client: Client, changelog: Changelog) -> None:
         for sequence in (1, 2, 3):
@@ -159,7 +159,7 @@ def test_a_client_resumes_where_it_was() -> None:
             for sequence in (5, 6, 7):
                 changelog.write(balance(sequence))
             assert [5, 6, 7] == [await stream.sequence() for _ in range(3)]
-            # This client has seen more than the copy had when it connected. It sees no step back.
+            # This client has seen more than the copy had when it connected. It never gets an older revision.
             assert 7 == await ahead.sequence()
 
     run(scenario)
@@ -167,7 +167,10 @@ def test_a_client_resumes_where_it_was() -> None:
 
 @pytest.mark.parametrize("last", [f"{OPENED}.1.0", f"{OPENED}.1", "7.1.0"])
 def test_a_client_learns_of_revisions_that_are_compacted_away(last: str) -> None:
-    """A gap event, then the balance now. So it is also for an id without offset, and for one of another account."""
+    """It gets an event ``gap`` and then the current balance.
+
+    This is the same for an id without offset, or of another account.
+    """
 
     async def scenario(client: Client, changelog: Changelog) -> None:
         for sequence in (1, 2, 3):
@@ -183,7 +186,7 @@ def test_a_client_learns_of_revisions_that_are_compacted_away(last: str) -> None
 
 
 def test_an_erasure_that_the_client_missed_is_an_event() -> None:
-    """The client gets the erasure once, also when it resumes after it."""
+    """The client gets the erasure once, also if it connects after the erasure."""
 
     async def scenario(client: Client, changelog: Changelog) -> None:
         changelog.write(balance(1))

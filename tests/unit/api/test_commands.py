@@ -168,7 +168,7 @@ def test_a_blocked_card_cannot_redeem_until_it_is_unblocked() -> None:
 
 
 def test_a_replaced_card_says_where_its_account_is() -> None:
-    """Look-ups of the old card are 410 with the new card, and its commands are refused. A redemption goes on."""
+    """Reads of the old card are 410 with the new card, and its commands are refused. An open redemption continues."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -301,7 +301,7 @@ def test_the_same_key_with_another_body_is_refused() -> None:
 
 
 def test_after_the_timeout_the_client_is_told_where_to_ask() -> None:
-    """202 pending with Location and Retry-After. A GET of Location gives 202 until the decision, then 200."""
+    """202 pending with Location and Retry-After. A GET of Location is 202 until the decision, then 200."""
 
     async def steps(scene: Scene) -> None:
         scene.earn("25.00")
@@ -581,7 +581,7 @@ def test_an_instance_limits_its_commands_in_flight(monkeypatch: pytest.MonkeyPat
 
 
 def test_command_slots_are_released_after_store_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store of decisions fails while commands wait: 202, and their slots are free when it is whole again."""
+    """The store of decisions fails while commands wait: 202. When the store is repaired, their slots are free."""
     monkeypatch.setattr(service, "MOST_IN_FLIGHT", 3)
 
     async def steps(scene: Scene) -> None:

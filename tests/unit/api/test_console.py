@@ -1,4 +1,4 @@
-"""The console: pages that say what the HTTP API answers, with the credentials of the user."""
+"""The console: its pages show responses of the HTTP API, with the credentials of the user."""
 
 import re
 from collections.abc import Iterator
@@ -82,7 +82,7 @@ def test_the_root_leads_to_the_console(client: TestClient) -> None:
 
 
 def test_a_customer_is_found_by_card(client: TestClient) -> None:
-    """The balance, the actions and the address of the stream. An unknown card gets the words of the problem."""
+    """The page has the balance, the actions and the address of the stream. For an unknown card it shows the problem."""
     found = client.get("/console/customer", params={"card": f" {CARD} "}).text
     assert "417.04" in found
     assert f'data-events="/console/events/customers/{CARD}"' in found
@@ -112,7 +112,7 @@ def decide(instance: Instance, status: str = "done") -> None:
 
 
 def test_an_action_is_confirmed_and_takes_effect_once(client: TestClient, instance: Instance) -> None:
-    """The confirmation has a key of its own. A second click sends nothing more."""
+    """The confirmation has a key of its own. A second click sends no command."""
     decide(instance)
     fields = {"card": CARD, "points": "5.00", "reason": "goodwill", "actor": "Ann"}
     confirmation = client.post("/console/customer/adjust", data=fields, headers=HTMX).text

@@ -274,7 +274,7 @@ def test_answers_keep_to_the_openapi_document(app: FastAPI, ledger: Ledger, path
     @settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy(generation_mode=mode))
     def check(case: Any) -> None:
-        # Which cursors there are, and that from is before to, a schema cannot say.
+        # A schema cannot describe which cursors exist, and that ``from`` is before ``to``.
         case.call_and_validate(excluded_checks=[positive_data_acceptance])
 
     check()

@@ -199,7 +199,7 @@ def test_a_global_copy_is_stale_while_kafka_is_away() -> None:
     assert scene.local.confirm(store, before).stale
     progress.end_asked_at = boot_seconds()
     assert not scene.local.status(store, 0).stale
-    task.note_end(6, boot_seconds(), 0)
+    task.note_end_offset(6, boot_seconds(), 0)
     assert scene.local.status(store, 0).stale
 
 

@@ -1,4 +1,4 @@
-"""What operators see and do over HTTP. The test plays Kafka behind ``api.operations``."""
+"""The routes for operators. The test plays Kafka behind ``api.operations``."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,7 +121,7 @@ def test_a_replay_publishes_the_selection_once(client: TestClient, kafka: Kafka)
 
 
 def test_the_newest_runs_of_the_audit_are_shown(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the record of a report says, and what the console shows of it. A card becomes a pseudonym."""
+    """The response has the content of the record AuditRun. A card becomes a pseudonym."""
     found = [Found("CARD", "ledger", "entry 2 (reserved 0.00) is missing")]
     report = Report(3, 12, 1, {"ledger": 11}, found, ["the ledger does not answer"], ["CARD"], ["before noon"])
     monkeypatch.setattr(operations.runs, "read_runs", lambda _: [report.run(1_000, lambda _: "p1-x"), {}])
@@ -180,7 +180,7 @@ def test_a_programme_is_checked_and_published(client: TestClient, monkeypatch: p
 def test_the_status_has_rates_from_the_second_look_on(
     client: TestClient, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requests at the same time share one look. Figures that are not known are null."""
+    """Concurrent requests share one status. Figures that are not known are null."""
     first = client.get("/v1/status").json()
     assert first == client.get("/v1/status").json()
     assert 1 == kafka.looks

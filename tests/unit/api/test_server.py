@@ -92,7 +92,7 @@ def raw(settings: Settings, *parts: bytes, pause: float = 0.0) -> tuple[int, str
 
 
 def test_slow_requests_end_and_disturb_nobody() -> None:
-    """A head or a body byte by byte, or nothing at all: the connection ends. Another caller is served at once."""
+    """If a head or body arrives byte by byte, or not at all, the connection ends. Others are served at once."""
     head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n"
     loris = [b"GET / HTTP/1.1\r\nHost: a\r\n", *(b"X-%d: a\r\n" % number for number in range(300))]
     found: dict[str, tuple[int, str]] = {}
@@ -126,7 +126,7 @@ def test_an_upgrade_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_client_that_does_not_read_is_disconnected() -> None:
-    """A response waits for its client as long as a request may take. Another caller is served at once."""
+    """A response waits for its client only as long as a request may take. Another caller is served at once."""
     with serving() as settings, httpx.Client(base_url=settings.advertised_url) as client:
         with socket.create_connection((HOST, settings.api_port), PATIENCE_SECONDS) as connection:
             connection.sendall(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -175,7 +175,7 @@ def test_slow_responses_and_idle_connections_are_no_slow_requests() -> None:
     ids=["one header", "one without an end", "many headers", "just small enough"],
 )
 def test_large_headers_are_refused(parts: list[bytes], expected: tuple[int, str]) -> None:
-    """The end of a large header is not waited for."""
+    """The server refuses a large header before its end."""
     with serving(request_timeout="PT30S") as settings:
         assert expected == raw(settings, b"GET / HTTP/1.1\r\nHost: a\r\n", *parts, pause=0.05)
 

@@ -124,7 +124,7 @@ _RETURN = "must be missing: returns and exchanges cannot be simulated"
 def test_errors_are_in_our_words(
     client: TestClient, method: str, path: str, body: object, errors: dict[str, str]
 ) -> None:
-    """Not in those of a library. The detail names the whole path to the value."""
+    """The errors are not a library's messages. The detail names the whole path to the value."""
     answer = client.request(method, path, json=body, headers={"Idempotency-Key": "k"})
 
     assert "invalid-parameters" == problem_type(answer, 422)
@@ -138,7 +138,7 @@ def test_a_list_may_be_given_several_times(client: TestClient) -> None:
 
 
 def test_a_key_with_other_characters_is_named(client: TestClient) -> None:
-    """Not by the pattern."""
+    """The error describes the characters, and does not show the pattern."""
     headers = {"Idempotency-Key": "café".encode()}
     answer = client.post("/v1/customers/A/redemptions", json={"points": "1"}, headers=headers)
 
@@ -150,7 +150,7 @@ def test_a_key_with_other_characters_is_named(client: TestClient) -> None:
     [("GET", "/v2", 404), ("GET", "/v1/stores/", 404), ("PUT", "/v1/simulate", 405)],
 )
 def test_an_unknown_path_or_method_says_what_to_do(client: TestClient, method: str, path: str, status: int) -> None:
-    """Not only that it was not found."""
+    """The error does not only say that it was not found."""
     answer = client.request(method, path)
 
     kind = {404: "unknown-route", 405: "method-not-allowed"}[status]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.faults.all_orders import is_explained_by_some_order
 from tests.faults.histories import EXTERNAL, READ, Account, Action, Histories, Received, not_linearizable, step
 from tests.faults.linearizability import Operation
+from tests.faults.orders import is_explained_by_some_order
 
 CARD = "A"
 
@@ -118,7 +118,7 @@ ACTIONS = st.one_of(
 
 
 def execution(actions, chance: random.Random):
-    """The operations take effect one after the other, at a moment inside times that overlap."""
+    """The operations take effect one after the other. Their times overlap, and contain the moments of the effects."""
     account, history = Account(), []
     for moment, action in enumerate(actions):
         asked = action._replace(id=f"C{moment}")
@@ -185,7 +185,7 @@ def test_a_violation_is_found_after_any_execution(planted, actions, chance: rand
     st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["sequence", "total", "available", "end", "start"]))),
 )
 def test_it_agrees_with_the_definition(actions, chance: random.Random, changes):
-    """Histories as they happened, with a few amounts and times that are changed."""
+    """Possible histories, some with changed amounts and times."""
     history, _ = execution(actions, chance)
     for number, name in changes:
         place = number % len(history)

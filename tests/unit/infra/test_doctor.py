@@ -1,4 +1,4 @@
-"""`loyalty doctor`: what it finds on this machine and on others, and what it says to do."""
+"""`loyalty doctor`: its findings on this machine and on others, and its advice."""
 
 import json
 import socket
@@ -64,7 +64,7 @@ def test_a_machine_that_runs_the_tests_is_well(settings: Settings) -> None:
 
 
 def test_a_taken_port_and_a_lost_folder_are_problems(settings: Settings, tmp_path: Path, taken_port: int) -> None:
-    """The exit status is 1. Each problem names what it is about and the variable to set."""
+    """The exit status is 1. Each problem names its subject and the variable to set."""
     (tmp_path / "file").write_text("")
     broken = {"api_port": taken_port, "checkpoint_dir": str(tmp_path / "file" / "checkpoints")}
     status, checks = run(settings.model_copy(update=broken))

@@ -45,7 +45,10 @@ except InterruptedBySignalError:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_during_a_destructor_is_not_lost(number: signal.Signals, tmp_path: Path) -> None:
-    """Python ignores what a destructor or the garbage collector raises. The demo once went on after SIGTERM."""
+    """Python ignores exceptions of destructors and of the garbage collector.
+
+    Because of that, the demo once continued after SIGTERM.
+    """
     (tmp_path / "command.py").write_text(_COMMAND_WITH_DESTRUCTOR, encoding="utf-8")
     run = subprocess.run(
         [sys.executable, "-m", "command", str(int(number))],

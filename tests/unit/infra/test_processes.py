@@ -98,7 +98,7 @@ def test_an_early_end_shows_the_log(process: ManagedProcess, tmp_path: Path) -> 
 
 
 def test_a_failed_start_shows_no_lines_of_earlier_runs(process: ManagedProcess, tmp_path: Path) -> None:
-    """Somebody who reads the log of a failure must not take an earlier run for it. The file keeps both."""
+    """A reader must not confuse the failure with an earlier run. The file keeps the lines of both."""
     process.log_dir.mkdir()
     process.log_file.write_text("yesterday\n")
     with pytest.raises(ProcessFailedError, match="today") as error:

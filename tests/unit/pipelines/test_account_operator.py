@@ -114,7 +114,7 @@ def listed_cards(server: StateServer) -> dict[int, list[list[str]]]:
 
 
 def test_cards_of_a_bucket_are_processed_independently(tmp_path):
-    """Together they give the rows that each gives alone, in each batch, in the order of the cards."""
+    """Together they give the same rows as each card alone, in each batch, in the order of the cards."""
     programmes = Programmes()
     batches = [
         [purchase("b", "1", 1), purchase("a", "2", 2), purchase("b", "3", 3)],
@@ -151,7 +151,7 @@ def test_the_state_has_nothing_of_an_erased_customer(tmp_path):
 
 
 def test_an_account_after_an_erasure_replaces_the_marker(tmp_path):
-    """It opens after the erasure, although its invoice is older. The timer of the marker does nothing to it."""
+    """It opens after the erasure, although its invoice is older. The timer of the marker does not change it."""
     with open_bucket(tmp_path, Programmes()) as (operator, server):
         process_batch(operator, purchase("4711", "1", T))
         process_batch(operator, ("4711", Erase(append_time=T + 2, command_id="C1")))

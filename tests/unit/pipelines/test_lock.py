@@ -20,7 +20,7 @@ def test_a_second_process_is_refused_until_the_first_ends(tmp_path: Path) -> Non
 
 
 def test_a_killed_process_holds_no_lock(tmp_path: Path) -> None:
-    """SIGKILL leaves the file but not the lock, so a restart need not wait."""
+    """After SIGKILL the file exists but the lock does not, so a restart need not wait."""
     program = f"from pipelines.checkpoints.lock import hold\nwith hold({str(tmp_path)!r}): print(flush=True); input()"
     command = [sys.executable, "-c", program]
     pipe = subprocess.PIPE

@@ -76,7 +76,7 @@ def test_an_archive_of_release_0_1_adopts_its_key_and_then_refuses_another(files
 def test_defect_10_the_loyalty_factor_is_fixed_and_a_checkpoint_of_release_0_1_adopts_it(
     files: dict[str, str],
 ) -> None:
-    """Another factor would change the points of earlier purchases. How the number is written does not matter."""
+    """Another factor would change the points of earlier purchases. The notation of the number does not matter."""
 
     def claim_loyalty(factor: str) -> None:
         fixed = LOYALTY.fixed(Settings(loyalty_factor=Decimal(factor)))
@@ -90,7 +90,7 @@ def test_defect_10_the_loyalty_factor_is_fixed_and_a_checkpoint_of_release_0_1_a
 
 
 def test_files_of_others_are_refused(files: dict[str, str]) -> None:
-    """A half-written manifest is ours, anything else is not."""
+    """A half-written manifest is our own file. Any other file is not."""
     files[f"{MANIFEST}.new"] = "{"
     claim_archive()
     files.clear()

@@ -26,7 +26,7 @@ class Bucket:
     contents: dict[str, bytes] = field(default_factory=dict)
 
     def take(self, rows: Sequence[Row], now: int, time: int | None = None) -> list[Row]:
-        """The fresh ones among rows of one micro-batch, which all have the same time."""
+        """The fresh identities among the rows of one micro-batch, which all have the same time."""
         change = self.change(rows, now, now if time is None else time)
         for name, content in change.added.items():
             self.contents[name] = memory.pack_contents(content)
@@ -68,7 +68,7 @@ def test_each_identity_passes_once(given_batches: list[list[Row]]) -> None:
 
 @given(batches, st.lists(st.integers(0, SLICE * 3), min_size=40, max_size=40))
 def test_an_identity_is_remembered_for_the_whole_time(given_batches: list[list[Row]], pauses: list[int]) -> None:
-    """An identity does not pass again while it is to be remembered, and passes one slice later at the latest."""
+    """An identity does not pass again within the time to remember, and passes at the latest one slice after it."""
     bucket, now = Bucket(), 0
     passed: dict[tuple[int, int], int] = {}
     for rows, pause in zip(given_batches, pauses, strict=False):

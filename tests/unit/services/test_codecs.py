@@ -282,7 +282,7 @@ def test_malformed_command_is_named(record, reason):
 
 @pytest.mark.parametrize("amount", [float("nan"), float("inf")])
 def test_amount_must_be_finite(amount):
-    """Validation rejects infinite amounts before, because they have no decimal."""
+    """Infinite amounts have no decimal. Validation has rejected them before."""
     record = purchase_record(Purchase(1, "1", Decimal(1))) | {"TotalAmount": amount}
     with pytest.raises(UndecodableError, match="not a finite amount"):
         decode_event(1, written("Purchase", record))

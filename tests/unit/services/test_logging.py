@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from infra.local.ports import free_port
-from services.logging import Seldom
+from services.logging import RepeatFilter
 
 _LONGEST_SECONDS = 60
 _QUIET_SECONDS = 3.0
@@ -50,11 +50,11 @@ def test_while_kafka_is_away_a_process_logs_one_line_and_only_json(module: str, 
 def test_a_warning_that_clients_cause_is_seldom(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line a minute for each text, which counts the others. Errors always pass."""
+    """Each text is logged once a minute, with the number of omitted lines. Errors always pass."""
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    logger = logging.getLogger("tests.seldom")
-    logger.addFilter(seldom := Seldom())
+    logger = logging.getLogger("tests.repeat_filter")
+    logger.addFilter(repeat_filter := RepeatFilter())
     for _ in range(1_000):
         logger.warning("Invalid request.")
     logger.warning("Another.")
@@ -63,7 +63,7 @@ def test_a_warning_that_clients_cause_is_seldom(
     now += 60
     for _ in range(2):
         logger.warning("Invalid request.")
-    logger.removeFilter(seldom)
+    logger.removeFilter(repeat_filter)
 
     last = "Invalid request. Since the last such line, 999 more were left out."
     assert ["Invalid request.", "Another.", "A failure.", "A failure.", last] == caplog.messages

@@ -91,7 +91,7 @@ def test_no_duration_is_negative(monkeypatch: pytest.MonkeyPatch, name: str) -> 
 def test_an_error_says_what_the_value_must_be(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, expectation: str
 ) -> None:
-    """Issue 15: in our words, not in those of the library."""
+    """Issue 15: the error has our message and not the library's."""
     monkeypatch.setenv(f"LOYALTY_{name}", value)
 
     with pytest.raises(SettingsError) as error:
@@ -113,7 +113,7 @@ def error_of(name: str, value: str) -> str:
 
 @pytest.mark.parametrize("name", Settings.model_fields)
 def test_no_error_is_in_the_words_of_the_library(name: str) -> None:
-    """Whatever a setting is, the error about it is in our words. Folders and some texts take anything."""
+    """For every setting, the error has our message. Folders and some texts accept every value."""
     error = error_of(name, "\x01 ,")
 
     assert re.match(r"^(LOYALTY_\w+: ('.*' is not possible: it must be |cannot read|LOYALTY_)|$)", error)
@@ -122,7 +122,7 @@ def test_no_error_is_in_the_words_of_the_library(name: str) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])  # noqa: S104  # compared, not bound
 def test_peers_need_an_address(host: str) -> None:
-    """The first error is about what the user has typed. Other processes than the API do not need the address."""
+    """The first error is about the user's own input. Only the API needs the address."""
     with pytest.raises(SettingsError, match=r"^LOYALTY_API_HOST: other machines can reach"):
         read_settings(api_host=host).require_safe_api()
     with pytest.raises(SettingsError, match=r"^LOYALTY_APPLICATION_SERVER: it must be set"):

@@ -143,7 +143,7 @@ def test_an_error_leaves_its_type_and_not_its_text(spans: InMemorySpanExporter) 
 
 
 def test_a_batch_has_a_span_in_each_sampled_trace(spans: InMemorySpanExporter) -> None:
-    """The first span links to the records of the others, and they link to it. Its ids are the present ones."""
+    """The first span links to the records of the others, and they link to it. It is the current span."""
     records = [None, parent(UNSAMPLED), parent(ONE), parent(ONE), parent("damaged"), parent(TWO)]
     with tracing.batch("apply", iter(records)):
         present = tracing.headers()["traceparent"]
@@ -164,7 +164,7 @@ def test_a_large_batch_has_few_spans(spans: InMemorySpanExporter) -> None:
 
 
 def test_log_lines_have_the_ids_of_the_present_span(spans: InMemorySpanExporter) -> None:
-    """In JSON, those of structlog and of the standard library. Without a span a line has none."""
+    """Lines of structlog and of the standard library have the ids as JSON. Without a span a line has no ids."""
     root, handlers, level = logging.getLogger(), logging.getLogger().handlers, logging.getLogger().level
     configure_logging(Settings(log_format="json"))
     output = io.StringIO()

@@ -1,4 +1,7 @@
-"""The client repeats what passes, under one key, and never goes back in time. Both clients behave the same."""
+"""The client repeats after temporary problems, under one key, and never returns an older balance.
+
+Both clients are equal.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -134,7 +137,7 @@ def test_every_command_is_sent_as_the_api_reads_it(run: Run) -> None:
 
 
 def test_a_repeated_command_keeps_its_key(run: Run) -> None:
-    """A lost connection or a problem that passes makes no second command."""
+    """A lost connection or a temporary problem leads to no second command."""
     api = Api(
         httpx.ConnectError("refused"),
         problem(503, "rebalancing", "0"),

@@ -242,7 +242,7 @@ def test_probes_are_public_and_responses_have_security_headers(instance: Instanc
 
 
 def test_web_pages_of_named_origins_only_may_call(secured: SecuredGroup) -> None:
-    """A browser may send credentials from the origin of the setting, and from no other one."""
+    """A browser may send credentials from pages of the origins in the setting, and from no others."""
     url = "http://one:8080"
     instance = Instance(url, secured.security(url, origins=("https://app.example",)))
     instance.own_everything()
@@ -326,7 +326,7 @@ TRICKS: list[tuple[str, str, dict[str, str]]] = [
 def test_no_trick_shows_another_card(
     secured: SecuredGroup, instance: Instance, method: str, path: str, headers: dict[str, str]
 ) -> None:
-    """Nobody gets the points of another card, with or without a token. The app gets the path as it is written."""
+    """Nobody gets the points of another card, with or without a token. The app gets the path unchanged."""
     instance.write(*balance("A"))
     instance.write(LOYALTY_BALANCES, "B", {**balance("B")[2], "TotalLoyaltyPoints": Decimal("77777.77")})
     own = bearer(secured.issuer.token(EVERYTHING, card="A"))
@@ -407,7 +407,7 @@ NOT_OWN = [
 
 
 def test_one_card_is_one_card_also_behind_a_forward(secured: SecuredGroup) -> None:
-    """Whichever instance is asked, and whoever owns the card: the own card is 200, and every other one is 403."""
+    """For every instance and every owner, the caller's card is 200, and every other card is 403."""
 
     async def ask(callers: Callers) -> None:
         headers = bearer(secured.issuer.token("balance:read ledger:read", card="A"))
@@ -451,7 +451,7 @@ def run_pair(secured: SecuredGroup, steps: Callable[[Callers], Awaitable[None]],
 
 @pytest.mark.parametrize("scope", ["points:redeem", "balance:read points:redeem points:adjust customer:erase"])
 def test_commands_belong_to_the_own_card(secured: SecuredGroup, instance: Instance, scope: str) -> None:
-    """A caller with one card ends no redemption of another card, and sends no command for it. Nothing is sent."""
+    """A caller with one card can neither end a redemption of another card, nor send a command for it."""
     instance.write(*decision("of-B", "B"))
     words = {"reason": "r", "actor": "a"}
     requests = [
@@ -531,7 +531,7 @@ def test_commands_and_exports_are_audited_without_cards(secured: SecuredGroup, i
 
 
 def test_a_till_is_limited_to_its_shops(secured: SecuredGroup, instance: Instance) -> None:
-    """Shops, their sales, and baskets of another shop are refused. Customers shop everywhere, so cards are not."""
+    """Other shops, their sales and their baskets are refused. Cards are not, because customers shop everywhere."""
     instance.write(*balance("A"))
     shop = {"StoreID": "STR1", "Name": "n", "City": "c", "State": "s"}
     for store_id in ("STR1", "STR2"):
@@ -700,7 +700,10 @@ def test_the_flood_of_one_caller_leaves_another_alone(secured: SecuredGroup) -> 
 
 
 def test_long_polls_of_one_caller_are_bounded(secured: SecuredGroup) -> None:
-    """Two polls wait, the third is refused at once, and another caller can still read. Later there is place again."""
+    """Two polls wait, the third is refused at once, and another caller can still read.
+
+    After the polls, new ones are accepted.
+    """
 
     async def ask(callers: Callers) -> None:
         waits, other = (bearer(secured.issuer.token(sub=name)) for name in ("waits", "other"))

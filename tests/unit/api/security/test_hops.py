@@ -89,7 +89,7 @@ def test_an_identity_belongs_to_one_request(file: Path, changed: dict[str, str])
 def test_an_identity_belongs_to_one_body(
     file: Path, content: bytes | None, received: list[bytes], *, accepted: bool
 ) -> None:
-    """The receiver refuses another body at its end, however it is cut, and a body where none was signed."""
+    """The receiver refuses another body at its end, in any parts, and a body if none was signed."""
     two = Hops(TWO, InstanceSecrets(file))
     hop = two.verify(Hops(ONE, InstanceSecrets(file)).sign(ANNA, TWO, REQUEST, content), REQUEST)
     parts = [{"type": "http.request", "body": part, "more_body": True} for part in received]
@@ -149,7 +149,10 @@ def test_a_forged_identity_is_refused(file: Path, tmp_path: Path) -> None:
 
 
 def test_secrets_rotate_without_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Append, move to the front, remove: each instance in its own time, and each request is accepted at each step."""
+    """Append, move to the front, remove.
+
+    The instances do this at different times, and accept each request at each step.
+    """
     monkeypatch.setattr(hops, "_LOOK_AGAIN_SECONDS", 0.0)
     old, new = "o" * 40, "n" * 40
     files = [tmp_path / "one", tmp_path / "two"]

@@ -46,7 +46,7 @@ def test_requests_in_work_have_places() -> None:
 
 
 def test_the_window_slides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests of the last period fade. No period of the given length lets through more than its limit and a half."""
+    """Requests of the last period count less and less. No period allows more than one and a half limits."""
     now = 1_000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     limits = CallerLimits("10/second", 1)
@@ -69,7 +69,7 @@ def test_the_window_slides(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_idle_callers_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory does not grow with callers that came once. A caller of this moment stays counted."""
+    """The memory does not grow with callers that came once. A current caller stays counted."""
     now = 1_000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr("api.security.limits._FIRST_CLEAN_UP", 100)

@@ -27,7 +27,10 @@ async def answer() -> str:
     ],
 )
 def test_a_page_of_another_name_is_refused(host: str, status: int) -> None:
-    """The name that a page has bound to 127.0.0.1 is in the header Host. A second request is answered as the first."""
+    """A page can bind its host name to 127.0.0.1, but the header Host has that name.
+
+    A second request gets the same response.
+    """
     with TestClient(OwnMachineOnly(app, "http://own.example:8080")) as client:
         for _ in range(2):
             found = client.get("/", headers={"Host": host})

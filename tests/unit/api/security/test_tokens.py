@@ -46,7 +46,7 @@ def test_a_good_token_names_its_caller(tmp_path: Path, algorithm: str) -> None:
 
     expected = frozenset({Scope.BALANCE_READ, Scope.OPERATE})
     assert Caller("token:anna", expected, frozenset({"STR1", "STR2"}), "A") == caller
-    assert caller == verifier.known(f"Bearer {token}".encode())
+    assert caller == verifier.verified_caller(f"Bearer {token}".encode())
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_token_with_wrong_claims_is_refused(issuer: Issuer, verifier: TokenVer
 
     with pytest.raises(Unauthenticated):
         asyncio.run(verifier.verify(token))
-    assert verifier.known(f"Bearer {token}".encode()) is None
+    assert verifier.verified_caller(f"Bearer {token}".encode()) is None
 
 
 def _changed(token: str) -> str:
@@ -106,7 +106,7 @@ def _unsigned(token: str) -> str:
     ids=["changed", "unsigned", "cut", "twice", "empty", "no token", "too long", "not ASCII"],
 )
 def test_a_forged_token_is_refused(issuer: Issuer, verifier: TokenVerifier, forge: Callable[[str], str]) -> None:
-    """A change, a missing signature and anything that is no token: always the same problem, and never another error."""
+    """A changed token, a missing signature and any other text give the same problem, and never another error."""
     with pytest.raises(Unauthenticated):
         asyncio.run(verifier.verify(forge(issuer.token())))
 
@@ -167,10 +167,10 @@ def test_a_known_token_ends_with_its_time(issuer: Issuer, verifier: TokenVerifie
     """The memory of verified tokens does not extend them."""
     token = issuer.token(exp=time.time() + 0.2)
     asyncio.run(verifier.verify(token))
-    assert verifier.known(f"Bearer {token}".encode())
+    assert verifier.verified_caller(f"Bearer {token}".encode())
     time.sleep(0.25)
 
-    assert verifier.known(f"Bearer {token}".encode()) is None
+    assert verifier.verified_caller(f"Bearer {token}".encode()) is None
 
 
 def test_the_key_of_known_tokens_is_removed_also_if_nobody_sends_another_token(
@@ -213,7 +213,7 @@ def test_new_keys_are_found_and_removed_keys_are_refused(
         issuer.publish()
         monkeypatch.setattr(issuer_keys, "REFRESH_SECONDS", 0.0)
         await verifier.verify(new)  # it starts the refresh
-        while verifier.known(f"Bearer {old}".encode()):  # noqa: ASYNC110 - the deadline of the test ends it
+        while verifier.verified_caller(f"Bearer {old}".encode()):  # noqa: ASYNC110 - the deadline of the test ends it
             await asyncio.sleep(0.01)
         with pytest.raises(Unauthenticated):
             await verifier.verify(old)

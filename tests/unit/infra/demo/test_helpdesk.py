@@ -54,7 +54,7 @@ def events_of(messages: list[Sent], first: int) -> list[tuple[str, Event]]:
 def standing(account: AccountState) -> tuple[Decimal, tuple[int, Decimal]]:
     """The pending points, and when the next points expire and how many."""
     assert isinstance(account, Account)
-    of_entry = account.standing
+    of_entry = account.balance_details
     expiring = of_entry.next_expiry_time, Decimal(of_entry.next_expiry_points).scaleb(-2)
     return Decimal(account.pending).scaleb(-2), expiring
 

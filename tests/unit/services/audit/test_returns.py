@@ -19,7 +19,7 @@ def account_after(*events):
 
 
 def test_a_return_must_be_there_for_as_long_as_the_purchase_can_be_returned():
-    """The account forgets returns by the time of its last change, so older ones may be missing."""
+    """At each change, the account forgets old returns. So older returns may be missing."""
     account = account_after(Purchase(NOW, "I1", Decimal(10)), Purchase(NOW + DAY, "I2", Decimal(10)))
 
     assert [
@@ -29,7 +29,7 @@ def test_a_return_must_be_there_for_as_long_as_the_purchase_can_be_returned():
 
 
 def test_the_commands_of_a_return_have_the_ids_that_the_query_gives_them():
-    """One from the index of invoices, and one from a replaced card. A number may be very long."""
+    """The index of invoices sends one command, and a replaced card another. An invoice number may be very long."""
     for number in ("R1", "9" * 128):
         record = {"InvoiceNumber": number, "TotalAmount": -1.0, "StoreID": "s"}
         from_index = forward_record("card", NOW, record_encoder("Purchase", IDS.id_of("Purchase"))(record))

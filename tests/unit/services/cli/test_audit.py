@@ -42,7 +42,7 @@ LEFT_OUT = ["--without=ledger", "--without=balances"]
     ],
 )
 def test_options_are_handed_on(command: list[str], program: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CLI becomes `python -m …`."""
+    """The process of the CLI becomes `python -m …`."""
     started: list[list[str]] = []
 
     def execv(_: str, arguments: list[str]) -> None:

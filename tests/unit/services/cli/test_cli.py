@@ -52,7 +52,10 @@ def test_no_broker_is_one_clear_line(command: list[str]) -> None:
     [
         (["simulate", "--repeats", "0.6", "--broken", "0.6"], "repeats and broken together must not be more than 1"),
         (["simulate", "--stores", "0"], "stores must be from 1 to"),
-        (["dead-letters", "replay"], "no dead letters are selected: use --reason and --offset, or --all alone"),
+        (
+            ["dead-letters", "replay"],
+            "no dead letters are selected: use --reason or --offset or both, or use --all alone",
+        ),
         (["dead-letters", "replay", "--all", "--reason", "x"], "no dead letters are selected"),
         (["dead-letters", "replay", "--offset", "7"], "--offset '7' is not PARTITION:OFFSET"),
     ],

@@ -57,7 +57,7 @@ def test_reads_of_the_ledger_are_recorded_and_go_on_without_kafka(
 
 
 def test_constants_are_not_recorded() -> None:
-    """A statement without a table, and the lists, ask nobody."""
+    """A statement without a table, and the lists, need no source and no record."""
     for arguments in ([STATEMENT], ["--list"], ["--tables"]):
         assert "" == loyalty(*arguments).stderr
 

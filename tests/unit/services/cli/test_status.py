@@ -213,7 +213,7 @@ def test_rates_come_from_two_moments() -> None:
 
 
 def test_a_part_that_does_not_run_does_not_answer(answers: dict[str, tuple[int, str]]) -> None:
-    """In words, and not as Python shows an error."""
+    """The message is in plain words, and not Python's text of an error."""
     found = json.loads(status(answers, "--json", "--pipeline", "http://127.0.0.1:1").stdout)
 
     assert {"pipeline": "no answer: Connection refused"} == {
@@ -224,7 +224,7 @@ def test_a_part_that_does_not_run_does_not_answer(answers: dict[str, tuple[int, 
 def test_top_shows_the_same_again_and_again(
     answers: dict[str, tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second look has rates. Here nothing happens between the two."""
+    """The second update has rates. Here nothing happens between the two."""
     monkeypatch.setattr("services.cli.top.time.sleep", lambda _: None)
     url = f"http://127.0.0.1:{answers['url'][0]}"
     result = CliRunner().invoke(app, ["top", "--count", "2", "--api", url, "--pipeline", url])

@@ -117,7 +117,7 @@ DOUBLE = Campaign("double", multiplier=Decimal(2))
             {"double": 2_00},
             {"double": 2_00, "half": 40},
         ),
-        # Best: milk threefold, 0.80 more than the doubled rest of the invoice gives it.
+        # Best: milk earns three times its points. That is 0.80 more than two times, as for the rest of the invoice.
         ([ITEM, DOUBLE], {"double": 2_00, "milk": 80 + 10}, {"double": 2_00, "milk": 1_60 + 10}),
         ([ITEM, OTHER], {"milk": 1_60, "dairy": 30}, {"milk": 1_60 + 10, "dairy": 80 + 30}),
     ],
@@ -211,7 +211,7 @@ def test_caps_of_an_invoice_and_of_a_day():
 
 
 def test_a_multiplier_of_0_earns_nothing():
-    """Neither for the lines of an item campaign nor for the whole invoice."""
+    """This is true for the lines of an item campaign, and for the whole invoice."""
     for combining in Combining:
         no_milk = programme(Campaign("none", items=frozenset({"milk"}), multiplier=Decimal(0)), combining=combining)
         assert {"base": 2_00, "none": -80} == earned(no_milk)

@@ -1,4 +1,4 @@
-"""What the helpdesk does with cards: block and unblock. And the next expiry, which the balance shows."""
+"""The helpdesk blocks and unblocks cards. The balance shows the block and the next expiry."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -9,7 +9,7 @@ from hypothesis import given
 from services.domain.account.lots import Terms
 from services.domain.account.model import Account
 from services.domain.account.processor import advance, process
-from services.domain.entries import Kind, Refusal, Standing
+from services.domain.entries import BalanceDetails, Kind, Refusal
 from services.domain.events import Adjust, Block, Capture, Purchase, Receive, Reserve, SentLot, Transfer, Unblock
 from services.domain.programme import DAY, BlockedCards, Programme, Programmes
 from tests.support.strategies import ACCOUNT_EVENTS, PROGRAMMES
@@ -81,28 +81,31 @@ def test_each_block_has_an_entry_with_its_reason():
     assert [(Kind.BLOCKED, "lost"), (Kind.BLOCKED, "found in a shop"), (Kind.UNBLOCKED, "")] == [
         (entry.kind, entry.reason) for entry in entries
     ]
-    assert [True, True, False] == [entry.standing.is_blocked for entry in entries]
+    assert [True, True, False] == [entry.balance_details.is_blocked for entry in entries]
     assert "clerk" == entries[0].actor
 
 
 def test_the_next_expiry_is_that_of_the_points_that_expire_first():
-    """Points of the same time add up, pending ones too. Points that never expire and reserved ones do not count."""
+    """Points with the same time add up, pending points included.
+
+    Points that never expire, and reserved points, do not count.
+    """
     lots = {Terms(5 * DAY): 1_00, Terms(5 * DAY, 2 * DAY): 50, Terms(9 * DAY): 3_00, Terms(): 7_00}
-    assert Standing(5 * DAY, 1_50, is_blocked=False) == Account(1, lots=lots).standing
+    assert BalanceDetails(5 * DAY, 1_50, is_blocked=False) == Account(1, lots=lots).balance_details
 
     outcome = process(
         Account(1, lots=lots), [Reserve(append_time=2, command_id="R", points=1_00)], Programmes(), "card"
     )
-    assert Standing(5 * DAY, 50) == outcome.entries[-1].standing
-    assert Standing() == Account(1, lots={Terms(): 7_00}).standing == Account(1).standing
+    assert BalanceDetails(5 * DAY, 50) == outcome.entries[-1].balance_details
+    assert BalanceDetails() == Account(1, lots={Terms(): 7_00}).balance_details == Account(1).balance_details
 
 
 @given(ACCOUNT_EVENTS, PROGRAMMES)
 def test_the_shown_expiry_is_the_one_that_happens(events, programmes):
-    """If nothing else happens, the next entry of an expiry has the shown time. Its points are those of that time."""
+    """If nothing else happens, the next entry of an expiry has the shown time and the shown points."""
     account = process(None, events, programmes, "card").account
     if account is None or account.reservations:
         return
-    time, points = account.standing[:2]
+    time, points = account.balance_details[:2]
     later = advance(account, time, programmes).entries if time else []
     assert points == -sum(entry.points for entry in later if entry.kind == Kind.EXPIRED)

@@ -103,7 +103,9 @@ def test_the_number_of_returns_that_wait_for_one_invoice_is_bounded():
 @many
 @given(RETURN_HISTORIES, st.lists(CARRIED, min_size=8, max_size=8), st.lists(st.randoms(), min_size=5, max_size=5))
 def test_any_order_ends_in_the_same_totals_whatever_cards_the_returns_carry(invoices, carried, orders):
-    """Returns take from the card that bought, what exchanges sell earns for their own card, in five drawn orders."""
+    """In five random orders, returns take points from the card that bought, and exchanges earn points for their own
+    card.
+    """
     read_events = [
         (CARD if each.original_invoice_number is None else card, each)
         for each, card in zip(invoices, carried, strict=False)

@@ -41,7 +41,7 @@ def test_json_has_no_mistake(value: dict[str, object], indent: int | None, ascii
 
 @given(OBJECTS, st.integers(min_value=0), st.sampled_from(["'", "NaN", "\x01", "+", "01", "tru", "}{", ",,"]))
 def test_a_mistake_is_at_the_place_where_python_stops(value: dict[str, object], where: int, wrong: str) -> None:
-    """Only brackets and names that are out of place have none. Python may stop at the start of a wrong number."""
+    """Only misplaced brackets and names have no place. Python may stop at the start of a wrong number."""
     text = json.dumps(value)
     where %= len(text)
     text = text[:where] + wrong + text[where:]

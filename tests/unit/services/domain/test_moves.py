@@ -91,7 +91,7 @@ def kinds(entries):
 
 
 def test_a_replaced_card_hands_over_everything():
-    """Points with their expiry, pending points, reservations, tier and purchases move. The entries name both cards."""
+    """Points with their expiry, pending points, reservations, tier and purchases move. Entries name both cards."""
     programme = Programme(pending=3 * DAY, valid_for=20 * DAY, tier_period=Period.YEAR, tiers=(Tier("gold", 5_00),))
     cards = Cards(Programmes((programme,)))
     cards.happen(OLD, BOUGHT, Adjust(append_time=2, command_id="A", points=3_00))
@@ -110,7 +110,7 @@ def test_a_replaced_card_hands_over_everything():
     )
     assert (Kind.MOVED_IN, 13_00, OLD) == (inward.kind, inward.points, inward.counterparty)
     assert (None, -13_00) == (cards.decisions["move"].refusal, cards.decisions["move"].points)
-    assert NEW == out.standing.moved_to
+    assert NEW == out.balance_details.moved_to
 
 
 def test_what_arrives_for_the_old_card_follows():
@@ -166,7 +166,7 @@ def test_an_event_twice_counts_once_on_whichever_card():
 
 
 def test_merged_accounts_add_up():
-    """Points, debts and returns that wait on one card for a purchase on the other. The tier counts both cards."""
+    """Points and debts add up. A return on one card finds its purchase on the other. The tier counts both cards."""
     tiers = (Tier("silver", 5_00), Tier("gold", 15_00))
     programme = Programme(tier_period=Period.YEAR, tiers=tiers, spent_returns=SpentReturns.NEGATIVE_ALLOWED)
     cards = Cards(Programmes((programme,)))
@@ -191,7 +191,7 @@ def test_a_debt_moves():
 
 @pytest.mark.parametrize("erased", [OLD, NEW, THIRD])
 def test_an_erasure_forgets_all_cards_of_the_customer(erased):
-    """Whichever card is erased: no state is left, and every decision is forgotten."""
+    """The erasure of any card leaves no state, and every decision is forgotten."""
     cards = Cards().happen(OLD, BOUGHT, Reserve(append_time=2, command_id="R", points=4_00), move(3))
     cards.happen(OLD, Capture(append_time=4, command_id="C", redemption_id="R"))
     cards.happen(NEW, move(5, THIRD, number=2))
@@ -206,7 +206,7 @@ def test_an_erasure_forgets_all_cards_of_the_customer(erased):
 
 
 def test_two_cards_that_replace_each_other_lose_nothing():
-    """Both moves are decided before either arrives. The commands do not run in a circle."""
+    """Both moves are decided before one of them arrives. The commands do not go around forever."""
     cards = Cards().happen(OLD, BOUGHT).happen(NEW, replace(BOUGHT, invoice_number="other", total_amount=Decimal(50)))
     cards.happen(OLD, move(2), delivered=False).happen(NEW, move(2, OLD, number=2), delivered=False).deliver()
 
@@ -249,7 +249,7 @@ def test_a_large_account_moves_in_parts():
 @settings(max_examples=60)
 @given(ACCOUNT_EVENTS, ACCOUNT_EVENTS, PROGRAMMES)
 def test_a_move_conserves_points(events, others, programmes):
-    """The sum over both cards stays, whatever both accounts are, until something else happens."""
+    """For any two accounts, the sum over both cards stays the same until something else happens."""
     here, there = (process(None, each, programmes, card).account for each, card in ((events, OLD), (others, NEW)))
     if here is None or here.moved_to:
         return
@@ -288,7 +288,7 @@ def test_a_customer_whose_card_is_replaced_gets_the_same_points(events, cut, pro
         if number + 1 == cut:
             moved.happen(OLD, move(time))
 
-    # An invoice that does not count is not forwarded, but the time passes on the card that it came to.
+    # An invoice that does not count is not forwarded, but it advances the time of its card.
     for cards in (same, moved):
         cards.advance(same.now)
     if OLD not in same.states or NEW not in moved.states or same.states[OLD] is None:

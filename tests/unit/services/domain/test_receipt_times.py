@@ -1,4 +1,4 @@
-"""Receipts of offline tills. The programme says whose time decides, and how old a receipt may be."""
+"""Receipts of offline tills. The programme says which time decides, and how old a receipt may be."""
 
 from dataclasses import replace
 from datetime import date
@@ -40,7 +40,7 @@ def lots_of(programme, *events):
 
 
 def test_pending_points_and_expiry_follow_the_receipt():
-    """A receipt of noon that arrives in the evening is decided as if it had come at noon."""
+    """A receipt of noon that arrives in the evening is decided by the time of noon."""
     late = sold(MONDAY, MONDAY + 7 * HOUR)
 
     assert lots_of(TILL, late) == lots_of(BROKER, sold(None)) != lots_of(BROKER, late)
@@ -80,7 +80,7 @@ def test_a_receipt_without_a_time_or_from_the_future_counts_by_the_brokers_time(
 
 
 def test_a_receipt_follows_the_version_of_its_time():
-    """The version in force when it arrives allows that. The version of the receipt decides it and its return."""
+    """The version at its arrival allows that. The version at the time of the receipt decides it and its return."""
     former = replace(BROKER, loyalty_factor=Decimal("0.1"), pending=0)
     programmes = Programmes.of([former, replace(TILL, version=1, effective_time=MONDAY - HOUR)])
     late = sold(MONDAY - 2 * HOUR)
@@ -92,7 +92,7 @@ def test_a_receipt_follows_the_version_of_its_time():
 
 
 def test_campaigns_follow_the_receipt_within_the_limit_only():
-    """With the time basis broker they follow the clock of the till, however wrong it is."""
+    """With the time basis broker they follow the clock of the till, also if it is wrong."""
     yesterday = date(2024, 10, 3)
     campaign = Campaign("yesterday", yesterday, yesterday, multiplier=Decimal(3))
     day_before, long_ago = sold(MONDAY - DAY), sold(MONDAY - DAY, MONDAY + 3 * DAY)
@@ -123,7 +123,7 @@ _RECEIPTS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(_RECEIPTS, st.randoms())
 def test_late_receipts_end_in_the_points_of_receipts_in_time(receipts, dice):
-    """However late and in whatever order they arrive within the limit, if no timer has to wait for them."""
+    """The result is the same for any delay within the limit and any order, if no timer has to wait for them."""
     rules = replace(TILL, largest_backdating=4 * DAY, pending=0, valid_for=20 * DAY)
     written = [(MONDAY + hour * HOUR, str(amount), f"sold-{hour}") for hour, _, amount in receipts]
     in_time = [sold(time, time, amount, number) for time, amount, number in written]

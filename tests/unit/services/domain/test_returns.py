@@ -213,7 +213,7 @@ def test_tier_that_returns_undo_ends_with_the_period():
 
 
 def test_return_counts_against_the_period_of_its_purchase():
-    """Returns of purchases of January reduce the total of January and not of February."""
+    """Returns of January's purchases reduce the total of January and not that of February."""
     programme = Programme(tier_period=Period.MONTH, tiers=(Tier("gold", 2_00),))
     events = [buy("50"), buy("100", "february", 35 * DAY), back("50", time=36 * DAY), buy("1", "april", 95 * DAY)]
     tiers = [(entry.tier, entry.time // DAY) for entry in after(*events, programme=programme).entries]
@@ -305,7 +305,7 @@ def test_return_below_the_minimum_spend_takes_everything():
 
 
 def test_return_above_the_cap_takes_nothing():
-    """The invoice earned 1.00 of 2.00. It is worth as much until less than 50.00 remain."""
+    """The invoice earned 1.00 of 2.00. Its points stay the same until less than 50.00 remain."""
     programme = Programme(cap_per_invoice=1_00)
 
     assert [0, 20] == taken(after(buy("100"), back("50"), back("10", number="b", time=3), programme=programme))

@@ -1,4 +1,4 @@
-"""Returns and exchanges count once, in whatever order and batches they arrive."""
+"""Returns and exchanges count once, in every order and in any batches."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -101,7 +101,7 @@ def test_two_returns_of_the_same_items_take_back_once():
 
 
 def test_a_return_of_a_return_is_refused():
-    """Also if it is read first, or names itself. It changes no points."""
+    """This is also true if it is read first, or names itself. It changes no points."""
     again = invoice("again", "returned", [Line("sofa", Decimal(100))], time=5)
     itself = invoice("itself", "itself", [Line("sofa", Decimal(100))], time=5)
 
@@ -142,7 +142,7 @@ def test_the_number_of_waiting_returns_is_bounded():
 
 
 def test_a_customer_who_has_left_the_programme_returns():
-    """The return waits in the account too. A card without an account gets none by a return, and earns nothing."""
+    """The return also waits in this account. A return opens no account, and a card without an account earns nothing."""
     left = replace(RETURNED, customer_type="NONPRIME")
     other = invoice("other", None, [Line("lamp", Decimal(10))], time=1)
 
@@ -179,9 +179,9 @@ RULES = st.builds(Rules, gold_from=st.integers(1, 2_00), cap_per_invoice=POINTS,
 @many
 @given(RETURN_HISTORIES, COMMANDS, RULES, st.lists(st.tuples(st.randoms(), st.integers(1, 4)), min_size=5, max_size=5))
 def test_each_order_equals_the_oracle_with_tiers_caps_and_commands(invoices, commands, rules, orders):
-    """The order decides about tiers, caps and refusals. In each of five drawn orders the independent oracle agrees.
+    """Tiers, caps and refusals depend on the order. The independent oracle agrees in each of five random orders.
 
-    It compares the points that count towards the tier too: few histories show a wrong number of them in a total.
+    It also compares the points that count towards the tier, because a wrong number of them rarely changes a total.
     """
     programmes = Programmes(
         (

@@ -46,7 +46,7 @@ def answer(result: Any) -> "Future[Any]":
 
 
 def test_the_lease_starts_when_the_coordinator_is_asked(membership: GroupMembership, clock: Clock) -> None:
-    """It lasts half of the session time-out, however late the answer is read, for example after a suspend."""
+    """It lasts half of the session timeout, also if the answer is read late, for example after a suspend."""
     assert not membership.lease_holds
     group = answer(description(member(URL, [PLACE])))
     membership._update_view(clock.now, group, f"{URL}-1")

@@ -21,7 +21,7 @@ def loyalty(*arguments: str) -> Any:
 
 @pytest.fixture(autouse=True)
 def _settings(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
-    """No broker listens, and nobody waits long for it."""
+    """No broker listens, and the timeout is short."""
     monkeypatch.setenv("LOYALTY_LEDGER_URL", database_url)
     monkeypatch.setenv("LOYALTY_KAFKA_BOOTSTRAP_SERVERS", NOBODY)
     monkeypatch.setattr("services.messaging.publishing.BROKER_TIMEOUT", 0.5)

@@ -1,4 +1,4 @@
-"""Answers that a Schema Registry, or a proxy before it, gives in trouble. tests/integration has a real registry."""
+"""Error responses of a Schema Registry, or of a proxy before it. tests/integration has a real registry."""
 
 import json
 import socket

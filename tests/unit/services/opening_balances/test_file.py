@@ -1,4 +1,4 @@
-"""Opening balances in files: what a row means, and what is wrong with it."""
+"""Opening balances in files: the meaning of a row, and its errors."""
 
 import json
 from pathlib import Path
@@ -140,7 +140,7 @@ def test_an_import_is_an_entry_for_each_expiry_with_reason_and_actor(tmp_path):
 
 
 def test_the_import_of_a_replaced_card_follows_and_still_counts_once(tmp_path):
-    """Before or after the replacement, and again a year later: the new card has the points once."""
+    """The import runs before or after the replacement, and again a year later. The new card has the points once."""
     ((_, event),) = commands_of(read(tmp_path, "card,points\nold,12.50\n"))
     for events in ([event, "move"], ["move", event], [event, "move", event]):
         states = {}

@@ -98,7 +98,7 @@ def test_line_items_are_the_rows_of_all_files(opened: Callable[..., Database], t
 
 
 def test_invoices_add_up_their_lines(opened: Callable[..., Database], tmp_path: Path) -> None:
-    """Money is exact. A returned line counts as returned, whatever its sign is. A discount makes a sale smaller."""
+    """Money is exact. A returned line counts as returned, with any sign. A discount makes a sale smaller."""
     lines = [line("1", "A", 0.1), line("1", "B", 0.2), line("1", "C", -0.05), line("2", "A", 5.0, LineKind="return")]
     export(tmp_path / "export", *lines, line("2", "B", -1.0, LineKind="return"), line("3", "A", float("nan")))
 
@@ -147,7 +147,7 @@ def lots_of(*entries: tuple[str, int, int, int]) -> list[Entry]:
 def test_liability_by_month(
     opened: Callable[..., Database], ledger: Ledger, entries: list[Any], expected: dict[str, str]
 ) -> None:
-    """The points that are left are those that expire last. All of them together are the balance."""
+    """The remaining points are those that expire last. Their sum is the balance."""
     ledger.append(*((CARD, each) for each in lots_of(*entries)))
     found = rows(opened(), "SELECT Expiry, Tier, Points FROM liability ORDER BY Expiry")
     assert [(month, "gold", Decimal(points)) for month, points in sorted(expected.items())] == found
@@ -215,7 +215,7 @@ def test_points_of_a_replaced_card_keep_their_months(opened: Callable[..., Datab
 @examples(max_examples=15, phases=[Phase.generate])  # each example has a database, so shrinking takes minutes
 @given(st.lists(HISTORIES, max_size=4))
 def test_liability_is_the_sum_of_all_balances(histories: list[Processed]) -> None:
-    """Whatever happened to the accounts: to the hundredth, for each tier, now and at each end of a month."""
+    """For any history, both are equal to the hundredth, for each tier, now and at each end of a month."""
     with TemporaryDirectory() as folder, closing(Ledger(f"sqlite:///{folder}/ledger.sqlite")) as ledger:
         for number, history in enumerate(histories):
             # All months of these entries have ended.
@@ -294,7 +294,7 @@ def test_customer_keys_end_with_the_account(opened: Callable[..., Database], led
 
 
 def test_every_question_has_an_answer(opened: Callable[..., Database], ledger: Ledger, tmp_path: Path) -> None:
-    """There are twelve, with different names. Those that read the files and the ledger give a row here."""
+    """There are twelve questions with different names. Each one about files and the ledger gives a row here."""
     export(tmp_path / "export", line("INV1", "A", 50.5, City="Pune", DeliveryType="HOME-DELIVERY"))
     ledger.append((CARD, entry(1)), (CARD, entry(2, -40, kind=Kind.REDEEMED, total=60)))
     assert 12 == len(QUESTIONS) == len(BY_NAME)
@@ -322,7 +322,7 @@ def test_every_question_has_an_answer(opened: Callable[..., Database], ledger: L
     ],
 )
 def test_a_statement_reaches_only_its_tables(opened: Callable[..., Database], statement: str, error: str) -> None:
-    """No extension, no network, no file outside of the working directory, and no variable of Python."""
+    """It reaches no extension, no network, no file outside of the working directory, and no variable of Python."""
     settings = "a Python variable"
     assert settings
     with pytest.raises(SqlError, match=error):

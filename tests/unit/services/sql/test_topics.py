@@ -44,7 +44,7 @@ class FakeMessage:
 
 
 class Log:
-    """Topics in memory. Notes which ones are read."""
+    """Topics in memory. It remembers which topics are read."""
 
     def __init__(self) -> None:
         self.records: dict[str, list[FakeMessage]] = {topic.name: [] for topic in topics.ALL}
@@ -84,7 +84,7 @@ def rows(database: Database, statement: str) -> list[tuple[Any, ...]]:
 
 
 def test_only_topics_that_the_statement_names_are_read(database: Database, log: Log) -> None:
-    """Each is read once in a statement, also if the statement names it twice, and again in the next statement."""
+    """A statement reads each topic once, also if it names it twice. The next statement reads it again."""
     database.run("SELECT count(*) FROM hadoop JOIN hadoop AS again USING (InvoiceNumber)")
     database.run("DESCRIBE loyalty")
     assert ["hadoop"] == log.read

@@ -156,7 +156,7 @@ def test_rows_stay_when_their_topic_forgets_them(settings: Settings, export_form
 
 @pytest.mark.usefixtures("ledger")
 def test_another_format_is_refused(settings: Settings) -> None:
-    """A folder would have two tables, and one of them would never forget."""
+    """Otherwise a folder would have two tables, and one of them would never forget erased customers."""
     write("invoices", settings)
     with pytest.raises(TableFormatError, match="choose another LOYALTY_TABLES_DIR"):
         write("invoices", with_format(settings, "delta"))

@@ -1,4 +1,4 @@
-"""Damaged data on disk: each read reports them, the copy stops serving, and it is rebuilt from the changelog.
+"""Damaged data on disk: each read reports the damage, and the copy stops serving. Then it is rebuilt.
 
 The tests flip 64 bytes in the middle of an SST file, as a failing disk does. Opening the store does not notice that.
 """
@@ -23,7 +23,7 @@ CHANGELOG = Changelog("here", 3, timedelta(days=1))
 def damaged_store(directory: Path) -> RocksDbStorePartition:
     """An open store with one damaged block."""
     store = RocksDbStorePartition(directory, rocksdb_options())
-    body = bytes(range(256))  # it hardly compresses, so that the file has many blocks
+    body = bytes(range(256))  # random data, which do not compress, so that the file has many blocks
     store.apply({key: VersionedValue(1, 7, 0, body + key).pack() for key in KEYS}, Checkpoint("here", 7, 2**42))
     store._db.flush()
     store.close()

@@ -330,7 +330,7 @@ def test_the_store_of_a_quiet_topic_does_not_look_old() -> None:
     scene.follow()
     task, now = scene.store.tasks[0], int(time.time() * 1000)
 
-    task.note_end(5, 1.0, now)
+    task.note_end_offset(5, 1.0, now)
     scene.materialiser._maintain(cast(EndOffsets, NoEndOffsets()))
 
     assert task.store.checkpoint == Checkpoint("here", 5, now)

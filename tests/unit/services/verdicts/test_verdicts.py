@@ -36,7 +36,7 @@ def test_the_body_is_the_record_in_the_newest_schema() -> None:
 
 @pytest.mark.parametrize("schema_id", sorted(KNOWN))
 def test_an_int_of_more_than_32_bits_is_refused(schema_id: int) -> None:
-    """Fastavro reads it and cannot write it."""
+    """The library fastavro can read it, and cannot write it."""
     assert "not an Avro PosInvoice of its schema id" == JUDGE(with_large_quantity(schema_id), b"STR1").reason
 
 

@@ -130,7 +130,7 @@ def test_a_receiver_cannot_ask_for_more_than_the_longest_wait() -> None:
     [(None, None), ("0", 0), ("120", 120), ("-1", None), ("1.5", None), ("soon", None), ("٣", None), ("", None)],
 )
 def test_retry_after_in_seconds(value: str | None, seconds: float | None) -> None:
-    """Whole seconds are accepted. A text that is neither a number nor a date counts as absent."""
+    """Whole seconds are accepted. Any other text that is not a date counts as absent."""
     assert seconds == _retry_after(value)
 
 

@@ -1,4 +1,4 @@
-"""Linearizability by its definition, without any search: the oracle of the checker in ``tests/faults``."""
+"""The oracle of the checker: linearizability by its definition, without a clever search."""
 
 import math
 from collections.abc import Sequence
