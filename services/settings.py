@@ -117,7 +117,8 @@ class Settings(BaseSettings):
         "var/archive", description="Folder in which `loyalty archive` keeps the events of accounts. Any Hadoop URI."
     )
     shuffle_partitions: PositiveInt = Field(
-        3, description="Tasks of each Spark shuffle. Fixed for the life of a checkpoint."
+        2,
+        description="Tasks of each Spark shuffle, at most one for each core. A checkpoint keeps its number for life.",
     )
     max_offsets_per_trigger: PositiveInt = Field(
         100_000, description="Most records in one micro-batch. Sales and export wait for this number of records."
