@@ -41,7 +41,7 @@ def wrong(operations, *entries):
     histories = Histories()
     for each in operations:
         histories.add(CARD, each)
-    return [mismatch.text for mismatch in not_linearizable([histories], entries)]
+    return [mismatch.text for mismatch in not_linearizable(histories, entries)]
 
 
 EARNED = entry(1, 100, 100, 100)
@@ -206,7 +206,7 @@ def test_a_read_that_is_marked_stale_shows_the_past_and_never_the_future():
         balance = {"Sequence": sequence, "TotalLoyaltyPoints": "100.00", "AvailableLoyaltyPoints": available}
         histories.add_read(CARD, 5, 6, balance, is_stale=True)
         histories.add_read(CARD, 5, 6, None, is_stale=True)
-        return [*not_linearizable([histories], [EARNED])]
+        return [*not_linearizable(histories, [EARNED])]
 
     assert not with_stale_read(1, "100.00")
     assert not with_stale_read(2, "40.00")
