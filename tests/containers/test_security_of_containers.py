@@ -102,11 +102,11 @@ def test_the_till_cannot_authenticate_as_another_user(
         simulate(secured, **variables)
 
 
-def test_the_api_cannot_publish_invoices(secured: ContainerStack) -> None:
-    """Kafka refuses invoices with the credentials of the API."""
+def test_the_ledger_cannot_publish_invoices(secured: ContainerStack) -> None:
+    """Kafka refuses invoices with the credentials of the ledger."""
     run = ("run", "--rm", "-T", "--no-deps", "--entrypoint", "loyalty")
     with pytest.raises(ContainersError, match="topic pos-invoices: Broker: Topic authorization failed"):
-        secured.project.compose(*run, "api", "simulate", "--count", "1")
+        secured.project.compose(*run, "ledger", "simulate", "--count", "1")
 
 
 def wait_for(what: str, is_so: Callable[[], Any]) -> None:
