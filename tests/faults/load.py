@@ -4,7 +4,6 @@ import time
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
-from itertools import cycle
 from typing import Any
 
 import httpx
@@ -19,6 +18,7 @@ from tests.support.threads import BackgroundThreads
 
 _ENDLESS = 1_000_000
 _PAUSE_SECONDS = 0.05
+_WATCH_SECONDS = 0.5
 _PATIENCE_SECONDS = 30.0
 """Longer than an instance is paused."""
 
@@ -138,20 +138,19 @@ class Callers(BackgroundThreads):
 
 
 class Watchers(BackgroundThreads):
-    """Read the balances of some customers in turn. Each watcher asks one instance, and waits for it.
+    """Read balances. Each watcher asks one instance for one customer, and waits for it.
 
-    So there is a request at an instance when it wakes up from a pause, and another instance has answered meanwhile.
+    So an instance that wakes up from a pause has a request for each customer, and other watchers have seen what another
+    instance answered meanwhile.
     """
 
     def __init__(self, stack: LocalStack, cards: list[str], histories: Histories) -> None:
-        self._cards, self._histories = cards, histories
-        super().__init__(*(partial(self._watch, api.url) for api in stack.apis))
+        self._histories = histories
+        super().__init__(*(partial(self._watch, api.url, card) for api in stack.apis for card in cards))
 
-    def _watch(self, url: str) -> None:
+    def _watch(self, url: str, card: str) -> None:
         with httpx.Client(timeout=_PATIENCE_SECONDS, trust_env=False) as http:
-            for card in cycle(self._cards):
-                if self.stopping.wait(_PAUSE_SECONDS):
-                    return
+            while not self.stopping.wait(_WATCH_SECONDS):
                 read_balance(http, url, card, self._histories)
 
 
