@@ -99,23 +99,25 @@ class Callers(BackgroundThreads):
         seen: dict[str, int] = {}
         failing_since: dict[str, float] = {}
         with httpx.Client(timeout=6, trust_env=False) as http:
-            turn = 0
+            turn = answered = 0
             while not self.stopping.wait(_PAUSE_SECONDS):
-                card = self._cards[turn // len(self._urls) % len(self._cards)]
-                self._ask(http, self._urls[turn % len(self._urls)], card, seen, failing_since)
+                card = self._cards[answered // len(self._urls) % len(self._cards)]
+                # Without an answer the caller asks the next instance for the same customer.
+                answered += self._ask(http, self._urls[turn % len(self._urls)], card, seen, failing_since)
                 turn += 1
         for since in failing_since.values():
             self._note(time.monotonic() - since)
 
     def _ask(
         self, http: httpx.Client, url: str, card: str, seen: dict[str, int], failing_since: dict[str, float]
-    ) -> None:
+    ) -> bool:
+        """Ask an instance once. Returns whether it has answered."""
         asked = time.monotonic()
         answer = read_balance(http, url, card, self.histories)
         if answer is None:
             self.readings.failed += 1
             failing_since.setdefault(card, asked)
-            return
+            return False
         if (since := failing_since.pop(card, None)) is not None:
             self._note(time.monotonic() - since)
         self.readings.answers += 1
@@ -124,6 +126,7 @@ class Callers(BackgroundThreads):
         elif card in seen and answer.headers.get("loyalty-stale") != "true":
             who = answer.headers.get("loyalty-served-by", url)
             self.readings.backwards.append(f"{card}: unknown after sequence {seen[card]}, said {who}")
+        return True
 
     def _take(self, card: str, answer: httpx.Response, seen: dict[str, int]) -> None:
         body = answer.json()
