@@ -56,7 +56,7 @@ test-all: test-tools
 test-unit: setup ## run the tests without a JVM and a broker
 	$(BIN)/pytest tests/unit
 
-screenshots: test-tools ## make the pictures of the console in docs/pictures anew
+screenshots: test-tools ## make the pictures of the console in docs/pictures again
 	mkdir -p docs/pictures
 	SCREENSHOTS=docs/pictures $(BIN)/pytest tests/integration/test_console.py
 
