@@ -84,8 +84,8 @@ test-object-store: object-store-jars ## test the export to S3 against S3Proxy
 faults: test-tools ## inject faults into a stack under load, and audit all accounts (ONLY="broker")
 	$(BIN)/python -m tests.faults $(if $(ONLY),--only "$(ONLY)")
 
-fuzz: setup ## give bad inputs to every door: Kafka, HTTP, files, arguments (N=1000000 for each door, ONLY="kafka")
-	$(BIN)/python -m tests.fuzz $(if $(N),--inputs $(N)) $(foreach door,$(ONLY),--only $(door))
+fuzz: setup ## give bad inputs to every door: Kafka, HTTP, files, arguments (N=1000000 for each door, ONLY="kafka", STACK=3000: to a running stack)
+	$(BIN)/python -m tests.fuzz $(if $(N),--inputs $(N)) $(if $(STACK),--stack $(STACK)) $(foreach door,$(ONLY),--only $(door))
 
 lint: setup ## run ruff, mypy and import-linter
 	$(BIN)/ruff check

@@ -56,7 +56,8 @@ def _make_up(lots: list[dict[str, int]], points: Decimal | None) -> bool:
     are_valid = bool(lots) and all(lot["Points"] > 0 and 0 <= lot["ExpiresTime"] <= LAST_TIME for lot in lots)
     if not are_valid or len(lots) > MOST_LINE_ITEMS:
         return False
-    return points is None or sum(lot["Points"] for lot in lots) == points * 100
+    total = sum(lot["Points"] for lot in lots)
+    return total < LARGEST_AMOUNT * 100 and (points is None or total == points * 100)
 
 
 def _is_valid(invoice: Mapping[str, Any] | None) -> bool:

@@ -178,7 +178,7 @@ class _Clerk:
         self._clerks.note_final(answer)
         if "AccountSequence" in answer.body:
             received = command_response(answer.body)
-            histories.add(card, Operation(action._replace(received=received), start, end))
+            histories.add_command(card, action._replace(received=received), start, end)
             for least in self._dice.choice(([], [None], [None, received.sequence])):
                 self._clerks.read(self._http, card, least)
         if self._dice.random() < 0.2:

@@ -20,6 +20,9 @@ READ, EXTERNAL, LAPSE = "read", "external", "lapse"
 REFUSED = "refused"
 NOTHING = Decimal(0)
 
+_EVENTUALLY = 1e12
+"""Later than every other time, and not infinity: the operation has a response."""
+
 
 class Received(NamedTuple):
     """The account that a response or an entry shows, right after the operation. ``status`` is that of a command."""
@@ -107,6 +110,15 @@ class Histories:
     def add(self, card: str, operation: Operation[Action]) -> None:
         with self._lock:
             self.by_card[card].append(operation)
+
+    def add_command(self, card: str, action: Action, start: float, end: float) -> None:
+        """Add a command with its response.
+
+        A refusal changes no points, so nobody waits until the balance has its sequence number. It has an end all the
+        same: some order must explain it.
+        """
+        is_refused = action.received is not None and action.received.status == REFUSED
+        self.add(card, Operation(action, start, _EVENTUALLY if is_refused else end))
 
     def add_read(
         self, card: str, start: float, end: float, balance: Mapping[str, Any] | None, *, is_stale: bool

@@ -4,7 +4,6 @@ import time
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
-from itertools import cycle
 from typing import Any
 
 import httpx
@@ -19,6 +18,7 @@ from tests.support.threads import BackgroundThreads
 
 _ENDLESS = 1_000_000
 _PAUSE_SECONDS = 0.05
+_WATCH_SECONDS = 0.5
 _PATIENCE_SECONDS = 30.0
 """Longer than an instance is paused."""
 
@@ -99,23 +99,25 @@ class Callers(BackgroundThreads):
         seen: dict[str, int] = {}
         failing_since: dict[str, float] = {}
         with httpx.Client(timeout=6, trust_env=False) as http:
-            turn = 0
+            turn = answered = 0
             while not self.stopping.wait(_PAUSE_SECONDS):
-                card = self._cards[turn // len(self._urls) % len(self._cards)]
-                self._ask(http, self._urls[turn % len(self._urls)], card, seen, failing_since)
+                card = self._cards[answered // len(self._urls) % len(self._cards)]
+                # Without an answer the caller asks the next instance for the same customer.
+                answered += self._ask(http, self._urls[turn % len(self._urls)], card, seen, failing_since)
                 turn += 1
         for since in failing_since.values():
             self._note(time.monotonic() - since)
 
     def _ask(
         self, http: httpx.Client, url: str, card: str, seen: dict[str, int], failing_since: dict[str, float]
-    ) -> None:
+    ) -> bool:
+        """Ask an instance once. Returns whether it has answered."""
         asked = time.monotonic()
         answer = read_balance(http, url, card, self.histories)
         if answer is None:
             self.readings.failed += 1
             failing_since.setdefault(card, asked)
-            return
+            return False
         if (since := failing_since.pop(card, None)) is not None:
             self._note(time.monotonic() - since)
         self.readings.answers += 1
@@ -124,6 +126,7 @@ class Callers(BackgroundThreads):
         elif card in seen and answer.headers.get("loyalty-stale") != "true":
             who = answer.headers.get("loyalty-served-by", url)
             self.readings.backwards.append(f"{card}: unknown after sequence {seen[card]}, said {who}")
+        return True
 
     def _take(self, card: str, answer: httpx.Response, seen: dict[str, int]) -> None:
         body = answer.json()
@@ -138,20 +141,19 @@ class Callers(BackgroundThreads):
 
 
 class Watchers(BackgroundThreads):
-    """Read the balances of some customers in turn. Each watcher asks one instance, and waits for it.
+    """Read balances. Each watcher asks one instance for one customer, and waits for it.
 
-    So there is a request at an instance when it wakes up from a pause, and another instance has answered meanwhile.
+    So an instance that wakes up from a pause has a request for each customer, and other watchers have seen what another
+    instance answered meanwhile.
     """
 
     def __init__(self, stack: LocalStack, cards: list[str], histories: Histories) -> None:
-        self._cards, self._histories = cards, histories
-        super().__init__(*(partial(self._watch, api.url) for api in stack.apis))
+        self._histories = histories
+        super().__init__(*(partial(self._watch, api.url, card) for api in stack.apis for card in cards))
 
-    def _watch(self, url: str) -> None:
+    def _watch(self, url: str, card: str) -> None:
         with httpx.Client(timeout=_PATIENCE_SECONDS, trust_env=False) as http:
-            for card in cycle(self._cards):
-                if self.stopping.wait(_PAUSE_SECONDS):
-                    return
+            while not self.stopping.wait(_WATCH_SECONDS):
                 read_balance(http, url, card, self._histories)
 
 

@@ -31,8 +31,8 @@ _READ, _SERVED = 12, 8
 
 _CLERKS = 8
 
-_MARKS_AND_DECISIONS = 20
-"""Records of ten commands."""
+_MARKS_AND_DECISIONS = 6
+"""Records of three commands."""
 
 
 OnAStack = Callable[[str, Environment, int], Row]

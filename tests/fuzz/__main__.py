@@ -31,6 +31,9 @@ def main(
     chunk: Annotated[
         int | None, typer.Option(help="Run only this chunk, in this process: makes a failure again.")
     ] = None,
+    stack: Annotated[
+        int | None, typer.Option(help="Send this number of records and of connections to a running stack instead.")
+    ] = None,
     *,
     document: Annotated[bool, typer.Option("--document", help="Write the last results into docs/lab/fuzz.md.")] = False,
 ) -> None:
@@ -44,6 +47,13 @@ def main(
             console.print(run_chunk(door_named(door.name), chunk, door.chunk))
         return
     commit = _commit()
+    if stack is not None:
+        # It imports Spark's clients and brokers.
+        from tests.fuzz import stack as running
+
+        for row in running.run(stack, commit, FAILURES):
+            report.write(row)
+        wanted = []
     for door in wanted:
         _run(door, inputs, commit)
     rows = [row for row in report.rows() if row.commit == commit]

@@ -108,7 +108,9 @@ def _cells(row: Row) -> list[str]:
 
 
 def into_document() -> None:
-    """Write the rows into the document."""
+    """Write the rows into the document, sorted by door."""
     before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
-    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{markdown(rows())}\n{END}{after}", encoding="utf-8")
+    DOCUMENT.write_text(
+        f"{before}{BEGIN}\n\n{markdown(sorted(rows(), key=lambda row: row.door))}\n{END}{after}", encoding="utf-8"
+    )

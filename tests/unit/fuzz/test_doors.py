@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from tests.fuzz import planted, report
+from tests.fuzz import planted, report, stack
 from tests.fuzz.door import Outcome
 from tests.fuzz.doors import DOORS, door_named
 from tests.fuzz.runner import Chunk, process_for, run_chunk, run_inputs, save
@@ -104,7 +104,7 @@ def test_the_report_adds_chunks_and_begins_anew_with_another_commit(tmp_path) ->
 def test_the_document_has_a_row_for_each_door() -> None:
     lines = report.DOCUMENT.read_text(encoding="utf-8").splitlines()
     rows = [line.split(" | ")[0].removeprefix("| ") for line in lines if line.startswith("| ")]
-    assert {*DOORS} <= {*rows}
+    assert {*DOORS, *stack.NAMES} <= {*rows}
 
 
 def test_failures_are_saved_with_their_inputs(tmp_path) -> None:

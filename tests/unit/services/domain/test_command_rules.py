@@ -42,6 +42,10 @@ def test_a_command_of_every_kind_is_valid(kind: str) -> None:
         ({"Points": None}, "Points are missing"),
         ({"Kind": "adjust", "Points": None}, "Points are missing"),
         ({"Kind": "import", "Points": None}, "Lots do not make up the Points"),
+        (
+            {"Kind": "import", "Points": None, "Lots": [{"Points": LARGEST_AMOUNT * 100, "ExpiresTime": 0}]},
+            "Lots do not make up the Points",
+        ),
         ({"Kind": "adjust", "Points": Decimal(0)}, "Points are 0"),
         ({"Kind": "void"}, "RedemptionID is blank"),
         ({"Kind": "transfer"}, "Counterparty is blank"),
