@@ -104,7 +104,8 @@ def test_the_till_cannot_authenticate_as_another_user(
 
 def test_the_ledger_cannot_publish_invoices(secured: ContainerStack) -> None:
     """Kafka refuses invoices with the credentials of the ledger."""
-    run = ("run", "--rm", "-T", "--no-deps", "--entrypoint", "loyalty")
+    # The service `keys` has not made the key of the metrics here.
+    run = ("run", "--rm", "-T", "--no-deps", "-e", "LOYALTY_METRICS_KEY_FILE=", "--entrypoint", "loyalty")
     with pytest.raises(ContainersError, match="topic pos-invoices: Broker: Topic authorization failed"):
         secured.project.compose(*run, "ledger", "simulate", "--count", "1")
 

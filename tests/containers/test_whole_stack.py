@@ -118,10 +118,12 @@ def await_the_day(stack: ContainerStack) -> None:
     wait_for("the ledger", lambda: prometheus.sum_of("loyalty_ledger_entries_total") >= entries)
 
 
-def test_the_configuration_is_valid(image: str) -> None:
-    """promtool accepts configuration and rules."""  # noqa: D403  # a program's name
-    mount = f"{jars.ROOT / 'infra' / 'prometheus'}:/etc/prometheus:ro"
-    options = ["--rm", "--network", "none", "--volume", mount, "--entrypoint", "promtool"]
+def test_the_configuration_is_valid(image: str, tmp_path: Path) -> None:
+    """promtool accepts configuration and rules. It wants the file of the key to exist."""  # noqa: D403  # a program's name
+    (key := tmp_path / "prometheus.key").touch()
+    mounts = [f"{jars.ROOT / 'infra' / 'prometheus'}:/etc/prometheus:ro", f"{key}:/data/scrape/prometheus.key:ro"]
+    volumes = [part for mount in mounts for part in ("--volume", mount)]
+    options = ["--rm", "--network", "none", *volumes, "--entrypoint", "promtool"]
     said = engine("run", *options, image, "check", "config", "/etc/prometheus/prometheus.yml")
     assert "rules found" in said
 
