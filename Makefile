@@ -1,6 +1,6 @@
 # Every target first installs what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools screenshots demo compose-demo up kafka down status images sbom audit-dependencies test test-all test-unit test-containers test-install test-object-store object-store-jars faults lint format docs contracts release bench bench-queries bench-repeats bench-latency bench-ledger bench-export bench-containers bench-simulator bench-peers lock clean
+.PHONY: help setup test-tools screenshots demo compose-demo up kafka down status images sbom audit-dependencies test test-all test-unit test-containers test-install test-object-store object-store-jars faults fuzz lint format docs contracts release bench bench-queries bench-repeats bench-latency bench-ledger bench-export bench-containers bench-simulator bench-peers lock clean
 
 N ?=
 FILES ?=
@@ -56,7 +56,7 @@ test-all: test-tools
 test-unit: setup ## run the tests without a JVM and a broker
 	$(BIN)/pytest tests/unit
 
-screenshots: test-tools ## make the pictures of the console in docs/pictures anew
+screenshots: test-tools ## make the pictures of the console in docs/pictures again
 	mkdir -p docs/pictures
 	SCREENSHOTS=docs/pictures $(BIN)/pytest tests/integration/test_console.py
 
@@ -83,6 +83,9 @@ test-object-store: object-store-jars ## test the export to S3 against S3Proxy
 
 faults: test-tools ## inject faults into a stack under load, and audit all accounts (ONLY="broker")
 	$(BIN)/python -m tests.faults $(if $(ONLY),--only "$(ONLY)")
+
+fuzz: setup ## give bad inputs to every door: Kafka, HTTP, files, arguments (N=1000000 for each door, ONLY="kafka", STACK=3000: to a running stack)
+	$(BIN)/python -m tests.fuzz $(if $(N),--inputs $(N)) $(if $(STACK),--stack $(STACK)) $(foreach door,$(ONLY),--only $(door))
 
 lint: setup ## run ruff, mypy and import-linter
 	$(BIN)/ruff check

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute
 
 from api.console import pages
 from api.dependencies import Dependencies
-from api.http import documentation, openapi, problems
+from api.http import documentation, error_handlers, openapi
 from api.http.limits import BodyLimitMiddleware
 from api.http.lookup_routes import LookupApp
 from api.http.parameters import refuse_unknown_parameters
@@ -72,7 +72,7 @@ def create_app(dependencies: Dependencies) -> FastAPI:
     )
     app.state.dependencies = dependencies
     app.serve_lookups([*balances.router.routes, *stores.lookups.routes], dependencies)
-    problems.install(app)
+    error_handlers.install(app)
     openapi.install(app, needs_credentials=dependencies.security is not None)
     app.router.routes.extend(_routes())
     pages.install(app)

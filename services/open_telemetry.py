@@ -41,6 +41,8 @@ class Spans:
     """Makes spans. An error adds its type to a span, but not its text, because the text can contain a card."""
 
     def __init__(self, processor: SpanProcessor, resource: Resource | None = None) -> None:
+        # Its warnings have the headers of others, which can be long and contain anything, for each request and record.
+        logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
         provider = TracerProvider(resource=resource)
         provider.add_span_processor(processor)
         self._tracer = provider.get_tracer("retail-loyalty")

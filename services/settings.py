@@ -1,6 +1,5 @@
 """The settings of all processes. A process reads them once, at its start, from the environment (``LOYALTY_…``)."""
 
-import difflib
 import os
 import re
 from datetime import timedelta
@@ -18,11 +17,11 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
-from pydantic_core import ErrorDetails, to_jsonable_python
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from schemas.topics import Topic
 from services.secret_files import lines_of
+from services.settings_errors import explain, hint
 
 _PASSWORD = re.compile(r"(://[^/@:]*):[^/@]*@")
 
@@ -30,6 +29,7 @@ TOP_CUSTOMERS_THRESHOLD = Decimal(1000)
 """In points. With the loyalty factor of 0.02 a customer gets them for purchases of 50,000."""
 
 Port = Annotated[int, Field(ge=1, le=65535)]
+Duration = Annotated[timedelta, Field(ge=timedelta(0))]
 
 
 class Settings(BaseSettings):
@@ -79,18 +79,15 @@ class Settings(BaseSettings):
         allow_inf_nan=False,
         description="Points for each unit of money on a PRIME invoice.",
     )
-    programme_notice: timedelta = Field(
+    programme_notice: Duration = Field(
         timedelta(seconds=60),
-        ge=timedelta(0),
         description="Shortest time between the publication of a programme version and its start (ISO 8601). It must be "
         "longer than any process needs to read the version.",
     )
-    repeat_horizon: timedelta = Field(
+    repeat_horizon: Duration = Field(
         timedelta(days=9),
-        ge=timedelta(0),
         description="How long an invoice number is remembered to find duplicates (ISO 8601). It must be "
-        "longer than the "
-        "retention of pos-invoices and hadoop. The pipeline checks this at its start.",
+        "longer than the retention of pos-invoices and hadoop. The pipeline checks this at its start.",
     )
 
     spark_master: str = Field("local[*]", description="Spark master, without spark-submit.")
@@ -120,7 +117,8 @@ class Settings(BaseSettings):
         "var/archive", description="Folder in which `loyalty archive` keeps the events of accounts. Any Hadoop URI."
     )
     shuffle_partitions: PositiveInt = Field(
-        3, description="Tasks of each Spark shuffle. Fixed for the life of a checkpoint."
+        2,
+        description="Tasks of each Spark shuffle, at most one for each core. A checkpoint keeps its number for life.",
     )
     max_offsets_per_trigger: PositiveInt = Field(
         100_000, description="Most records in one micro-batch. Sales and export wait for this number of records."
@@ -129,9 +127,8 @@ class Settings(BaseSettings):
         default=False,
         description="Whether a query starts although retention has deleted records that it has not read.",
     )
-    trigger_interval: timedelta = Field(
+    trigger_interval: Duration = Field(
         timedelta(milliseconds=100),
-        ge=timedelta(0),
         description="Shortest time between the starts of two micro-batches (ISO 8601).",
     )
     timer_interval: timedelta = Field(
@@ -139,21 +136,17 @@ class Settings(BaseSettings):
         ge=timedelta(seconds=1),
         description="Longest delay of a timer while there are no new events (ISO 8601).",
     )
-    sales_interval: timedelta = Field(
+    sales_interval: Duration = Field(
         timedelta(seconds=10),
-        ge=timedelta(0),
         description="Longest time that the sales query waits for a full micro-batch (ISO 8601).",
     )
-    export_interval: timedelta = Field(
+    export_interval: Duration = Field(
         timedelta(seconds=60),
-        ge=timedelta(0),
-        description="Longest time that the continuous export waits for a full micro-batch (ISO 8601). It "
-        "writes one file for "
-        "each date and micro-batch.",
+        description="Longest time that the continuous export waits for a full micro-batch (ISO 8601). "
+        "It writes one file for each date and micro-batch.",
     )
-    stop_timeout: timedelta = Field(
+    stop_timeout: Duration = Field(
         timedelta(seconds=60),
-        ge=timedelta(0),
         description="Longest time that the pipeline waits after SIGTERM for running micro-batches (ISO 8601).",
     )
     metrics_host: str = Field(
@@ -424,54 +417,6 @@ def password_in(file: Path) -> str:
     return file.read_text(encoding="utf-8").rstrip("\r\n")
 
 
-def _hint(name: str, known: list[str]) -> str:
-    # All names share the prefix, so even different names are similar.
-    near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.75)
-    return f" Did you mean {near[0]}?" if near else " docs/reference/settings.md lists all settings."
-
-
-_FORMS = {
-    "topic_prefix": "letters, digits and hyphens",
-    "rate_limit": "a number and a unit, such as 500/second or 20/minute",
-    "failed_login_rate": "a number and a unit, such as 500/second or 20/minute",
-    "cors_origins": "origins such as https://shop.example, separated by commas",
-    "application_server": "a URL without a path, such as http://10.0.0.7:8080",
-}
-"""Describes the format of the settings whose pattern is not a list of words."""
-
-
-def _expectation(error: ErrorDetails) -> str:  # noqa: PLR0911 - one for each kind of error
-    """What the value must be, in words."""
-    context = error.get("ctx", {})
-    match error["type"]:
-        case "greater_than_equal":
-            return f"at least {context['ge']}"
-        case "greater_than":
-            return f"more than {context['gt']}"
-        case "less_than_equal":
-            return f"at most {context['le']}"
-        case "string_pattern_mismatch":
-            words = context["pattern"].strip("^()$").split("|")
-            return _FORMS.get(str(error["loc"][0])) or f"{', '.join(words[:-1])} or {words[-1]}"
-        case kind if kind.startswith("int_"):
-            return "a whole number, such as 3"
-        case kind if kind.startswith(("decimal_", "finite_")):
-            return "a number, such as 0.02"
-        case kind if kind.startswith("bool_"):
-            return "true or false"
-        case kind if kind.startswith("time_delta_"):
-            return "a duration, such as PT5S or P1DT12H"
-    return error["msg"]
-
-
-def _explain(error: ErrorDetails) -> str:
-    """What is wrong with the setting that an error is about, and what to do."""
-    if error["type"] == "value_error":  # The validators above have complete messages.
-        return str(error["ctx"]["error"])
-    given = to_jsonable_python(error["input"])  # show a duration as ISO 8601: PT5S
-    return f"{str(given)!r} is not possible: it must be {_expectation(error)}"
-
-
 class SettingsError(ValueError):
     """Invalid settings. The message is one line that names the environment variables."""
 
@@ -486,9 +431,9 @@ def read_settings(**overrides: object) -> Settings:
     known = [f"{prefix}{name.upper()}" for name in Settings.model_fields]
     unknown = [name for name, value in os.environ.items() if value and name.upper().startswith(prefix)]
     if unknown := sorted(name for name in unknown if name.upper() not in known):
-        raise SettingsError("; ".join(f"{name}: no such setting.{_hint(name, known)}" for name in unknown))
+        raise SettingsError("; ".join(f"{name}: no such setting.{hint(name, known)}" for name in unknown))
     try:
         return Settings(**{name: value for name, value in overrides.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
-        wrong = (f"{prefix}{str(item['loc'][0]).upper()}: {_explain(item)}" for item in error.errors())
+        wrong = (f"{prefix}{str(item['loc'][0]).upper()}: {explain(item)}" for item in error.errors())
         raise SettingsError("; ".join(wrong)) from error

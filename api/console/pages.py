@@ -1,40 +1,27 @@
-"""The pages of the console: HTML from responses of the HTTP API. They have no access to the stores or to Kafka.
+"""The routes of the console: pages from responses of the HTTP API. They have no access to the stores or to Kafka.
 
 A request that changes something must have the header HX-Request. A page of another site cannot send it, because the
 API allows it to no other origin.
 """
 
 import uuid
-from collections.abc import Mapping
-from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qsl, quote
 
 from fastapi import APIRouter, FastAPI, Request, Response
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import RedirectResponse
 from fastapi.staticfiles import StaticFiles
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-from markupsafe import Markup
 
+from api.console.actions import ACTIONS, Action
 from api.console.own_api import COOKIE, Answer, ForwardedStream, call
+from api.console.rendering import page, page_of
 from services.api_keys.keys import Scope
 from services.domain.entries import Kind
 from services.state_stores.catalogue import BALANCES
 
 HOME = "/console/"
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-_HEADERS = {
-    "Content-Security-Policy": _POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-    "Vary": "HX-Request",
-}
 _ENTRIES_ON_A_PAGE = 20
 _DECISION_SECONDS = 20
 """A user waits instead of repeating the command, because a micro-batch takes seconds."""
@@ -48,132 +35,7 @@ FLOW = (
 """The queries with the topics that they read and write (docs/explanation/architecture.md)."""
 
 
-class Field(NamedTuple):
-    """A field of a form. ``name`` is the member of the request body."""
-
-    name: str
-    label: str
-    kind: str = "text"
-    required: bool = True
-
-
-class Action(NamedTuple):
-    """A command that the helpdesk can send. ``path`` is a template over the fields of the form."""
-
-    label: str
-    scope: Scope
-    method: str
-    path: str
-    fields: tuple[Field, ...] = ()
-    in_path: str | None = None
-    is_final: bool = False
-    explanation: str = ""
-
-
-_ACTOR, _REASON = Field("actor", "Your name"), Field("reason", "Reason")
-_POINTS = Field("points", "Points, for example 10.00")
-ACTIONS: Mapping[str, Action] = {
-    "adjust": Action(
-        "Adjust",
-        Scope.POINTS_ADJUST,
-        "POST",
-        "/v1/customers/{card}/adjustments",
-        (Field("points", "Points, for example 10.00 or -5.00"), _REASON, _ACTOR),
-        explanation="Add points, or take them.",
-    ),
-    "redeem": Action(
-        "Redeem",
-        Scope.POINTS_REDEEM,
-        "POST",
-        "/v1/customers/{card}/redemptions",
-        (_POINTS, Field("reason", "Reason", required=False)),
-        explanation="Reserve points. Then capture the redemption, or make it void.",
-    ),
-    "capture": Action(
-        "Capture",
-        Scope.POINTS_REDEEM,
-        "POST",
-        "/v1/redemptions/{redemption}/capture",
-        (Field("redemption", "Redemption"),),
-        "redemption",
-        explanation="Spend the points of a redemption.",
-    ),
-    "void": Action(
-        "Void",
-        Scope.POINTS_REDEEM,
-        "POST",
-        "/v1/redemptions/{redemption}/void",
-        (Field("redemption", "Redemption"),),
-        "redemption",
-        explanation="Give back the points of a redemption.",
-    ),
-    "block": Action(
-        "Block",
-        Scope.CARD_MANAGE,
-        "POST",
-        "/v1/customers/{card}/block",
-        (_REASON, _ACTOR),
-        explanation="Stop redemptions and transfers from the card.",
-    ),
-    "unblock": Action(
-        "Unblock",
-        Scope.CARD_MANAGE,
-        "POST",
-        "/v1/customers/{card}/unblock",
-        (_REASON, _ACTOR),
-        explanation="End the block of the card.",
-    ),
-    "replace": Action(
-        "Replace",
-        Scope.CARD_MANAGE,
-        "POST",
-        "/v1/customers/{card}/replacement",
-        (Field("newCard", "New card number"), _REASON, _ACTOR),
-        is_final=True,
-        explanation="Move everything to a new card that has no account.",
-    ),
-    "merge": Action(
-        "Merge",
-        Scope.CARD_MANAGE,
-        "POST",
-        "/v1/customers/{card}/merge",
-        (Field("into", "Card number that stays"), _REASON, _ACTOR),
-        is_final=True,
-        explanation="Move everything into the account of another card of the same customer. This card ends.",
-    ),
-    "erase": Action(
-        "Erase",
-        Scope.CUSTOMER_ERASE,
-        "DELETE",
-        "/v1/customers/{card}",
-        is_final=True,
-        explanation="Forget the customer: points, reservations and decisions. Nobody can undo it.",
-    ),
-}
-
 router = APIRouter(prefix="/console", include_in_schema=False)
-
-
-def _time(text: str | None) -> str:
-    """Shows a time of the API to people, in UTC. A line can break only between date and time."""
-    if not text:
-        return "-"
-    moment = datetime.fromisoformat(text).astimezone(UTC)
-    return Markup("<time><span>{:%Y-%m-%d}</span> <span>{:%H:%M:%S UTC}</span></time>").format(moment, moment)
-
-
-def _number(value: float | None, digits: int = 0) -> str:
-    return "-" if value is None else f"{value:,.{digits}f}"
-
-
-_TEMPLATES = Environment(
-    loader=PackageLoader("api.console"),
-    autoescape=select_autoescape(),
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-_TEMPLATES.filters |= {"time": _time, "number": _number, "quoted": lambda text: quote(text, safe="")}
 
 
 class SignInNeededError(Exception):
@@ -205,10 +67,6 @@ def install(app: FastAPI) -> None:
         return RedirectResponse("/console/sign-in", HTTPStatus.SEE_OTHER)
 
 
-def _page(template: str, **values: Any) -> Response:
-    return HTMLResponse(_TEMPLATES.get_template(template).render(**values), headers=_HEADERS)
-
-
 async def _ask(request: Request, method: str, path: str, **arguments: Any) -> Answer:
     """The answer of the API. Raises SignInNeededError if it does not know the user."""
     answer = await call(request, method, path, **arguments)
@@ -221,16 +79,20 @@ async def _user(request: Request) -> dict[str, Any]:
     return (await _ask(request, "GET", "/v1/caller")).body
 
 
-async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form. Raises SignInNeededError for a form of another site."""
+async def _fields(request: Request) -> list[tuple[str, str]]:
+    """The names and values of a form. Raises SignInNeededError for a form of another site."""
     if "hx-request" not in request.headers:
         raise SignInNeededError
-    return {name: value.strip() for name, value in parse_qsl((await request.body()).decode("utf-8", "replace"))}
+    return parse_qsl((await request.body()).decode("utf-8", "replace"))
+
+
+async def _form(request: Request) -> dict[str, str]:
+    return {name: value.strip() for name, value in await _fields(request)}
 
 
 @router.get("/sign-in")
 async def sign_in_page() -> Response:
-    return _page("sign_in.html", user=None, problem=None)
+    return page("sign_in.html", user=None, problem=None)
 
 
 @router.post("/sign-in")
@@ -240,7 +102,7 @@ async def sign_in(request: Request) -> Response:
     request.scope["headers"] = [(b"cookie", f"{COOKIE}={text}".encode("latin-1", "replace"))]
     answer = await call(Request(request.scope), "GET", "/v1/caller")
     if not answer.is_good:
-        return _page("problem.html", problem=answer.body)
+        return page("problem.html", problem=answer.body)
     response = Response(headers={"HX-Redirect": HOME})
     secure = request.url.scheme == "https"
     response.set_cookie(COOKIE, text, path="/console", httponly=True, samesite="strict", secure=secure)
@@ -257,24 +119,24 @@ async def sign_out(request: Request) -> Response:
 
 @router.get("/")
 async def overview(request: Request) -> Response:
-    return _page("overview.html", user=await _user(request))
+    return page("overview.html", user=await _user(request))
 
 
 @router.get("/overview/state")
 async def overview_state(request: Request) -> Response:
     answer = await _ask(request, "GET", "/v1/status")
     if not answer.is_good:
-        return _page("problem.html", problem=answer.body)
+        return page("problem.html", problem=answer.body)
     status = answer.body
     topics = {each["name"]: each for each in status["topics"]}
     queries = {each["name"]: each for each in status["queries"]}
-    return _page("overview_state.html", status=status, topics=topics, queries=queries, flow=FLOW, balances=BALANCES)
+    return page("overview_state.html", status=status, topics=topics, queries=queries, flow=FLOW, balances=BALANCES)
 
 
 @router.get("/overview/reasons")
 async def overview_reasons(request: Request) -> Response:
     answer = await _ask(request, "GET", "/v1/dead-letters", limit=1)
-    return _page("overview_reasons.html" if answer.is_good else "problem.html", problem=answer.body, found=answer.body)
+    return page_of("overview_reasons.html", answer)
 
 
 @router.get("/events/status")
@@ -296,7 +158,7 @@ async def helpdesk(request: Request, card: str = "", invoice: str = "") -> Respo
         answer = await _ask(request, "GET", f"/v1/invoices/{quote(invoice, safe='')}/customers")
         found, problem = answer.body.get("customers", []), None if answer.is_good else answer.body
         card = found[0] if len(found) == 1 else ""
-    return _page("helpdesk.html", user=user, card=card, invoice=invoice, found=found, problem=problem)
+    return page("helpdesk.html", user=user, card=card, invoice=invoice, found=found, problem=problem)
 
 
 @router.get("/customer")
@@ -305,17 +167,17 @@ async def customer(request: Request, card: str) -> Response:
     card, user = card.strip(), await _user(request)
     balance = await _ask(request, "GET", f"{_of(card)}/balance")
     if not balance.is_good:
-        return _page("problem.html", problem=balance.body, again=_retry_path(request, balance))
+        return page("problem.html", problem=balance.body, again=_retry_path(request, balance))
     allowed = {name: each for name, each in ACTIONS.items() if each.scope.value in user["scopes"]}
-    return _page("customer.html", card=card, answer=balance, actions=allowed, kinds=list(Kind))
+    return page("customer.html", card=card, answer=balance, actions=allowed, kinds=list(Kind))
 
 
 @router.get("/customer/balance")
 async def balance(request: Request, card: str) -> Response:
     answer = await _ask(request, "GET", f"{_of(card)}/balance")
     if not answer.is_good:
-        return _page("problem.html", problem=answer.body, again=_retry_path(request, answer))
-    return _page("balance.html", card=card, answer=answer)
+        return page("problem.html", problem=answer.body, again=_retry_path(request, answer))
+    return page("balance.html", card=card, answer=answer)
 
 
 @router.get("/customer/entries")
@@ -325,7 +187,7 @@ async def entries(request: Request, card: str) -> Response:
     cursor = request.query_params.get("cursor")
     answer = await _ask(request, "GET", f"{_of(card)}/entries", limit=_ENTRIES_ON_A_PAGE, cursor=cursor, **filters)
     if not answer.is_good:
-        return _page("problem.html", problem=answer.body)
+        return page("problem.html", problem=answer.body)
     may_redeem = Scope.POINTS_REDEEM.value in (await _user(request))["scopes"]
     is_newest, is_behind = cursor is None and not any(filters.values()), False
     if is_newest:
@@ -333,14 +195,14 @@ async def entries(request: Request, card: str) -> Response:
         newest = answer.body["entries"][0]["Sequence"] if answer.body["entries"] else 0
         is_behind = balance.is_good and balance.body["Sequence"] > newest
     values = {"page": answer.body, "filters": filters, "may_redeem": may_redeem}
-    return _page("entries.html", card=card, is_newest=is_newest, is_behind=is_behind, **values)
+    return page("entries.html", card=card, is_newest=is_newest, is_behind=is_behind, **values)
 
 
 @router.get("/customer/{name}")
 async def form_of_action(request: Request, name: str, card: str) -> Response:
     # If the user has a key, the API takes the actor from the key.
     given = {"redemption": request.query_params.get("redemption", ""), "actor": (await _user(request))["name"]}
-    return _page("action.html", name=name, action=_action(name), card=card, given=given)
+    return page("action.html", name=name, action=_action(name), card=card, given=given)
 
 
 @router.post("/customer/{name}")
@@ -355,11 +217,11 @@ async def act(request: Request, name: str) -> Response:
     key = form.get("key")
     if key is None:
         key = str(uuid.uuid4())
-        return _page("confirm.html", name=name, action=action, card=card, fields=fields, key=key)
+        return page("confirm.html", name=name, action=action, card=card, fields=fields, key=key)
     path = action.path.format(card=quote(card, safe=""), redemption=quote(fields.get("redemption", ""), safe=""))
-    body = {each: value for each, value in fields.items() if value and each != action.in_path}
+    body = {each: value for each, value in fields.items() if value and f"{{{each}}}" not in action.path}
     answer = await _ask(request, action.method, path, json=body or None, key=key, timeout=_DECISION_SECONDS)
-    return _page("outcome.html", name=name, action=action, card=card, fields=fields, key=key, answer=answer)
+    return page("outcome.html", name=name, action=action, card=card, fields=fields, key=key, answer=answer)
 
 
 def _retry_path(request: Request, answer: Answer) -> str:
@@ -380,7 +242,7 @@ def _of(card: str) -> str:
 
 @router.get("/operations")
 async def operations(request: Request) -> Response:
-    return _page("operations.html", user=await _user(request))
+    return page("operations.html", user=await _user(request))
 
 
 @router.get("/operations/dead-letters")
@@ -388,28 +250,24 @@ async def dead_letters(request: Request) -> Response:
     reason = request.query_params.get("reason", "")
     answer = await _ask(request, "GET", "/v1/dead-letters", reason=reason)
     user = await _user(request)
-    may_replay = Scope.DEAD_LETTERS.value in user["scopes"]
-    template = "dead_letters.html" if answer.is_good else "problem.html"
-    return _page(template, found=answer.body, problem=answer.body, may_replay=may_replay, reason=reason)
+    return page_of("dead_letters.html", answer, may_replay=Scope.DEAD_LETTERS.value in user["scopes"], reason=reason)
 
 
 @router.post("/operations/replay")
 async def replay(request: Request) -> Response:
     """First show what a replay would publish, then publish it."""
-    if "hx-request" not in request.headers:
-        raise SignInNeededError
-    form = parse_qsl((await request.body()).decode("utf-8", "replace"))
+    form = await _fields(request)
     positions = [value for name, value in form if name == "position"]
     confirmed = ("confirmed", "yes") in form
     order = {"positions": positions, "dryRun": not confirmed}
     answer = await _ask(request, "POST", "/v1/dead-letters/replay", json=order)
-    return _page("replay.html", answer=answer, positions=positions)
+    return page("replay.html", answer=answer, positions=positions)
 
 
 @router.get("/operations/audits")
 async def audits(request: Request) -> Response:
     answer = await _ask(request, "GET", "/v1/audits")
-    return _page("audits.html" if answer.is_good else "problem.html", found=answer.body, problem=answer.body)
+    return page_of("audits.html", answer)
 
 
 @router.get("/operations/programmes")
@@ -417,27 +275,25 @@ async def programmes(request: Request) -> Response:
     user = await _user(request)
     answer = await _ask(request, "GET", "/v1/stores/programmes/all", limit=1000)
     if not answer.is_good:
-        return _page("problem.html", problem=answer.body)
+        return page("problem.html", problem=answer.body)
     versions = sorted((each["value"] for each in answer.body["entries"]), key=lambda each: each["Version"])
     may_publish = Scope.PROGRAMME_PUBLISH.value in user["scopes"]
-    return _page("programmes.html", versions=versions, may_publish=may_publish)
+    return page("programmes.html", versions=versions, may_publish=may_publish)
 
 
 @router.post("/operations/programmes")
 async def publish_programme(request: Request) -> Response:
     """Check a programme, or ask for a confirmation and publish it. Lines keep their blanks, because YAML needs them."""
-    if "hx-request" not in request.headers:
-        raise SignInNeededError
-    form = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
+    form = dict(await _fields(request))
     file = {"programme": form.get("programme", "").replace("\r\n", "\n")}
     time, do = form.get("effectiveFrom", "").strip(), form.get("do")
     if do == "confirm":
         answer = await _ask(request, "POST", "/v1/programmes", json=file | ({"effectiveFrom": time} if time else {}))
-        return _page("programme_outcome.html", answer=answer, is_check=False)
+        return page("programme_outcome.html", answer=answer, is_check=False)
     answer = await _ask(request, "POST", "/v1/programmes/check", json=file)
     if do == "publish" and answer.is_good and answer.body["valid"]:
-        return _page("programme_confirm.html", time=time, **file)
-    return _page("programme_outcome.html", answer=answer, is_check=True)
+        return page("programme_confirm.html", time=time, **file)
+    return page("programme_outcome.html", answer=answer, is_check=True)
 
 
 @router.post("/operations/simulate")
@@ -448,10 +304,10 @@ async def simulate(request: Request) -> Response:
     except ValueError:
         basket = {}
     basket |= {name: form[name] for name in ("CustomerCardNo", "CustomerType", "StoreID") if form.get(name)}
-    return _page("simulation.html", answer=await _ask(request, "POST", "/v1/simulate", json=basket))
+    return page("simulation.html", answer=await _ask(request, "POST", "/v1/simulate", json=basket))
 
 
 @router.get("/operations/settings")
 async def settings(request: Request) -> Response:
     answer = await _ask(request, "GET", "/v1/settings")
-    return _page("settings.html" if answer.is_good else "problem.html", found=answer.body, problem=answer.body)
+    return page_of("settings.html", answer)

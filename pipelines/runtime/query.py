@@ -16,6 +16,9 @@ from services.messaging.administration import max_record_age
 from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
 
+SHUFFLE_PARTITIONS = "shuffle_partitions"
+"""A setting, and the value of the manifest."""
+
 DEDUPLICATION = "deduplication"
 """The value that manifests of release 0.1 lack."""
 
@@ -85,11 +88,14 @@ class Query:
         checkpoint = self.checkpoint(settings)
         self.check(spark, checkpoint, settings, manifest.is_new(spark, checkpoint))
         before = manifest.read(spark, checkpoint)
+        if SHUFFLE_PARTITIONS in before and SHUFFLE_PARTITIONS not in settings.model_fields_set:
+            settings = settings.model_copy(update={SHUFFLE_PARTITIONS: int(before[SHUFFLE_PARTITIONS])})
+        spark.conf.set("spark.sql.shuffle.partitions", settings.shuffle_partitions)
         walks = bool(before) and DEDUPLICATION not in before
         made_with = {
             "query": self.name,
             "source": ", ".join(settings.name_of(source) for source in self.sources),
-            "shuffle_partitions": str(settings.shuffle_partitions),
+            SHUFFLE_PARTITIONS: str(settings.shuffle_partitions),
             **({} if walks else {DEDUPLICATION: "segments"}),
             **self.fixed(settings),
         }

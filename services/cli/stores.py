@@ -1,6 +1,7 @@
 """`loyalty stores`: the shops in the compacted topic stores."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -58,16 +59,17 @@ def _shops_of(file: Path) -> Iterator[Record]:
             continue
         try:
             shop = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             stop(f"{file}, line {number} is not JSON: {error}", MISUSED)
         wrong = [name for name in names if not isinstance(shop, dict) or not _is_text(shop.get(name))]
         if wrong:
-            stop(f"{file}, line {number}: {', '.join(wrong)} must be text that is not empty", MISUSED)
+            stop(f"{file}, line {number}: {', '.join(wrong)} must be text in UTF-8 that is not empty", MISUSED)
         yield {name: shop[name] for name in names}
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+    # JSON can name half of a surrogate pair, which is no character.
+    return isinstance(value, str) and bool(value.strip()) and not re.search("[\ud800-\udfff]", value)
 
 
 def _publish(command: str, messages: Sequence[tuple[bytes, bytes | None]], *, as_json: bool) -> None:

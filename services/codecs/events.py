@@ -185,7 +185,7 @@ def _command(append_time: int, record: Record) -> Event:
     command, names = _COMMANDS[kind]
     try:
         event: Event = command(append_time=append_time, **{name: _FIELDS[name](record) for name in names})
-    except UndecodableError:
+    except (UndecodableError, UnknownSchemaIdError):
         if command is Absorb:
             return _unreadable(append_time, record)
         raise

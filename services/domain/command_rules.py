@@ -52,11 +52,12 @@ def _blank(name: str) -> Callable[[Command], bool]:
 
 
 def _make_up(lots: list[dict[str, int]], points: Decimal | None) -> bool:
-    """Whether the lots are valid, and have these points in total."""
-    are_valid = all(lot["Points"] > 0 and 0 <= lot["ExpiresTime"] <= LAST_TIME for lot in lots)
+    """Whether there are lots, they are valid, and they have these points in total."""
+    are_valid = bool(lots) and all(lot["Points"] > 0 and 0 <= lot["ExpiresTime"] <= LAST_TIME for lot in lots)
     if not are_valid or len(lots) > MOST_LINE_ITEMS:
         return False
-    return points is None or sum(lot["Points"] for lot in lots) == points * 100
+    total = sum(lot["Points"] for lot in lots)
+    return total < LARGEST_AMOUNT * 100 and (points is None or total == points * 100)
 
 
 def _is_valid(invoice: Mapping[str, Any] | None) -> bool:
@@ -74,6 +75,7 @@ _RULES: Mapping[str, Callable[[Command], bool]] = {
     "CustomerCardNo is blank": _blank("CustomerCardNo"),
     **{f"{name} is too long": _is_too_long(name, longest) for name, longest in _LONGEST_TEXTS.items()},
     "Kind is none of " + ", ".join(KINDS): lambda command: command["Kind"] not in KINDS,
+    "Points are missing": _of_kind(("reserve", "transfer", "adjust"), lambda command: command["Points"] is None),
     "Points are out of range": _with_points(lambda points: abs(points) >= LARGEST_AMOUNT),
     "Points are not above 0": _of_kind(_POSITIVE, _with_points(lambda points: points <= 0)),
     "Points are 0": _of_kind(("adjust",), _with_points(lambda points: points == 0)),

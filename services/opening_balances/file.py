@@ -6,6 +6,7 @@ points expire, a time of ISO 8601 with its offset, or nothing for points that ne
 
 import csv
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,9 @@ from services.domain.local_time import end_of_day
 from services.domain.validation import BLANKS, LONGEST_TEXT, MOST_LINE_ITEMS
 
 COLUMNS = ("card", "points", "expires")
+_NO_TEXT = re.compile("[\ud800-\udfff\N{REPLACEMENT CHARACTER}]")
+"""Half of a surrogate pair, which JSON can name, and what stands for bytes that are not UTF-8."""
+
 LARGEST_POINTS = Decimal("9999999999.99")
 """The most points of one card, as in a command of the API."""
 
@@ -62,31 +66,53 @@ def read_files(files: Iterable[Path], zone: str, now: int) -> OpeningBalances:
         for number, row in _rows(file):
             found.rows += 1
             try:
-                _add(found, row if isinstance(row, Mapping) else _not_an_object(), zone, now)
+                _add(found, _object(row), zone, now)
             except _RowError as error:
                 found.errors.append(f"{file}, line {number}: {error}")
     return found
 
 
 def _rows(file: Path) -> Iterator[tuple[int, Any]]:
-    """The rows of a file with the numbers of their lines. A row that cannot be read is None."""
+    """The rows of a file with the numbers of their lines. A row that cannot be read is its error."""
     # A damaged character is an error only of its own row.
     with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
         if file.suffix.lower() == ".csv":
             reader = csv.DictReader(lines, restkey="", restval="")
-            for row in reader:
-                yield reader.line_num, {name.strip(BLANKS): value for name, value in row.items()}
+            try:
+                columns = [name.strip(BLANKS) for name in reader.fieldnames or ()]
+            except csv.Error as error:
+                # Without its header nothing in the file has a meaning.
+                yield 1, error
+                return
+            reader.fieldnames = columns
+            yield from _rows_of(reader)
             return
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 try:
                     yield number, json.loads(line, parse_float=Decimal, parse_int=Decimal)
-                except ValueError:
-                    yield number, None
+                except (ValueError, RecursionError) as error:
+                    yield number, error
 
 
-def _not_an_object() -> Mapping[str, Any]:
-    raise _RowError('is not a JSON object, such as {"card":"9265846829","points":"12.50","expires":"2027-12-31"}')
+def _rows_of(reader: "csv.DictReader[str]") -> Iterator[tuple[int, Any]]:
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield reader.line_num + 1, error
+            continue
+        yield reader.line_num, row
+
+
+def _object(row: Any) -> Mapping[str, Any]:
+    if isinstance(row, csv.Error):
+        raise _RowError(f"is not CSV: {row}")
+    if not isinstance(row, Mapping):
+        raise _RowError('is not a JSON object, such as {"card":"9265846829","points":"12.50","expires":"2027-12-31"}')
+    return row
 
 
 def _add(found: OpeningBalances, row: Mapping[str, Any], zone: str, now: int) -> None:
@@ -107,7 +133,7 @@ def _card(value: Any) -> str:
         raise _RowError("card is missing; it is a text")
     if value != value.strip(BLANKS):
         raise _RowError(f"card {value!r} has blanks around it")
-    if len(value) > LONGEST_TEXT or "\N{REPLACEMENT CHARACTER}" in value:
+    if len(value) > LONGEST_TEXT or _NO_TEXT.search(value):
         raise _RowError(f"card is longer than {LONGEST_TEXT} characters, or is not UTF-8")
     return value
 

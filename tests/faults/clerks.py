@@ -19,6 +19,7 @@ from services.commands.identity import command_id
 from tests.faults.accounts import Answer
 from tests.faults.histories import Action, Histories, command_response
 from tests.faults.linearizability import Operation
+from tests.faults.load import read_balance
 from tests.support.threads import BackgroundThreads
 
 _PAUSE_SECONDS = 0.5
@@ -37,24 +38,25 @@ class Answers:
         wrong: descriptions of impossible responses.
         tries: number of requests.
         slowest_seconds: the longest time from the first request of a command to its response.
-        histories: the commands and reads by card, from the first request to the response.
     """
 
     final: list[Answer] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     tries: int = 0
     slowest_seconds: float = 0.0
-    histories: Histories = field(default_factory=Histories)
 
 
 class Clerks(BackgroundThreads):
     """Clerks that work on the same customers, each with one command at a time.
 
     All requests of a command have the same Idempotency-Key, for every instance.
+
+    Attributes:
+        histories: gets the commands, from the first request to the response, and the reads.
     """
 
-    def __init__(self, stack: LocalStack, cards: list[str], seed: int, count: int) -> None:
-        self.answers = Answers()
+    def __init__(self, stack: LocalStack, cards: list[str], histories: Histories, seed: int, count: int) -> None:
+        self.answers, self.histories = Answers(), histories
         self._urls, self._cards = [api.url for api in stack.apis], cards
         self._given_up = threading.Event()
         self._lock = threading.Lock()
@@ -98,20 +100,13 @@ class Clerks(BackgroundThreads):
 
     def read(self, http: httpx.Client, card: str, least: int | None) -> None:
         """Read a balance once from the next instance. ``least`` is the sequence number to wait for."""
-        start = time.monotonic()
-        params = {} if least is None else {"minSequence": least, "timeout": 5}
-        try:
-            answer = http.get(f"{self._next_url()}/v1/customers/{card}/balance", params=params)
-        except httpx.HTTPError:
+        parameters = {} if least is None else {"minSequence": least, "timeout": 5}
+        answer = read_balance(http, self._next_url(), card, self.histories, **parameters)
+        if answer is None or least is None:
             return
-        if answer.status_code not in {httpx.codes.OK, httpx.codes.NOT_FOUND}:
-            return
-        balance = answer.json() if answer.status_code == httpx.codes.OK else None
-        is_stale = answer.headers.get("loyalty-stale") == "true"
-        self.answers.histories.add_read(card, start, time.monotonic(), balance, is_stale=is_stale)
-        if least is not None and (balance is None or balance["Sequence"] < least):
+        if answer.status_code != httpx.codes.OK or answer.json()["Sequence"] < least:
             with self._lock:
-                self.answers.wrong.append(f"{card} at sequence {least} was asked for, and {balance} came")
+                self.answers.wrong.append(f"{card} at sequence {least} was asked for, and {answer.text} came")
 
     def _next_url(self) -> str:
         with self._lock:
@@ -171,7 +166,7 @@ class _Clerk:
         self._given += 1
         key = f"{self._name}-{self._given}"
         action = action._replace(id=command_id("POST", path, key))
-        start, histories = time.monotonic(), self._clerks.answers.histories
+        start, histories = time.monotonic(), self._clerks.histories
         try:
             answer = self._clerks.ask(self._http, path, body, key)
         except SystemExit:
@@ -183,7 +178,7 @@ class _Clerk:
         self._clerks.note_final(answer)
         if "AccountSequence" in answer.body:
             received = command_response(answer.body)
-            histories.add(card, Operation(action._replace(received=received), start, end))
+            histories.add_command(card, action._replace(received=received), start, end)
             for least in self._dice.choice(([], [None], [None, received.sequence])):
                 self._clerks.read(self._http, card, least)
         if self._dice.random() < 0.2:

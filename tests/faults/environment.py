@@ -23,6 +23,7 @@ from services.messaging.administration import create_topics
 from services.messaging.avro import encoder
 from services.messaging.clients import consumer, producer
 from services.messaging.schema_ids import schema_ids
+from tests.faults.histories import Histories
 from tests.support.builders import invoice
 from tests.support.processes import SMALL_JVM
 
@@ -38,7 +39,12 @@ class NoEvidenceError(AssertionError):
 
 
 class Environment:
-    """A stack in a directory with a supervisor that restarts processes that end, as systemd does."""
+    """A stack in a directory with a supervisor that restarts processes that end, as systemd does.
+
+    Attributes:
+        histories: what clerks and callers did since the start, through all faults of this stack. The history of an
+            account explains its next fault only from its first command on.
+    """
 
     def __init__(self, directory: Path, api_instances: int = 2, **changes: object) -> None:
         self.settings = private_settings(
@@ -52,7 +58,7 @@ class Environment:
                 **changes,
             },
         )
-        self.directory = directory
+        self.directory, self.histories = directory, Histories()
         self.stack = LocalStack(directory, self.settings, api_instances)
         self._consumer = consumer(self.settings, "faults-watcher", log_level=0)
         self._probes = 0

@@ -34,12 +34,17 @@ Step = Callable[[State, Action], State | None]
 
 
 def first_impossible(
-    history: Sequence[Operation[Action]], initial: State, step: Step[State, Action]
+    history: Sequence[Operation[Action]],
+    initial: State,
+    step: Step[State, Action],
+    is_read: Callable[[Action], bool] = lambda _: False,
 ) -> Operation[Action] | None:
     """Search an order of the operations that agrees with all times and with the model.
 
     Args:
         initial: the state before the first operation. States are hashable.
+        is_read: whether an action never changes a state. A read that is possible now is taken now, because to take it
+            later allows no more orders. Without this the search of a wrong history tries all subsets of its reads.
 
     Returns:
         None if there is such an order. Otherwise the operation at which the longest attempt ended.
@@ -49,7 +54,9 @@ def first_impossible(
     tried: set[tuple[int, State]] = set()
     longest, failed = -1, None
     # Each element is a state and its remaining choices. A path has at most one element for each operation.
-    path = [(initial, 0, _choices(operations, 0))]
+    reads = [is_read(each.action) for each in operations]
+    path = [(initial, 0, _choices(operations, reads, 0))]
+    nothing: Iterator[int] = iter(())
     while path:
         state, done, choices = path[-1]
         if required & ~done == 0:
@@ -58,7 +65,9 @@ def first_impossible(
             after = step(state, operations[number].action)
             if after is not None and (key := (done | 1 << number, after)) not in tried:
                 tried.add(key)
-                path.append((after, key[0], _choices(operations, key[0])))
+                if reads[number]:
+                    path[-1] = (state, done, nothing)
+                path.append((after, key[0], _choices(operations, reads, key[0])))
                 break
         else:
             if len(path) > longest:
@@ -67,8 +76,8 @@ def first_impossible(
     return failed
 
 
-def _choices(operations: Sequence[Operation[Action]], done: int) -> Iterator[int]:
-    """The operations that can be next: they began before the end of every other remaining operation."""
+def _choices(operations: Sequence[Operation[Action]], reads: Sequence[bool], done: int) -> Iterator[int]:
+    """The operations that can be next: they began before the end of every other remaining operation. Reads first."""
     first_end = math.inf
     candidates = []
     first = (~done & (done + 1)).bit_length() - 1
@@ -80,7 +89,8 @@ def _choices(operations: Sequence[Operation[Action]], done: int) -> Iterator[int
             break
         first_end = min(first_end, operation.end)
         candidates.append(number)
-    return (number for number in candidates if operations[number].start <= first_end)
+    possible = [number for number in candidates if operations[number].start <= first_end]
+    return iter(sorted(possible, key=lambda number: not reads[number]))
 
 
 def _next_to_end(operations: Sequence[Operation[Action]], left: int) -> Operation[Action]:

@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import httpx
@@ -17,6 +18,9 @@ from tests.support.threads import BackgroundThreads
 
 _ENDLESS = 1_000_000
 _PAUSE_SECONDS = 0.05
+_WATCH_SECONDS = 0.5
+_PATIENCE_SECONDS = 30.0
+"""Longer than an instance is paused."""
 
 
 class Tills(BackgroundThreads):
@@ -68,7 +72,6 @@ class Readings:
         totals: every (card, sequence number, total) that was served.
         backwards: descriptions of responses that claimed to be current and were older than an earlier one.
         unavailable_seconds: the longest time without a response for one customer.
-        histories: the responses by card.
     """
 
     totals: set[tuple[str, int, Decimal]] = field(default_factory=set)
@@ -76,13 +79,17 @@ class Readings:
     answers: int = 0
     failed: int = 0
     unavailable_seconds: float = 0.0
-    histories: Histories = field(default_factory=Histories)
 
 
 class Callers(BackgroundThreads):
-    """Read the balances of some customers in turn, and from all instances in turn, as behind a load balancer."""
+    """Read the balances of some customers in turn, and from all instances in turn, as behind a load balancer.
 
-    def __init__(self, stack: LocalStack, cards: list[str]) -> None:
+    Attributes:
+        histories: gets the responses.
+    """
+
+    def __init__(self, stack: LocalStack, cards: list[str], histories: Histories) -> None:
+        self.histories = histories
         self._urls = [api.url for api in stack.apis]
         self._cards = cards
         super().__init__(self._read)
@@ -92,37 +99,34 @@ class Callers(BackgroundThreads):
         seen: dict[str, int] = {}
         failing_since: dict[str, float] = {}
         with httpx.Client(timeout=6, trust_env=False) as http:
-            turn = 0
+            turn = answered = 0
             while not self.stopping.wait(_PAUSE_SECONDS):
-                card = self._cards[turn // len(self._urls) % len(self._cards)]
-                self._ask(http, self._urls[turn % len(self._urls)], card, seen, failing_since)
+                card = self._cards[answered // len(self._urls) % len(self._cards)]
+                # Without an answer the caller asks the next instance for the same customer.
+                answered += self._ask(http, self._urls[turn % len(self._urls)], card, seen, failing_since)
                 turn += 1
         for since in failing_since.values():
             self._note(time.monotonic() - since)
 
     def _ask(
         self, http: httpx.Client, url: str, card: str, seen: dict[str, int], failing_since: dict[str, float]
-    ) -> None:
+    ) -> bool:
+        """Ask an instance once. Returns whether it has answered."""
         asked = time.monotonic()
-        try:
-            answer = http.get(f"{url}/v1/customers/{card}/balance")
-        except httpx.HTTPError:
-            answer = None
-        if answer is None or answer.status_code not in (httpx.codes.OK, httpx.codes.NOT_FOUND):
+        answer = read_balance(http, url, card, self.histories)
+        if answer is None:
             self.readings.failed += 1
             failing_since.setdefault(card, asked)
-            return
+            return False
         if (since := failing_since.pop(card, None)) is not None:
             self._note(time.monotonic() - since)
         self.readings.answers += 1
-        balance = answer.json() if answer.status_code == httpx.codes.OK else None
-        is_stale = answer.headers.get("loyalty-stale") == "true"
-        self.readings.histories.add_read(card, asked, time.monotonic(), balance, is_stale=is_stale)
         if answer.status_code == httpx.codes.OK:
             self._take(card, answer, seen)
-        elif card in seen and not is_stale:
+        elif card in seen and answer.headers.get("loyalty-stale") != "true":
             who = answer.headers.get("loyalty-served-by", url)
             self.readings.backwards.append(f"{card}: unknown after sequence {seen[card]}, said {who}")
+        return True
 
     def _take(self, card: str, answer: httpx.Response, seen: dict[str, int]) -> None:
         body = answer.json()
@@ -134,3 +138,37 @@ class Callers(BackgroundThreads):
 
     def _note(self, seconds: float) -> None:
         self.readings.unavailable_seconds = max(self.readings.unavailable_seconds, seconds)
+
+
+class Watchers(BackgroundThreads):
+    """Read balances. Each watcher asks one instance for one customer, and waits for it.
+
+    So an instance that wakes up from a pause has a request for each customer, and other watchers have seen what another
+    instance answered meanwhile.
+    """
+
+    def __init__(self, stack: LocalStack, cards: list[str], histories: Histories) -> None:
+        self._histories = histories
+        super().__init__(*(partial(self._watch, api.url, card) for api in stack.apis for card in cards))
+
+    def _watch(self, url: str, card: str) -> None:
+        with httpx.Client(timeout=_PATIENCE_SECONDS, trust_env=False) as http:
+            while not self.stopping.wait(_WATCH_SECONDS):
+                read_balance(http, url, card, self._histories)
+
+
+def read_balance(
+    http: httpx.Client, url: str, card: str, histories: Histories, **parameters: int
+) -> httpx.Response | None:
+    """Read a balance once, and add a response of 200 or 404 to the histories. None for any other response."""
+    start = time.monotonic()
+    try:
+        answer = http.get(f"{url}/v1/customers/{card}/balance", params=parameters)
+    except httpx.HTTPError:
+        return None
+    if answer.status_code not in {httpx.codes.OK, httpx.codes.NOT_FOUND}:
+        return None
+    balance = answer.json() if answer.status_code == httpx.codes.OK else None
+    is_stale = answer.headers.get("loyalty-stale") == "true"
+    histories.add_read(card, start, time.monotonic(), balance, is_stale=is_stale)
+    return answer

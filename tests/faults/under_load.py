@@ -19,7 +19,7 @@ from services.pos_simulator.simulation import Options, Simulation
 from tests.faults.auditor import audit
 from tests.faults.clerks import Answers, Clerks
 from tests.faults.environment import Environment, paused
-from tests.faults.load import Callers, Readings, Tills
+from tests.faults.load import Callers, Readings, Tills, Watchers
 from tests.faults.report import Row
 from tests.support.processes import delete_newest_commit
 
@@ -30,6 +30,9 @@ _READ, _SERVED = 12, 8
 """The number of customers whose balances callers read, and for whom clerks send commands."""
 
 _CLERKS = 8
+
+_MARKS_AND_DECISIONS = 6
+"""Records of three commands."""
 
 
 OnAStack = Callable[[str, Environment, int], Row]
@@ -105,6 +108,8 @@ def pause_api(environment: Environment, chance: random.Random) -> None:
     others = [each for each in environment.stack.apis if each is not api]
     with paused(api.process.pid or 0):
         environment.until("another owner of all partitions", lambda: _owns_all(environment, others))
+        # The commands change balances that the paused instance knows as they were. It must not serve them as current.
+        environment.until_written(topics.LOYALTY_DECISIONS, _MARKS_AND_DECISIONS)
 
 
 def _owns_all(environment: Environment, apis: list[Service]) -> bool:
@@ -175,10 +180,15 @@ def run_together(wanted: str, environment: Environment, seed: int, minutes: floa
 
 @dataclass(frozen=True)
 class Observations:
-    """The responses to callers and clerks while faults were injected."""
+    """The responses to callers and clerks while faults were injected.
+
+    Attributes:
+        operations_before: the size of the histories of the stack at the start.
+    """
 
     readings: Readings
     answers: Answers
+    operations_before: int
 
 
 @contextmanager
@@ -187,10 +197,11 @@ def load(environment: Environment, seed: int) -> Iterator[Observations]:
     options = Options(count=400, seed=seed, customers=200)
     invoices = [message.invoice for message in Simulation(options).messages() if message.invoice]
     prime = sorted({str(each["CustomerCardNo"]) for each in invoices if each["CustomerType"] == "PRIME"})
-    callers = Callers(environment.stack, prime[:_READ])
-    clerks = Clerks(environment.stack, prime[:_SERVED], seed, _CLERKS)
-    with callers, clerks, Tills(environment.stack, seed, RATE):
-        yield Observations(callers.readings, clerks.answers)
+    histories = environment.histories
+    callers = Callers(environment.stack, prime[:_READ], histories)
+    clerks = Clerks(environment.stack, prime[:_SERVED], histories, seed, _CLERKS)
+    with callers, clerks, Watchers(environment.stack, prime[:_SERVED], histories), Tills(environment.stack, seed, RATE):
+        yield Observations(callers.readings, clerks.answers, histories.count)
         clerks.stop()
         environment.until("an answer to every command", lambda: clerks.are_done)
 
@@ -200,7 +211,9 @@ def audited_row(
 ) -> Row:
     """Wait until all readers have caught up, and audit. Returns a row with the longest recovery."""
     environment.settle()
-    verdict = audit(environment.settings, environment.stack.apis[0].url, observations.readings, observations.answers)
+    histories = environment.histories
+    url = environment.stack.apis[0].url
+    verdict = audit(environment.settings, url, observations.readings, observations.answers, histories)
     seen = f"{verdict.invoices:,} invoices, {verdict.commands:,} commands, {observations.readings.answers:,} reads"
     return Row(
         fault=fault,
@@ -209,7 +222,7 @@ def audited_row(
         doubled=verdict.count(Nature.DOUBLED),
         wrong_answers=verdict.count(Nature.WRONG),
         again=verdict.again,
-        operations=verdict.operations,
+        operations=histories.count - observations.operations_before,
         not_linearizable=verdict.not_linearizable,
         unavailable_seconds=round(observations.readings.unavailable_seconds, 1),
         recovery_seconds=round(max(recoveries), 1),

@@ -30,6 +30,7 @@ from services.domain.formats import LAST_TIME
 from services.messaging.administration import TimestampTypeError, wait_for_leaders
 from services.messaging.avro import encoder
 from services.messaging.clients import admin, producer
+from services.settings import Settings
 from tests.support.builders import HOME_DELIVERY, IDS, invoice
 from tests.support.kafka import (
     headers_of,
@@ -242,6 +243,20 @@ def test_settings_that_do_not_fit_the_checkpoint_are_refused(spark, settings):
 
     with pytest.raises(CheckpointMismatchError, match="shuffle_partitions: '2' before, '4' now"):
         run_to_the_end(spark, settings.model_copy(update={"shuffle_partitions": 4}), FAN_OUT)
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_a_checkpoint_keeps_its_shuffle_partitions_if_they_are_not_set(spark, settings):
+    """The default number of an earlier release was larger, and its checkpoints continue."""
+    publish_invoices(settings, *invoices(1, 5))
+    run_to_the_end(spark, settings.model_copy(update={"shuffle_partitions": 3}), FAN_OUT)
+    publish_invoices(settings, *invoices(1, 10))
+    unset = settings.model_dump(exclude={"shuffle_partitions"}, exclude_unset=True)
+    run_to_the_end(spark, Settings(**unset), FAN_OUT)
+
+    operators = spark.read.format("state-metadata").load(FAN_OUT.checkpoint(settings)).select("numPartitions").collect()
+    assert {3} == {row.numPartitions for row in operators}
+    assert 10 == len({record["InvoiceNumber"] for record in records_of(settings, topics.HADOOP)})
 
 
 @pytest.mark.usefixtures("topics_created")

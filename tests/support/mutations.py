@@ -4,6 +4,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator
+from itertools import cycle
 from random import Random
 from typing import Any
 
@@ -53,17 +54,26 @@ Mutation = Callable[[bytes, Random], bytes]
 
 def damaged_invoices(count: int, seed: int) -> list[bytes]:
     """Different values, half of them JSON and half Avro in every known schema. Some are whole."""
-    chance = Random(seed)
     found: dict[bytes, None] = {}
-    sources = [(_as_json, _JSON_MUTATIONS), (_as_avro, _AVRO_MUTATIONS)]
-    invoices = [*_invoices(seed)]
-    while len(found) < count:
-        write, mutations = sources[len(found) % 2]
-        value = write(chance.choice(invoices), chance)
-        for _ in range(chance.choice((0, 1, 1, 1, 2, 3))):
-            value = chance.choice(mutations)(value, chance)
+    for value in endless_damaged_invoices(Random(seed), seed):
         found[value] = None
+        if len(found) == count:
+            break
     return [*found]
+
+
+def endless_damaged_invoices(chance: Random, seed: int) -> Iterator[bytes]:
+    """Values as of ``damaged_invoices``, without end. Some are equal."""
+    invoices = [*_invoices(seed)]
+    for write, mutations in cycle([(_as_json, JSON_MUTATIONS), (_as_avro, AVRO_MUTATIONS)]):
+        yield damaged(write(chance.choice(invoices), chance), mutations, chance)
+
+
+def damaged(value: bytes, mutations: list[Mutation], chance: Random) -> bytes:
+    """A value with up to three mutations. Some get none."""
+    for _ in range(chance.choice((0, 1, 1, 1, 2, 3))):
+        value = chance.choice(mutations)(value, chance)
+    return value
 
 
 def _invoices(seed: int) -> Iterator[dict[str, Any]]:
@@ -159,9 +169,9 @@ def _other_schema(value: bytes, chance: Random) -> bytes:
     return header(chance.choice([*IDS.known(topics.POS_INVOICES), 7, 4_000_000_000])) + value[5:]
 
 
-_ANY = [_cut, _flip, _flip, _remove, _repeat]
-_JSON_MUTATIONS: list[Mutation] = [
-    *_ANY,
+ANY_MUTATIONS: list[Mutation] = [_cut, _flip, _flip, _remove, _repeat]
+JSON_MUTATIONS: list[Mutation] = [
+    *ANY_MUTATIONS,
     _insert(_TOKENS),
     _insert(_TOKENS),
     _odd_value,
@@ -169,4 +179,4 @@ _JSON_MUTATIONS: list[Mutation] = [
     _other_name,
     _wrapped,
 ]
-_AVRO_MUTATIONS: list[Mutation] = [*_ANY, _insert(_ODD_AVRO), _insert(_ODD_AVRO), _other_schema]
+AVRO_MUTATIONS: list[Mutation] = [*ANY_MUTATIONS, _insert(_ODD_AVRO), _insert(_ODD_AVRO), _other_schema]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from api.console.actions import ACTIONS
 from api.console.own_api import COOKIE
-from api.console.pages import ACTIONS
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_DECISIONS, LOYALTY_PROGRAMMES
 from services.api_keys.keys import Scope
 from services.commands.log import mark_of

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from api.http import openapi, problems
+from api.http import error_handlers, openapi
 from api.routers import ledger as router
 from services.domain.entries import Kind
 from services.ledger.queries import LedgerQueries
@@ -49,7 +49,7 @@ def ledger(database_url: str) -> Iterator[Ledger]:
 @pytest.fixture
 def app(ledger: Ledger) -> Iterator[FastAPI]:
     app = FastAPI()
-    problems.install(app)
+    error_handlers.install(app)
     openapi.install(app)
     app.include_router(router.router)
     app.include_router(router.invoices)
@@ -197,7 +197,7 @@ def test_a_ledger_that_is_away_is_a_problem(client: TestClient, app: FastAPI, ur
 def test_a_database_without_a_ledger_is_a_problem(database_url: str) -> None:
     """A database without the tables of the ledger is 503."""
     app = FastAPI()
-    problems.install(app)
+    error_handlers.install(app)
     app.include_router(router.router)
     app.state.dependencies = SimpleNamespace(ledger=LedgerQueries(database_url), security=None)
     with TestClient(app, raise_server_exceptions=False) as client:

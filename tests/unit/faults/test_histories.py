@@ -41,7 +41,7 @@ def wrong(operations, *entries):
     histories = Histories()
     for each in operations:
         histories.add(CARD, each)
-    return [mismatch.text for mismatch in not_linearizable([histories], entries)]
+    return [mismatch.text for mismatch in not_linearizable(histories, entries)]
 
 
 EARNED = entry(1, 100, 100, 100)
@@ -198,6 +198,19 @@ def test_it_agrees_with_the_definition(actions, chance: random.Random, changes):
     assert is_explained_by_some_order(history, Account(), step) == (not wrong(history))
 
 
+def test_a_refusal_may_be_answered_before_its_number_is_seen_and_must_be_right():
+    def with_refusal(points, total, available):
+        histories = Histories()
+        received = Received(2, Decimal(total), Decimal(available), "refused")
+        histories.add_command(CARD, Action("reserve", id="R", points=Decimal(points), received=received), 0, 1)
+        histories.add(CARD, operation(READ, 2, 3, 1, 100, 100))
+        return [*not_linearizable(histories, [EARNED])]
+
+    assert not with_refusal(101, 100, 100)
+    assert with_refusal(60, 100, 100), "the account covers it"
+    assert with_refusal(101, 100, 99), "no entry has it"
+
+
 def test_a_read_that_is_marked_stale_shows_the_past_and_never_the_future():
     def with_stale_read(sequence, available):
         histories = Histories()
@@ -206,7 +219,7 @@ def test_a_read_that_is_marked_stale_shows_the_past_and_never_the_future():
         balance = {"Sequence": sequence, "TotalLoyaltyPoints": "100.00", "AvailableLoyaltyPoints": available}
         histories.add_read(CARD, 5, 6, balance, is_stale=True)
         histories.add_read(CARD, 5, 6, None, is_stale=True)
-        return [*not_linearizable([histories], [EARNED])]
+        return [*not_linearizable(histories, [EARNED])]
 
     assert not with_stale_read(1, "100.00")
     assert not with_stale_read(2, "40.00")

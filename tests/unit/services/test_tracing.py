@@ -116,6 +116,20 @@ def test_a_span_continues_the_trace_of_its_headers(spans: InMemorySpanExporter) 
     assert f"00-{'1' * 32}-{span.context.span_id:016x}-01" == inner
 
 
+@pytest.mark.usefixtures("spans")
+def test_headers_of_others_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Each record and request could write a line of any length, with a card in it."""
+    for text in (b"x" * 600, b"card 4711", ONE.encode()):
+        given: tracing.Headers = [
+            ("traceparent", text),
+            ("tracestate", b"4711 " * 200),
+            ("tracestate", b"a=4711,a=4711"),
+        ]
+        with tracing.batch("apply", [given]), tracing.span("outer", "server", given):
+            pass
+    assert [] == caplog.records
+
+
 def test_an_error_leaves_its_type_and_not_its_text(spans: InMemorySpanExporter) -> None:
     """Texts of errors can contain cards."""
     with pytest.raises(ValueError, match="4711"), tracing.span("a", "client"):

@@ -20,8 +20,13 @@ def loyalty(*arguments: str) -> Result:
     [
         (b"{", "line 2"),
         (b"\xff", "line 2"),
+        pytest.param(b"[" * 200_000, "line 2", id="nested deeply"),
+        (GOOD.replace(b"S1", b"S\\ud800"), "line 2: StoreID must be text in UTF-8 that is not empty"),
         (b"[]", "StoreID, Name, City, State must be text"),
-        (b'{"StoreID":"S2","Name":" ","City":7,"State":"Kerala"}', "line 2: Name, City must be text that is not empty"),
+        (
+            b'{"StoreID":"S2","Name":" ","City":7,"State":"Kerala"}',
+            "line 2: Name, City must be text in UTF-8 that is not empty",
+        ),
     ],
 )
 def test_a_bad_line_is_one_clear_line(tmp_path: Path, line: bytes, says: str) -> None:

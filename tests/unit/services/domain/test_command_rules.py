@@ -39,6 +39,13 @@ def test_a_command_of_every_kind_is_valid(kind: str) -> None:
         ({"Kind": "gift"}, "Kind is none of " + ", ".join(KINDS)),
         ({"Points": Decimal(LARGEST_AMOUNT)}, "Points are out of range"),
         ({"Points": Decimal(0)}, "Points are not above 0"),
+        ({"Points": None}, "Points are missing"),
+        ({"Kind": "adjust", "Points": None}, "Points are missing"),
+        ({"Kind": "import", "Points": None}, "Lots do not make up the Points"),
+        (
+            {"Kind": "import", "Points": None, "Lots": [{"Points": LARGEST_AMOUNT * 100, "ExpiresTime": 0}]},
+            "Lots do not make up the Points",
+        ),
         ({"Kind": "adjust", "Points": Decimal(0)}, "Points are 0"),
         ({"Kind": "void"}, "RedemptionID is blank"),
         ({"Kind": "transfer"}, "Counterparty is blank"),

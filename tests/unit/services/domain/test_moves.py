@@ -306,7 +306,14 @@ def test_a_part_that_cannot_be_read_is_refused_and_stops_nobody():
     assert replace(redirected, append_time=9) == decode_event(9, encode(command_record(NEW, redirected)))
     for command in (absorb,):
         record = command_record(NEW, command)
-        for payload in (None, b"", record["Payload"][:-1], b"\x01\xff", record["Payload"][:5] + b"\xff" * 9):
+        for payload in (
+            None,
+            b"",
+            b"\0\0\0\x80\x80\0",
+            record["Payload"][:-1],
+            b"\x01\xff",
+            record["Payload"][:5] + b"\xff" * 9,
+        ):
             event = decode_event(9, encode(record | {"Payload": payload}))
             (entry,) = process(None, [event], Programmes(), NEW).entries
             assert (Kind.REFUSED, "unreadable") == (entry.kind, entry.reason)

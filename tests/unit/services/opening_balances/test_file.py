@@ -72,6 +72,7 @@ def test_rows_of_a_card_add_up(tmp_path, name, text):
             (f"4711,{points},", "not a number above 0 with at most two decimals")
             for points in ("", "x", "0", "-1", "1.234", "nan", "1e11")
         ),
+        pytest.param("4711,1," + "9" * 140_000, "is not CSV: field larger than field limit", id="a huge field"),
         ("4711,1,31.12.2027", "is not a date such as 2027-12-31"),
         ("4711,1,2027-12-31T00:00:00", "is not a date such as 2027-12-31"),
         ("4711,1,2026-01-01", "the points have expired already"),
@@ -164,6 +165,21 @@ def test_an_erasure_forgets_the_import(tmp_path):
     ((_, event),) = commands_of(read(tmp_path, "card,points\n4711,12.50\n"))
     outcome = process(None, [event, Erase(append_time=8, command_id="e")], Programmes(), "4711")
     assert [Kind.IMPORTED, Kind.ERASED] == [entry.kind for entry in outcome.entries]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        pytest.param(
+            "b.csv", f"card,points,{'x' * 140_000}\n4711,1,\n", "line 1: is not CSV: field larger", id="a huge header"
+        ),
+        pytest.param("b.jsonl", "[" * 200_000, "line 1: is not a JSON object", id="nested deeply"),
+        ("b.jsonl", r'{"card":"47\ud800","points":1}', "line 1: card is longer than 128 characters, or is not UTF-8"),
+    ],
+)
+def test_a_file_without_a_meaning_is_an_error_and_no_traceback(tmp_path, name, text, says):
+    (error,) = read(tmp_path, text, name).errors
+    assert says in error
 
 
 @given(st.binary(max_size=60), st.sampled_from(["b.csv", "b.jsonl"]))

@@ -94,6 +94,15 @@ def test_a_window_that_contradicts_itself_is_unreadable(key: bytes, changed: dic
         view("store-sales", STORE_SALES, key, {**SALES, **changed})
 
 
+def test_a_sum_of_any_size_is_unreadable_and_stops_nobody() -> None:
+    """No writer makes it, but damaged bytes can. Three bytes of the sum become fifty."""
+    value = encoder(STORE_SALES, IDS)({**SALES, "Sum": Decimal("12345.67")})
+    damaged = value.replace(b"\x06\x12\xd6\x87", b"\x64" + b"\x7f" * 50)
+    assert len(value) + 47 == len(damaged)
+    with pytest.raises(UndecodableError, match="out of range"):
+        TABLE["store-sales"].view(b"STR1@1700000040000", damaged)
+
+
 def test_a_shop_counts_by_its_last_record() -> None:
     """The reference topic has no sequence numbers, and its records are shown unchanged."""
     shop = {"StoreID": "STR1", "Name": "Pune 2", "City": "Pune", "State": "Maharashtra"}

@@ -1,0 +1,74 @@
+"""Turns every error of the app into a problem: our own errors, those of FastAPI, and defects."""
+
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from api.http import problems
+
+_REASONS = {
+    "missing": "is missing",
+    "extra_forbidden": "is unknown",
+    "model_attributes_type": "must be an object",
+    "list_type": "must be a list",
+    "string_type": "must be a text",
+    "string_unicode": "must be a text without half of a surrogate pair",
+    "bool_type": "must be true or false",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    **dict.fromkeys(
+        ("datetime_type", "datetime_parsing", "datetime_from_date_parsing", "timezone_aware"),
+        "must be a time with a time zone, for example 2026-01-31T09:30:00Z, or milliseconds since 1970",
+    ),
+    **dict.fromkeys(
+        ("date_type", "date_parsing", "date_from_datetime_parsing", "date_from_datetime_inexact"),
+        "must be a date, for example 2026-01-31",
+    ),
+}
+"""Why a value is not allowed, by Pydantic's type of the error."""
+
+
+def _reason(error: Mapping[str, Any]) -> str:
+    if error["type"] == "value_error":  # our own checks
+        return str(error["ctx"]["error"])
+    reason = _REASONS.get(error["type"]) or re.sub(r"^\w+ should ", "must ", error["msg"])
+    return reason.replace(" after validation", "")
+
+
+def install(app: FastAPI) -> None:
+    """Install the handlers."""
+
+    @app.exception_handler(problems.Problem)
+    async def answer_problem(_: Request, problem: problems.Problem) -> Response:
+        return problem.response()
+
+    @app.exception_handler(HTTPException)
+    async def answer_framework_error(_: Request, error: HTTPException) -> Response:
+        if isinstance(error.__cause__, problems.Problem):
+            return error.__cause__.response()
+        status = HTTPStatus(error.status_code)
+        headers = dict(error.headers or {})
+        if headers.get("Allow") == "GET":
+            headers["Allow"] = "GET, HEAD"
+        if status == HTTPStatus.NOT_FOUND:
+            return problems.UnknownRoute().response()
+        if status == HTTPStatus.METHOD_NOT_ALLOWED:
+            return problems.MethodNotAllowed(headers=headers).response()
+        return problems.OtherProblem(status, "http-error", status.phrase, str(error.detail), headers=headers).response()
+
+    @app.exception_handler(RequestValidationError)
+    async def answer_invalid_request(_: Request, error: RequestValidationError) -> Response:
+        if isinstance(error.body, bytes):  # FastAPI parses only a body that is declared as JSON.
+            return problems.NotJson().response()
+        errors = [{"in": list(map(str, each["loc"])), "reason": _reason(each)} for each in error.errors()]
+        return problems.InvalidParameters(errors=errors).response()
+
+    @app.exception_handler(Exception)
+    async def answer_unexpected_error(_: Request, __: Exception) -> Response:
+        return problems.InternalError().response()

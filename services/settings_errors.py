@@ -1,0 +1,54 @@
+"""Explains errors of settings to users: what is wrong, and which values are possible."""
+
+import difflib
+
+from pydantic_core import ErrorDetails, to_jsonable_python
+
+
+def hint(name: str, known: list[str]) -> str:
+    """The most similar name, or where all names are listed."""
+    # All names share the prefix, so even different names are similar.
+    near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.75)
+    return f" Did you mean {near[0]}?" if near else " docs/reference/settings.md lists all settings."
+
+
+_FORMS = {
+    "topic_prefix": "letters, digits and hyphens",
+    "rate_limit": "a number and a unit, such as 500/second or 20/minute",
+    "failed_login_rate": "a number and a unit, such as 500/second or 20/minute",
+    "cors_origins": "origins such as https://shop.example, separated by commas",
+    "application_server": "a URL without a path, such as http://10.0.0.7:8080",
+}
+"""Describes the format of the settings whose pattern is not a list of words."""
+
+
+def _expectation(error: ErrorDetails) -> str:  # noqa: PLR0911 - one for each kind of error
+    """What the value must be, in words."""
+    context = error.get("ctx", {})
+    match error["type"]:
+        case "greater_than_equal":
+            return f"at least {context['ge']}"
+        case "greater_than":
+            return f"more than {context['gt']}"
+        case "less_than_equal":
+            return f"at most {context['le']}"
+        case "string_pattern_mismatch":
+            words = context["pattern"].strip("^()$").split("|")
+            return _FORMS.get(str(error["loc"][0])) or f"{', '.join(words[:-1])} or {words[-1]}"
+        case kind if kind.startswith("int_"):
+            return "a whole number, such as 3"
+        case kind if kind.startswith(("decimal_", "finite_")):
+            return "a number, such as 0.02"
+        case kind if kind.startswith("bool_"):
+            return "true or false"
+        case kind if kind.startswith("time_delta_"):
+            return "a duration, such as PT5S or P1DT12H"
+    return error["msg"]
+
+
+def explain(error: ErrorDetails) -> str:
+    """What is wrong with the setting that an error is about, and what to do."""
+    if error["type"] == "value_error":  # Our own validators have complete messages.
+        return str(error["ctx"]["error"])
+    given = to_jsonable_python(error["input"])  # show a duration as ISO 8601: PT5S
+    return f"{str(given)!r} is not possible: it must be {_expectation(error)}"

@@ -1,0 +1,94 @@
+"""``make fuzz``: give bad inputs to every door, and write what happened to var/reports/fuzz.json.
+
+A run continues the one before it at the same commit. The exit status is 0 if nothing crashed and nothing hung.
+"""
+
+import os
+import subprocess
+from functools import partial
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from infra.local import jars
+from infra.local.interruption import interrupt_on_signals
+from tests.fuzz import report
+from tests.fuzz.door import Door
+from tests.fuzz.doors import DOORS, door_named
+from tests.fuzz.runner import process_for, run_chunk, save
+
+FAILURES = jars.ROOT / "var" / "reports" / "fuzz"
+
+console = Console()
+
+
+def main(
+    inputs: Annotated[
+        int, typer.Option(help="The number of inputs of each door, with those of earlier runs.")
+    ] = 10_000,
+    only: Annotated[list[str] | None, typer.Option(help="Only doors whose name contains this text.")] = None,
+    chunk: Annotated[
+        int | None, typer.Option(help="Run only this chunk, in this process: makes a failure again.")
+    ] = None,
+    stack: Annotated[
+        int | None, typer.Option(help="Send this number of records and of connections to a running stack instead.")
+    ] = None,
+    *,
+    document: Annotated[bool, typer.Option("--document", help="Write the last results into docs/lab/fuzz.md.")] = False,
+) -> None:
+    """Give bad inputs to the doors."""
+    if document:
+        report.into_document()
+        return
+    wanted = [door for door in DOORS.values() if any(part in door.name for part in only or [""])]
+    if chunk is not None:
+        for door in wanted:
+            console.print(run_chunk(door_named(door.name), chunk, door.chunk))
+        return
+    commit = _commit()
+    if stack is not None:
+        # It imports Spark's clients and brokers.
+        from tests.fuzz import stack as running
+
+        for row in running.run(stack, commit, FAILURES):
+            report.write(row)
+        wanted = []
+    for door in wanted:
+        _run(door, inputs, commit)
+    rows = [row for row in report.rows() if row.commit == commit]
+    report.show(console, rows)
+    if any(row.crashes or row.hangs for row in rows):
+        console.print(f"The inputs that failed are in {FAILURES}.", highlight=False)
+        raise typer.Exit(1)
+
+
+def _run(door: Door, inputs: int, commit: str) -> None:
+    row = report.row_of(door.name, commit)
+    with process_for(partial(door_named, door.name)) as work:
+        first_rss = None
+        while row.inputs < inputs:
+            number = row.inputs // door.chunk
+            console.print(f"{door.name}: {row.inputs:,} of {inputs:,} inputs", highlight=False)
+            found = work(number, door.chunk)
+            save(FAILURES, door.name, number, found)
+            if found.rss is None:
+                first_rss = None
+            elif first_rss is None:
+                first_rss = found.rss
+            grown = 0 if found.rss is None or first_rss is None else found.rss - first_rss
+            row = row.after(found, door.chunk, grown)
+            report.write(row)
+
+
+def _commit() -> str:
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=jars.ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+    return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+
+
+if __name__ == "__main__":
+    os.nice(19)
+    interrupt_on_signals()
+    typer.run(main)

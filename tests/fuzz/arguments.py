@@ -1,0 +1,153 @@
+"""The door of the command line: arguments of all commands, in the process and in processes of their own.
+
+All arguments are parsed. Commands that need no broker then run.
+"""
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import typer
+
+from infra.local import jars
+from services.cli import app
+from tests.fuzz.door import DefectError, Door, Enter, Outcome
+
+_TEXTS = (
+    *("", " ", "-", "--", "---", "-h", "--help", "--json", "--no-such", "--name=", "=", "--=", "-1", "0", "1", "1e3"),
+    *("nan", "inf", "-inf", "1_0", "9" * 400, "x" * 5_000, "\u00e9", "\u0660", "\udcff", "a\nb", "%s", "{}", "$HOME"),
+    *("../..", "/dev/null", "/proc/self/mem", "2026-01-31", "2026-02-30", "0:42", "0:-1", "4711", "A", "."),
+    *("file.yaml", "file.csv", "file.jsonl"),
+)
+_LOCAL = (
+    *(("programme", "check"), ("conformance",), ("settings",), ("sql", "--list"), ("schemas", "check")),
+    *(("stores", "publish"), ("doctor",)),
+)
+_STATUSES = range(3)
+"""The exit statuses that docs/reference/cli.md names."""
+
+_UsageError: Any = typer.BadParameter.__base__
+"""Typer has no public name for it."""
+
+_NOBODY = "127.0.0.1:9"
+"""No broker is there."""
+
+
+def _group() -> Any:
+    return typer.main.get_command(app)
+
+
+def _paths(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+    """The words of each command, with its options. Not those of completion, which change the files of the user."""
+    options = [name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)]
+    yield path, [name for name in options if name.startswith("-") and not name.endswith("-completion")]
+    for name, each in getattr(command, "commands", {}).items():
+        yield from _paths(each, (*path, name))
+
+
+def arguments(chance: Random) -> Iterator[list[str]]:
+    """Words of a command, options that it has and does not have, and odd texts."""
+    paths = [*_paths(_group())]
+    while True:
+        path, options = chance.choice(paths)
+        words = [*path]
+        for _ in range(chance.randrange(6)):
+            words.append(chance.choice(options) if options and chance.random() < 0.5 else chance.choice(_TEXTS))
+            if chance.random() < 0.1:
+                words[-1] += "=" + chance.choice(_TEXTS)
+        if chance.random() < 0.05:
+            chance.shuffle(words)
+        yield words
+
+
+@contextmanager
+def arguments_opened() -> Iterator[Enter]:
+    """Arguments are parsed as the process does it. No command runs."""
+    group = _group()
+
+    def enter(words: list[str]) -> Outcome:
+        printed = io.StringIO()
+        with redirect_stdout(printed), redirect_stderr(printed):
+            try:
+                _parse(group, words)
+            except _UsageError as error:
+                # Without any words the error is the help, which it prints itself.
+                if not error.format_message():
+                    error.show()
+                    if not printed.getvalue():
+                        raise DefectError(f"no message: {error!r}") from error
+                return Outcome.REFUSED
+            except typer.Exit as end:  # for example --help
+                if end.exit_code not in _STATUSES or not printed.getvalue():
+                    raise DefectError(f"exit status {end.exit_code} with {printed.getvalue()!r}") from end
+        return Outcome.ACCEPTED
+
+    yield enter
+
+
+def _parse(command: Any, words: list[str]) -> None:
+    context, name = None, "loyalty"
+    while command is not None:
+        context = command.make_context(name, [*words], parent=context)
+        if not hasattr(command, "commands"):
+            return
+        rest = [*context._protected_args, *context.args]
+        if not rest:
+            return  # the group runs, and says that a command is missing
+        name, command, words = command.resolve_command(context, rest)
+
+
+def local_arguments(chance: Random) -> Iterator[list[str]]:
+    """Arguments of commands that need no broker."""
+    known = dict(_paths(_group()))
+    while True:
+        path = chance.choice(_LOCAL)
+        options = known.get(path, [])
+        words = [
+            chance.choice(_TEXTS if chance.random() < 0.7 else options or _TEXTS) for _ in range(chance.randrange(4))
+        ]
+        yield [*path, *(word for word in words if "\0" not in word)]
+
+
+@contextmanager
+def processes_opened() -> Iterator[Enter]:
+    """Each input is a new process of the command. It prints an error of one line, and no traceback."""
+    with TemporaryDirectory(prefix="fuzz-") as folder:
+        Path(folder, "file.yaml").write_text("loyalty-factor: 0.02\n", encoding="utf-8")
+        Path(folder, "file.csv").write_text("card,points,expires\n4711,1,\n", encoding="utf-8")
+        Path(folder, "file.jsonl").write_text('{"InvoiceNumber": "1"}\n', encoding="utf-8")
+        environment = {
+            **os.environ,
+            "LOYALTY_KAFKA_BOOTSTRAP_SERVERS": _NOBODY,
+            "HOME": folder,
+            "PYTHONPATH": str(jars.ROOT),
+        }
+
+        def enter(words: list[str]) -> Outcome:
+            command = [sys.executable, "-c", "from services.cli import app; app(prog_name='loyalty')", *words]
+            run: Any = subprocess.run(
+                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False
+            )
+            text = run.stderr.decode(errors="replace")
+            if (
+                run.returncode not in _STATUSES
+                or "Traceback" in text
+                or (run.returncode and not text + run.stdout.decode())
+            ):
+                raise DefectError(f"exit status {run.returncode}: {text[-1_500:]}")
+            return Outcome.REFUSED if run.returncode else Outcome.ACCEPTED
+
+        yield enter
+
+
+DOORS = (
+    Door("arguments", arguments, arguments_opened, chunk=5_000),
+    Door("processes", local_arguments, processes_opened, chunk=20),
+)

@@ -1,0 +1,89 @@
+"""Records of any Avro schema with odd values, and their bytes as they are and damaged."""
+
+import io
+import json
+import math
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from functools import cache
+from random import Random
+from typing import Any
+
+import fastavro
+
+import schemas
+from services.messaging.avro import AVRO_ERRORS, header
+from tests.support.mutations import AVRO_MUTATIONS, damaged
+
+TEXTS = (
+    *("", " ", "A", "B", "card", "é", "\u00a0", "\u200b", "\0", "\ufffd", "\U0001f6d2", "x" * 128, "x" * 129, "=1+1"),
+    *("A\n", "'; drop table entries; --", "../..", "2026-01-31T09:30:00Z", "-0.00", "NaN", "{}", "\u202eabc"),
+)
+INTS = (0, 1, -1, 2, 7, 100, 2**15, 2**31 - 1, -(2**31), 1_790_000_000_000, 253_402_300_799_999, 253_402_300_800_000)
+LONGS = (*INTS, 2**53 + 1, 2**62, 2**63 - 1, -(2**63))
+FLOATS = (0.0, -0.0, 1.0, 12.5, -7.25, 0.005, 99_999_999_999.99, 1e11, 1e308, -1e308, 5e-324, math.nan, math.inf)
+_MOST_ITEMS = 3
+
+Values = Mapping[str, Callable[[Random], Any]]
+"""By the name of a field, what gives its values. Other fields get values by their types."""
+
+
+def framed(chance: Random, name: str, values: Values) -> bytes:
+    """A record in one of the schemas of its name, in the Confluent framing. Half of them are damaged."""
+    schema_id = chance.choice(_ids_of(name))
+    value = header(schema_id) + _body(chance, schema_id, values)
+    return damaged(value, AVRO_MUTATIONS, chance) if chance.random() < 0.5 else value
+
+
+def _body(chance: Random, schema_id: int, values: Values) -> bytes:
+    declared, parsed = _schema(schema_id)
+    while True:
+        buffer = io.BytesIO()
+        try:
+            fastavro.schemaless_writer(buffer, parsed, _value(chance, declared, values))
+        except AVRO_ERRORS:
+            continue  # this value has no bytes in the schema
+        return buffer.getvalue()
+
+
+@cache
+def _ids_of(name: str) -> list[int]:
+    return [number for number, path in schemas.ids().items() if schemas.record_name(path) == name]
+
+
+@cache
+def _schema(schema_id: int) -> tuple[Any, Any]:
+    text = schemas.schema_text(schemas.ids()[schema_id])
+    return json.loads(text), fastavro.parse_schema(json.loads(text))
+
+
+def _value(chance: Random, of: Any, values: Values) -> Any:
+    if isinstance(of, list):
+        return _value(chance, chance.choice(of), values)
+    if isinstance(of, str):
+        return _PRIMITIVES[of](chance)
+    if of.get("logicalType") == "decimal":
+        return Decimal(chance.choice(LONGS)).scaleb(-int(of.get("scale", 0)))
+    if of["type"] == "record":
+        return {field["name"]: _field(chance, field, values) for field in of["fields"]}
+    if of["type"] == "array":
+        return [_value(chance, of["items"], values) for _ in range(chance.randrange(_MOST_ITEMS))]
+    return _value(chance, of["type"], values)
+
+
+def _field(chance: Random, field: Mapping[str, Any], values: Values) -> Any:
+    # A value by its type is rare, so that some records have no flaw.
+    if (given := values.get(field["name"])) and chance.random() < 0.97:
+        return given(chance)
+    return _value(chance, field["type"], values)
+
+
+_PRIMITIVES: Mapping[str, Callable[[Random], Any]] = {
+    "string": lambda chance: chance.choice(TEXTS),
+    "int": lambda chance: chance.choice(INTS),
+    "long": lambda chance: chance.choice(LONGS),
+    "double": lambda chance: chance.choice(FLOATS),
+    "boolean": lambda chance: chance.random() < 0.5,
+    "bytes": lambda chance: chance.randbytes(chance.randrange(20)),
+    "null": lambda _: None,
+}

@@ -1,0 +1,377 @@
+"""The doors of Kafka: values, keys and headers of tills and of commands, and of the topics that the system reads back.
+
+An invoice or a command that is valid goes on: its event changes an account, and the output records are made.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from random import Random
+from typing import Any, NamedTuple
+
+import orjson
+from confluent_kafka import Message
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import schemas
+from pipelines.accounts.records import rows_of, writer_ids
+from schemas import topics
+from services.codecs.events import decode_event
+from services.codecs.state import decode_account, encode_account
+from services.domain import command_rules
+from services.domain.account import processor
+from services.domain.account.model import Account
+from services.domain.programme import Programme, Programmes
+from services.ledger.records import entry_of
+from services.messaging.avro import UndecodableError, decoder, header, record_decoder, record_encoder
+from services.messaging.dead_letters import dead_letter_of, deduplicated
+from services.messaging.schema_ids import UnknownSchemaIdError
+from services.open_telemetry import Spans
+from services.state_stores import catalogue
+from services.state_stores.definition import StoreDefinition
+from services.state_stores.memory import MemoryStorePartition
+from services.state_stores.store import StateStore, state_stores
+from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
+from services.verdicts import FAULT, judge_of
+from services.webhooks.message import Message as Notified
+from tests.fuzz.avro import INTS, Values, framed
+from tests.fuzz.door import DefectError, Door, Enter, Outcome
+from tests.support.builders import IDS
+from tests.support.mutations import ANY_MUTATIONS, damaged, endless_damaged_invoices
+
+_PROGRAMMES = Programmes.of([Programme()])
+_FORGOTTEN_AFTER = 200
+"""Accounts begin anew after this number of inputs. Otherwise each would grow, and be slower than any real one."""
+
+
+class KafkaRecord(NamedTuple):
+    """A record as a client receives it."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, str | bytes | None]] = []  # noqa: RUF012 - nobody changes it
+
+
+def _keys(chance: Random) -> bytes | None:
+    return chance.choice((b"STR1", b"", None, b"\xff\xfe", b"A", chance.randbytes(8)))
+
+
+def _soup(chance: Random) -> bytes:
+    """Bytes without sense, and pieces of JSON in any order."""
+    if chance.random() < 0.3:
+        return chance.randbytes(chance.randrange(64))
+    pieces = (
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b":",
+        b",",
+        b'"',
+        b'"StoreID"',
+        b"1",
+        b"-",
+        b"e5",
+        b"\\u0000",
+        b"null",
+        b" ",
+        b"\xff",
+    )
+    return b"{" + b"".join(chance.choice(pieces) for _ in range(chance.randrange(40)))
+
+
+def invoices(chance: Random) -> Iterator[KafkaRecord]:
+    """Values of pos-invoices. One of ten has no sense, and one of a hundred none."""
+    for value in endless_damaged_invoices(chance, chance.randrange(2**31)):
+        kind = chance.random()
+        yield KafkaRecord(_keys(chance), None if kind < 0.01 else _soup(chance) if kind < 0.1 else value)
+
+
+@contextmanager
+def invoices_opened() -> Iterator[Enter]:
+    judge = judge_of(topics.POS_INVOICES, IDS.known(topics.POS_INVOICES))
+    encode = record_encoder("Purchase", IDS.id_of("Purchase"))
+    read = record_decoder("PosInvoice", IDS.writer_schema)
+    framing = header(IDS.writer_id(topics.POS_INVOICES))
+    accounts = _Accounts()
+
+    def enter(record: KafkaRecord) -> Outcome:
+        verdict = judge(record.value, record.key)
+        if verdict.reason is not None:
+            return _set_aside(verdict.reason)
+        invoice = read(framing + (verdict.body or b""))
+        # The query writes the same record with Spark.
+        lines = [
+            {name: line[name] for name in ("ItemCode", "TotalValue")} for line in invoice["InvoiceLineItems"] or ()
+        ]
+        purchase = {name: invoice[name] for name in schemas.field_names("Purchase")} | {"InvoiceLineItems": lines}
+        accounts.process(invoice["CustomerCardNo"] or "A", encode(purchase))
+        return Outcome.ACCEPTED
+
+    yield enter
+
+
+def commands(chance: Random) -> Iterator[KafkaRecord]:
+    """Values of loyalty-commands. Most keys are that of the card."""
+    known = [f"command-{number}" for number in range(30)]
+    part = encode_account(Account(1))
+
+    def payload(chance: Random) -> bytes | None:
+        return chance.choice((None, b"", damaged(part, ANY_MUTATIONS, chance)))
+
+    while True:
+        card = chance.choice(("A", "B", "C"))
+        values: Values = {
+            "CommandID": lambda chance: chance.choice(known),
+            "RedemptionID": lambda chance: chance.choice(known),
+            "CustomerCardNo": lambda _, card=card: card,  # type: ignore[misc]
+            "Counterparty": lambda chance: chance.choice(("A", "B", "other")),
+            "OriginID": lambda chance: chance.choice(("", *known)),
+            "Kind": lambda chance: chance.choice(command_rules.KINDS),
+            "Points": lambda chance: Decimal(chance.choice((1, 100, 1250, -100, 99_999_999_999_99))).scaleb(-2),
+            "IssuedTime": lambda chance: chance.choice(INTS),
+            "Payload": payload,
+            "InvoiceNumber": lambda chance: chance.choice(known),
+            "TotalAmount": lambda chance: chance.choice((0.0, 1.0, -7.25, 12.5)),
+            **dict.fromkeys(("RequestHash", "Reason", "Actor"), lambda _: "x"),
+        }
+        value = framed(chance, "LoyaltyCommand", values)
+        yield KafkaRecord(card.encode() if chance.random() < 0.95 else _keys(chance), value)
+
+
+@contextmanager
+def commands_opened() -> Iterator[Enter]:
+    judge = judge_of(topics.LOYALTY_COMMANDS, IDS.known(topics.LOYALTY_COMMANDS))
+    framing = header(IDS.writer_id(topics.LOYALTY_COMMANDS))
+    accounts = _Accounts()
+
+    def enter(record: KafkaRecord) -> Outcome:
+        verdict = judge(record.value, record.key)
+        if verdict.reason is not None:
+            return _set_aside(verdict.reason)
+        if verdict.record["Kind"] != "forget":  # the index of invoices takes it, and no account
+            accounts.process(verdict.record["CustomerCardNo"], framing + (verdict.body or b""))
+        return Outcome.ACCEPTED
+
+    yield enter
+
+
+class _Accounts:
+    """Processes events as the loyalty query does, without the state of Spark."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, bytes] = {}
+        self._writer_ids = writer_ids(IDS)
+        self._now = self._processed = 0
+
+    def process(self, card: str, event: bytes) -> None:
+        self._processed += 1
+        if self._processed % _FORGOTTEN_AFTER == 0:
+            self._states.clear()
+        self._now += 60_000
+        before = decode_account(stored) if (stored := self._states.get(card)) else None
+        outcome = processor.process(before, [decode_event(self._now, event)], _PROGRAMMES, card)
+        for _ in rows_of(card, outcome, self._writer_ids):
+            pass
+        if outcome.state is None:
+            self._states.pop(card, None)
+        else:
+            self._states[card] = encode_account(outcome.state)
+
+
+def _set_aside(reason: str) -> Outcome:
+    if reason.startswith(FAULT):
+        raise DefectError(reason)
+    return Outcome.SET_ASIDE
+
+
+_HEADERS = (
+    *("traceparent", "tracestate", "ce_id", "dead_letter_topic", "dead_letter_partition", "dead_letter_offset"),
+    *("dead_letter_reason", "", "\u00e9", "content-type"),
+)
+_HEADER_VALUES = (
+    *(
+        None,
+        b"",
+        b"\xff\xfe",
+        b"0",
+        b"-1",
+        b"1e5",
+        b"9" * 5_000,
+        "\u0660".encode(),
+        b"pos-invoices",
+        b"\0",
+        b"x" * 10_000,
+    ),
+    *(b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-0" + flags for flags in (b"0", b"1", b"f")),
+    *(b"00-" + b"0" * 32 + b"-" + b"0" * 16 + b"-01", b"ff-", b"a=b,c=d" * 600, b"x" * 10_000),
+)
+
+
+_GOOD_HEADERS = (
+    ("traceparent", b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"),
+    ("dead_letter_topic", b"pos-invoices"),
+    ("dead_letter_partition", b"0"),
+    ("dead_letter_offset", b"42"),
+)
+
+
+def headers(chance: Random) -> Iterator[KafkaRecord]:
+    """Headers that the system reads, and others, with any values and damaged ones."""
+    while True:
+        found: list[tuple[str, str | bytes | None]] = [*_GOOD_HEADERS] if chance.random() < 0.5 else []
+        for _ in range(chance.randrange(6)):
+            value = chance.choice(_HEADER_VALUES)
+            if value and chance.random() < 0.3:
+                value = damaged(value, ANY_MUTATIONS, chance)
+            found.append((chance.choice(_HEADERS), value))
+        chance.shuffle(found)
+        yield KafkaRecord(_keys(chance), chance.randbytes(4), found)
+
+
+@contextmanager
+def headers_opened() -> Iterator[Enter]:
+    """Who reads headers: the reader of dead letters, and the traces of each consumer."""
+    exporter = InMemorySpanExporter()
+    spans = Spans(SimpleSpanProcessor(exporter))
+
+    def enter(record: KafkaRecord) -> Outcome:
+        message = Message(
+            "dead-letters", 0, 1, record.key, record.value, headers=record.headers, timestamp=(1, 1_790_000_000_000)
+        )
+        letters = [*deduplicated([dead_letter_of(message)] * 2)]
+        with (
+            spans.batch("consume", [message.headers()], "", 0.0, {}),
+            spans.span("one", "consumer", message.headers(), {}),
+        ):
+            pass
+        exporter.clear()
+        named = letters[0].topic is not None and letters[0].origin is not None
+        if len(letters) != (1 if named else 2):
+            raise DefectError(f"{len(letters)} dead letters")
+        return Outcome.ACCEPTED if named else Outcome.SET_ASIDE
+
+    yield enter
+
+
+_TIMES = (*("UpdatedTime", "OpenedTime", "WindowEnd", "EffectiveTime", "PublishedTime", "ExpiresTime", "CreatedTime"),)
+
+
+class Change(NamedTuple):
+    """A record of a changelog."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+
+
+_CHANGELOGS = {each.changelog.name: each.changelog for each in (*catalogue.stores(IDS), catalogue.api_keys(IDS))}
+
+
+def changes(chance: Random) -> Iterator[Change]:
+    """Records of all changelogs. Most keys are those of their values."""
+    while True:
+        topic = chance.choice([*_CHANGELOGS.values()])
+        subject, number = chance.choice(("A", "B", "STR1", "\u00e9")), chance.choice((1, 2, 3, 60_000))
+        values: Values = {
+            **dict.fromkeys(("CustomerCardNo", "CommandID", "StoreID", "KeyID"), lambda _, subject=subject: subject),  # type: ignore[misc]
+            **dict.fromkeys(("WindowStart", "Version"), lambda _, number=number: number),  # type: ignore[misc]
+            **dict.fromkeys(("Sequence", "Count"), lambda chance: chance.choice((1, 2, 3))),
+            **dict.fromkeys(
+                (
+                    "UpdatedTime",
+                    "OpenedTime",
+                    "WindowEnd",
+                    "EffectiveTime",
+                    "PublishedTime",
+                    "ExpiresTime",
+                    "CreatedTime",
+                ),
+                lambda chance: chance.choice((0, 1_790_000_000_000)),
+            ),
+        }
+        key = {"StoreID@WindowStart": f"{subject}@{number}", "Version": str(number)}.get(topic.key, subject).encode()
+        value = (
+            framed(chance, str(topic.value), values) if chance.random() < 0.97 else chance.choice((None, b"", b"{}"))
+        )
+        yield Change(topic.name, key if chance.random() < 0.95 else _keys(chance), value)
+
+
+@contextmanager
+def changes_opened() -> Iterator[Enter]:
+    stores: dict[str, list[StateStore]] = {}
+    state: dict[str, Any] = {"offset": 0}
+
+    def restart() -> None:
+        stores.clear()
+        definitions: tuple[StoreDefinition, ...] = (*catalogue.stores(IDS), catalogue.api_keys(IDS))
+        for store in state_stores(definitions).values():
+            store.add(StoreTask(store.definition, 0, MemoryStorePartition(), "fuzz", TaskProgress(None, 0, 0, 0, 0)))
+            stores.setdefault(store.definition.changelog.name, []).append(store)
+
+    restart()
+
+    def enter(change: Change) -> Outcome:
+        state["offset"] += 1
+        if state["offset"] % _FORGOTTEN_AFTER == 0:
+            restart()
+        skipped = 0
+        for store in stores[change.topic]:
+            task = store.tasks[0]
+            before, position = task.progress.undecodable, task.progress.position
+            task.apply([ChangelogRecord(position, 1_790_000_000_000, change.key, change.value)])
+            skipped += task.progress.undecodable - before
+            if task.progress.position != position + 1:
+                raise DefectError("the record was not applied")
+            if change.key is not None and (found := task.get(change.key)) is not None:
+                orjson.loads(found.body)
+        return Outcome.SET_ASIDE if skipped else Outcome.ACCEPTED
+
+    yield enter
+
+
+def notifications(chance: Random) -> Iterator[Change]:
+    """Records of the topic loyalty, which the ledger and the webhooks read."""
+    while True:
+        values: Values = {
+            "CustomerCardNo": lambda _: "A",
+            "Kind": lambda chance: chance.choice(("earned", "redeemed", "reserved", "erased", "moved", "expired")),
+            "Sequence": lambda chance: chance.choice((1, 2, 3)),
+            "TotalAmount": lambda _: 1.0,
+            **dict.fromkeys(_TIMES, lambda chance: chance.choice((0, 1_790_000_000_000))),
+        }
+        key = b"A" if chance.random() < 0.95 else _keys(chance)
+        yield Change(topics.LOYALTY.name, key, framed(chance, "Notification", values))
+
+
+@contextmanager
+def notifications_opened() -> Iterator[Enter]:
+    decode: Callable[[bytes], dict[str, Any]] = decoder(topics.LOYALTY, IDS)
+
+    def enter(change: Change) -> Outcome:
+        found = Outcome.ACCEPTED
+        try:
+            record = decode(change.value or b"")
+        except (UndecodableError, UnknownSchemaIdError):
+            return Outcome.SET_ASIDE
+        try:
+            entry_of(record, change.key)
+        except UndecodableError:
+            found = Outcome.SET_ASIDE
+        try:
+            Notified.of(record)
+        except OverflowError:
+            found = Outcome.SET_ASIDE
+        return found
+
+    yield enter
+
+
+DOORS = (
+    Door("kafka-invoices", invoices, invoices_opened),
+    Door("kafka-commands", commands, commands_opened),
+    Door("kafka-headers", headers, headers_opened),
+    Door("changelogs", changes, changes_opened),
+    Door("notifications", notifications, notifications_opened),
+)

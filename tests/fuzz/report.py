@@ -1,0 +1,116 @@
+"""The report: a row for each door in var/reports/fuzz.json, on the screen and in docs/lab/fuzz.md."""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from infra.local import jars
+from tests.fuzz.door import Outcome
+from tests.fuzz.runner import Chunk
+
+REPORT = jars.ROOT / "var" / "reports" / "fuzz.json"
+DOCUMENT = jars.ROOT / "docs" / "lab" / "fuzz.md"
+BEGIN, END = "<!-- fuzz -->", "<!-- /fuzz -->"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a door did with its inputs.
+
+    Attributes:
+        seconds: the time for all inputs.
+        crashes: number of inputs that raised an error, ended the process, or got an answer that they must not get.
+        hangs: number of inputs that took too long.
+        answered: number of inputs that took effect, or got an error that says what is wrong.
+        accepted: number of answered inputs that took effect.
+        set_aside: number of inputs that became dead letters, or were skipped and counted.
+        rss_growth: the largest growth of the memory of a process after its first chunk, in bytes.
+        slowest_seconds: the longest time for one input.
+        commit: the code. A plus means that files were changed.
+    """
+
+    door: str
+    commit: str
+    inputs: int = 0
+    seconds: float = 0.0
+    crashes: int = 0
+    hangs: int = 0
+    answered: int = 0
+    accepted: int = 0
+    set_aside: int = 0
+    rss_growth: int = 0
+    slowest_seconds: float = 0.0
+
+    def after(self, chunk: Chunk, inputs: int, grown: int) -> "Row":
+        """The row with the results of one more chunk."""
+        outcomes = chunk.outcomes
+        accepted = outcomes[Outcome.ACCEPTED]
+        return replace(
+            self,
+            inputs=self.inputs + inputs,
+            seconds=round(self.seconds + chunk.seconds, 1),
+            crashes=self.crashes + outcomes["crash"],
+            hangs=self.hangs + outcomes["hang"],
+            answered=self.answered + accepted + outcomes[Outcome.REFUSED],
+            accepted=self.accepted + accepted,
+            set_aside=self.set_aside + outcomes[Outcome.SET_ASIDE],
+            rss_growth=max(self.rss_growth, grown),
+            slowest_seconds=round(max(self.slowest_seconds, chunk.slowest_seconds), 3),
+        )
+
+
+def rows(path: Path = REPORT) -> list[Row]:
+    return [Row(**each) for each in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
+
+
+def row_of(door: str, commit: str, path: Path = REPORT) -> Row:
+    """The row of a door at this commit. A row of another commit begins anew."""
+    return next((row for row in rows(path) if (row.door, row.commit) == (door, commit)), Row(door, commit))
+
+
+def write(row: Row, path: Path = REPORT) -> None:
+    """Write a row into the file. It replaces the row of its door."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = {each.door: asdict(each) for each in rows(path)}
+    path.write_text(json.dumps([*(kept | {row.door: asdict(row)}).values()], indent=2) + "\n", encoding="utf-8")
+
+
+HEADINGS = (
+    *("door", "inputs", "seconds", "crashes", "hangs", "accepted", "answered", "set aside"),
+    *("memory", "slowest", "commit"),
+)
+
+
+def show(console: Console, found: list[Row]) -> None:
+    table = Table(*HEADINGS)
+    for row in found:
+        table.add_row(*_cells(row), style="red" if row.crashes or row.hangs else "green")
+    console.print(table)
+
+
+def markdown(found: list[Row]) -> str:
+    """The table of docs/lab/fuzz.md."""
+    lines = [HEADINGS, ["---"] * len(HEADINGS), *(_cells(row) for row in found)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cells(row: Row) -> list[str]:
+    counts = [row.crashes, row.hangs, row.accepted, row.answered, row.set_aside]
+    grown = f"+{row.rss_growth / 2**20:.0f} MiB"
+    return [
+        *(row.door, f"{row.inputs:,}", f"{row.seconds:,.0f}"),
+        *(f"{each:,}" for each in counts),
+        *(grown, f"{row.slowest_seconds:.2f} s", row.commit),
+    ]
+
+
+def into_document() -> None:
+    """Write the rows into the document, sorted by door."""
+    before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    DOCUMENT.write_text(
+        f"{before}{BEGIN}\n\n{markdown(sorted(rows(), key=lambda row: row.door))}\n{END}{after}", encoding="utf-8"
+    )
