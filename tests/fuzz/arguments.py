@@ -149,5 +149,5 @@ def processes_opened() -> Iterator[Enter]:
 
 DOORS = (
     Door("arguments", arguments, arguments_opened, chunk=5_000),
-    Door("processes", local_arguments, processes_opened, chunk=20),
+    Door("processes", local_arguments, processes_opened, chunk=20, share=0.001),
 )
