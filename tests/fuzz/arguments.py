@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -40,6 +41,7 @@ _NOBODY = "127.0.0.1:9"
 """No broker is there."""
 
 
+@cache
 def _group() -> Any:
     return typer.main.get_command(app)
 

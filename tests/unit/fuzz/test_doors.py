@@ -12,8 +12,12 @@ from tests.fuzz.doors import DOORS, door_named
 from tests.fuzz.runner import Chunk, process_for, run_chunk, run_inputs, save
 
 SLOW_DOORS = {
-    **{"http-sockets": 50, "http-requests": 200, "programme-files": 150, "webhook-files": 100},
-    **{"import-files": 200, "shop-files": 200},
+    "http-sockets": 50,
+    "http-requests": 200,
+    "programme-files": 150,
+    "webhook-files": 100,
+    "import-files": 200,
+    "shop-files": 200,
 }
 """The number of inputs of doors that need milliseconds for each."""
 
