@@ -74,8 +74,12 @@ def arguments_opened() -> Iterator[Enter]:
     """Arguments are parsed as the process does it. No command runs."""
     group = _group()
 
+    # Typer keeps each stream that stderr ever was.
+    printed = io.StringIO()
+
     def enter(words: list[str]) -> Outcome:
-        printed = io.StringIO()
+        printed.seek(0)
+        printed.truncate()
         with redirect_stdout(printed), redirect_stderr(printed):
             try:
                 _parse(group, words)
