@@ -35,7 +35,7 @@ from services.interactive_queries.membership import GroupMembership
 from services.interactive_queries.reports import PeerReports
 from services.ledger.database import LedgerError
 from services.ledger.queries import LedgerQueries
-from services.logging import RepeatFilter, configure_logging
+from services.logging import WarningLimit, configure_logging
 from services.messaging.schema_ids import schema_ids
 from services.programmes.topic import default_programme
 from services.pseudonyms import PseudonymKeyError, pseudonyms
@@ -135,7 +135,7 @@ def serve(settings: Settings) -> None:
     # All objects of the start live until the end. So the garbage collector need not examine them again.
     gc.freeze()
     # Any client can cause a warning with each request.
-    logging.getLogger("uvicorn.error").addFilter(RepeatFilter())
+    logging.getLogger("uvicorn.error").addFilter(WarningLimit())
     # Without credentials, a web page in the user's browser must not send requests.
     entry = OwnMachineOnly(app, settings.advertised_url) if settings.api_access == "loopback" else app
     server = server_of(traced(entry), settings, certificate, _GRACE_SECONDS)

@@ -54,7 +54,7 @@ class Operations:
         """The runs of the audit, the newest first."""
         try:
             return runs.read_runs(self.settings)
-        except (PublishError, KafkaException, UndecodableError) as error:
+        except (PublishError, UndecodableError) as error:
             raise problems.BrokerUnavailable(reason=str(error)) from error
 
     def replay(self, letters: Sequence[DeadLetter]) -> int:

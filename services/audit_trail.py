@@ -16,15 +16,15 @@ from functools import partial
 from typing import Protocol
 
 import structlog
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, Message, Producer
 
 from schemas.topics import AUDIT_TRAIL
 from services.messaging import clients
 from services.messaging.avro import Record, decoder, encoder
 from services.messaging.headers import cloud_event
-from services.messaging.publishing import PublishError, connected_producer, publish
+from services.messaging.publishing import connected_producer, publish
 from services.messaging.schema_ids import schema_ids
-from services.messaging.topic_reader import read_topic
+from services.messaging.topic_reader import values_of
 from services.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -193,16 +193,8 @@ def operator() -> str:
 
 def read_trail(settings: Settings) -> Iterator[Record]:
     """The records that the topic has now, partition by partition. Raises PublishError and UndecodableError."""
-    topic = settings.name_of(AUDIT_TRAIL)
-    consumer = clients.bounded_consumer(settings, CLIENT_ID)
-    try:
-        decode = decoder(AUDIT_TRAIL, schema_ids(settings))
-        for message in read_topic(consumer, topic):
-            yield decode(message.value() or b"")
-    except KafkaException as error:
-        raise PublishError(f"topic {topic}: {error.args[0].str()}") from error
-    finally:
-        consumer.close()
+    decode = decoder(AUDIT_TRAIL, schema_ids(settings))
+    return map(decode, values_of(settings, settings.name_of(AUDIT_TRAIL), CLIENT_ID))
 
 
 def _headers(record: Record) -> list[tuple[str, str | bytes | None]]:

@@ -56,7 +56,7 @@ def _console_renderer() -> structlog.dev.ConsoleRenderer:
     return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
 
 
-class RepeatFilter(logging.Filter):
+class WarningLimit(logging.Filter):
     """Logs a warning with the same text at most once in ``seconds``, and counts the omitted ones.
 
     Use it for warnings that any client can cause at any rate.

@@ -18,7 +18,7 @@ _VERSION = "p1"
 
 
 class PseudonymKeyError(RuntimeError):
-    """The key file does not contain a key. The message names the file."""
+    """The key file does not contain a key, or cannot be used. The message names the file."""
 
 
 class Pseudonyms:
@@ -42,15 +42,25 @@ class Pseudonyms:
 def pseudonyms(key_file: Path) -> Pseudonyms:
     """Reads the key from a file, and creates the file if it is missing: 32 random bytes that only the owner can read.
 
-    Several processes that create it at the same time get the same key. Raises PseudonymKeyError and OSError.
+    Several processes that create it at the same time get the same key. Raises PseudonymKeyError.
     """
     try:
-        key = key_file.read_bytes()
-    except FileNotFoundError:
-        create(key_file, secrets.token_bytes(KEY_BYTES))
-        key = key_file.read_bytes()
+        key = _read_or_create(key_file)
+    except OSError as error:
+        raise PseudonymKeyError(
+            f"cannot read or create {key_file}: {error.strerror}. Set LOYALTY_PSEUDONYM_KEY_FILE "
+            "(LOYALTY_CUSTOMER_KEY_FILE for customer keys) to a file that all processes share and this user may read."
+        ) from error
     if len(key) != KEY_BYTES:
         raise PseudonymKeyError(
             f"{key_file} is not a key: it has {len(key)} bytes, not {KEY_BYTES}. Restore it from a backup."
         )
     return Pseudonyms(key)
+
+
+def _read_or_create(key_file: Path) -> bytes:
+    try:
+        return key_file.read_bytes()
+    except FileNotFoundError:
+        create(key_file, secrets.token_bytes(KEY_BYTES))
+        return key_file.read_bytes()

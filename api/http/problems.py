@@ -184,8 +184,8 @@ class UnreadableBody(
 
 
 class UnreadableRequest(BadRequest, code="unreadable-request", title="The request cannot be read"):
-    """The request does not follow HTTP/1.1, or its path and query have more than 65,535 characters. Correct the
-    request.
+    """The request does not follow HTTP/1.1, or has an unknown method, or its path and query are not percent-encoded
+    UTF-8 or have more than 65,535 characters. Correct the request.
     """
 
 
@@ -347,7 +347,7 @@ class TooManyPoints(CommandRefused, code="too-many-points", title="Too many poin
 
 
 class SameCustomer(CommandRefused, code="same-customer", title="Both cards are the same"):
-    """A transfer needs two different cards. Correct from or to."""
+    """The command needs two different cards. Correct one of them."""
 
 
 class CardBlocked(CommandRefused, code="card-blocked", title="The card is blocked"):

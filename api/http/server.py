@@ -4,6 +4,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
+from urllib.parse import unquote_to_bytes
 
 import httptools
 import structlog
@@ -73,6 +74,8 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._head_bytes + self._chunk_bytes > HEADER_BYTES and _size(self.headers) > HEADER_BYTES:
             self._problem = HeadersTooLarge()
             raise httptools.HttpParserError
+        if b"%" in self.url:
+            _require_utf_8(self.url)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -139,6 +142,14 @@ class LimitedServer(uvicorn.Server):
                     connection.end_if_slow(self._request_seconds)
                     connection.end_if_unread(self._request_seconds)
         return await super().on_tick(counter)
+
+
+def _require_utf_8(url: bytes) -> None:
+    """Refuse another encoding. Its characters would all become U+FFFD, and two cards would have one account."""
+    try:
+        unquote_to_bytes(url).decode()
+    except UnicodeDecodeError as error:
+        raise httptools.HttpParserError from error
 
 
 def _size(headers: list[tuple[bytes, bytes]]) -> int:

@@ -205,7 +205,8 @@ def _demo(
             stack.stop()
     if not result.mismatches:
         shutil.rmtree(directory)
-    if not stay:
+    # The ports of containers are known only while they run, and `make compose-demo` cannot leave them running.
+    if not stay and isinstance(stack, LocalStack):
         console.print(f"The console was at {stack.api_url}/. To look around in it: make demo OPEN=1")
     return replace(result, phases={**phases, **result.phases})
 

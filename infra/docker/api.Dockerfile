@@ -58,7 +58,7 @@ USER loyalty
 WORKDIR /data
 EXPOSE 8080 9109 9110
 HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=6 \
-    CMD ["python", "-m", "infra.docker.healthy", "http://127.0.0.1:8080/readyz"]
+    CMD ["sh", "-c", "exec python -m infra.docker.healthy http${LOYALTY_API_CERTIFICATE_FILE:+s}://127.0.0.1:8080/readyz"]
 ENTRYPOINT []
 # Each container is an application server of its own. Other containers in the network reach it by its host name.
-CMD ["sh", "-c", "exec python -m api --host 0.0.0.0 --application-server \"${LOYALTY_APPLICATION_SERVER:-http://$HOSTNAME:8080}\""]
+CMD ["sh", "-c", "exec python -m api --host 0.0.0.0 --application-server \"${LOYALTY_APPLICATION_SERVER:-http${LOYALTY_API_CERTIFICATE_FILE:+s}://$HOSTNAME:8080}\""]

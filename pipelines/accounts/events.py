@@ -26,9 +26,9 @@ EVENT_TYPE = T.StructType(
 )
 """An event: the card, the append time in milliseconds, and a framed Purchase or LoyaltyCommand (schemas/ids.json).
 
-``CustomerCardNo`` is null for a return without a card. ``invoice`` is the number of an invoice that the index of
-invoices learns, or forgets if ``event`` is null. ``original`` is the number that a return names. Both are null for
-other events. ``traceparent`` is the trace of the record, null if it has none that is sampled.
+``CustomerCardNo`` is null for a return without a card. ``invoice`` is an invoice number for the index of invoices,
+which adds it, or deletes it if ``event`` is null. ``original`` is the number that a return names. Both are null for
+other events. ``traceparent`` is the trace of the record, null if it has no sampled trace.
 """
 
 _POSITION = ("topic", "partition", "offset")
@@ -65,7 +65,7 @@ def _invoice_events(invoices: DataFrame, programmes: Programmes) -> DataFrame:
     invoice = F.col("invoice")
     given = invoice.getField("CustomerCardNo")
     card = F.when(F.btrim(given, F.lit(BLANKS)) != "", given)
-    # A return takes points back whatever card it carries, and from a customer who has left the programme.
+    # A return takes points back with any card, and also from a customer who has left the programme.
     earns = F.upper(invoice.getField("CustomerType")).isin(types) & card.isNotNull()
     is_event = F.col("reason").isNull() & (earns | names_original(invoice))
     lines = F.transform(invoice.getField("InvoiceLineItems"), lambda item: _fields(item, "ItemCode", "TotalValue"))
@@ -92,7 +92,8 @@ def _command_events(commands: DataFrame) -> DataFrame:
 def _rows(records: DataFrame, identity: Column, is_event: Column, *fields: Column) -> DataFrame:
     """Args: fields: CustomerCardNo, event, invoice, original."""
     # Records without an event stay, because a later record with the same number is a duplicate of them. A filter would
-    # also be slow: the optimizer would move it before the decoding and decode each invoice once for each of its fields.
+    # also be slow. The optimizer would move it before the decoding, and decode each invoice once for each of its
+    # fields.
     card, event, invoice, original = fields
     values = (card, F.unix_millis("timestamp"), event, invoice, original, traceparent())
     named = (value.alias(name) for value, name in zip(values, EVENT_TYPE.names, strict=True))

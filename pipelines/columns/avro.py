@@ -23,7 +23,7 @@ def encode(record: Column, topic: Topic, ids: SchemaIds) -> Column:
 
 
 def encode_as(record: Column, name: str, schema_id: int) -> Column:
-    """Write a struct as a framed record of this name, in its newest schema, whose id is given."""
+    """Write a struct as a framed record of this name, in its newest schema, which has this id."""
     return F.concat(F.lit(header(schema_id)), to_avro(record, json.dumps(schemas.current(name))))
 
 

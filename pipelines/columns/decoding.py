@@ -1,8 +1,8 @@
 """Decodes and checks the values of topics. Each record stays exactly one row.
 
 Python decides about every value (``services.verdicts``), and Spark reads only what Python has accepted. The same rules
-as columns had thousands of expressions. Spark planned them anew in every micro-batch and generated their code anew in
-every task, which took longer than the work itself (docs/explanation/decisions/0053-python-decides-about-values.md).
+as columns had thousands of expressions. Spark planned them in every micro-batch and generated their code in every task.
+That took longer than the work itself (docs/explanation/decisions/0053-python-decides-about-values.md).
 """
 
 import json
@@ -24,7 +24,7 @@ from services.verdicts import Judge, judge_of, judge_of_plain
 
 if TYPE_CHECKING:
     Values: TypeAlias = pa.Array[Any]
-else:  # Spark reads this hint, and knows no other one for a vectorised function.
+else:  # Spark recognises a vectorised function by this type hint only.
     Values = pa.Array
 
 _VERDICT = "struct<body: binary, reason: string>"
@@ -50,11 +50,11 @@ def decode_avro(rows: DataFrame, value: str, name: str, known: Mapping[int, str]
 
 
 def _with_record(rows: DataFrame, verdict: Column, name: str, into: str) -> DataFrame:
-    """Add ``verdict``, and ``into``: its body as a struct, null if there is none."""
+    """Add ``verdict``, and ``into``: its body as a struct, null if it has no body."""
     record = F.col(into)
-    # Spark gives a struct of nulls for what it cannot read. The first field of a valid record is never null.
+    # Spark returns a struct of nulls for a body that it cannot read. The first field of a valid record is never null.
     is_read = record.getField(schemas.field_names(name)[0]).isNotNull()
-    # Each is a step of its own. In one step with its uses Spark would compute a column once for every use.
+    # Each column is a step of its own. Otherwise Spark computes a column once for every use of it.
     return (
         rows.withColumn("verdict", verdict)
         .withColumn(into, _as_struct(F.col("verdict.body"), name))

@@ -28,7 +28,7 @@ def invoice_identity() -> Column:
 
 
 def command_identity() -> Column:
-    """The command id of a checked command. The sign in front keeps it apart from an invoice number."""
+    """The command id of a checked command. Its first character distinguishes it from an invoice number."""
     return _identity("!", "command.CommandID")
 
 
@@ -37,15 +37,15 @@ def _identity(sign: str, field: str) -> Column:
 
 
 def shortest_memory(settings: Settings) -> timedelta:
-    """For how long a query remembers an identity at least, from the append time of its first record.
+    """The shortest time for which a query remembers an identity, from the append time of its first record.
 
-    A repeat within the horizon may wait in its topic before the query reads it, but not for longer than the horizon.
+    A duplicate within the horizon may wait in its topic before the query reads it, but not for longer than the horizon.
     """
     return 2 * settings.repeat_horizon
 
 
 def longest_memory(settings: Settings) -> timedelta:
-    """For how long a query remembers an identity at most."""
+    """The longest time for which a query remembers an identity."""
     return shortest_memory(settings) * (SLICES + 1) // SLICES
 
 
@@ -55,9 +55,9 @@ def deduplicate(rows: DataFrame, context: QueryContext, remembered: DataFrame | 
     The time is the broker's append time (``timestamp``) and never a till's clock. It is the watermark of the result.
 
     Args:
-        rows: timestamp, identity, partition, offset, and more. Structs become Avro for their way through Python. Other
+        rows: timestamp, identity, partition, offset, and more. Structs are Avro while they pass through Python. Other
             columns must be texts, binary, headers that are mostly null, or numbers that are never null.
-        remembered: what a new checkpoint remembers from the beginning: identity, timestamp.
+        remembered: the identities that a new checkpoint remembers from the beginning: identity, timestamp.
     """
     horizon = f"{int(context.settings.repeat_horizon.total_seconds())} seconds"
     if context.walks:

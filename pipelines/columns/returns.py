@@ -30,7 +30,7 @@ def names_original(invoice: Column) -> Column:
 
 
 def net_amount(invoice: Column) -> Column:
-    """The amount that the invoice adds to the sales of its store. A return subtracts, whatever sign the till sends."""
+    """The amount that the invoice adds to the sales of its store. A return subtracts, with any sign of the till."""
     amount = invoice.getField("TotalAmount")
     return F.when(invoice_kind(invoice) == str(InvoiceKind.RETURN), -F.abs(amount)).otherwise(amount)
 

@@ -1,6 +1,6 @@
 """Traces in Spark: the trace of a record as a column, and a sample of the traces of a micro-batch for the driver.
 
-No trace is part of a query's state, so a checkpoint continues when tracing is turned on or off.
+A query's state has no traces. So a checkpoint continues when tracing is turned on or off.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -34,7 +34,7 @@ def columns() -> list[Column]:
 
 
 def sample(records: DataFrame, topic: Topic) -> DataFrame:
-    """Let Spark report some traces of each micro-batch with its progress, those with the largest ids.
+    """Let Spark's progress report have some traces of each micro-batch: those with the largest ids.
 
     Takes records as ``sources.kafka`` gives them.
     """

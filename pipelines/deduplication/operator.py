@@ -1,7 +1,7 @@
 """The stateful operator that drops repeats: moves segments between Spark's state and ``segments.remember``.
 
 A micro-batch costs a bucket three or four state calls, however many rows it has and however many identities the bucket
-remembers. Spark's own deduplication instead walks all that it remembers in every micro-batch
+remembers. Spark's own deduplication reads all that it remembers in every micro-batch
 (docs/explanation/decisions/0021-repeats-at-a-constant-cost.md).
 """
 
@@ -29,11 +29,16 @@ ORDER = (TIME, "partition", "offset")
 _NAME = T.StructType([T.StructField("name", T.StringType())])
 _CONTENTS = T.StructType([T.StructField("contents", T.BinaryType())])
 _DIRECTORY = ("",)
-"""The key of the list of all segments of the bucket. One state variable costs less to set up than two."""
+"""The key of the list of all segments of the bucket. The list is in the same state variable, because one variable costs
+less to set up than two.
+"""
 
 
 def _folder() -> Path:
-    """A folder on this machine that Spark deletes at its end. Spark names its folders to its Python workers."""
+    """A folder on this machine that Spark deletes at its end.
+
+    Spark gives the names of its folders to its Python workers.
+    """
     return Path(os.environ.get("SPARK_LOCAL_DIRS", gettempdir()).split(",")[0], "segments")
 
 
@@ -44,8 +49,8 @@ class RepeatFilter(StatefulProcessor):
         """
         Args:
             query: its name. Queries share no files.
-            keep: for how long to remember an identity at least.
-            columns: of the output.
+            keep: the shortest time to remember an identity.
+            columns: the columns of the output.
         """
         self._query = query
         self._keep = keep // timedelta(milliseconds=1)
@@ -83,16 +88,16 @@ class RepeatFilter(StatefulProcessor):
             added = [((name,), (memory.pack_contents(content),)) for name, content in change.added.items()]
             self._state.update([(_DIRECTORY, (memory.pack(change.segments),)), *added])
             self._state.remove((name,) for name in change.removed)
-            # Spark may discard this micro-batch. The copies stay right, because no other contents get their names.
+            # Spark may discard this micro-batch. The copies stay valid, because other contents get other names.
             files.change(change.added, change.removed)
         return change.fresh
 
     def _now(self) -> int:
-        """The time of the micro-batch, which Spark records, so that a replay has the same.
+        """The time of the micro-batch. Spark records it, so a replay has the same time.
 
-        A column with this time would be a constant in the code that Spark generates. Spark would then compile the code
-        of the whole stage again in every micro-batch. Spark's public API gives the time only to an operator with
-        timers, for which it sets up more state.
+        A column with this time would be a constant in Spark's generated code. Then Spark would compile the code of the
+        whole stage in every micro-batch. Spark's public API gives the time only to an operator with timers, for which
+        it sets up more state.
         """
         time, _ = self._client.get_timestamps("ProcessingTime")
         return int(time)

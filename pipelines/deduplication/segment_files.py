@@ -2,7 +2,7 @@
 
 Spark runs a bucket in another worker in each micro-batch. If each worker had its own copy of all segments, memory would
 grow with the cores. The workers share the pages of a mapped file, and the kernel may drop them. A segment is named by
-the digest of its contents. So a copy is right whenever it exists, also after a replay or on an older state.
+the digest of its contents. So an existing copy is always valid, also after a replay or with an older state.
 """
 
 import os
@@ -14,7 +14,8 @@ import pyarrow as pa
 from pipelines.deduplication.segments import Hashes, Segment, pack_contents, unpack_contents
 
 SMALLEST_FILE = 1024
-"""Identities (16 KiB) from which a segment has a file. Each worker keeps its own copies of the few smaller ones."""
+"""Segments with at least this number of identities (16 KiB) have files. Each worker has its own copies of smaller ones.
+"""
 
 _IN_USE: dict[Path, dict[str, Hashes]] = {}
 """By folder and name: the contents that this worker needed in its last micro-batch of the bucket."""

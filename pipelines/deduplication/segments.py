@@ -1,8 +1,8 @@
-"""The memory of one bucket: which identities it has seen, as sorted segments of their hashes.
+"""The memory of one bucket: the hashes of all identities that it has seen, in sorted segments.
 
 A log-structured merge-tree: each micro-batch adds a small sorted segment, and segments of similar size merge into one.
-So a look-up searches a few arrays, however many identities there are, and forgetting drops whole segments. Nothing here
-knows Spark.
+So a look-up searches a few arrays, for any number of identities. Old identities are removed in whole segments. Nothing
+here knows Spark.
 """
 
 from collections import defaultdict
@@ -23,20 +23,21 @@ MERGE = 4
 """Segments of similar size that become one. Each identity is rewritten once for each power of this number."""
 
 LARGEST = 2**17
-"""Identities (2 MiB) from which a segment takes part in no merge. So no batch waits long for a merge."""
+"""A segment with at least this number of identities (2 MiB) is not merged. So no batch waits long for a merge."""
 
 SLICES = 16
-"""Parts of the time to remember. Only segments of one part merge, so that old segments can be dropped whole."""
+"""The number of parts of the time to remember. Only segments of one part merge, so that whole segments can be dropped.
+"""
 
 _BYTES_OF_NAME = 16
 _DIRECTORY = np.dtype([("name", f"V{_BYTES_OF_NAME}"), ("newest", "<i8"), ("size", "<i8")])
 
 
 class Segment(NamedTuple):
-    """What a bucket knows of a segment without its contents.
+    """The description of a segment, without its contents.
 
     Attributes:
-        name: digest of the contents. So a copy of a segment is right, or it has another name.
+        name: digest of the contents. So a wrong copy of a segment has another name.
         newest: the latest time of its identities, milliseconds since the epoch.
         size: number of identities.
     """
@@ -48,7 +49,7 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a micro-batch does to a bucket.
+    """The changes of a bucket by a micro-batch.
 
     Attributes:
         fresh: positions of the rows that are the first with their identity, ascending.
@@ -140,7 +141,7 @@ def _contains(content: Hashes, hashes: Hashes) -> npt.NDArray[np.bool_]:
     found = np.zeros(hashes.shape[1], bool)
     waiting = np.arange(hashes.shape[1])
     at = np.searchsorted(content[0], hashes[0])
-    # Two identities may share the first hash. The second hash then decides.
+    # Two identities can have the same first hash. Then the second hash decides.
     while len(waiting):
         inside = at < content.shape[1]
         at, waiting = at[inside], waiting[inside]
@@ -158,7 +159,7 @@ def _to_merge(segments: Sequence[Segment], slice_length: int) -> list[Segment]:
     for segment in segments:
         part = segment.newest // slice_length
         if segment.size < LARGEST:
-            # A part that is over gets no more identities, so all its segments merge.
+            # A part that has ended gets no more identities, so all its segments merge.
             groups[part, segment.size.bit_length() // 2 if part == present else 0].append(segment)
     for (part, _), group in sorted(groups.items()):
         if len(group) >= (MERGE if part == present else 2):

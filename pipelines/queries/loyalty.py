@@ -31,7 +31,7 @@ from services.programmes.topic import load_programmes
 from services.settings import Settings
 
 LOYALTY_FACTOR = "LOYALTY_LOYALTY_FACTOR"
-"""The factor of version 0 of the programme, in the manifest. A checkpoint of release 0.1 adopts the present one."""
+"""The factor of version 0 of the programme, in the manifest. A checkpoint of release 0.1 adopts the current factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Seed:
 
     Attributes:
         accounts: CustomerCardNo string, account binary (``encode_account``).
-        remembered: what no later record repeats with an effect: identity, timestamp.
+        remembered: the identities that must not take effect again: identity, timestamp.
         offsets: by topic, the first records that these accounts do not include.
         invoices: the index of invoices, the other columns of SEED_TYPE. None: it knows no number.
     """
@@ -85,7 +85,7 @@ def _with_steps_counted(rows: DataFrame) -> DataFrame:
 
 
 def _check_changelog(_: SparkSession, checkpoint: str, settings: Settings, is_new: bool) -> None:  # noqa: FBT001
-    """Refuse a new checkpoint beside an old changelog: sequence numbers would begin again at 1."""
+    """Refuse a new checkpoint with an old changelog. Its sequence numbers would begin again at 1."""
     if is_new and not is_empty(LOYALTY_BALANCES, settings):
         raise CheckpointMismatchError(
             f"{checkpoint} is new, but {settings.name_of(LOYALTY_BALANCES)} continues another checkpoint: its readers "
@@ -102,7 +102,8 @@ LOYALTY = Query(
     reads_programme=True,
     fixed=lambda settings: {
         "state": STATE_VERSION,
-        # Returns, audits and rebuilds compute purchases again, so another factor would change points of the past.
+        # Returns, audits and rebuilds compute purchases again. So another factor would change points of earlier
+        # purchases.
         LOYALTY_FACTOR: f"{settings.loyalty_factor.normalize():f}",
     },
     remedies={"state": "`loyalty rebuild` makes one that this release can continue (docs/how-to/rebuild.md)"},

@@ -41,6 +41,7 @@ class ProgrammeWatch:
         self._end = self._end_offset(BROKER_TIMEOUT)
         self._versions = len(published_versions(settings))
         self._checked = boot_seconds()
+        self._is_away = False
 
     def has_changed(self) -> bool:
         """Whether a version was added since the last call.
@@ -59,7 +60,13 @@ class ProgrammeWatch:
                     "version of the programme may be in effect unseen. Start the pipeline again when Kafka answers: it "
                     "continues where it was"
                 ) from error
+            if not self._is_away:
+                log.warning("Kafka does not answer", brokers=self._settings.kafka_bootstrap_servers)
+                self._is_away = True
             return False
+        if self._is_away:
+            log.info("Kafka answers again")
+            self._is_away = False
         is_new, is_late = versions != self._versions, now - self._checked > self._notice
         if is_new and is_late:
             log.error(

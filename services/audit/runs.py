@@ -1,11 +1,11 @@
 """The results of `loyalty audit`, as records of the topic audit-runs. They name customers by pseudonyms."""
 
 from schemas.topics import AUDIT_RUNS
-from services.messaging import clients, headers
+from services.messaging import headers
 from services.messaging.avro import Record, decoder, encoder
 from services.messaging.publishing import Publisher, connected_producer
 from services.messaging.schema_ids import schema_ids
-from services.messaging.topic_reader import read_topic
+from services.messaging.topic_reader import values_of
 from services.settings import Settings
 
 CLIENT_ID = "loyalty-audit-runs"
@@ -23,12 +23,8 @@ def publish_run(run: Record, settings: Settings) -> None:
 def read_runs(settings: Settings) -> list[Record]:
     """All runs that the topic has, the newest first.
 
-    Raises PublishError if there is no such topic, KafkaException, and UndecodableError.
+    Raises PublishError and UndecodableError.
     """
     decode = decoder(AUDIT_RUNS, schema_ids(settings))
-    consumer = clients.bounded_consumer(settings, CLIENT_ID)
-    try:
-        runs = [decode(message.value() or b"") for message in read_topic(consumer, settings.name_of(AUDIT_RUNS))]
-    finally:
-        consumer.close()
+    runs = [decode(value) for value in values_of(settings, settings.name_of(AUDIT_RUNS), CLIENT_ID)]
     return sorted(runs, key=lambda run: run["EndedTime"], reverse=True)

@@ -64,8 +64,8 @@ def conformance(  # noqa: PLR0913 - each option is a parameter
                 warnings.update(finding.warnings)
         except CutFileError as error:
             stop(str(error))
-    shown = [finding for finding in kept if finding.reason or finding.warnings][:limit]
-    _print(verdicts, reasons, warnings, shown, as_json=as_json)
+    findings = [finding for finding in kept if finding.reason or finding.warnings]
+    _print(verdicts, reasons, warnings, findings, limit, as_json=as_json)
     if reasons or (strict and warnings):
         raise typer.Exit(FAILED)
 
@@ -89,10 +89,12 @@ def _print(
     verdicts: Counter[str],
     reasons: Counter[str],
     warnings: Counter[str],
-    shown: list[Finding],
+    findings: list[Finding],
+    limit: int,
     *,
     as_json: bool,
 ) -> None:
+    shown = findings[:limit]
     value = {
         "records": verdicts.total(),
         "accepted": verdicts["accepted"],
@@ -113,5 +115,6 @@ def _print(
         f"{verdicts.total():,} records: {verdicts['accepted']:,} accepted, {verdicts['refused']:,} refused, "
         f"{warnings.total():,} warnings"
     )
-    found = [table("record", "verdict", "what is wrong", rows=rows)] if rows else []
+    title = f"{len(shown):,} of {len(findings):,} records: --limit shows more" if len(shown) < len(findings) else None
+    found = [table("record", "verdict", "what is wrong", rows=rows, title=title)] if rows else []
     report(value, *found, summary, as_json=as_json)

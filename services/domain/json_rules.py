@@ -20,7 +20,6 @@ BEGINS_AS_OBJECT = r"^[ \t\r\n]*\{"
 """No framed Avro value starts like this."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 # One half of a surrogate pair is no character. It cannot be written in UTF-8.
 # Escapes are read from the left, because a backslash before "u" can be itself escaped.
@@ -57,7 +56,6 @@ ORDINARY_NAME = r"^[A-Za-z0-9_.\[\] -]{1,64}(?![\s\S])"
 NO_VALUE = "no value"
 EMPTY = "an empty value"
 HAS_BYTE_ORDER_MARK = "a byte order mark is before the JSON: send UTF-8 without it"
-IS_UTF_16 = "JSON in UTF-16: send it in UTF-8"
 NO_INVOICE = "neither a JSON object nor Avro in the Confluent framing (a byte 0 and a schema id)"
 HALF_OF_A_PAIR = "half of a surrogate pair (\\uD800 to \\uDFFF) is no character"
 NOT_ONE_OBJECT = (
@@ -122,6 +120,15 @@ def read_object(value: bytes, schema: Schema) -> dict[str, Any]:
 def unknown_fields(value: bytes, schema: Schema) -> list[str]:
     """The fields of a readable JSON object that the schema does not have, such as ``InvoiceLineItems[].Colour``."""
     return list(dict.fromkeys(_unknown(_parse(value.decode(), _DEEPEST), schema, "")))
+
+
+def other_encoding(value: bytes) -> str | None:
+    """The reason of a value that begins as a JSON object in UTF-16 or UTF-32, with a byte order mark or without it."""
+    name = json.detect_encoding(value)
+    text = value[:100].decode(name, "ignore")
+    if name.startswith("utf-8") or not re.match(BEGINS_AS_OBJECT, text.removeprefix("\ufeff")):
+        return None
+    return f"JSON in {name[:6].upper()}: send it in UTF-8"
 
 
 def kind_of_other(value: bytes) -> str | None:

@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from typing import Any, cast
 
 import fastavro
-from fastavro.read import SchemaResolutionError
+from fastavro.read import LOGICAL_READERS, SchemaResolutionError
 from fastavro.schema import SchemaParseException
 
 import schemas
@@ -19,6 +19,8 @@ from services.messaging.schema_ids import SchemaIds
 Record = dict[str, Any]
 
 MAGIC_BYTE = 0
+_LONGEST_DECIMAL = 16
+"""Bytes of a decimal. The largest number of 38 digits, the most that Spark knows, fits into them."""
 _HEADER = struct.Struct(">bI")
 
 AVRO_ERRORS = (
@@ -47,6 +49,20 @@ class UndecodableError(ValueError):
     def __init__(self, message: str, reason: str | None = None) -> None:
         super().__init__(message)
         self.reason = reason or message
+
+
+def _bounded(read_decimal: Callable[..., Any]) -> Callable[..., Any]:
+    """The reader of decimals of fastavro, for short decimals. A long one would cost it seconds of processor time."""
+
+    def read(data: bytes, *schemas: Any) -> Any:
+        if len(data) > _LONGEST_DECIMAL:
+            raise UndecodableError(f"a decimal has {len(data):,} bytes, and must have at most {_LONGEST_DECIMAL}")
+        return read_decimal(data, *schemas)
+
+    return read
+
+
+LOGICAL_READERS["bytes-decimal"] = _bounded(LOGICAL_READERS["bytes-decimal"])
 
 
 def not_of_its_schema(name: str) -> str:
@@ -136,13 +152,7 @@ def record_decoder(
         writer, resolve_into = writer_and_reader(schema_id)
         body = io.BytesIO(value)
         body.seek(_HEADER.size)
-        try:
-            record = cast(Record, fastavro.schemaless_reader(body, writer, resolve_into))
-        # These errors also occur if the writer's schema is the valid schema of another record.
-        except AVRO_ERRORS as error:
-            # The text of the error does not help a reader: it is empty, an index, or both schemas.
-            message = f"not an Avro {name} of schema id {schema_id}"
-            raise UndecodableError(message, not_of_its_schema(name)) from error
+        record = _read(body, writer, resolve_into, name, schema_id)
         if rest := len(value) - body.tell():
             raise UndecodableError(f"{rest} {bytes_follow(name)} of schema id {schema_id}", bytes_follow(name))
         for field in decimal_fields:
@@ -151,6 +161,18 @@ def record_decoder(
         return record
 
     return decode
+
+
+def _read(body: io.BytesIO, writer: Any, resolve_into: Any, name: str, schema_id: int) -> Record:
+    try:
+        return cast(Record, fastavro.schemaless_reader(body, writer, resolve_into))
+    except UndecodableError:
+        raise
+    # These errors also occur if the writer's schema is the valid schema of another record.
+    except AVRO_ERRORS as error:
+        # The text of the error does not help a reader: it is empty, an index, or both schemas.
+        message = f"not an Avro {name} of schema id {schema_id}"
+        raise UndecodableError(message, not_of_its_schema(name)) from error
 
 
 @cache

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from services.messaging.publishing import BROKER_TIMEOUT, find_topic
+from services.messaging import clients
+from services.messaging.publishing import BROKER_TIMEOUT, PublishError, find_topic
+from services.settings import Settings
 
 
 def watermarks_of(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
@@ -18,6 +20,25 @@ def read_topic(consumer: Consumer, topic: str) -> Iterator[Message]:
     spans = watermarks_of(consumer, topic)
     starts, ends = ({partition: span[side] for partition, span in spans.items()} for side in (0, 1))
     return read_range(consumer, topic, starts, ends)
+
+
+def values_of(settings: Settings, topic: str, client_id: str) -> Iterator[bytes]:
+    """The values that the topic has now, by a client of its own. Raises PublishError."""
+    diagnosis = clients.ConnectionDiagnosis()
+    consumer = clients.bounded_consumer(settings, client_id, error_cb=diagnosis.on_error)
+    try:
+        watermarks_of(consumer, topic)
+    except KafkaException as error:
+        consumer.poll(0)
+        consumer.close()
+        raise PublishError(diagnosis.explain(settings)) from error
+    try:
+        for message in read_topic(consumer, topic):
+            yield message.value() or b""
+    except KafkaException as error:
+        raise PublishError(f"topic {topic}: {error.args[0].str()}") from error
+    finally:
+        consumer.close()
 
 
 def read_range(consumer: Consumer, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[Message]:

@@ -20,7 +20,7 @@ __all__ = ["Judge", "Verdict", "judge_of", "judge_of_plain"]
 
 
 def judge_of(topic: Topic, known: Mapping[int, str]) -> Judge:
-    """A judge of the values of a topic by all its rules.
+    """A judge of the values of a topic, with all rules of the topic.
 
     Args:
         known: the schemas that can have written a value, by their ids.
@@ -41,8 +41,8 @@ def judge_of_plain(name: str, known: Mapping[int, str]) -> Judge:
 def _with_body(judge: Judge, name: str, prepare: Callable[[Any], Any] = lambda record: record) -> Judge:
     """Add the body of each valid record.
 
-    It is always written again. fastavro also reads what Java refuses, such as a number in more bytes than it needs, and
-    what nobody can write, such as an int of more than 32 bits.
+    The body is always written again. fastavro also reads values that Java refuses, such as a number in more bytes than
+    it needs, and values that cannot be written, such as an int of more than 32 bits.
     """
     encode = avro.body_encoder(name)
 

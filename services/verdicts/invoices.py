@@ -26,14 +26,17 @@ def judge_of_invoices(known: Mapping[int, str]) -> Judge:
             try:
                 verdict = Verdict(None, json_rules.read_object(value, _SCHEMA))
             except NotReadableError as error:
-                return Verdict(str(error))
+                verdict = Verdict(str(error))
         else:
             verdict = judge_avro(value, key)
-            if value is not None and verdict.reason == NOT_FRAMED:
-                return Verdict(_other_bytes(value))
-        if verdict.record is None:
+        if verdict.record is not None:
+            return verdict._replace(reason=first_violation(verdict.record))
+        if value is None or verdict.schema_id is not None:
             return verdict
-        return verdict._replace(reason=first_violation(verdict.record))
+        # UTF-16 and UTF-32 can also begin as a JSON object in UTF-8, and as Avro of an unknown schema.
+        if encoding := json_rules.other_encoding(value):
+            return Verdict(encoding)
+        return Verdict(_other_bytes(value)) if verdict.reason == NOT_FRAMED else verdict
 
     return judge
 
@@ -44,7 +47,5 @@ def _other_bytes(value: bytes) -> str:
         return json_rules.EMPTY
     if value.startswith(json_rules.BYTE_ORDER_MARK):
         return json_rules.HAS_BYTE_ORDER_MARK
-    if value.startswith(json_rules.UTF_16_MARKS):
-        return json_rules.IS_UTF_16
     kind = json_rules.kind_of_other(value)
     return f"{kind} in JSON, and must be one JSON object" if kind else json_rules.NO_INVOICE

@@ -1,4 +1,4 @@
-"""The verdict on one value, and how it is reached for a topic whose values are Avro only."""
+"""The verdict on one value, and the judge for topics whose values are always Avro."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -10,12 +10,12 @@ NOT_FRAMED = "not in the Confluent framing: no magic byte 0 and schema id"
 
 
 class Verdict(NamedTuple):
-    """What the pipeline does with a value.
+    """The decision of the pipeline about a value.
 
     Attributes:
         reason: why it becomes a dead letter; None if it is valid.
-        record: in the newest schema, as it was sent; None if it is not readable.
-        schema_id: of the schema that wrote it; None for JSON and for bytes without a known schema.
+        record: the value in the newest schema, otherwise as it was sent; None if it is not readable.
+        schema_id: the id of the schema that wrote it; None for JSON and for bytes without a known schema.
         body: the Avro body of the valid record in the newest schema; None before the last step.
     """
 

@@ -69,6 +69,22 @@ def test_the_command_runs_without_anything_else() -> None:
     assert "127.0.0.1:9092" in shown
 
 
+@pytest.mark.parametrize(
+    ("image", "command", "message"),
+    [
+        (API, (), "without credentials the API serves loopback addresses only"),
+        (API, ("python", "-m", "services.ledger"), "without a key"),
+        (PIPELINE, (), "without a key"),
+    ],
+    ids=["api", "ledger", "pipeline"],
+)
+def test_a_container_serves_no_network_without_credentials(image: str, command: tuple[str, ...], message: str) -> None:
+    """A process that other containers could reach refuses to start, and says which setting to change."""
+    options = ["--rm", "--network", "none", "--read-only", "--tmpfs", "/tmp", "--env", "LOYALTY_METRICS_HOST=0.0.0.0"]  # noqa: S108
+    with pytest.raises(ContainersError, match=f"status 2:(.|\n)*LOYALTY_(.|\n)*{message}"):
+        engine("run", *options, image, *command)
+
+
 @pytest.fixture
 def postgres() -> Iterator[PostgresInContainer]:
     with PostgresInContainer() as database:

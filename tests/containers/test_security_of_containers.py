@@ -1,23 +1,70 @@
 """The secured compose files: a service authenticates only with its own password and has only its own rights."""
 
-from collections.abc import Iterator
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
+from cryptography import x509
 
-from infra.containers.project import ContainersError
+from infra.containers.project import COMPOSE_FILE, ContainersError, engine, log_of
 from infra.containers.stack import ContainerStack
 from infra.local.stack import private_settings
+from infra.security.certificates import Authority
 from infra.security.folder import LOCAL_HOSTS, SecurityFolder
+
+TLS_FILE = Path(__file__).with_name("tls.yml")
+HOST = "127.0.0.1"
+
+
+class Certificates:
+    """The folder that tls.yml mounts into the API."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder, self._authority = folder, Authority.new()
+        (folder / "ca.pem").write_bytes(self._authority.certificate_pem())
+        self.issue()
+
+    def issue(self) -> int:
+        """Write a new key, then its certificate, in the order of the documentation. Returns its serial number."""
+        pem = self._authority.broker_pem(["api", HOST])
+        for name in ("api.key", "api.pem"):
+            (self.folder / name).write_bytes(pem)
+        return x509.load_pem_x509_certificate(pem).serial_number
+
+    def context(self, *, shows_certificate: bool = True) -> ssl.SSLContext:
+        """A client that trusts the authority."""
+        context = ssl.create_default_context(cafile=self.folder / "ca.pem")
+        if shows_certificate:
+            context.load_cert_chain(self.folder / "api.pem", self.folder / "api.key")
+        return context
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerStack]:
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates") / "tls")
+
+
+@pytest.fixture(scope="module")
+def secured(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerStack]:
     """Kafka with its users, rights and topics, without pipeline and API."""
     directory = tmp_path_factory.mktemp("secured")
     folder = SecurityFolder(directory / "security")
     folder.complete(LOCAL_HOSTS)
     settings = private_settings(directory / "stack")
-    stack = ContainerStack(directory / "stack", settings, profiles=["simulate"], security=folder)
+    stack = ContainerStack(
+        directory / "stack",
+        settings,
+        files=[COMPOSE_FILE, TLS_FILE],
+        profiles=["simulate"],
+        environment={"TLS_DIR": str(certificates.folder)},
+        security=folder,
+    )
     try:
         stack.project.up("topics")
         yield stack
@@ -55,8 +102,52 @@ def test_the_till_cannot_authenticate_as_another_user(
         simulate(secured, **variables)
 
 
-def test_the_api_cannot_publish_invoices(secured: ContainerStack) -> None:
-    """Kafka refuses invoices with the credentials of the API."""
-    run = ("run", "--rm", "-T", "--no-deps", "--entrypoint", "loyalty")
+def test_the_ledger_cannot_publish_invoices(secured: ContainerStack) -> None:
+    """Kafka refuses invoices with the credentials of the ledger."""
+    # The service `keys` has not made the key of the metrics here.
+    run = ("run", "--rm", "-T", "--no-deps", "-e", "LOYALTY_METRICS_KEY_FILE=", "--entrypoint", "loyalty")
     with pytest.raises(ContainersError, match="topic pos-invoices: Broker: Topic authorization failed"):
-        secured.project.compose(*run, "api", "simulate", "--count", "1")
+        secured.project.compose(*run, "ledger", "simulate", "--count", "1")
+
+
+def wait_for(what: str, is_so: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 240
+    while not is_so():
+        assert time.monotonic() < deadline, f"the condition did not hold in time: {what}"
+        time.sleep(0.2)
+
+
+def serial_of(url: httpx.URL, context: ssl.SSLContext) -> int:
+    """The serial number of the certificate that a new connection gets."""
+    with (
+        socket.create_connection((HOST, url.port or 0), 10) as plain,
+        context.wrap_socket(plain, server_hostname=HOST) as connection,
+    ):
+        return x509.load_der_x509_certificate(connection.getpeercert(binary_form=True) or b"").serial_number
+
+
+@pytest.mark.timeout(900)
+def test_an_instance_with_mutual_tls_is_healthy_and_renews_its_certificate(
+    secured: ContainerStack, certificates: Certificates
+) -> None:
+    """The health check passes, a client without certificate or TLS gets nothing, and new files replace the old ones."""
+    secured.project.up("keys", "api")
+    container = secured.project.container("api")
+
+    def health() -> str:
+        return engine("inspect", "--format", "{{.State.Health.Status}}", container.id).strip()
+
+    wait_for(f"health of {container.id[:12]}", lambda: health() == "healthy")
+    url = httpx.URL(secured.project.url(container, 8080)).copy_with(scheme="https")
+    for plain, context in ((True, certificates.context()), (False, certificates.context(shows_certificate=False))):
+        with pytest.raises(httpx.TransportError):
+            httpx.get(url.copy_with(scheme="http") if plain else url, verify=context, trust_env=False)
+    key = engine("exec", container.id, "cat", "/data/keys/operator.key").strip()
+    with httpx.Client(base_url=url, verify=certificates.context(), trust_env=False) as client:
+        assert 401 == client.get("/v1/instances").status_code
+        answer = client.get("/v1/instances", headers={"Authorization": f"Bearer {key}"})
+        assert ["https://api:8080"] == [each["url"] for each in answer.json()["instances"]], answer.text
+    new = certificates.issue()
+    wait_for("the new certificate", lambda: serial_of(url, certificates.context()) == new)
+    assert "the certificate was loaded again" in log_of(container)
+    assert ("healthy", 0) == (health(), secured.project.container("api").restarts)

@@ -1,4 +1,4 @@
-"""The whole stack with Prometheus, a webhook endpoint and an audit."""
+"""The whole stack with Prometheus, a webhook endpoint, an audit and callers with keys."""
 
 import json
 import os
@@ -19,7 +19,8 @@ from schemas import topics
 from services.audit.facts import COMPARED
 from services.messaging.schema_ids import schema_ids
 from services.pos_simulator.simulation import Options, Simulation
-from tests.support.kafka import publish, read_all
+from tests.support.builders import problem_type
+from tests.support.kafka import last_balances_of, publish, read_all
 from tests.support.processes import SMALL_JVM
 
 IMAGE = "retail-loyalty-test-prometheus"
@@ -28,6 +29,7 @@ DASHBOARDS = sorted((jars.ROOT / "infra" / "grafana" / "dashboards").glob("*.jso
 RECEIVER = Path(__file__).with_name("receiver.yml")
 SERVICES = ("pipeline", "api", "ledger", "webhooks", "receiver", "prometheus")
 INVOICES = 50
+METRICS = {"pipeline": 9108, "api": 8080, "ledger": 9109, "webhooks": 9110}
 SILENT = ("loyalty_forwarded_requests_total",)
 """Counters whose label has no value yet."""
 
@@ -116,10 +118,12 @@ def await_the_day(stack: ContainerStack) -> None:
     wait_for("the ledger", lambda: prometheus.sum_of("loyalty_ledger_entries_total") >= entries)
 
 
-def test_the_configuration_is_valid(image: str) -> None:
-    """promtool accepts configuration and rules."""  # noqa: D403  # a program's name
-    mount = f"{jars.ROOT / 'infra' / 'prometheus'}:/etc/prometheus:ro"
-    options = ["--rm", "--network", "none", "--volume", mount, "--entrypoint", "promtool"]
+def test_the_configuration_is_valid(image: str, tmp_path: Path) -> None:
+    """promtool accepts configuration and rules. It wants the file of the key to exist."""  # noqa: D403  # a program's name
+    (key := tmp_path / "prometheus.key").touch()
+    mounts = [f"{jars.ROOT / 'infra' / 'prometheus'}:/etc/prometheus:ro", f"{key}:/data/scrape/prometheus.key:ro"]
+    volumes = [part for mount in mounts for part in ("--volume", mount)]
+    options = ["--rm", "--network", "none", *volumes, "--entrypoint", "promtool"]
     said = engine("run", *options, image, "check", "config", "/etc/prometheus/prometheus.yml")
     assert "rules found" in said
 
@@ -171,3 +175,102 @@ def test_the_audit_finds_no_difference(stack: ContainerStack) -> None:
     assert ([], []) == (report["differences"], report["unreadable"])
     assert set(COMPARED) == report["compared"].keys()
     assert all(report["compared"].values())
+
+
+def test_no_port_is_published_beyond_this_machine(stack: ContainerStack) -> None:
+    """The engine has bound every published port to the loopback address."""
+    containers = [container.id for container in stack.project.containers()]
+    addresses = set()
+    for networks in json.loads(engine("inspect", *containers)):
+        for bindings in networks["NetworkSettings"]["Ports"].values():
+            addresses |= {binding["HostIp"] for binding in bindings or ()}
+    assert {"127.0.0.1"} == addresses
+
+
+@pytest.mark.timeout(1800)
+def test_metrics_need_the_key_also_inside_the_network(stack: ContainerStack) -> None:
+    """A container of the network gets the metrics of each process with the key only, and the probes without one."""
+    inside = stack.project.container("ledger").id
+    bases = [f"http://{service}:{port}" for service, port in METRICS.items()]
+    said = json.loads(engine("exec", inside, "python", "-c", _SCRAPE, *bases))
+    expected = {"/metrics": 401, "/metrics with another key": 401, "/metrics with the key": 200, "/livez": 200}
+    assert dict.fromkeys(bases, expected) == said
+
+
+_SCRAPE = """
+import httpx, json, pathlib, sys
+key = pathlib.Path("/data/scrape/prometheus.key").read_text().strip()
+def ask(url, key=""):
+    return httpx.get(url, headers={"Authorization": f"Bearer {key}"} if key else {}).status_code
+print(json.dumps({base: {
+    "/metrics": ask(f"{base}/metrics"),
+    "/metrics with another key": ask(f"{base}/metrics", key[::-1]),
+    "/metrics with the key": ask(f"{base}/metrics", key),
+    "/livez": ask(f"{base}/livez"),
+} for base in sys.argv[1:]}))
+"""
+
+
+def new_key(stack: ContainerStack, scope: str) -> dict[str, Any]:
+    """A key from the command in the header of docker-compose.yml."""
+    command = ("run", "--rm", "-T", "--entrypoint", "loyalty", "keys", "keys", "create", scope, "--scope", scope)
+    made: dict[str, Any] = json.loads(stack.project.compose(*command, "--json"))
+    return made
+
+
+@pytest.mark.timeout(1800)
+def test_a_key_opens_the_routes_of_its_scope_only(stack: ContainerStack) -> None:
+    """Every instance, also by a forward, answers a caller with the right scope, and no other. The key is the actor."""
+    await_the_day(stack)
+    card = next(iter(last_balances_of(stack.settings)))
+    routes = {
+        "balance:read": ("GET", f"/v1/customers/{card}/balance"),
+        "ledger:read": ("GET", f"/v1/customers/{card}/entries"),
+        "operate": ("GET", "/v1/instances"),
+        "points:adjust": ("POST", f"/v1/customers/{card}/adjustments"),
+    }
+    keys = {scope: new_key(stack, scope) for scope in routes}
+    body = {"points": "1.00", "reason": "a test", "actor": "somebody else"}
+
+    def ask(url: str, scope: str, headers: dict[str, str]) -> httpx.Response:
+        method, path = routes[scope]
+        more: dict[str, Any] = {"json": body} if method == "POST" else {}
+        headers = {**headers, "Idempotency-Key": "of the test"}
+        return httpx.request(method, f"{url}{path}", headers=headers, timeout=60, trust_env=False, **more)
+
+    for url in stack.api_urls():
+        for scope in routes:
+            assert "unauthenticated" == problem_type(ask(url, scope, {}), 401)
+            for offered, key in keys.items():
+                bearer = {"Authorization": f"Bearer {key['key']}"}
+                wait_for("the key", lambda: ask(url, offered, bearer).status_code != 401)  # noqa: B023  # used at once
+                answer = ask(url, scope, bearer)
+                if offered == scope:
+                    assert answer.is_success, answer.text
+                else:
+                    assert "scope-missing" == problem_type(answer, 403)
+    bearer = {"Authorization": f"Bearer {keys['ledger:read']['key']}"}
+
+    def actors() -> list[str]:
+        entries = ask(stack.api_url, "ledger:read", bearer).json()["entries"]
+        return [entry["Actor"] for entry in entries if entry["Actor"]]
+
+    wait_for("the entry of the adjustment", actors)
+    assert [f"key:{keys['points:adjust']['id']}"] == actors()
+
+
+@pytest.mark.timeout(1800)
+def test_instances_sign_what_they_forward(stack: ContainerStack) -> None:
+    """Both instances answer for every card. A request that only pretends to come from an instance is refused."""
+    await_the_day(stack)
+    authorization = {"Authorization": f"Bearer {stack.key_file.read_text(encoding='utf-8').strip()}"}
+    cards = list(last_balances_of(stack.settings))
+    prometheus = Prometheus(stack)
+    for url in stack.api_urls():
+        with httpx.Client(base_url=url, headers=authorization, timeout=60, trust_env=False) as client:
+            assert {200} == {client.get(f"/v1/customers/{card}/balance").status_code for card in cards}
+            for headers in ({"Loyalty-Forwarded-To": "active"}, {"Loyalty-Hop": "1.e30.forged"}):
+                refused = client.get(f"/v1/customers/{cards[0]}/balance", headers=headers)
+                assert "forward-refused" == problem_type(refused, 403)
+    wait_for("forwards", lambda: prometheus.sum_of("loyalty_forwarded_requests_total{outcome='answered'}") > 0)
+    assert 0 == prometheus.sum_of("loyalty_forwarded_requests_total{outcome!='answered'}")

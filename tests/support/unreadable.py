@@ -131,7 +131,12 @@ def reasons() -> dict[bytes | None, str | None]:
         ),
         f'{FITTING}"CESS": 1e400}}'.encode(): "CESS is too large for a number",
         b'\xef\xbb\xbf{"InvoiceNumber": "1"}': "a byte order mark is before the JSON: send UTF-8 without it",
-        '{"InvoiceNumber": "1"}'.encode("utf-16"): "JSON in UTF-16: send it in UTF-8",
+        **{
+            f'{start}{{"StoreID": "\u0939"}}'.encode(encoding): f"JSON in {encoding[:6].upper()}: send it in UTF-8"
+            for encoding in ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
+            for start in ("", " \n", "\ufeff")
+        },
+        "hello".encode("utf-16"): NO_INVOICE,
         b' ["InvoiceNumber"]': "a list in JSON, and must be one JSON object",
         b'"1"': "a text in JSON, and must be one JSON object",
         b"12": "a whole number in JSON, and must be one JSON object",

@@ -1,6 +1,7 @@
 """The images and the compose file, checked without a container engine."""
 
 import http.server
+import json
 import os
 import re
 import shutil
@@ -246,6 +247,25 @@ def test_a_container_is_healthy_if_it_responds_with_success(served: str, monkeyp
     assert not is_healthy("http://127.0.0.1:1/")
 
 
+@pytest.mark.parametrize(("certificate", "scheme"), [("", "http"), ("/run/tls/api.pem", "https")])
+def test_an_api_container_uses_the_scheme_of_its_settings(certificate: str, scheme: str) -> None:
+    """Health check and advertised URL begin with https if the instance has a certificate."""
+    text = (ROOT / "infra" / "docker" / "api.Dockerfile").read_text(encoding="utf-8")
+    scripts = [json.loads(found)[2] for found in re.findall(r"CMD (\[\"sh\", \"-c\", .*\])$", text, re.MULTILINE)]
+    variables = {"PATH": os.defpath, "HOSTNAME": "one", "LOYALTY_API_CERTIFICATE_FILE": certificate}
+    said = [
+        subprocess.run(
+            ["sh", "-c", f"exec echo {script.removeprefix('exec ')}"],
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()[-1]
+        for script in scripts
+    ]
+    assert [f"{scheme}://127.0.0.1:8080/readyz", f"{scheme}://one:8080"] == said
+
+
 def test_containers_demand_credentials(compose: dict[str, Any], built: dict[str, dict[str, Any]]) -> None:
     """The API knows its callers. Whoever serves metrics to other containers compares the key that Prometheus sends."""
     services = compose["services"]
@@ -259,6 +279,9 @@ def test_containers_demand_credentials(compose: dict[str, Any], built: dict[str,
         assert "keys" in services[name]["depends_on"]
     readers = {name for name, service in services.items() if "scrape:/data/scrape:ro" in service.get("volumes", ())}
     assert {*serving, "prometheus"} == readers
+    pseudonyms = {name for name, environment in variables.items() if "LOYALTY_PSEUDONYM_KEY_FILE" in environment}
+    assert {"pipeline", "api", "ledger", "audit"} == pseudonyms
+    assert pseudonyms < {name for name, service in services.items() if "keys:/data/keys" in service.get("volumes", ())}
     (script,) = services["keys"]["command"]
     assert {*key, services["audit"]["environment"]["LOYALTY_API_KEY_FILE"]} == set(
         re.findall(r" (/\S+\.key) --", script)

@@ -233,6 +233,7 @@ def test_pods_demand_credentials(kustomization: Path) -> None:
             serves_metrics = "metrics" in {port["name"] for port in container.get("ports", ())}
             assert serves_metrics == ("LOYALTY_METRICS_KEY_FILE" in variables)
             assert ("api" == container["name"]) == ("LOYALTY_INSTANCE_SECRET_FILE" in variables)
+            assert (container["name"] in ("pipeline", "api", "ledger")) == ("LOYALTY_PSEUDONYM_KEY_FILE" in variables)
             mounts = [mount["mountPath"] for mount in container.get("volumeMounts", ()) if mount.get("readOnly")]
             files = [value for name, value in variables.items() if name.endswith("_FILE")]
             assert all(any(value.startswith(f"{mount}/") for mount in mounts) for value in files)

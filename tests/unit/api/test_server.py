@@ -19,6 +19,7 @@ from fastapi import FastAPI, Request, Response
 from structlog.testing import capture_logs
 
 from api.http.server import HEADER_BYTES, LimitedServer, server_of
+from infra.docker.healthy import is_healthy
 from infra.local.ports import HOST, free_port
 from infra.security.certificates import Authority
 from services.settings import Settings, SettingsError, read_settings
@@ -283,8 +284,11 @@ def test_tls_needs_trust(tmp_path: Path) -> None:
             httpx.get(settings.advertised_url, verify=ssl.create_default_context(cafile=other.ca))
 
 
-def test_mutual_tls_asks_for_a_certificate_of_the_authorities(tmp_path: Path) -> None:
-    """A client without a certificate, or with another authority's, gets no response. An instance shows its own."""
+def test_mutual_tls_asks_for_a_certificate_of_the_authorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client without a certificate, or with another authority's, gets no response. An instance shows its own.
+
+    So does the health check of a container, and it accepts a certificate for another name.
+    """
     (tmp_path / "other").mkdir()
     own, other = Certificates(tmp_path), Certificates(tmp_path / "other")
     with serving(**own.settings, api_client_ca_file=own.ca) as settings:
@@ -295,3 +299,8 @@ def test_mutual_tls_asks_for_a_certificate_of_the_authorities(tmp_path: Path) ->
             with pytest.raises((httpx.TransportError, ssl.SSLError)):
                 httpx.get(settings.advertised_url, verify=context)
         assert 200 == httpx.get(settings.advertised_url, verify=client_context(settings)).status_code
+        named = settings.advertised_url.replace(HOST, "localhost")
+        assert not is_healthy(named)
+        monkeypatch.setenv("LOYALTY_API_CERTIFICATE_FILE", str(own.certificate))
+        monkeypatch.setenv("LOYALTY_API_CERTIFICATE_KEY_FILE", str(own.key))
+        assert is_healthy(named)

@@ -56,8 +56,13 @@ def test_json_must_be_declared(client: TestClient, path: str, declared: dict[str
 
 @pytest.mark.parametrize(
     "request_bytes",
-    [b"GET /v1/customers/%s/balance HTTP/1.1\r\nHost: a\r\n\r\n" % (b"x" * 100_000), b"hello\r\n\r\n"],
-    ids=["a path of 100,000 characters", "no HTTP"],
+    [
+        b"GET /v1/customers/%s/balance HTTP/1.1\r\nHost: a\r\n\r\n" % (b"x" * 100_000),
+        b"hello\r\n\r\n",
+        b"GET /v1/customers/K%E4the/balance HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /v1/stores/stores/range?prefix=%FF HTTP/1.1\r\nHost: a\r\n\r\n",
+    ],
+    ids=["a path of 100,000 characters", "no HTTP", "a path in Latin-1", "a query in no encoding"],
 )
 def test_bytes_that_are_no_request_get_a_problem(request_bytes: bytes) -> None:
     """The server itself responds to them, and ends the connection."""

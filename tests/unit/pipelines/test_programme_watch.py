@@ -86,3 +86,15 @@ def test_a_version_that_took_effect_unseen_is_logged(broker: Broker, seconds: in
 def test_queries_that_select_by_customer_type_start_again() -> None:
     """The archive too: with the types of an old version it would skip customers of a new type."""
     assert {"loyalty", "archive"} == {name for name, query in QUERIES.items() if query.reads_programme}
+
+
+def test_an_outage_is_logged_once_at_its_begin_and_at_its_end(broker: Broker) -> None:
+    """Kafka's own clients in Java would log each attempt to connect. pipelines/runtime/log4j2.properties drops that."""
+    watch = ProgrammeWatch(Settings())
+    with capture_logs() as lines:
+        for is_away in (False, True, True, False, False, True):
+            broker.is_away = is_away
+            watch.has_changed()
+    assert ["Kafka does not answer", "Kafka answers again", "Kafka does not answer"] == [
+        each["event"] for each in lines
+    ]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from infra.local.ports import free_port
-from services.logging import RepeatFilter
+from services.logging import WarningLimit
 
 _LONGEST_SECONDS = 60
 _QUIET_SECONDS = 3.0
@@ -53,8 +53,8 @@ def test_a_warning_that_clients_cause_is_seldom(
     """Each text is logged once a minute, with the number of omitted lines. Errors always pass."""
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    logger = logging.getLogger("tests.repeat_filter")
-    logger.addFilter(repeat_filter := RepeatFilter())
+    logger = logging.getLogger("tests.limit")
+    logger.addFilter(limit := WarningLimit())
     for _ in range(1_000):
         logger.warning("Invalid request.")
     logger.warning("Another.")
@@ -63,7 +63,7 @@ def test_a_warning_that_clients_cause_is_seldom(
     now += 60
     for _ in range(2):
         logger.warning("Invalid request.")
-    logger.removeFilter(repeat_filter)
+    logger.removeFilter(limit)
 
     last = "Invalid request. Since the last such line, 999 more were left out."
     assert ["Invalid request.", "Another.", "A failure.", "A failure.", last] == caplog.messages

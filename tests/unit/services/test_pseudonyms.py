@@ -55,3 +55,10 @@ def test_what_is_no_key_is_refused(tmp_path: Path, content: bytes) -> None:
     file.write_bytes(content)
     with pytest.raises(PseudonymKeyError, match=f"key is not a key: it has {len(content)} bytes"):
         pseudonyms(file)
+
+
+def test_a_file_that_cannot_be_created_is_named(tmp_path: Path) -> None:
+    """The error has the name of the file, the reason and the setting."""
+    (tmp_path / "file").touch()
+    with pytest.raises(PseudonymKeyError, match=r"file/key: Not a directory\. Set LOYALTY_PSEUDONYM_KEY_FILE"):
+        pseudonyms(tmp_path / "file" / "key")

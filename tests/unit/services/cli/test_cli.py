@@ -35,6 +35,7 @@ def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
         ["simulate"],
         ["replay", "-"],
         ["topics", "create"],
+        ["trail"],
         ["dead-letters", "list"],
         ["dead-letters", "replay", "--all"],
     ],

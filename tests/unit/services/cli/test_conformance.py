@@ -61,6 +61,8 @@ def test_filters_by_store_and_till() -> None:
 def test_the_limit_shows_less_and_counts_all() -> None:
     report = json.loads(conformance("-", "--limit", "1", "--json", stdin=BAD + b"\n" + BAD).stdout)
     assert (2, 1) == (report["refused"], len(report["findings"]))
+    assert "1 of 2 records: --limit shows more" in conformance("-", "--limit", "1", stdin=BAD + b"\n" + BAD).stdout
+    assert "--limit" not in conformance("-", stdin=BAD + b"\n" + BAD).stdout
 
 
 def test_values_with_their_lengths(tmp_path: Path) -> None:

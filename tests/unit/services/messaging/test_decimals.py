@@ -2,6 +2,7 @@
 
 import copy
 import json
+import time
 from decimal import Decimal
 from typing import Any
 
@@ -10,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import schemas
-from schemas.topics import LOYALTY_BALANCES
+from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS
 from services.messaging import avro
 from services.messaging.avro import UndecodableError, decoder, encoder, record_decoder
 from services.messaging.schema_ids import FolderSchemaIds
+from services.verdicts import judge_of
+from tests.support.unreadable import zigzag
 
 IDS = FolderSchemaIds()
 POINTS = st.none() | st.decimals(Decimal(-(10**15)), Decimal(10**15), places=2)
@@ -46,6 +49,24 @@ def test_a_record_is_the_same_but_for_the_texts(points: list[Decimal | None]) ->
 
     expected = {name: str(each) if isinstance(each, Decimal) else each for name, each in read.items()}
     assert expected == decoder(LOYALTY_BALANCES, IDS, decimals_as_text=True)(value)
+
+
+def test_a_decimal_of_many_bytes_is_refused_before_it_is_computed() -> None:
+    """A million digits would cost seconds of processor time."""
+    command = {"CommandID": "1", "CustomerCardNo": "A", "Kind": "adjust", "Points": Decimal(1)}
+    value = encoder(LOYALTY_COMMANDS, IDS)(command)
+    shortest = b"\x02\x02\x64"  # not null, one byte, 100 hundredths
+    assert 1 == value.count(shortest)
+    judge = judge_of(LOYALTY_COMMANDS, IDS.known(LOYALTY_COMMANDS))
+
+    def reason(length: int) -> str | None:
+        return judge(value.replace(shortest, b"\x02" + zigzag(length) + bytes(length - 1) + b"\x64"), b"A").reason
+
+    assert reason(16) is None
+    assert "a decimal has 17 bytes, and must have at most 16" == reason(17)
+    started = time.process_time()
+    assert "a decimal has 400,000 bytes, and must have at most 16" == reason(400_000)
+    assert time.process_time() - started < 1
 
 
 def test_decimals_of_another_scale_are_refused() -> None:

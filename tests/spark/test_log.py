@@ -1,0 +1,42 @@
+"""Which lines of Spark are in the log of the pipeline."""
+
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+SCHEDULER = "org.apache.spark.scheduler.DAGScheduler"
+UNREACHABLE = "Connection to node 1 (/127.0.0.1:9092) could not be established. Node may not be available."
+NETWORK = "org.apache.kafka.clients.NetworkClient"
+STATE = "org.apache.spark.sql.execution.streaming.state.StateStore"
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "is_shown"),
+    [
+        (STATE, "Loaded state store provider in loadTimeMs=2345 for storeId=StateStoreId[ operatorId=0 ]", False),
+        (NETWORK, f"[Producer clientId=producer-1] {UNREACHABLE}", False),
+        (NETWORK, "[Producer clientId=producer-1] Bootstrap broker a:9092 (id: -1 rack: null) disconnected", False),
+        (NETWORK, "[Producer clientId=producer-1] Error while fetching metadata: {a=UNKNOWN_TOPIC_OR_PARTITION}", True),
+        (STATE, "Error running maintenance thread", True),
+        (
+            "org.apache.spark.scheduler.DAGScheduler",
+            "Failed to cancel job group 1. Cannot find active jobs for it.",
+            False,
+        ),
+        (SCHEDULER, "Broadcasting large task binary", True),
+    ],
+)
+def test_a_healthy_log_is_quiet(spark: SparkSession, name: str, message: str, *, is_shown: bool) -> None:
+    """A line that asks for no action is not shown. Another warning of the same logger is."""
+    log4j: Any = spark._jvm.org.apache.logging.log4j
+    logger = log4j.LogManager.getRootLogger().getContext().getConfiguration().getLoggerConfig(name)
+    assert name == logger.getName()
+    event = (
+        log4j.core.impl.Log4jLogEvent.newBuilder()
+        .setLoggerName(name)
+        .setLevel(log4j.Level.WARN)
+        .setMessage(log4j.message.SimpleMessage(message))
+        .build()
+    )
+    assert is_shown is not logger.isFiltered(event)
