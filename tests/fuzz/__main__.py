@@ -25,7 +25,10 @@ console = Console()
 
 def main(
     inputs: Annotated[
-        int, typer.Option(help="The number of inputs of each door, with those of earlier runs.")
+        int,
+        typer.Option(
+            help="The number of inputs of each door, with those of earlier runs. Slow doors get a share of it."
+        ),
     ] = 10_000,
     only: Annotated[list[str] | None, typer.Option(help="Only doors whose name contains this text.")] = None,
     chunk: Annotated[
@@ -55,7 +58,7 @@ def main(
             report.write(row)
         wanted = []
     for door in wanted:
-        _run(door, inputs, commit)
+        _run(door, int(inputs * door.share), commit)
     rows = [row for row in report.rows() if row.commit == commit]
     report.show(console, rows)
     if any(row.crashes or row.hangs for row in rows):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -40,6 +41,7 @@ _NOBODY = "127.0.0.1:9"
 """No broker is there."""
 
 
+@cache
 def _group() -> Any:
     return typer.main.get_command(app)
 
@@ -72,8 +74,12 @@ def arguments_opened() -> Iterator[Enter]:
     """Arguments are parsed as the process does it. No command runs."""
     group = _group()
 
+    # Typer keeps each stream that stderr ever was.
+    printed = io.StringIO()
+
     def enter(words: list[str]) -> Outcome:
-        printed = io.StringIO()
+        printed.seek(0)
+        printed.truncate()
         with redirect_stdout(printed), redirect_stderr(printed):
             try:
                 _parse(group, words)
@@ -149,5 +155,5 @@ def processes_opened() -> Iterator[Enter]:
 
 DOORS = (
     Door("arguments", arguments, arguments_opened, chunk=5_000),
-    Door("processes", local_arguments, processes_opened, chunk=20),
+    Door("processes", local_arguments, processes_opened, chunk=20, share=0.001),
 )

@@ -39,9 +39,11 @@ class Door:
         inputs: an endless iterator of inputs that follow from the random numbers alone.
         opened: prepares the system once for many inputs.
         chunk: the number of inputs that one seed gives.
+        share: how many inputs it gets for each one of the other doors, because an input takes longer.
     """
 
     name: str
     inputs: Callable[[Random], Iterator[Any]]
     opened: Callable[[], AbstractContextManager[Enter]]
     chunk: int = 10_000
+    share: float = 1.0

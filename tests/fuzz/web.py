@@ -384,6 +384,6 @@ def _received(address: tuple[str, int], stream: bytes) -> bytes:
 
 DOORS = (
     Door("http-requests", requests, requests_opened, chunk=5_000),
-    Door("http-schemathesis", cases, cases_opened, chunk=20),
+    Door("http-schemathesis", cases, cases_opened, chunk=20, share=1 / _CASES),
     Door("http-sockets", streams, streams_opened, chunk=2_000),
 )
