@@ -50,8 +50,8 @@ def private_settings(directory: Path, **changes: object) -> Settings:
 
 
 def variables_of(settings: Settings) -> dict[str, str]:
-    """The LOYALTY_ variables of these settings."""
-    values = settings.model_dump(mode="json", exclude_none=True)
+    """The LOYALTY_ variables of the settings that are set. A checkpoint keeps the number of a setting that is not."""
+    values = settings.model_dump(mode="json", exclude_none=True, exclude_unset=True)
     values |= {name: value.get_secret_value() for name, value in settings if isinstance(value, SecretStr)}
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
     return {f"LOYALTY_{name.upper()}": text for name, text in texts.items()}

@@ -26,6 +26,13 @@ def test_a_child_reads_the_same_settings(tmp_path: Path, monkeypatch: pytest.Mon
     assert settings == Settings()
 
 
+def test_a_child_gets_no_setting_that_is_not_set(tmp_path: Path) -> None:
+    """A checkpoint of an earlier release keeps its number of shuffle partitions only while nobody sets it."""
+    name = "LOYALTY_SHUFFLE_PARTITIONS"
+    assert name not in environment_of(private_settings(tmp_path))
+    assert "5" == environment_of(private_settings(tmp_path, shuffle_partitions=5))[name]
+
+
 def test_a_taken_port_is_named_with_its_setting(tmp_path: Path) -> None:
     """A used port stops the start, and the error names the setting of the port."""
     with socket.create_server((HOST, 0)) as server:
