@@ -18,13 +18,14 @@ class LoyaltyClient:
     """A client for one thread at a time.
 
     Args:
-        base_url: any instance of the API, or a load balancer in front of all.
+        base_url: any instance of the API, or a load balancer in front of all. It begins with http:// or https://.
         credentials: an API key or a bearer token. None: the API serves without credentials.
         seconds: how long a request is repeated before UnavailableError.
         transport: replaces the connection, for tests and proxies.
 
     Every command takes an ``idempotency_key``. Give it to repeat a command of an earlier process. Otherwise the client
     makes a new key. All methods raise ProblemError and UnavailableError.
+    ValueError says that ``base_url`` is wrong.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class LoyaltyClient:
     ) -> None:
         self._flows = Flows(seconds)
         self._http = httpx.Client(
-            base_url=base_url, headers=_headers(credentials), timeout=_TIMEOUT, transport=transport
+            base_url=_checked(base_url), headers=_headers(credentials), timeout=_TIMEOUT, transport=transport
         )
 
     def __enter__(self) -> Self:
@@ -118,7 +119,7 @@ class AsyncLoyaltyClient:
     ) -> None:
         self._flows = Flows(seconds)
         self._http = httpx.AsyncClient(
-            base_url=base_url, headers=_headers(credentials), timeout=_TIMEOUT, transport=transport
+            base_url=_checked(base_url), headers=_headers(credentials), timeout=_TIMEOUT, transport=transport
         )
 
     async def __aenter__(self) -> Self:
@@ -184,6 +185,12 @@ class AsyncLoyaltyClient:
             except StopIteration as end:
                 result: T = end.value
                 return result
+
+
+def _checked(base_url: str) -> str:
+    if not base_url.startswith(("http://", "https://")):
+        raise ValueError(f"{base_url!r} is no URL of the API: begin with http:// or https://")
+    return base_url
 
 
 def _headers(credentials: str | None) -> dict[str, str]:

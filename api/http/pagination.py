@@ -57,7 +57,12 @@ def resume(cursor: str | None, store: str, keys: KeyRange) -> KeyRange:
 
 
 def milliseconds(first: datetime, last: datetime, window: timedelta) -> tuple[int, int]:
-    """Both times in milliseconds since the epoch. Raises InvalidParameters if they span too many windows."""
+    """Both times in milliseconds since the epoch.
+
+    Raises InvalidParameters if the first is after the last, or if they span too many windows.
+    """
+    if first > last:
+        raise problems.InvalidParameters.in_query("from", "must not be after to")
     if (last - first) // window >= MOST_WINDOWS:
         raise problems.InvalidParameters.in_query("to", f"must be less than {MOST_WINDOWS} windows after from")
     return _milliseconds(first, round_up=True), _milliseconds(last, round_up=False)

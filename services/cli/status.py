@@ -35,7 +35,10 @@ def status(
 
 
 def urls_of(settings: Settings, **given: str | None) -> dict[str, str]:
-    """The URLs of the parts: the given ones, or else those of the settings."""
+    """The URLs of the parts: the given ones, or else those of the settings. Raises BadParameter for a wrong URL."""
+    for name, url in given.items():
+        if url and not url.startswith(("http://", "https://")):
+            raise typer.BadParameter(f"{url!r} is no URL: begin with http:// or https://", param_hint=f"--{name}")
     return default_urls(settings) | {name: url.rstrip("/") for name, url in given.items() if url}
 
 

@@ -289,9 +289,10 @@ def test_windows(client: TestClient) -> None:
 
 @pytest.mark.usefixtures("full")
 def test_bad_windows(client: TestClient) -> None:
-    """422 for more than a day, a missing end or a time without zone. 400 for a store without windows."""
+    """422 for more than a day, a wrong order, a missing end or a time without zone. 400 for a store without windows."""
     base = f"/v1/stores/{SALES}/local/windows/S1"
     for query, name in (
+        (f"from={NOON + MINUTE}&to={NOON}", "from"),
         (f"from={NOON}&to={NOON + 1_440 * MINUTE}", "to"),
         (f"from={NOON}", "to"),
         (f"to={NOON}", "from"),

@@ -221,3 +221,9 @@ def test_an_erased_customer_is_forgotten() -> None:
 def test_a_proxy_without_a_problem_document(run: Run) -> None:
     with pytest.raises(ProblemError, match="the response has no problem document"):
         run(Api(httpx.Response(400, text="<html>")), ("balance", CARD))
+
+
+@pytest.mark.parametrize("client", [LoyaltyClient, AsyncLoyaltyClient])
+def test_an_address_without_a_scheme_is_refused_at_once(client: type[LoyaltyClient | AsyncLoyaltyClient]) -> None:
+    with pytest.raises(ValueError, match="'localhost:8080' is no URL of the API: begin with http:// or https://"):
+        client("localhost:8080")

@@ -221,6 +221,14 @@ def test_a_part_that_does_not_run_does_not_answer(answers: dict[str, tuple[int, 
     }
 
 
+@pytest.mark.parametrize("command", ["status", "top"])
+def test_a_wrong_url_is_refused(command: str) -> None:
+    result = CliRunner().invoke(app, [command, "--api", "localhost:8080"])
+
+    assert 2 == result.exit_code
+    assert "Invalid value for --api: 'localhost:8080' is no URL" in result.output
+
+
 def test_top_shows_the_same_again_and_again(
     answers: dict[str, tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
