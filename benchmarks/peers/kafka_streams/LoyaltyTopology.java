@@ -34,7 +34,8 @@ final class LoyaltyTopology {
     private static final BigDecimal FACTOR = new BigDecimal("0.02");
     private static final int PARTITIONS = 3;
     private static final List<String> OF_INVOICE = List.of(
-            "InvoiceNumber", "CreatedTime", "StoreID", "PosID", "CustomerType", "PaymentMethod", "DeliveryType");
+            "InvoiceNumber", "CreatedTime", "StoreID", "PosID", "CustomerType", "PaymentMethod", "DeliveryType",
+            "OriginalInvoiceNumber", "TotalAmount");
     private static final List<String> OF_ADDRESS = List.of("City", "State", "PinCode");
     private static final List<String> OF_ITEM =
             List.of("ItemCode", "ItemDescription", "ItemPrice", "ItemQty", "TotalValue");
