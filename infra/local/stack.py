@@ -50,7 +50,7 @@ def private_settings(directory: Path, **changes: object) -> Settings:
 
 
 def variables_of(settings: Settings) -> dict[str, str]:
-    """The LOYALTY_ variables of the settings that are set. A checkpoint keeps the number of a setting that is not."""
+    """The LOYALTY_ variables of the settings that are set. The processes choose the others as if they ran alone."""
     values = settings.model_dump(mode="json", exclude_none=True, exclude_unset=True)
     values |= {name: value.get_secret_value() for name, value in settings if isinstance(value, SecretStr)}
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}

@@ -17,9 +17,7 @@ def watermarks_of(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
 
 def read_topic(consumer: Consumer, topic: str) -> Iterator[Message]:
     """All records that the topic has now. Raises PublishError if there is no such topic, and KafkaException."""
-    spans = watermarks_of(consumer, topic)
-    starts, ends = ({partition: span[side] for partition, span in spans.items()} for side in (0, 1))
-    return read_range(consumer, topic, starts, ends)
+    return _read_spans(consumer, topic, watermarks_of(consumer, topic))
 
 
 def values_of(settings: Settings, topic: str, client_id: str) -> Iterator[bytes]:
@@ -27,18 +25,23 @@ def values_of(settings: Settings, topic: str, client_id: str) -> Iterator[bytes]
     diagnosis = clients.ConnectionDiagnosis()
     consumer = clients.bounded_consumer(settings, client_id, error_cb=diagnosis.on_error)
     try:
-        watermarks_of(consumer, topic)
+        spans = watermarks_of(consumer, topic)
     except KafkaException as error:
         consumer.poll(0)
         consumer.close()
         raise PublishError(diagnosis.explain(settings)) from error
     try:
-        for message in read_topic(consumer, topic):
+        for message in _read_spans(consumer, topic, spans):
             yield message.value() or b""
     except KafkaException as error:
         raise PublishError(f"topic {topic}: {error.args[0].str()}") from error
     finally:
         consumer.close()
+
+
+def _read_spans(consumer: Consumer, topic: str, spans: Mapping[int, tuple[int, int]]) -> Iterator[Message]:
+    starts, ends = ({partition: span[side] for partition, span in spans.items()} for side in (0, 1))
+    return read_range(consumer, topic, starts, ends)
 
 
 def read_range(consumer: Consumer, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[Message]:
