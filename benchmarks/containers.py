@@ -6,7 +6,6 @@ Writes var/reports/containers.json.
 """
 
 import argparse
-import json
 import shutil
 import subprocess
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any, Self
 import httpx
 
 from benchmarks.machine import machine
+from benchmarks.reports import publish_report
 from infra.containers.project import ComposeProject, ContainersError, engine
 from infra.containers.stack import ContainerStack
 from infra.demo.oracle import expect
@@ -50,9 +50,7 @@ def main() -> None:
             "image_megabytes": {image: megabytes(image) for image in IMAGES},
             **process_a_day(Path(directory, "stack"), options.invoices),
         }
-    REPORT.parent.mkdir(parents=True, exist_ok=True)
-    REPORT.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(report, indent=2))
+    publish_report(REPORT, report)
 
 
 def builds(checkout: Path, *, cold: bool) -> dict[str, float]:

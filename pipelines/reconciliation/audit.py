@@ -30,8 +30,9 @@ from services.audit.returns import returnables
 from services.audit.runs import publish_run
 from services.audit.sources import ledger_entries, served_balances
 from services.audit_trail import operator
-from services.cli.audit import PARTS, SHOWN, ApiOption, From, FromOption, ShowOption, WithoutOption
+from services.cli.audit import PARTS, SHOWN, From, FromOption, ShowOption, WithoutOption
 from services.cli.output import AsJson, console, print_json
+from services.cli.status import ApiUrl
 from services.messaging.avro import Record
 from services.messaging.publishing import PublishError
 from services.messaging.schema_ids import schema_ids
@@ -262,7 +263,7 @@ def _summarize(report: Report, snapshot: Snapshot, verdicts: DataFrame) -> None:
 def main(
     *,
     source: FromOption = From.TOPICS,
-    api: ApiOption = None,
+    api: ApiUrl = None,
     without: WithoutOption = None,
     show: ShowOption = SHOWN,
     as_json: AsJson = False,
