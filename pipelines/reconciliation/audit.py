@@ -20,11 +20,10 @@ from pipelines.reconciliation import facts
 from pipelines.reconciliation.context import Context, open_context
 from pipelines.reconciliation.customers import Customer, by_customer
 from pipelines.reconciliation.facts import pseudonymize
-from pipelines.reconciliation.forwarding import RETURNABLE, with_differences
+from pipelines.reconciliation.forwarding import RETURNABLE, returnables, with_differences
 from pipelines.reconciliation.report import UNREADABLE, Found, Report, print_report
 from pipelines.reconciliation.snapshot import Progress, Read, Snapshot, take_snapshot
 from services.audit.facts import COMPARED, Source
-from services.audit.returns import returnables
 from services.audit.runs import publish_run
 from services.audit.sources import ledger_entries, served_balances
 from services.cli.audit import PARTS, SHOWN, From, FromOption, ShowOption, WithoutOption
