@@ -3,7 +3,7 @@
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from infra.local.broker import LocalBroker
     from tests.support.containers import KafkaInContainer
+    from tests.support.ledger import Ledger
     from tests.support.registry import ApicurioRegistry
 
 SHUFFLE_PARTITIONS = 2
@@ -230,6 +231,15 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     else:
         with database(request.getfixturevalue("postgresql")) as url:
             yield url
+
+
+@pytest.fixture
+def ledger(database_url: str) -> "Iterator[Ledger]":
+    """An empty ledger in SQLite and in PostgreSQL."""
+    from tests.support.ledger import Ledger
+
+    with closing(Ledger(database_url)) as ledger:
+        yield ledger
 
 
 @pytest.fixture(scope="session")
