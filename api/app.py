@@ -16,7 +16,7 @@ from api.http.bodies import BodyLimitMiddleware
 from api.http.lookup_routes import LookupApp
 from api.http.parameters import refuse_unknown_parameters
 from api.routers import balances, commands, events, health, instances, ledger, operations, simulation, stores
-from api.routing.peer_client import ReportCollector
+from api.routing.report_collector import ReportCollector
 
 
 def create_app(dependencies: Dependencies) -> FastAPI:
