@@ -9,7 +9,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from pipelines.accounts.events import events_with_duplicates
@@ -33,6 +34,10 @@ from services.settings import Settings
 
 _PURCHASES = Topic("purchases", key="InvoiceNumber", value="Purchase")
 """Not a topic on a broker. It only gives the schema of archived purchases."""
+
+
+_NO_FILES = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA")
+"""Spark's conditions for a folder that does not exist, and for one without files of Parquet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,7 @@ class Events:
 def read_events(context: Context, now: int, *, archive: bool) -> Events:
     """Read the topics to their current end offsets. With ``archive``, also read deleted records from the archive.
 
-    Raises NoTopicError, PublishError, ArchiveError, AnalysisException (there is no archive).
+    Raises NoTopicError, PublishError, ArchiveError.
     """
     settings, ids = context.settings, context.ids
     extents = {topic: extent_of(topic, settings, now) for topic in (POS_INVOICES, LOYALTY_COMMANDS)}
@@ -167,10 +172,22 @@ def is_before(positions: Positions) -> Column:
     return result
 
 
+def read_archive(spark: SparkSession, folder: str) -> DataFrame:
+    """The records of the archive. Raises ArchiveError if it has none."""
+    try:
+        return spark.read.parquet(folder)
+    except AnalysisException as error:
+        if error.getCondition() not in _NO_FILES:
+            raise
+        raise ArchiveError(
+            f"{folder} has no archived events: run `loyalty archive`, or set LOYALTY_ARCHIVE_DIR to the archive"
+        ) from error
+
+
 def _archived(context: Context, extents: dict[Topic, TopicExtent]) -> DataFrame:
     """The archived events from before the begin offsets of the topics."""
     settings, ids = context.settings, FolderSchemaIds()
-    rows = context.spark.read.parquet(settings.archive_dir).where(
+    rows = read_archive(context.spark, settings.archive_dir).where(
         is_before({settings.name_of(topic): extent.begins for topic, extent in extents.items()})
     )
     rows = decode_avro(rows, "event", str(_PURCHASES.value), ids.known(_PURCHASES), into="purchase")
