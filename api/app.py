@@ -12,11 +12,11 @@ from starlette.routing import BaseRoute
 from api.console import pages
 from api.dependencies import Dependencies
 from api.http import documentation, error_handlers, openapi
-from api.http.limits import BodyLimitMiddleware
+from api.http.bodies import BodyLimitMiddleware
 from api.http.lookup_routes import LookupApp
 from api.http.parameters import refuse_unknown_parameters
 from api.routers import balances, commands, events, health, instances, ledger, operations, simulation, stores
-from api.routing.peer_client import ReportCollector
+from api.routing.report_collector import ReportCollector
 
 
 def create_app(dependencies: Dependencies) -> FastAPI:

@@ -6,21 +6,20 @@ Writes var/reports/containers.json.
 """
 
 import argparse
-import json
 import shutil
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import httpx
 
 from benchmarks.machine import machine
+from benchmarks.reports import publish_report
 from infra.containers.project import ComposeProject, ContainersError, engine
 from infra.containers.stack import ContainerStack
 from infra.demo.oracle import expect
@@ -31,6 +30,7 @@ from schemas import topics
 from services.messaging.publishing import connected_producer, publish
 from services.messaging.schema_ids import schema_ids
 from services.pos_simulator.simulation import Options
+from tests.support.threads import BackgroundThreads
 
 REPORT = Path("var/reports/containers.json")
 IMAGES = [f"retail-loyalty-{name}" for name in ("kafka", "postgres", "pipeline", "api", "cli")]
@@ -50,9 +50,7 @@ def main() -> None:
             "image_megabytes": {image: megabytes(image) for image in IMAGES},
             **process_a_day(Path(directory, "stack"), options.invoices),
         }
-    REPORT.parent.mkdir(parents=True, exist_ok=True)
-    REPORT.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(report, indent=2))
+    publish_report(REPORT, report)
 
 
 def builds(checkout: Path, *, cold: bool) -> dict[str, float]:
@@ -126,25 +124,16 @@ def wait_for_balance(stack: ContainerStack, card: str, sequence: int) -> None:
             time.sleep(0.2)
 
 
-class Memory:
+class Memory(BackgroundThreads):
     """The largest memory of each service, in megabytes."""
 
     def __init__(self, stack: ContainerStack) -> None:
         self._stack = stack
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
+        super().__init__(self._watch)
         self.largest: dict[str, int] = {}
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
     def _watch(self) -> None:
-        while not self._ended.wait(2):
+        while not self.stopping.wait(2):
             with suppress(ContainersError):  # the container has just ended
                 self._sample()
 

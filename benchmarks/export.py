@@ -5,14 +5,13 @@ formats alternate. The first micro-batch is warm-up. Writes var/reports/export.j
 """
 
 import argparse
-import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 
 from benchmarks.machine import machine
 from benchmarks.pipeline import Variant, run_to_the_end
+from benchmarks.reports import medians, publish_report
 from infra.local import jars
 from infra.local.stack import LocalStack, private_settings
 from schemas import topics
@@ -37,17 +36,12 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         report = {"machine": machine(), "options": vars(options), "medians": measure(Path(directory), options)}
-    REPORT.parent.mkdir(parents=True, exist_ok=True)
-    REPORT.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(report, indent=2))
+    publish_report(REPORT, report)
 
 
 def measure(directory: Path, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     settings = private_settings(
-        directory,
-        max_offsets_per_trigger=options.batch,
-        spark_master="local[2]",
-        log_format="json",
+        directory, max_offsets_per_trigger=options.batch, spark_master="local[2]", log_format="json"
     )
     stack = LocalStack(directory, settings)
     stack.broker.start()
@@ -64,7 +58,7 @@ def measure(directory: Path, options: argparse.Namespace) -> dict[str, dict[str,
                 print(export_format, runs[export_format][-1], flush=True)
     finally:
         stack.broker.stop()
-    return {name: {key: median(run[key] for run in found) for key in found[0]} for name, found in runs.items()}
+    return medians(runs)
 
 
 def lines(invoices: int) -> Iterator[tuple[bytes, bytes]]:

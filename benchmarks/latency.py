@@ -32,6 +32,7 @@ import psutil
 from api.http.parameters import LONGEST_TIMEOUT_SECONDS
 from benchmarks.distributions import picture
 from benchmarks.machine import machine
+from benchmarks.reports import write_report
 from infra.demo.oracle import Sent, expect
 from infra.demo.trading_day import simulated
 from infra.local.stack import LocalStack, private_settings
@@ -149,9 +150,7 @@ def write(runs: Mapping[str, Sequence[Samples]], options: Mapping[str, Any], loa
             if work in (BALANCE, REDEMPTION):
                 shown[f"{row['work']}, {load}"] = [value for values in series for value in values]
             print(json.dumps(row), flush=True)
-    REPORT.parent.mkdir(parents=True, exist_ok=True)
-    report = {"machine": machine(), "options": options, "rows": rows}
-    REPORT.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_report(REPORT, {"machine": machine(), "options": options, "rows": rows})
     PICTURE.write_text(picture(shown, "milliseconds", "share of all samples"), encoding="utf-8")
 
 

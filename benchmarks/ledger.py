@@ -5,18 +5,17 @@ The benchmark does the work of the ledger process without Kafka: it decodes valu
 """
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import psutil
 
 from benchmarks.machine import machine
+from benchmarks.reports import medians, publish_report
 from schemas.topics import LOYALTY
 from services.ledger.appender import Batch
 from services.ledger.positions import Span
@@ -50,11 +49,8 @@ def main() -> None:
             if server_url:
                 with postgresql.database(server_url) as url:
                     found.setdefault("postgresql", []).append(measured(url, records))
-    figures = {kind: {name: median(each[name] for each in runs) for name in runs[0]} for kind, runs in found.items()}
-    report = {"machine": machine(), "options": vars(options), "medians": figures}
-    REPORT.parent.mkdir(parents=True, exist_ok=True)
-    REPORT.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(report, indent=2))
+    report = {"machine": machine(), "options": vars(options), "medians": medians(found)}
+    publish_report(REPORT, report)
 
 
 def values(entries: int, customers: int) -> Iterator[tuple[bytes, bytes]]:

@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import quantiles
 from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
 
 from benchmarks.machine import machine
+from benchmarks.reports import medians, publish_report
 from infra.local import jars
 from infra.local.stack import LocalStack, environment_of, private_settings
 from schemas import topics
@@ -63,9 +64,7 @@ def main() -> None:
         }
         if not options.only:
             report["latency"] = latency(Path(directory, "latency"), options)
-    REPORT.parent.mkdir(parents=True, exist_ok=True)
-    REPORT.write_text(json.dumps(report, indent=2, default=str) + "\n", encoding="utf-8")
-    print(json.dumps(report, indent=2, default=str))
+    publish_report(REPORT, report)
 
 
 @dataclass(frozen=True)
@@ -83,10 +82,7 @@ class Variant:
 def throughput(directory: Path, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Run each query alone over a topic with the same invoices. The queries alternate."""
     settings = private_settings(
-        directory,
-        max_offsets_per_trigger=options.batch,
-        spark_master="local[2]",
-        log_format="json",
+        directory, max_offsets_per_trigger=options.batch, spark_master="local[2]", log_format="json"
     )
     variants = {"fan-out": Variant("fan-out", jars.ROOT), "loyalty": Variant("loyalty", jars.ROOT)}
     if options.before:
@@ -110,7 +106,7 @@ def throughput(directory: Path, options: argparse.Namespace) -> dict[str, dict[s
                 print(name, runs[name][-1], flush=True)
     finally:
         stack.broker.stop()
-    return {name: {key: median(run[key] for run in results) for key in results[0]} for name, results in runs.items()}
+    return medians(runs)
 
 
 def load(settings: Settings, options: Options, rate: float = 0) -> None:

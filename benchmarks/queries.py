@@ -6,7 +6,6 @@ ratios are medians of the pairs. Writes var/reports/queries.json.
 """
 
 import argparse
-import json
 import shutil
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from benchmarks.instances import (
     wait_until,
 )
 from benchmarks.machine import machine
+from benchmarks.reports import publish_report
 from infra.local.broker import LocalBroker
 from infra.local.ports import HOST, free_port
 from infra.local.stack import private_settings
@@ -68,9 +68,7 @@ def main() -> None:
         parts = [PARTS[options.only]] if options.only else [*PARTS.values()]
         for measure in [reads_of_checkouts] if options.checkout else parts:
             report |= measure(settings, directory, options)
-    REPORT.parent.mkdir(parents=True, exist_ok=True)
-    REPORT.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(report, indent=2))
+    publish_report(REPORT, report)
 
 
 def death_of_an_owner(settings: Settings, directory: Path, _: argparse.Namespace) -> dict[str, Any]:

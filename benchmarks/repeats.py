@@ -34,6 +34,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.machine import machine
 from benchmarks.pipeline import Watch, proportional_bytes
+from benchmarks.reports import write_report
 from infra.local import jars
 from infra.local.stack import LocalStack, environment_of, private_settings
 from pipelines.columns.avro import HEADERS_TYPE
@@ -109,10 +110,8 @@ def main() -> None:
 
 
 def write(rows: list[dict[str, Any]]) -> None:
-    REPORT.parent.mkdir(parents=True, exist_ok=True)
     load = psutil.getloadavg()[1]
-    report = {"machine": machine(), "load": load, "rows_a_batch": ROWS, "rows": rows}
-    REPORT.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_report(REPORT, {"machine": machine(), "load": load, "rows_a_batch": ROWS, "rows": rows})
 
 
 def measure(settings: Settings, directory: Path, query: str, remembered: int, *, walks: bool) -> dict[str, Any]:

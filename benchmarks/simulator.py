@@ -28,7 +28,7 @@ PREFIX = "benchmark-simulator-"
 
 
 def invoicing(options: Options) -> Invoicing:
-    chain = Chain(options.stores, options.customers)
+    chain = Chain(options.stores)
     return Invoicing(options.seed, chain, options.customers, options.prime, options.home_delivery, options.day)
 
 

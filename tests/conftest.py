@@ -4,7 +4,7 @@ import gc
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from infra.local.broker import LocalBroker
     from tests.support.containers import KafkaInContainer
+    from tests.support.ledger import Ledger
     from tests.support.registry import ApicurioRegistry
 
 SHUFFLE_PARTITIONS = 2
@@ -73,6 +74,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     secured broker share a process, too. The tests with a Schema Registry run in the first process, because some of them
     need Spark.
     """
+    if "unit" in item.path.parts:
+        return
     groups = {"spark": "spark", "registry": "spark", "secured": "secured"}
     shared = (groups[fixture] for fixture in groups if fixture in getattr(item, "fixturenames", ()))
     if group := next(shared, None):
@@ -98,6 +101,10 @@ def pytest_collection_finish() -> None:
     """Exclude all modules and tests from garbage collection. A full collection of them takes 200 ms."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
@@ -239,6 +246,15 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     else:
         with database(request.getfixturevalue("postgresql")) as url:
             yield url
+
+
+@pytest.fixture
+def ledger(database_url: str) -> "Iterator[Ledger]":
+    """An empty ledger in SQLite and in PostgreSQL."""
+    from tests.support.ledger import Ledger
+
+    with closing(Ledger(database_url)) as ledger:
+        yield ledger
 
 
 @pytest.fixture(scope="session")

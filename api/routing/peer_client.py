@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import suppress
 from functools import partial
 from ssl import SSLContext
 from typing import NamedTuple
@@ -15,7 +14,7 @@ from fastapi import Request, Response
 from pydantic import ValidationError
 
 from api.http import problems
-from api.routing.locator import Locator, Target
+from api.routing.locator import Target
 from api.security.caller import Caller
 from api.security.hops import HOP, HopRequest, Hops
 from api.security.problems import ForwardRefused
@@ -51,7 +50,6 @@ REPORT_PATH = "/v1/instances/local"
 
 _CONNECT_SECONDS = 0.5
 _REPORT_SECONDS = 1.0
-_REPORT_INTERVAL_SECONDS = 1.0
 _LIMITS = httpx.Limits(max_connections=512, max_keepalive_connections=64, keepalive_expiry=30)
 # A stream keeps its connection, so streams have a pool of their own.
 _STREAM_LIMITS = httpx.Limits(max_connections=2_000, max_keepalive_connections=16, keepalive_expiry=30)
@@ -297,38 +295,3 @@ def _escape_dots(path: bytes) -> bytes:
     path, mark, query = path.partition(b"?")
     segments = (each.replace(b".", b"%2E") if each in (b".", b"..") else each for each in path.split(b"/"))
     return b"/".join(segments) + mark + query
-
-
-class ReportCollector:
-    """Collects the reports of all peers every second. It runs as a task of the event loop."""
-
-    def __init__(self, peers: PeerClient, locator: Locator, reports: PeerReports, group: str) -> None:
-        self._peers = peers
-        self._locator = locator
-        self._reports = reports
-        self._group = group
-        self._wanted = asyncio.Event()
-
-    def collect_soon(self) -> None:
-        """Collect at once, because the group has changed. Call it in the event loop."""
-        self._wanted.set()
-
-    async def run(self) -> None:
-        while True:
-            urls = self._locator.peers
-            self._reports.keep_only(urls)
-            await asyncio.gather(*(self._collect(url) for url in urls))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_REPORT_INTERVAL_SECONDS):
-                    await self._wanted.wait()
-            self._wanted.clear()
-
-    async def _collect(self, url: str) -> None:
-        try:
-            report = await self._peers.report(url, self._group)
-        except PeerError as error:
-            if self._reports.why_suspect(url) is None:
-                log.warning("an instance does not answer", instance=url, error=str(error))
-            self._reports.suspect(url, str(error))
-        else:
-            self._reports.note(report)

@@ -11,7 +11,6 @@ from api.security.problems import NotYours, Unauthenticated
 from services.api_keys.keys import Scope
 from services.state_stores import catalogue
 
-READS_BALANCES = (Scope.BALANCE_READ,)
 FOLLOWS_COMMANDS = (
     Scope.BALANCE_READ,
     Scope.POINTS_REDEEM,

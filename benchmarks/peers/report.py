@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks.machine import machine
 from benchmarks.peers import setup
+from benchmarks.reports import write_report
 from infra.local import jars
 
 REPORT = Path("var/reports/peers.json")
@@ -26,8 +27,7 @@ def keep(entries: list[Entry], command: str, options: dict[str, Any]) -> None:
     measured = {"command": command, "options": options, "machine": machine(), "versions": _versions()}
     new = {(entry["work"], entry["peer_name"]): entry | measured for entry in entries}
     kept = {(entry["work"], entry["peer_name"]): entry for entry in read()}
-    REPORT.parent.mkdir(parents=True, exist_ok=True)
-    REPORT.write_text(json.dumps([*(kept | new).values()], indent=2) + "\n", encoding="utf-8")
+    write_report(REPORT, [*(kept | new).values()])
 
 
 def _versions() -> dict[str, str]:

@@ -29,7 +29,6 @@ class Container:
 
     Attributes:
         state: created, running, restarting, exited …
-        exit_status: the last exit status of its process.
         restarts: the number of restarts by the engine.
     """
 
@@ -37,7 +36,6 @@ class Container:
     service: str
     number: int
     state: str
-    exit_status: int
     restarts: int
 
     @property
@@ -108,7 +106,6 @@ def _container(facts: dict[str, Any]) -> Container:
         service=labels[f"{_LABEL}.service"],
         number=int(labels[f"{_LABEL}.container-number"]),
         state=state["Status"],
-        exit_status=state["ExitCode"],
         restarts=facts["RestartCount"],
     )
 

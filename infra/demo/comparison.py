@@ -7,8 +7,8 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from infra.demo import oracle
-from infra.demo.oracle import Expected, Record
+from infra.demo.invoice_oracle import Record, row, whole
+from infra.demo.oracle import Expected
 
 NOT_FOUND = 404
 _OF_RETURNS = ("returned", "refused")
@@ -83,8 +83,8 @@ class Outputs:
 
 def mismatches(expected: Expected, found: Outputs) -> list[Mismatch]:
     """All differences."""
-    hadoop = Counter(oracle.row(record) for record in found.hadoop)
-    parquet = Counter(oracle.row(record) for record in found.parquet)
+    hadoop = Counter(row(record) for record in found.hadoop)
+    parquet = Counter(row(record) for record in found.parquet)
     dead_letters = Counter((letter.key, letter.value) for letter in found.dead_letters)
     return [
         *(Mismatch(Nature.WRONG, f"changed on replay: {line}") for line in found.changed),
@@ -123,7 +123,7 @@ def _shipment(expected: Expected, found: Outputs) -> Iterator[Mismatch]:
     numbers = Counter(str(record.get("InvoiceNumber")) for record in found.shipment)
     yield from _counts("shipment", Counter(expected.shipment.keys()), numbers)
     # A shipment needs the whole invoice. The line above reports missing invoices.
-    contents = {str(record.get("InvoiceNumber")): oracle.whole(record) for record in found.shipment}
+    contents = {str(record.get("InvoiceNumber")): whole(record) for record in found.shipment}
     wanted = {number: invoice for number, invoice in expected.shipment.items() if number in contents}
     yield from _values("shipment", wanted, {number: contents[number] for number in wanted})
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import httpx
 
-from infra.demo.oracle import Expected, Record, Sent, Version, end_of_day, expect
+from infra.demo.invoice_oracle import Record
+from infra.demo.oracle import Expected, Sent, Version, end_of_day, expect
 from infra.local import jars
 from infra.local.stack import environment_of
 from services.api_keys.client import authorization

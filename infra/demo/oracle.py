@@ -1,22 +1,18 @@
 """Computes the expected outputs of a sequence of messages.
 
-It shares no code with the domain or the pipeline, so that it does not repeat their defects. It uses only the standard
-library. The rules are those of docs/reference/demo.md.
+It and ``invoice_oracle`` share no code with the domain or the pipeline, so that they do not repeat their defects. They
+use only the standard library. The rules are those of docs/reference/demo.md.
 """
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
-from string import whitespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from infra.demo.invoice_oracle import Record, Row, as_read, has_value, is_valid, line_kind, rows, whole
 
 _DAY = 24 * 60 * 60 * 1000
-
-Record = Mapping[str, Any]
-Row = tuple[tuple[str, Any], ...]
-"""A flat record as (field, value) pairs, sorted by name. So equal records can be counted."""
 
 
 class Sent(NamedTuple):
@@ -200,10 +196,10 @@ def _exact(amount: float) -> Decimal:
 
 def _count(expected: Expected, number: int, invoice: Record, sales: Sales) -> None:
     invoice_number, card = invoice["InvoiceNumber"], invoice.get("CustomerCardNo")
-    if _has_value(invoice, "DeliveryType", "HOME-DELIVERY"):
+    if has_value(invoice, "DeliveryType", "HOME-DELIVERY"):
         expected.shipment[invoice_number] = whole(invoice)
     expected.hadoop.update(rows(invoice))
-    if card and card.strip() and not _has_value(invoice, "CustomerType", "PRIME"):
+    if card and card.strip() and not has_value(invoice, "CustomerType", "PRIME"):
         expected.strangers.add(card)
     _count_points(expected, number, invoice, sales)
 
@@ -219,7 +215,7 @@ def _count_points(expected: Expected, number: int, invoice: Record, sales: Sales
     amounts = {kind: sum((_exact(item.get("TotalValue") or 0) for item in parts[kind]), Decimal(0)) for kind in parts}
     if not (parts["sale"] and parts["return"]):
         amounts = {line_kind(invoice, {}): total}
-    original, is_prime = invoice.get("OriginalInvoiceNumber") or "", _has_value(invoice, "CustomerType", "PRIME")
+    original, is_prime = invoice.get("OriginalInvoiceNumber") or "", has_value(invoice, "CustomerType", "PRIME")
     if "sale" in amounts and is_prime:
         earned = expected.earned[card]
         earned[invoice_number] = sales.sell(card, invoice, amounts["sale"], parts["sale"])
@@ -229,141 +225,3 @@ def _count_points(expected: Expected, number: int, invoice: Record, sales: Sales
         if is_prime:
             _ = expected.earned[card]
             expected.returned[card][invoice_number] = original
-
-
-def as_read(value: Any, name: str = "") -> Any:
-    """The value with integers as text in text fields, and with a CreatedTime in milliseconds instead of seconds.
-
-    Simple tills write ``"InvoiceNumber": 7`` and ``"CreatedTime": 1770000000``.
-    """
-    if isinstance(value, dict):
-        return {key: as_read(part, key) for key, part in value.items()}
-    if isinstance(value, list):
-        return [as_read(part) for part in value]
-    texts = {key for fields in (INVOICE, ADDRESS, ITEM) for key, fits in fields.items() if fits is _is_text}
-    if name == "CreatedTime" and type(value) is int and 10**9 <= value < 10**10:
-        return value * 1000
-    return str(value) if type(value) is int and name in texts else value
-
-
-def _has_value(record: Record, name: str, value: str) -> bool:
-    return (record.get(name) or "").upper() == value
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_int(value: Any) -> bool:
-    return type(value) is int and -(2**31) <= value < 2**31
-
-
-def _is_long(value: Any) -> bool:
-    return type(value) is int and -(2**63) <= value < 2**63
-
-
-def _is_amount(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and abs(value) < 10**11
-
-
-INVOICE = {
-    **dict.fromkeys(("InvoiceNumber", "StoreID", "PosID", "CashierID", "CustomerType", "CustomerCardNo"), _is_text),
-    **dict.fromkeys(("PaymentMethod", "DeliveryType", "OriginalInvoiceNumber"), _is_text),
-    **dict.fromkeys(("TotalAmount", "TaxableAmount", "CGST", "SGST", "CESS"), _is_amount),
-    "CreatedTime": _is_long,
-    "NumberOfItems": _is_int,
-}
-ADDRESS = dict.fromkeys(("AddressLine", "City", "State", "PinCode", "ContactNumber"), _is_text)
-ITEM = {
-    **dict.fromkeys(("ItemCode", "ItemDescription"), _is_text),
-    "ItemPrice": _is_amount,
-    "ItemQty": _is_int,
-    "TotalValue": _is_amount,
-}
-COPIED = ("InvoiceNumber", "StoreID", "PosID", "CustomerCardNo", "CustomerType", "PaymentMethod", "DeliveryType")
-COPIED_OF_ADDRESS = ("City", "State", "PinCode")
-PERSONAL = {"CustomerCardNo", "CashierID", "AddressLine", "ContactNumber"}
-HADOOP_OF_INVOICE = (
-    "InvoiceNumber",
-    "CreatedTime",
-    "StoreID",
-    "PosID",
-    "CustomerType",
-    "PaymentMethod",
-    "DeliveryType",
-)
-
-
-def is_valid(invoice: Record) -> bool:
-    """Whether the pipeline must accept the invoice: all fields have their types, and the required ones exist."""
-    address, items = invoice.get("DeliveryAddress"), invoice.get("InvoiceLineItems")
-    if not _fits(invoice, INVOICE) or not (address is None or _fits(address, ADDRESS)):
-        return False
-    if not (items is None or (isinstance(items, list) and all(_fits(item, ITEM) for item in items))):
-        return False
-    needed = [invoice.get("InvoiceNumber"), invoice.get("StoreID")]
-    if _has_value(invoice, "CustomerType", "PRIME"):
-        needed.append(invoice.get("CustomerCardNo"))
-    if _has_value(invoice, "DeliveryType", "HOME-DELIVERY"):
-        needed += [(address or {}).get(name) for name in ("AddressLine", "ContactNumber")]
-    copied = [*(invoice.get(name) for name in COPIED), *((address or {}).get(name) for name in COPIED_OF_ADDRESS)]
-    if any(text is not None and len(text) > 128 for text in copied) or len(items or []) > 10_000:  # noqa: PLR2004
-        return False
-    return invoice.get("TotalAmount") is not None and all(
-        text is not None and text.strip(whitespace) for text in needed
-    )
-
-
-def _fits(record: Any, fields: Mapping[str, Any]) -> bool:
-    return isinstance(record, dict) and all(
-        record.get(name) is None or fits(record[name]) for name, fits in fields.items()
-    )
-
-
-def whole(invoice: Record) -> Record:
-    """An invoice with only the fields of PosInvoice that it has. It is equal for all formats."""
-    record = _with(invoice, INVOICE)
-    if invoice.get("DeliveryAddress") is not None:
-        record["DeliveryAddress"] = _with(invoice["DeliveryAddress"], ADDRESS)
-    if invoice.get("InvoiceLineItems") is not None:
-        record["InvoiceLineItems"] = [_with(item, ITEM) for item in invoice["InvoiceLineItems"]]
-    return record
-
-
-def _with(record: Record, names: Iterable[str]) -> dict[str, Any]:
-    return {name: record[name] for name in names if record.get(name) is not None}
-
-
-def rows(invoice: Record) -> list[Row]:
-    """The rows for analysts: one for each line item, without personal data."""
-    address = invoice.get("DeliveryAddress") or {}
-    common = {name: invoice.get(name) for name in HADOOP_OF_INVOICE}
-    common |= {name: address.get(name) for name in ADDRESS if name not in PERSONAL}
-    return [
-        row({**common, **{name: item.get(name) for name in ITEM}, **added_by_pipeline(invoice, item)})
-        for item in invoice.get("InvoiceLineItems") or []
-    ]
-
-
-def added_by_pipeline(invoice: Record, item: Record) -> dict[str, Any]:
-    """The last fields of a HadoopRecord: the kind of the line, and the number of the returned invoice."""
-    original = invoice.get("OriginalInvoiceNumber") or ""
-    names_one = original.strip(whitespace) and len(original) <= 128  # noqa: PLR2004
-    return {
-        "LineKind": line_kind(invoice, item),
-        "OriginalInvoiceNumber": original if names_one else None,
-        "TotalAmount": invoice["TotalAmount"],
-    }
-
-
-def line_kind(invoice: Record, item: Record) -> str:
-    """The expected LineKind of a line. In an exchange the sign decides, otherwise the kind of the invoice."""
-    if not (invoice.get("OriginalInvoiceNumber") or "").strip(whitespace):
-        return "return" if (invoice.get("TotalAmount") or 0) < 0 else "sale"
-    values = [each.get("TotalValue") or 0 for each in invoice.get("InvoiceLineItems") or [{}]]
-    one_sign = min(values) >= 0 or max(values) <= 0
-    return "return" if one_sign or (item.get("TotalValue") or 0) < 0 else "sale"
-
-
-def row(record: Record) -> Row:
-    return tuple(sorted(record.items()))

@@ -15,7 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressC
 from infra.containers.stack import ContainerStack
 from infra.demo.comparison import Mismatch, Outputs, mismatches
 from infra.demo.helpdesk import Helpdesk
-from infra.demo.oracle import Expected, Record, Sent
+from infra.demo.invoice_oracle import Record
+from infra.demo.oracle import Expected, Sent
 from infra.demo.probes import BalanceReader, PipelineProgress, reached
 from infra.demo.topic_reader import OUTPUTS, TopicReader
 from infra.local.stack import LocalStack

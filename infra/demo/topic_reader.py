@@ -7,7 +7,7 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicP
 from confluent_kafka import Message as KafkaMessage
 
 from infra.demo.comparison import DeadLetter
-from infra.demo.oracle import Record
+from infra.demo.invoice_oracle import Record
 from schemas import topics
 from schemas.topics import Topic
 from services.messaging import avro, clients, headers

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from infra.demo.oracle import Record, Sent
+from infra.demo.invoice_oracle import Record
+from infra.demo.oracle import Sent
 from services.messaging.schema_ids import SchemaIds
 from services.pos_simulator.replay import Format, lines_of, recorded
 from services.pos_simulator.simulation import Options, Simulation

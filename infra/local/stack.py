@@ -213,11 +213,6 @@ class LocalStack:
         """The folder of the Parquet files."""
         return Path(self.settings.export_dir)
 
-    def add_api(self) -> Service:
-        """Add an API instance, and do not start it."""
-        self.apis.append(self._api(len(self.apis) + 1))
-        return self.apis[-1]
-
     def _pipeline(self) -> Service:
         url = f"http://{HOST}:{self.settings.metrics_port}"
         timeout = self.settings.stop_timeout.total_seconds() + _STOP_MARGIN

@@ -7,46 +7,36 @@ customer again until the sources agree or no longer change. ``python -m pipeline
 
 import dataclasses
 import time
-import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
 
 import typer
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from rich.table import Table
 
 from pipelines.checkpoints.reader import CheckpointReader
 from pipelines.queries.loyalty import LOYALTY
 from pipelines.reconciliation import facts
 from pipelines.reconciliation.context import Context, open_context
-from pipelines.reconciliation.facts import FactRow, by_customer, pseudonymize
-from pipelines.reconciliation.forwarding import RETURNABLE, with_differences
+from pipelines.reconciliation.customers import Customer, by_customer
+from pipelines.reconciliation.facts import pseudonymize
+from pipelines.reconciliation.forwarding import RETURNABLE, returnables, with_differences
+from pipelines.reconciliation.report import UNREADABLE, Found, Report, print_report
 from pipelines.reconciliation.snapshot import Progress, Read, Snapshot, take_snapshot
-from services.audit.comparison import Coverage, compare
-from services.audit.facts import COMPARED, FactsReader, Source
-from services.audit.returns import returnables
+from services.audit.facts import COMPARED, Source
 from services.audit.runs import publish_run
 from services.audit.sources import ledger_entries, served_balances
-from services.audit_trail import operator
-from services.cli.audit import PARTS, SHOWN, ApiOption, From, FromOption, ShowOption, WithoutOption
-from services.cli.output import AsJson, console, print_json
-from services.messaging.avro import Record
+from services.cli.audit import PARTS, SHOWN, From, FromOption, ShowOption, WithoutOption
+from services.cli.output import AsJson, print_json
+from services.cli.status import ApiUrl
+from services.domain.programme import Programmes
 from services.messaging.publishing import PublishError
-from services.messaging.schema_ids import schema_ids
 from services.tls import client_context
 
 ROUNDS = 6
 """The number of comparisons of customers whose sources have not progressed equally far."""
 
 _SECONDS_BETWEEN_ROUNDS = 5.0
-_DIFFERENT, _UNREADABLE = 1, 2
-"""Exit statuses."""
-
-_OUTCOMES = {0: "agrees", _DIFFERENT: "differs", _UNREADABLE: "incomplete"}
-_MOST_FINDINGS = 1_000
-"""The most differences in the record of a run."""
 
 _DIFFERENCE = T.StructType(
     [
@@ -72,71 +62,6 @@ _VERDICT = T.StructType(
 
 ``purchases`` and ``returns`` are those of the recomputed account, for ``with_differences``.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A difference. ``whose`` is the card, or the pseudonym if the card is no longer known."""
-
-    whose: str
-    where: str
-    what: str
-
-
-@dataclass(slots=True)
-class Report:
-    """The result of the audit.
-
-    Attributes:
-        compared: by source, the number of entries, balances or accounts.
-        not_recomputed: accounts with events that retention has deleted. Only their sources were compared.
-        unreadable: what could not be read, and why.
-        changing: cards or pseudonyms of customers that change faster than the audit can compare them.
-        notes: what retention has deleted, in words.
-    """
-
-    accounts: int = 0
-    entries: int = 0
-    not_recomputed: int = 0
-    compared: dict[str, int] = field(default_factory=dict)
-    differences: list[Found] = field(default_factory=list)
-    unreadable: list[str] = field(default_factory=list)
-    changing: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def status(self) -> int:
-        """The exit status of the process."""
-        if self.differences:
-            return _DIFFERENT
-        return _UNREADABLE if self.unreadable or self.changing or self.not_recomputed else 0
-
-    def run(self, started_time: int, pseudonym_of: Callable[[str], str]) -> Record:
-        """The record AuditRun, which names customers by pseudonyms.
-
-        Args:
-            started_time: milliseconds since the epoch.
-        """
-        changing = [f"customer {pseudonym_of(each)} changes faster than it can be compared" for each in self.changing]
-        findings = self.differences[:_MOST_FINDINGS]
-        return {
-            "RunID": str(uuid.uuid4()),
-            "StartedTime": started_time,
-            "EndedTime": time.time_ns() // 1_000_000,
-            "Actor": operator(),
-            "Outcome": _OUTCOMES[self.status],
-            "Accounts": self.accounts,
-            "Entries": self.entries,
-            "NotRecomputed": self.not_recomputed,
-            "Compared": [{"Place": place, "Number": number} for place, number in self.compared.items()],
-            "Differences": len(self.differences),
-            "Findings": [
-                {"Customer": pseudonym_of(each.whose), "Place": each.where, "Difference": each.what}
-                for each in findings
-            ],
-            "Unreadable": self.unreadable + changing,
-            "Notes": self.notes,
-        }
 
 
 _Waiting = dict[str, tuple[str, list[Found]]]
@@ -187,7 +112,7 @@ def _round(
     snapshot = _snapshot(context, api, left_out, archive=archive)
     report.unreadable += [each for each in snapshot.unreadable if each not in report.unreadable]
     selected = snapshot.facts if only is None else snapshot.facts.where(F.col("pseudonym").isin(list(only)))
-    verdicts = by_customer(selected, _examination(context, snapshot.coverage), _VERDICT).persist()
+    verdicts = by_customer(context, selected, snapshot.coverage, _examination(context.programmes), _VERDICT).persist()
     try:
         if only is None:
             _summarize(report, snapshot, verdicts)
@@ -223,26 +148,19 @@ def _snapshot(context: Context, api: str, left_out: Collection[Source], *, archi
     return take_snapshot(context, reads, progress, archive=archive)
 
 
-def _examination(context: Context, coverage: Coverage) -> Callable[[], facts.Decide]:
-    """Returns a function for ``by_customer`` that gives rows of _VERDICT."""
-    settings, programmes, pseudonyms = context.settings, context.programmes, context.pseudonyms
+def _examination(programmes: Programmes) -> Callable[[Customer], tuple[object, ...]]:
+    """Returns a function for ``by_customer`` that gives a row of _VERDICT."""
 
-    def make_decide() -> facts.Decide:
-        read = FactsReader(schema_ids(settings)).read
-        pseudonym_of = pseudonymize(pseudonyms)
+    def row_of(customer: Customer) -> tuple[object, ...]:
+        verdict = customer.verdict
+        account = customer.recomputed.settled.account if verdict.recomputed else None
+        known = ([*returnables(account, programmes)], [*account.returns]) if account else ([], [])
+        differences = [each._asdict() for each in verdict.differences]
+        counts = (customer.facts.count(source) for source in COMPARED)
+        named = customer.pseudonym, customer.card, verdict.entries, verdict.recomputed, str(verdict.version)
+        return (*named, *counts, differences, *known)
 
-        def decide(pseudonym: str, card: str | None, rows: Iterable[FactRow]) -> Iterator[tuple[object, ...]]:
-            of_customer = read(rows, card, pseudonym)
-            result, recomputed = compare(card or pseudonym, of_customer, programmes, coverage, pseudonym_of)
-            account = recomputed.settled.account if result.recomputed else None
-            known = ([*returnables(account, programmes)], [*account.returns]) if account else ([], [])
-            differences = [each._asdict() for each in result.differences]
-            counts = (of_customer.count(source) for source in COMPARED)
-            yield pseudonym, card, result.entries, result.recomputed, str(result.version), *counts, differences, *known
-
-        return decide
-
-    return make_decide
+    return row_of
 
 
 def _summarize(report: Report, snapshot: Snapshot, verdicts: DataFrame) -> None:
@@ -262,7 +180,7 @@ def _summarize(report: Report, snapshot: Snapshot, verdicts: DataFrame) -> None:
 def main(
     *,
     source: FromOption = From.TOPICS,
-    api: ApiOption = None,
+    api: ApiUrl = None,
     without: WithoutOption = None,
     show: ShowOption = SHOWN,
     as_json: AsJson = False,
@@ -273,7 +191,7 @@ def main(
     """
     left_out = [PARTS[part] for part in without or ()]
     started_time = time.time_ns() // 1_000_000
-    with open_context("loyalty-audit", _UNREADABLE) as context:
+    with open_context("loyalty-audit", UNREADABLE) as context:
         settings = context.settings
         report = audit(context, api or settings.advertised_url, left_out, archive=source is From.PARQUET)
         try:
@@ -283,36 +201,8 @@ def main(
     if as_json:
         print_json(dataclasses.asdict(report))
     else:
-        _print(report, show)
+        print_report(report, show)
     raise typer.Exit(report.status)
-
-
-def _print(report: Report, limit: int) -> None:
-    out = console()
-    table = Table("", "")
-    table.columns[1].justify = "right"
-    table.add_row("accounts", f"{report.accounts:,}")
-    table.add_row("entries recomputed", f"{report.entries:,}")
-    for source in COMPARED:
-        number = report.compared.get(source)
-        table.add_row(f"compared: {source}", "not compared" if number is None else f"{number:,}")
-    table.add_row("accounts not recomputed", f"{report.not_recomputed:,}")
-    table.add_row("differences", f"{len(report.differences):,}")
-    out.print(table)
-    print_differences(report.differences, limit, "--show")
-    changing = (f"{each} changes faster than it can be compared" for each in report.changing)
-    unreadable = (f"not read: {line}" for line in (*report.unreadable, *changing))
-    for line in (*unreadable, *(f"note: {line}" for line in report.notes)):
-        out.print(line, markup=False, highlight=False)
-
-
-def print_differences(differences: list[Found], limit: int, option: str) -> None:
-    """Print at most ``limit`` differences, and name the option that prints more."""
-    out = console()
-    for found in differences[:limit]:
-        out.print(f"{found.whose}: {found.where}: {found.what}", markup=False, highlight=False)
-    if len(differences) > limit:
-        out.print(f"… and {len(differences) - limit:,} more differences ({option})", highlight=False)
 
 
 if __name__ == "__main__":

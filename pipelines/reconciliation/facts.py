@@ -4,9 +4,7 @@ A fact is a row of FACT_TYPE. A pseudonym identifies the customer, because the a
 no card of an erased customer.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -37,12 +35,6 @@ FACT_TYPE = T.StructType(
     ]
 )
 """``card`` is null if it is not known. ``time`` is the append time of an event. FactsReader describes ``value``."""
-
-FactRow = tuple[str, int, bytes]
-"""Source, time, value."""
-
-Decide = Callable[[str, str | None, Iterable[FactRow]], Iterator[tuple[object, ...]]]
-"""Takes the pseudonym of a customer, the card if it is known, and all facts; gives rows."""
 
 _PSEUDONYM_LENGTH = len(Pseudonyms(b"").of(""))
 
@@ -129,29 +121,6 @@ def from_python(context: Context, source: Source, found: Iterable[Fact]) -> Data
     schema = to_arrow_schema(FACT_TYPE)
     arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
     return context.spark.createDataFrame(pa.table(arrays, schema=schema), FACT_TYPE)
-
-
-def by_customer(facts: DataFrame, make_decide: Callable[[], Decide], result: T.StructType) -> DataFrame:
-    """Call a function with all facts of each customer; gives its rows, of the type ``result``.
-
-    Args:
-        make_decide: makes the function, once in each task.
-    """
-    arrow = to_arrow_schema(result)
-
-    def decide_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        decide = make_decide()
-        rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
-        for pseudonym, of_customer in groupby(rows, key=itemgetter(0)):
-            listed = list(of_customer)
-            card = next((card for _, card, *_ in listed if card), None)
-            decided = [*decide(pseudonym, card, ((source, time, value) for *_, source, time, value in listed))]
-            if decided:
-                yield pa.RecordBatch.from_pylist([dict(zip(arrow.names, row, strict=True)) for row in decided], arrow)
-
-    # Sort by source too. Otherwise the result depends on the order in which Spark's tasks end.
-    sorted_facts = facts.select(*FACT_TYPE.names).repartition("pseudonym").sortWithinPartitions("pseudonym", "source")
-    return sorted_facts.mapInArrow(decide_all, result)
 
 
 def _facts(rows: DataFrame, source: Source, time: Column, value: Column) -> DataFrame:

@@ -4,12 +4,17 @@ A return can have another card than its purchase, or no card. So the result of o
 missing.
 """
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from services.audit.facts import Source
-from services.audit.returns import commands_of
+from services.domain.account.model import EVENT_MEMORY, Account
+from services.domain.events import derived_id
+from services.domain.programme import Programmes
 
 RETURNABLE = T.StructType(
     [
@@ -18,7 +23,27 @@ RETURNABLE = T.StructType(
         T.StructField("until", T.LongType()),
     ]
 )
-"""A purchase of an account (services.audit.returns)."""
+"""The type of Returnable."""
+
+
+class Returnable(NamedTuple):
+    """A purchase of an account.
+
+    The account must know each return of it that was appended between ``since`` and ``until``. Both times are included.
+    They are milliseconds since the epoch.
+    """
+
+    original: str
+    since: int
+    until: int
+
+
+def returnables(account: Account, programmes: Programmes) -> Iterator[Returnable]:
+    """The purchases of an account. ``since`` is the time from which on the account still knows every return."""
+    shortest = max(EVENT_MEMORY, min(version.return_window for version in programmes.versions))
+    for number, bought in account.purchases.items():
+        window = programmes.version(bought.programme_version).return_window
+        yield Returnable(number, account.updated_time - shortest, bought.append_time + window)
 
 
 def with_differences(customers: DataFrame, returns: DataFrame, records: DataFrame) -> DataFrame:
@@ -83,3 +108,8 @@ def _unsent(returns: DataFrame, records: DataFrame) -> DataFrame:
         .agg(F.min("append_time").alias("append_time"), F.max("is_sent").alias("is_sent"))
         .where(F.col("is_sent").isNull())
     )
+
+
+def commands_of(number: str) -> tuple[str, str]:
+    """The ids of the commands that bring a return to another account. The index and replaced cards send them."""
+    return derived_id(number, "/forward"), derived_id(number, "/redirected")

@@ -8,66 +8,41 @@ nothing. ``python -m pipelines.reconciliation.rebuild``, or ``loyalty rebuild``,
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import typer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from pipelines.accounts.invoice_index import encode_waiting, longest_window
-from pipelines.accounts.records import RECORD_TYPE, forwarded_row, kafka_records, rows_of, writer_ids
+from pipelines.accounts.records import RECORD_TYPE, forwarded_row, kafka_records, writer_ids
 from pipelines.checkpoints import lock
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.reader import CheckpointReader
 from pipelines.queries.loyalty import LOYALTY, Seed, seeded
 from pipelines.reconciliation import facts
-from pipelines.reconciliation.audit import Found, print_differences
 from pipelines.reconciliation.context import Context, first_line, open_context
+from pipelines.reconciliation.customers import by_customer
 from pipelines.reconciliation.events import pseudonym_of
-from pipelines.reconciliation.facts import FactRow, by_customer, pseudonymize
+from pipelines.reconciliation.reconstruction import REBUILT, reconstruction
+from pipelines.reconciliation.report import Found, print_differences
 from pipelines.reconciliation.snapshot import Snapshot, take_snapshot
 from pipelines.runtime.query import RepeatHorizonError
 from pipelines.sinks.kafka import write_batch
 from schemas import topics
-from schemas.topics import Topic
-from services.audit.comparison import Coverage, Verdict, compare, latest_version
 from services.audit.extent import extent_of
-from services.audit.facts import Facts, FactsReader, Source
+from services.audit.facts import Source
 from services.audit.sources import ledger_entries
 from services.cli.audit import SHOWN, From, FromOption
 from services.cli.output import MISUSED, AsJson, console, print_json, stop
-from services.codecs.state import encode_account
-from services.domain.account.model import EVENT_MEMORY, Account, AccountState
 from services.domain.invoice_index import MOST_WAITING, Returned
-from services.domain.recomputation import Recomputed, is_from_timer
 from services.messaging.administration import TimestampTypeError
-from services.messaging.schema_ids import schema_ids
 from services.settings import Settings
 from services.start_up import require_writable
 
 _ATTEMPTS = 5
-
-_DIFFERENCE = T.StructType([T.StructField("where", T.StringType()), T.StructField("what", T.StringType())])
-_REBUILT = T.StructType(
-    [
-        T.StructField("whose", T.StringType()),
-        T.StructField("CustomerCardNo", T.StringType()),
-        T.StructField("account", T.BinaryType()),
-        T.StructField("late", T.LongType()),
-        T.StructField("problem", T.StringType()),
-        T.StructField("differences", T.ArrayType(_DIFFERENCE)),
-        T.StructField("records", T.ArrayType(RECORD_TYPE)),
-        T.StructField("purchases", T.ArrayType(T.StringType())),
-    ]
-)
-"""One customer: the account (null if there is none), the number of newly processed events, and any problem.
-
-``purchases`` are the numbers that the index of invoices must know.
-"""
 
 
 class RebuildError(RuntimeError):
@@ -121,7 +96,9 @@ def _rebuild(context: Context, checkpoint: str, *, archive: bool) -> Rebuilt:
             "accounts would miss these events. Restore the checkpoint, or an archive without the gap, from a backup"
         )
     # Keep the result on the executors' disks. It is used several times, and the loyalty topic grows meanwhile.
-    accounts = by_customer(snapshot.facts, _reconstruction(context, snapshot.coverage), _REBUILT).localCheckpoint()
+    accounts = by_customer(
+        context, snapshot.facts, snapshot.coverage, reconstruction(context.ids, snapshot.coverage.now), REBUILT
+    ).localCheckpoint()
     _check_complete(accounts, snapshot)
     numbers = accounts.select(F.col("CustomerCardNo").alias("owner"), F.explode("purchases").alias("original"))
     returns = snapshot.returns.join(numbers, "original", "left").localCheckpoint()
@@ -239,86 +216,6 @@ def _forwarded(context: Context, returns: DataFrame) -> DataFrame:
     command = F.udf(lambda owner, time, event: forwarded_row(owner, Returned(time, "", bytes(event)), ids), RECORD_TYPE)
     rows = returns.where(is_foreign).select(command("owner", "append_time", "event").alias("record"))
     return rows.select("record.*")
-
-
-def _reconstruction(context: Context, coverage: Coverage) -> Callable[[], facts.Decide]:
-    """Returns a function for ``by_customer`` that gives rows of _REBUILT."""
-    settings, programmes, pseudonyms = context.settings, context.programmes, context.pseudonyms
-    ids = writer_ids(context.ids)
-
-    def make_decide() -> facts.Decide:
-        read = FactsReader(schema_ids(settings)).read
-        pseudonym_of = pseudonymize(pseudonyms)
-
-        def decide(pseudonym: str, card: str | None, rows: Iterable[FactRow]) -> Iterator[tuple[object, ...]]:
-            of_customer = read(rows, card, pseudonym)
-            verdict, recomputed = compare(card or pseudonym, of_customer, programmes, coverage, pseudonym_of)
-            state = _with_newest_version(recomputed.late.state, of_customer)
-            problem = _problem(card, recomputed, is_complete=verdict.recomputed)
-            records = [] if problem or not card else [*_records(card, recomputed, coverage.now, ids)]
-            if _is_replaced(of_customer, verdict, recomputed):
-                records = [*_with_tombstone(records)]
-            differences = [{"where": str(each.where), "what": each.what} for each in verdict.differences]
-            late = len({entry.event_id for entry in recomputed.late.entries if not is_from_timer(entry)})
-            encoded = encode_account(state) if state and card else None
-            purchases = [*state.purchases] if isinstance(state, Account) and card else []
-            yield card or pseudonym, card, encoded, late, problem, differences, records, purchases
-
-        return decide
-
-    return make_decide
-
-
-def _problem(card: str | None, recomputed: Recomputed, *, is_complete: bool) -> str | None:
-    if not is_complete:
-        return "events are missing"
-    if card is None and recomputed.late.account is not None:
-        return "the card of a pseudonym is not known: neither loyalty, loyalty-balances nor the ledger has it"
-    late = recomputed.late
-    receivers = [credit.to_card for credit in late.credits] + [to_card for to_card, _ in late.commands]
-    if any(map(facts.is_pseudonym, receivers)):
-        return "points were transferred to a card, and only its pseudonym in the archive is left"
-    return None
-
-
-def _with_newest_version(state: AccountState | None, of_customer: Facts) -> AccountState | None:
-    """Make the version at least as high as every recorded or served version, also if events are missing."""
-    last = latest_version(of_customer)
-    if not isinstance(state, Account) or last is None or last <= (state.opened_time, state.sequence):
-        return state
-    return replace(state, opened_time=last[0], sequence=last[1])
-
-
-def _records(card: str, recomputed: Recomputed, now: int, ids: Mapping[Topic, int]) -> Iterator[dict[str, object]]:
-    """The records of newly processed events, and decisions, credits and balances that may not be written yet."""
-    settled, late = recomputed.settled, recomputed.late
-    forgotten = {each.command_id for each in (*settled.forgotten, *late.forgotten)}
-    decisions = [
-        each for each in settled.decisions if each.command_id not in forgotten and each.time + EVENT_MEMORY > now
-    ]
-    earlier = replace(settled, entries=settled.entries[-1:], decisions=decisions)
-    left_out = {topics.LOYALTY.name} | ({topics.LOYALTY_BALANCES.name} if late.entries else set())
-    for row in rows_of(card, earlier, ids):
-        if row.topic not in left_out:
-            yield row.asDict()
-    for row in rows_of(card, late, ids):
-        yield row.asDict()
-
-
-def _is_replaced(of_customer: Facts, verdict: Verdict, recomputed: Recomputed) -> bool:
-    """Whether the served balance is wrong, and its version is at least as high as that of the recomputed balance."""
-    entries = recomputed.late.entries or recomputed.settled.entries
-    served = latest_version(replace(of_customer, recorded={}))
-    is_wrong = any(each.where is Source.BALANCE for each in verdict.differences)
-    return is_wrong and served is not None and bool(entries) and served >= entries[-1].version
-
-
-def _with_tombstone(records: Iterable[dict[str, object]]) -> Iterator[dict[str, object]]:
-    """Delete the served balance before the new one is written. Stores ignore a balance that is not newer."""
-    for record in records:
-        if record["topic"] == topics.LOYALTY_BALANCES.name and record["value"] is not None:
-            yield {**record, "value": None}
-        yield record
 
 
 def main(*, source: FromOption = From.TOPICS, as_json: AsJson = False) -> None:

@@ -5,15 +5,13 @@ import os
 from datetime import timedelta
 from pathlib import Path
 
-from confluent_kafka import KafkaException
-
 from schemas import topics
 from services.api_keys.keys import ApiKey, NewKey, key_id_of
-from services.messaging import clients, publishing
+from services.messaging import publishing
 from services.messaging.avro import decoder, encoder
-from services.messaging.publishing import PublishError, connected_producer
+from services.messaging.publishing import connected_producer
 from services.messaging.schema_ids import schema_ids
-from services.messaging.topic_reader import read_topic
+from services.messaging.topic_reader import values_of
 from services.settings import Settings
 
 CLIENT_ID = "loyalty-keys"
@@ -35,15 +33,8 @@ def read_keys(settings: Settings) -> dict[str, ApiKey]:
     Raises PublishError if no broker answers or the topic does not exist, and UndecodableError for a damaged record.
     """
     topic = settings.name_of(topics.API_KEYS)
-    consumer = clients.bounded_consumer(settings, CLIENT_ID)
-    try:
-        decode = decoder(topics.API_KEYS, schema_ids(settings))
-        values = (message.value() for message in read_topic(consumer, topic))
-        keys = [ApiKey.from_record(decode(value)) for value in values if value]
-    except KafkaException as error:
-        raise PublishError(f"topic {topic}: {error.args[0].str()}") from error
-    finally:
-        consumer.close()
+    decode = decoder(topics.API_KEYS, schema_ids(settings))
+    keys = [ApiKey.from_record(decode(value)) for value in values_of(settings, topic, CLIENT_ID) if value]
     latest = {key.key_id: key for key in keys}
     return dict(sorted(latest.items(), key=lambda each: each[1].created_time))
 

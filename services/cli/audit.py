@@ -8,6 +8,7 @@ import typer
 from services.audit.facts import Source
 from services.cli.output import AsJson
 from services.cli.processes import announced, replace_process
+from services.cli.status import ApiUrl
 
 SHOWN = 20
 
@@ -32,9 +33,6 @@ PARTS = {Part.LEDGER: Source.LEDGER, Part.BALANCES: Source.BALANCE, Part.STATE: 
 FromOption = Annotated[
     From, typer.Option("--from", help="parquet: read the events that the topics have deleted from LOYALTY_ARCHIVE_DIR.")
 ]
-ApiOption = Annotated[
-    str | None, typer.Option("--api", help="URL of an API instance. Default: the URL of the settings.")
-]
 WithoutOption = Annotated[
     list[Part] | None, typer.Option("--without", help="Omit this part. Repeat the option for several parts.")
 ]
@@ -44,7 +42,7 @@ ShowOption = Annotated[int, typer.Option("--show", min=0, help="Number of differ
 def audit(
     *,
     source: FromOption = From.TOPICS,
-    api: ApiOption = None,
+    api: ApiUrl = None,
     without: WithoutOption = None,
     show: ShowOption = SHOWN,
     as_json: AsJson = False,

@@ -12,12 +12,28 @@ from services.state_stores.catalogue import BALANCES
 from services.status import Freshness, Status, default_urls, status_of
 
 
+def _checked(param: typer.CallbackParam, url: str | None) -> str | None:
+    if url and not url.startswith(("http://", "https://")):
+        raise typer.BadParameter(f"{url!r} is no URL: begin with http:// or https://", param_hint=param.opts[0])
+    return url.rstrip("/") if url else None
+
+
+def _metrics_of(part: str) -> Any:
+    return typer.Option(callback=_checked, help=f"URL of the {part} metrics, without /metrics.")
+
+
+ApiUrl = Annotated[
+    str | None, typer.Option(callback=_checked, help="URL of an API instance. Default: the URL of the settings.")
+]
+PipelineUrl = Annotated[str | None, _metrics_of("pipeline's")]
+
+
 def status(
     *,
-    api: Annotated[str | None, typer.Option(help="URL of an API instance. Default: the URL of the settings.")] = None,
-    pipeline: Annotated[str | None, typer.Option(help="URL of the pipeline's metrics, without /metrics.")] = None,
-    ledger: Annotated[str | None, typer.Option(help="URL of the ledger's metrics, without /metrics.")] = None,
-    webhooks: Annotated[str | None, typer.Option(help="URL of the webhooks' metrics, without /metrics.")] = None,
+    api: ApiUrl = None,
+    pipeline: PipelineUrl = None,
+    ledger: Annotated[str | None, _metrics_of("ledger's")] = None,
+    webhooks: Annotated[str | None, _metrics_of("webhooks'")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what runs, the records and the lag of the topics, the API instances, the dead letters and the freshness.
@@ -35,11 +51,8 @@ def status(
 
 
 def urls_of(settings: Settings, **given: str | None) -> dict[str, str]:
-    """The URLs of the parts: the given ones, or else those of the settings. Raises BadParameter for a wrong URL."""
-    for name, url in given.items():
-        if url and not url.startswith(("http://", "https://")):
-            raise typer.BadParameter(f"{url!r} is no URL: begin with http:// or https://", param_hint=f"--{name}")
-    return default_urls(settings) | {name: url.rstrip("/") for name, url in given.items() if url}
+    """The URLs of the parts: the given ones, or else those of the settings."""
+    return default_urls(settings) | {name: url for name, url in given.items() if url}
 
 
 def parts_table(found: Status) -> Table:

@@ -48,7 +48,7 @@ def remove(
 
 
 def _simulated(stores: int) -> Iterator[Record]:
-    for store in Chain(stores, customers=1).stores:
+    for store in Chain(stores).stores:
         yield {"StoreID": store.store_id, "Name": store.name, "City": store.city, "State": store.state}
 
 

@@ -9,14 +9,14 @@ from rich.live import Live
 from rich.table import Table
 
 from services.cli.output import AsJson, console, print_json, read_settings, table
-from services.cli.status import instances_table, parts_table, status_json, urls_of
+from services.cli.status import ApiUrl, PipelineUrl, instances_table, parts_table, status_json, urls_of
 from services.status import Rates, Status, rates_between, status_of
 
 
 def top(
     *,
-    api: Annotated[str | None, typer.Option(help="URL of an API instance. Default: the URL of the settings.")] = None,
-    pipeline: Annotated[str | None, typer.Option(help="URL of the pipeline's metrics, without /metrics.")] = None,
+    api: ApiUrl = None,
+    pipeline: PipelineUrl = None,
     interval: Annotated[float, typer.Option(min=0.5, help="Seconds between two updates.")] = 2.0,
     count: Annotated[int, typer.Option(min=0, help="End after this number of updates. 0: end at Ctrl-C.")] = 0,
     as_json: AsJson = False,

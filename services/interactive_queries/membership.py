@@ -41,7 +41,6 @@ class GroupMembership:
         self.url = url
         self.view: GroupView | None = None
         self.member_id: str | None = None
-        self.rebalances = 0
         self._settings = settings
         self.lease_seconds = settings.session_timeout.total_seconds() / 2
         self._owned: frozenset[ChangelogPartition] = frozenset()
@@ -181,7 +180,6 @@ class GroupMembership:
     def _set_owned(self, event: str, partitions: list[TopicPartition], owned: frozenset[ChangelogPartition]) -> None:
         log.info(event, partitions=sorted(f"{each.topic}-{each.partition}" for each in partitions))
         self._owned = owned
-        self.rebalances += 1
         self.refresh()
         self._on_change()
 

@@ -66,9 +66,8 @@ class Shopper:
 class Chain:
     """The stores and customers of a chain. A customer is created at the first visit."""
 
-    def __init__(self, stores: int, customers: int) -> None:
+    def __init__(self, stores: int) -> None:
         self._size = stores
-        self._customers = customers
         self._shoppers: dict[int, Shopper] = {}
 
     @cached_property
@@ -76,7 +75,7 @@ class Chain:
         return tuple(_store(number) for number in range(self._size))
 
     def shopper(self, number: int) -> Shopper:
-        """The customer with this number, from 0 to below the number of customers."""
+        """The customer with this number, from 0."""
         shopper = self._shoppers.get(number)
         if shopper is None:
             shopper = self._shoppers[number] = self._new_shopper(number)

@@ -106,7 +106,7 @@ class Simulation:
     def __init__(self, options: Options, ids: SchemaIds | None = None) -> None:
         ids = ids or FolderSchemaIds()
         self._options = options
-        self._chain = Chain(options.stores, options.customers)
+        self._chain = Chain(options.stores)
         self._encode = encoder(ids)
         # A broken invoice and a return have their own parts. The encoder of shared parts would keep them for ever.
         self._encode_one = avro.encoder(topics.POS_INVOICES, ids)

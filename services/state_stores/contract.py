@@ -34,6 +34,10 @@ class Checkpoint:
     caught_up_time: int
 
 
+StoredValues = Mapping[bytes, bytes | None]
+"""Values by their keys. None: the store does not have the key, or must delete it."""
+
+
 class StorePartition(ABC):
     """Keys and values (bytes) of one partition, with the checkpoint to which they belong.
 
@@ -60,12 +64,7 @@ class StorePartition(ABC):
         """The value of each key; None if the key does not exist."""
 
     @abstractmethod
-    def apply(
-        self,
-        writes: Mapping[bytes, bytes | None],
-        checkpoint: Checkpoint,
-        known: Mapping[bytes, bytes | None] | None = None,
-    ) -> None:
+    def apply(self, writes: StoredValues, checkpoint: Checkpoint, known: StoredValues | None = None) -> None:
         """Write the values (None deletes the key) and the checkpoint atomically.
 
         Args:

@@ -2,9 +2,9 @@
 
 import bisect
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
-from services.state_stores.contract import Checkpoint, StoreClosedError, StorePartition
+from services.state_stores.contract import Checkpoint, StoreClosedError, StoredValues, StorePartition
 
 
 class MemoryStorePartition(StorePartition):
@@ -31,12 +31,7 @@ class MemoryStorePartition(StorePartition):
     def get_many(self, keys: Collection[bytes]) -> dict[bytes, bytes | None]:
         return {key: self.get(key) for key in keys}
 
-    def apply(
-        self,
-        writes: Mapping[bytes, bytes | None],
-        checkpoint: Checkpoint,
-        known: Mapping[bytes, bytes | None] | None = None,
-    ) -> None:
+    def apply(self, writes: StoredValues, checkpoint: Checkpoint, known: StoredValues | None = None) -> None:
         with self._lock:
             self._check_open()
             for key, value in writes.items():

@@ -6,7 +6,7 @@ import shutil
 import struct
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from services.state_stores.contract import (
     Checkpoint,
     StoreClosedError,
     StoreCorruptError,
+    StoredValues,
     StoreError,
     StorePartition,
 )
@@ -103,12 +104,7 @@ class RocksDbStorePartition(StorePartition):
             values: list[bytes | None] = self._db.get([_DATA + key for key in keys])  # type: ignore[assignment]
             return dict(zip(keys, values, strict=True))
 
-    def apply(
-        self,
-        writes: Mapping[bytes, bytes | None],
-        checkpoint: Checkpoint,
-        known: Mapping[bytes, bytes | None] | None = None,
-    ) -> None:
+    def apply(self, writes: StoredValues, checkpoint: Checkpoint, known: StoredValues | None = None) -> None:
         if known is None:
             known = self.get_many(writes.keys())
         with self._translate_errors():

@@ -12,7 +12,7 @@ import structlog
 from confluent_kafka import murmur2
 
 from services.state_stores.changelog import Changelog
-from services.state_stores.contract import Checkpoint, StoreCorruptError, StorePartition
+from services.state_stores.contract import Checkpoint, StoreCorruptError, StoredValues, StorePartition
 from services.state_stores.definition import StoreDefinition, VersionedValue
 from services.state_stores.task import StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
@@ -86,7 +86,7 @@ class StateStore:
             raise NotServingError(partition, task)
         return task
 
-    def read(self, partition: int, keys: AbstractSet[bytes]) -> Mapping[bytes, bytes | None]:
+    def read(self, partition: int, keys: AbstractSet[bytes]) -> StoredValues:
         """The stored values of the keys, even before the restore ends. Only the materialiser's thread calls it."""
         return self._tasks[partition].read(keys)
 

@@ -1,7 +1,7 @@
 """A store task: it applies a changelog partition to one store partition. It does not use Kafka itself."""
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,7 +10,7 @@ import structlog
 
 from services.messaging.avro import UndecodableError
 from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
-from services.state_stores.contract import Checkpoint, StorePartition
+from services.state_stores.contract import Checkpoint, StoredValues, StorePartition
 from services.state_stores.definition import StoreDefinition, VersionedValue
 
 log = structlog.get_logger(__name__)
@@ -79,10 +79,6 @@ class TaskProgress:
         return min(1.0, max(0.0, (self.position - self.start) / (self.target - self.start)))
 
 
-_StoredValues = Mapping[bytes, bytes | None]
-"""Keys and their packed values; None if the store does not have the key."""
-
-
 class StoreTask:
     """Applies the records of a changelog partition to a store partition, in the order of their offsets.
 
@@ -108,13 +104,13 @@ class StoreTask:
         self.store = store
         self.progress = progress
         self.origin = origin
-        self.read_source: Callable[[AbstractSet[bytes]], _StoredValues] | None = None
+        self.read_source: Callable[[AbstractSet[bytes]], StoredValues] | None = None
         self.has_derived = False
         self._observe_freshness = observe_freshness
         self._next_expiry = 0.0
         self.caught_up_time = _now()
         self._end_ahead: tuple[int, int] | None = None
-        self._last_batch: _StoredValues = {}
+        self._last_batch: StoredValues = {}
         self.advance(progress.position)
 
     @property
@@ -127,7 +123,7 @@ class StoreTask:
         stored = self.store.get(key)
         return None if stored is None else VersionedValue.unpack(stored)
 
-    def read(self, keys: AbstractSet[bytes]) -> _StoredValues:
+    def read(self, keys: AbstractSet[bytes]) -> StoredValues:
         """The stored values of these keys, even before the restore ends. Only the materialiser's thread calls it."""
         # A derived store reads the keys of the batch that this task has just applied.
         last_batch, self._last_batch = self._last_batch, {}
@@ -219,7 +215,7 @@ class StoreTask:
     def _apply_record(
         self,
         record: ChangelogRecord,
-        known: _StoredValues,
+        known: StoredValues,
         writes: dict[bytes, bytes | None],
         updated_times: list[int],
     ) -> None:
@@ -245,9 +241,7 @@ class StoreTask:
         if view.updated_time is not None:
             updated_times.append(view.updated_time)
 
-    def _apply_derived(
-        self, record: ChangelogRecord, sources: _StoredValues, writes: dict[bytes, bytes | None]
-    ) -> None:
+    def _apply_derived(self, record: ChangelogRecord, sources: StoredValues, writes: dict[bytes, bytes | None]) -> None:
         """Copy the current value of the source, if it passes the filter.
 
         The source has already applied or ignored this record. So an old record cannot bring back a value that does not

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import httpx
 
 from infra.demo.comparison import Balance, Mismatch, Nature
-from infra.demo.oracle import Record
+from infra.demo.invoice_oracle import Record
 
 NOTHING = Decimal(0)
 _RECEIVE, _LAPSED, _REFUSED = "receive", "lapsed", "refused"

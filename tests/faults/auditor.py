@@ -11,7 +11,8 @@ from decimal import Decimal
 from pathlib import Path
 
 from infra.demo.comparison import Mismatch, Nature, Outputs, mismatches
-from infra.demo.oracle import Expected, Record, Sent, expect
+from infra.demo.invoice_oracle import Record
+from infra.demo.oracle import Expected, Sent, expect
 from infra.demo.probes import BalanceReader
 from infra.demo.run import parquet_rows
 from infra.demo.topic_reader import OUTPUTS, TopicReader

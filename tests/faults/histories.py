@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from infra.demo.comparison import Mismatch, Nature
-from infra.demo.oracle import Record
+from infra.demo.invoice_oracle import Record
 from tests.faults.linearizability import Operation, first_impossible
 
 READ, EXTERNAL, LAPSE = "read", "external", "lapse"

@@ -14,6 +14,7 @@ from services.messaging.clients import producer
 from services.messaging.schema_ids import schema_ids
 from services.pos_simulator.simulation import Options, Simulation
 from tests.faults.histories import Histories
+from tests.support.outages import Outages
 from tests.support.threads import BackgroundThreads
 
 _ENDLESS = 1_000_000
@@ -97,29 +98,25 @@ class Callers(BackgroundThreads):
 
     def _read(self) -> None:
         seen: dict[str, int] = {}
-        failing_since: dict[str, float] = {}
+        outages = Outages()
         with httpx.Client(timeout=6, trust_env=False) as http:
             turn = answered = 0
             while not self.stopping.wait(_PAUSE_SECONDS):
                 card = self._cards[answered // len(self._urls) % len(self._cards)]
                 # Without an answer the caller asks the next instance for the same customer.
-                answered += self._ask(http, self._urls[turn % len(self._urls)], card, seen, failing_since)
+                answered += self._ask(http, self._urls[turn % len(self._urls)], card, seen, outages)
                 turn += 1
-        for since in failing_since.values():
-            self._note(time.monotonic() - since)
+        self._note(outages.end_all())
 
-    def _ask(
-        self, http: httpx.Client, url: str, card: str, seen: dict[str, int], failing_since: dict[str, float]
-    ) -> bool:
+    def _ask(self, http: httpx.Client, url: str, card: str, seen: dict[str, int], outages: Outages) -> bool:
         """Ask an instance once. Returns whether it has answered."""
         asked = time.monotonic()
         answer = read_balance(http, url, card, self.histories)
         if answer is None:
             self.readings.failed += 1
-            failing_since.setdefault(card, asked)
+            outages.begin(card, asked)
             return False
-        if (since := failing_since.pop(card, None)) is not None:
-            self._note(time.monotonic() - since)
+        self._note(outages.end(card))
         self.readings.answers += 1
         if answer.status_code == httpx.codes.OK:
             self._take(card, answer, seen)

@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import schemas
 from pipelines.accounts.records import rows_of, writer_ids
 from schemas import topics
+from schemas.topics import Topic
 from services.codecs.events import decode_event
 from services.codecs.state import decode_account, encode_account
 from services.domain import command_rules
@@ -24,7 +25,7 @@ from services.domain.account import processor
 from services.domain.account.model import Account
 from services.domain.programme import Programme, Programmes
 from services.ledger.records import entry_of
-from services.messaging.avro import UndecodableError, decoder, header, record_decoder, record_encoder
+from services.messaging.avro import Record, UndecodableError, decoder, header, record_decoder, record_encoder
 from services.messaging.dead_letters import dead_letter_of, deduplicated
 from services.messaging.schema_ids import UnknownSchemaIdError
 from services.open_telemetry import Spans
@@ -90,26 +91,20 @@ def invoices(chance: Random) -> Iterator[KafkaRecord]:
 
 @contextmanager
 def invoices_opened() -> Iterator[Enter]:
-    judge = judge_of(topics.POS_INVOICES, IDS.known(topics.POS_INVOICES))
     encode = record_encoder("Purchase", IDS.id_of("Purchase"))
     read = record_decoder("PosInvoice", IDS.writer_schema)
-    framing = header(IDS.writer_id(topics.POS_INVOICES))
     accounts = _Accounts()
 
-    def enter(record: KafkaRecord) -> Outcome:
-        verdict = judge(record.value, record.key)
-        if verdict.reason is not None:
-            return _set_aside(verdict.reason)
-        invoice = read(framing + (verdict.body or b""))
+    def process(framed_value: bytes, _: Record) -> None:
+        invoice = read(framed_value)
         # The query writes the same record with Spark.
         lines = [
             {name: line[name] for name in ("ItemCode", "TotalValue")} for line in invoice["InvoiceLineItems"] or ()
         ]
         purchase = {name: invoice[name] for name in schemas.field_names("Purchase")} | {"InvoiceLineItems": lines}
         accounts.process(invoice["CustomerCardNo"] or "A", encode(purchase))
-        return Outcome.ACCEPTED
 
-    yield enter
+    yield _judged(topics.POS_INVOICES, process)
 
 
 def commands(chance: Random) -> Iterator[KafkaRecord]:
@@ -142,19 +137,29 @@ def commands(chance: Random) -> Iterator[KafkaRecord]:
 
 @contextmanager
 def commands_opened() -> Iterator[Enter]:
-    judge = judge_of(topics.LOYALTY_COMMANDS, IDS.known(topics.LOYALTY_COMMANDS))
-    framing = header(IDS.writer_id(topics.LOYALTY_COMMANDS))
     accounts = _Accounts()
+
+    def process(framed_value: bytes, command: Record) -> None:
+        if command["Kind"] != "forget":  # the index of invoices takes it, and no account
+            accounts.process(command["CustomerCardNo"], framed_value)
+
+    yield _judged(topics.LOYALTY_COMMANDS, process)
+
+
+def _judged(topic: Topic, process: Callable[[bytes, Record], None]) -> Enter:
+    """Sets aside the records that the query refuses, and processes the others: the framed value and the record."""
+    judge, framing = judge_of(topic, IDS.known(topic)), header(IDS.writer_id(topic))
 
     def enter(record: KafkaRecord) -> Outcome:
         verdict = judge(record.value, record.key)
         if verdict.reason is not None:
-            return _set_aside(verdict.reason)
-        if verdict.record["Kind"] != "forget":  # the index of invoices takes it, and no account
-            accounts.process(verdict.record["CustomerCardNo"], framing + (verdict.body or b""))
+            if verdict.reason.startswith(FAULT):
+                raise DefectError(verdict.reason)
+            return Outcome.SET_ASIDE
+        process(framing + (verdict.body or b""), verdict.record)
         return Outcome.ACCEPTED
 
-    yield enter
+    return enter
 
 
 class _Accounts:
@@ -178,12 +183,6 @@ class _Accounts:
             self._states.pop(card, None)
         else:
             self._states[card] = encode_account(outcome.state)
-
-
-def _set_aside(reason: str) -> Outcome:
-    if reason.startswith(FAULT):
-        raise DefectError(reason)
-    return Outcome.SET_ASIDE
 
 
 _HEADERS = (

@@ -13,7 +13,7 @@ from services.cli import app
 from services.messaging.avro import decoder, encoder
 from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError, schema_ids
 from services.settings import Settings
-from services.verdicts.invoices import judge_of_invoices
+from services.verdicts import judge_of_invoices
 from tests.faults.schema_change import CHANGES, INCOMPATIBLE, WIDENED, written
 from tests.support.builders import invoice
 from tests.support.kafka import BalanceWriter, publish, read_all

@@ -11,7 +11,7 @@ from schemas import topics
 from services.cli import app
 from services.messaging.avro import encoder
 from services.settings import Settings
-from services.verdicts.invoices import judge_of_invoices
+from services.verdicts import judge_of_invoices
 from tests.support.builders import IDS
 from tests.support.kafka import read_all
 from tests.support.vendors import Vendor, blocks, need

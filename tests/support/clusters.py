@@ -240,6 +240,14 @@ class Group:
             for other in self.live:
                 each.reports.note(other.local.report())
 
+    def deliver(self, request: httpx.Request) -> str:
+        """Deliver a request, unless its instance is dead. Returns the URL of the instance."""
+        url = f"{request.url.scheme}://{request.url.netloc.decode()}"
+        if url in self.dead:
+            raise httpx.ConnectError("the instance is dead")
+        self.sent.append(request)
+        return url
+
     def _place(self, place: ChangelogPartition, holders: dict[int | None, Role]) -> None:
         for number, instance in enumerate(self.instances):
             held = any(
@@ -295,10 +303,7 @@ class _Transport(httpx.AsyncBaseTransport):
         self._apps = {each.url: httpx.ASGITransport(each.app) for each in group.instances}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        url = f"{request.url.scheme}://{request.url.netloc.decode()}"
-        if url in self._group.dead:
-            raise httpx.ConnectError("the instance is dead")
-        self._group.sent.append(request)
+        url = self._group.deliver(request)
         if url in self._group.mute:
             raise httpx.ReadTimeout("the instance is mute")
         return await self._apps[url].handle_async_request(request)
@@ -312,10 +317,7 @@ class StreamingTransport(httpx.AsyncBaseTransport):
         self._apps = {each.url: each.app for each in group.instances}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        url = f"{request.url.scheme}://{request.url.netloc.decode()}"
-        if url in self._group.dead:
-            raise httpx.ConnectError("the instance is dead")
-        self._group.sent.append(request)
+        url = self._group.deliver(request)
         path, _, query = request.url.raw_path.partition(b"?")
         scope = {
             "type": "http",

@@ -3,7 +3,7 @@
 from decimal import Decimal
 from typing import Any
 
-from infra.demo.oracle import COPIED_OF_ADDRESS, HADOOP_OF_INVOICE, ITEM, added_by_pipeline
+from infra.demo.invoice_oracle import COPIED_OF_ADDRESS, HADOOP_OF_INVOICE, ITEM, added_by_pipeline
 from services.domain.formats import to_hundredths
 from services.domain.invoice import HOME_DELIVERY, PRIME, PosInvoice
 from services.domain.programme import LOYALTY_FACTOR

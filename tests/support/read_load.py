@@ -10,6 +10,7 @@ from functools import partial
 import httpx
 
 from tests.support.kafka import BalanceWriter
+from tests.support.outages import Outages
 from tests.support.threads import BackgroundThreads
 
 POINTS_PER_SEQUENCE = Decimal("1.25")
@@ -73,21 +74,18 @@ class Load(BackgroundThreads):
 
     def _read(self, number: int) -> None:
         seen = dict.fromkeys(self._writer.written, 0)
-        failing_since: dict[str, float] = {}
+        outages = Outages()
         with httpx.Client(timeout=10, trust_env=False) as http:
             while not self.stopping.wait(_PAUSE_SECONDS):
                 for turn, card in enumerate(seen):
                     if self.stopping.is_set():
                         break
                     urls = self._urls()
-                    self._ask(http, urls[(turn + number) % len(urls)], card, seen, failing_since)
+                    self._ask(http, urls[(turn + number) % len(urls)], card, seen, outages)
         with self._lock:
-            for since in failing_since.values():
-                self._note_failure(time.monotonic() - since)
+            self._note_failure(outages.end_all())
 
-    def _ask(
-        self, http: httpx.Client, url: str, card: str, seen: dict[str, int], failing_since: dict[str, float]
-    ) -> None:
+    def _ask(self, http: httpx.Client, url: str, card: str, seen: dict[str, int], outages: Outages) -> None:
         started = time.monotonic()
         answer = None
         try:
@@ -99,10 +97,9 @@ class Load(BackgroundThreads):
             if answer is None or answer.status_code != httpx.codes.OK:
                 self.findings.failed += 1
                 self.findings.reasons.add(reason)
-                failing_since.setdefault(card, started)
+                outages.begin(card, started)
                 return
-            if (since := failing_since.pop(card, None)) is not None:
-                self._note_failure(time.monotonic() - since)
+            self._note_failure(outages.end(card))
             seen[card] = self._check(card, seen[card], answer)
 
     def _check(self, card: str, seen: int, answer: httpx.Response) -> int:

@@ -51,20 +51,22 @@ def reserve(posting: Posting, event: Reserve) -> None:
 
 
 def capture(posting: Posting, event: Capture) -> None:
-    reservation = posting.account.reservations.pop(event.redemption_id, None)
-    if reservation is None:
-        refuse(posting, event, Refusal.UNKNOWN_REDEMPTION, event.redemption_id)
-        return
-    posting.decide(event, posting.enter(Kind.REDEEMED, -reservation.points), event.redemption_id)
+    if reservation := _end_reservation(posting, event):
+        posting.decide(event, posting.enter(Kind.REDEEMED, -reservation.points), event.redemption_id)
 
 
 def void(posting: Posting, event: Void) -> None:
+    if reservation := _end_reservation(posting, event):
+        posting.add(reservation.lots)
+        posting.decide(event, posting.enter(Kind.VOIDED), event.redemption_id)
+
+
+def _end_reservation(posting: Posting, event: Capture | Void) -> Reservation | None:
+    """Removes the reservation from the account. Refuses the command and returns None if it is not open."""
     reservation = posting.account.reservations.pop(event.redemption_id, None)
     if reservation is None:
         refuse(posting, event, Refusal.UNKNOWN_REDEMPTION, event.redemption_id)
-        return
-    posting.add(reservation.lots)
-    posting.decide(event, posting.enter(Kind.VOIDED), event.redemption_id)
+    return reservation
 
 
 def adjust(posting: Posting, event: Adjust) -> None:

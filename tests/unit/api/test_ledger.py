@@ -41,13 +41,6 @@ ENTRIES = [
 
 
 @pytest.fixture
-def ledger(database_url: str) -> Iterator[Ledger]:
-    ledger = Ledger(database_url)
-    yield ledger
-    ledger.close()
-
-
-@pytest.fixture
 def app(ledger: Ledger) -> Iterator[FastAPI]:
     app = FastAPI()
     error_handlers.install(app)

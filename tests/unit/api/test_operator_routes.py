@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from api import operations
 from api.operations import Operations
-from pipelines.reconciliation.audit import Found, Report
+from pipelines.reconciliation.report import Found, Report
 from services.api_keys.keys import Scope
 from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, DeadLettersError, RecordPosition
 from services.programmes.file import parse_programme

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from pipelines.accounts.records import writer_ids
-from pipelines.reconciliation import rebuild
+from pipelines.reconciliation.reconstruction import is_replaced, records_of, with_tombstone
 from schemas.topics import LOYALTY_BALANCES
 from services.audit.comparison import Coverage, compare
 from services.audit.facts import Facts, Source
@@ -43,9 +43,9 @@ def rebuilt_balances(served: Entry) -> list[bytes | None]:
     )
     compared = frozenset({Source.EVENT, Source.LOYALTY, Source.LEDGER, Source.BALANCE})
     verdict, recomputed = compare(CARD, facts, Programmes(), Coverage(compared, 0, 0, 0, NOW), lambda card: f"p-{card}")
-    records = rebuild._records(CARD, recomputed, NOW, writer_ids(IDS))
-    if rebuild._is_replaced(facts, verdict, recomputed):
-        records = rebuild._with_tombstone(records)
+    records = records_of(CARD, recomputed, NOW, writer_ids(IDS))
+    if is_replaced(facts, verdict, recomputed):
+        records = with_tombstone(records)
     return [record["value"] for record in records if record["topic"] == LOYALTY_BALANCES.name]  # type: ignore[misc]
 
 

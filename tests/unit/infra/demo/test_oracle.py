@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from infra.demo.oracle import Sent, expect, row
+from infra.demo.invoice_oracle import row
+from infra.demo.oracle import Sent, expect
 from services.codecs.state import decode_account
 from services.domain.account.model import Account
 from services.domain.validation import first_violation

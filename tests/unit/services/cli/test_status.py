@@ -221,7 +221,7 @@ def test_a_part_that_does_not_run_does_not_answer(answers: dict[str, tuple[int, 
     }
 
 
-@pytest.mark.parametrize("command", ["status", "top"])
+@pytest.mark.parametrize("command", ["status", "top", "audit"])
 def test_a_wrong_url_is_refused(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--api", "localhost:8080"])
 

@@ -187,16 +187,22 @@ LIFE = [
 ]
 
 
-@pytest.mark.parametrize("cut", range(len(LIFE) + 1))
-def test_an_erasure_deletes_card_and_texts(ledger: Ledger, cut: int) -> None:
-    """For any batches the card and the free texts are deleted. Amounts, codes and other customers stay."""
-    for batch in (LIFE[:cut], LIFE[cut:]):
+def texts_after_erasure(ledger: Ledger, entries: list[tuple[str, Any]], cut: int) -> str:
+    """Append the entries in two batches. The ledger must have all amounts, and neither the card nor the words."""
+    for batch in (entries[:cut], entries[cut:]):
         if batch:
             ledger.append(*batch)
     found = texts(ledger.engine)
     assert "4711" not in found
     assert "Anna" not in found
-    assert expected(LIFE) == stored(ledger.engine)
+    assert expected(entries) == stored(ledger.engine)
+    return found
+
+
+@pytest.mark.parametrize("cut", range(len(LIFE) + 1))
+def test_an_erasure_deletes_card_and_texts(ledger: Ledger, cut: int) -> None:
+    """For any batches the card and the free texts are deleted. Amounts, codes and other customers stay."""
+    found = texts_after_erasure(ledger, LIFE, cut)
     assert all(text in found for text in ("0815", "insufficient-points", "clerk", PSEUDONYMS.of("4711")))
 
 
@@ -249,13 +255,7 @@ ACTED = [
 @pytest.mark.parametrize("cut", range(len(ACTED) + 1))
 def test_defect_12_other_accounts_do_not_name_an_erased_actor(ledger: Ledger, cut: int) -> None:
     """A customer who acted on another account has a pseudonym there after the erasure, and the words are gone."""
-    for batch in (ACTED[:cut], ACTED[cut:]):
-        if batch:
-            ledger.append(*batch)
-    found = texts(ledger.engine)
-    assert "4711" not in found
-    assert "Anna" not in found
-    assert expected(ACTED) == stored(ledger.engine)
+    found = texts_after_erasure(ledger, ACTED, cut)
     assert 2 == found.count(f"'', '{PSEUDONYMS.of('4711')}'")
     assert "'goodwill', 'clerk'" in found
 

@@ -62,7 +62,7 @@ def test_a_mistake_in_the_rules_does_not_stop_other_records(monkeypatch: pytest.
     def fail(_: object) -> None:
         raise TypeError("'bool' object is not iterable")
 
-    monkeypatch.setattr("services.verdicts.invoices.first_violation", fail)
+    monkeypatch.setattr("services.verdicts.validation.first_violation", fail)
     assert "a fault of the pipeline: report it, and replay the record when it is mended (TypeError)" == (
         judge_of(topics.POS_INVOICES, KNOWN)(json.dumps(INVOICE).encode(), None).reason
     )

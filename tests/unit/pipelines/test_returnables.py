@@ -2,7 +2,7 @@
 
 from decimal import Decimal
 
-from services.audit.returns import Returnable, commands_of, returnables
+from pipelines.reconciliation.forwarding import Returnable, commands_of, returnables
 from services.codecs.events import forward_record
 from services.domain.account.processor import process
 from services.domain.events import Purchase, Replace

@@ -1,0 +1,108 @@
+"""One customer of the rebuild: the account that its events give, and the records that its outputs may lack."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from pyspark.sql import types as T
+
+from pipelines.accounts.records import RECORD_TYPE, rows_of, writer_ids
+from pipelines.reconciliation.customers import Customer
+from pipelines.reconciliation.facts import is_pseudonym
+from schemas import topics
+from schemas.topics import Topic
+from services.audit.comparison import Verdict, latest_version
+from services.audit.facts import Facts, Source
+from services.codecs.state import encode_account
+from services.domain.account.model import EVENT_MEMORY, Account, AccountState
+from services.domain.recomputation import Recomputed, is_from_timer
+from services.messaging.schema_ids import SchemaIds
+
+_DIFFERENCE = T.StructType([T.StructField("where", T.StringType()), T.StructField("what", T.StringType())])
+REBUILT = T.StructType(
+    [
+        T.StructField("whose", T.StringType()),
+        T.StructField("CustomerCardNo", T.StringType()),
+        T.StructField("account", T.BinaryType()),
+        T.StructField("late", T.LongType()),
+        T.StructField("problem", T.StringType()),
+        T.StructField("differences", T.ArrayType(_DIFFERENCE)),
+        T.StructField("records", T.ArrayType(RECORD_TYPE)),
+        T.StructField("purchases", T.ArrayType(T.StringType())),
+    ]
+)
+"""One customer: the account (null if there is none), the number of newly processed events, and any problem.
+
+``purchases`` are the numbers that the index of invoices must know.
+"""
+
+
+def reconstruction(schema_ids: SchemaIds, now: int) -> Callable[[Customer], tuple[object, ...]]:
+    """Returns a function for ``by_customer`` that gives a row of REBUILT. ``now``: milliseconds since the epoch."""
+    ids = writer_ids(schema_ids)
+
+    def row_of(customer: Customer) -> tuple[object, ...]:
+        pseudonym, card, facts, verdict, recomputed = customer
+        state = _with_newest_version(recomputed.late.state, facts)
+        problem = _problem(card, recomputed, is_complete=verdict.recomputed)
+        records = [] if problem or not card else [*records_of(card, recomputed, now, ids)]
+        if is_replaced(facts, verdict, recomputed):
+            records = [*with_tombstone(records)]
+        differences = [{"where": str(each.where), "what": each.what} for each in verdict.differences]
+        late = len({entry.event_id for entry in recomputed.late.entries if not is_from_timer(entry)})
+        encoded = encode_account(state) if state and card else None
+        purchases = [*state.purchases] if isinstance(state, Account) and card else []
+        return card or pseudonym, card, encoded, late, problem, differences, records, purchases
+
+    return row_of
+
+
+def _problem(card: str | None, recomputed: Recomputed, *, is_complete: bool) -> str | None:
+    if not is_complete:
+        return "events are missing"
+    if card is None and recomputed.late.account is not None:
+        return "the card of a pseudonym is not known: neither loyalty, loyalty-balances nor the ledger has it"
+    late = recomputed.late
+    receivers = [credit.to_card for credit in late.credits] + [to_card for to_card, _ in late.commands]
+    if any(map(is_pseudonym, receivers)):
+        return "points were transferred to a card, and only its pseudonym in the archive is left"
+    return None
+
+
+def _with_newest_version(state: AccountState | None, of_customer: Facts) -> AccountState | None:
+    """Make the version at least as high as every recorded or served version, also if events are missing."""
+    last = latest_version(of_customer)
+    if not isinstance(state, Account) or last is None or last <= (state.opened_time, state.sequence):
+        return state
+    return replace(state, opened_time=last[0], sequence=last[1])
+
+
+def records_of(card: str, recomputed: Recomputed, now: int, ids: Mapping[Topic, int]) -> Iterator[dict[str, object]]:
+    """The records of newly processed events, and decisions, credits and balances that may not be written yet."""
+    settled, late = recomputed.settled, recomputed.late
+    forgotten = {each.command_id for each in (*settled.forgotten, *late.forgotten)}
+    decisions = [
+        each for each in settled.decisions if each.command_id not in forgotten and each.time + EVENT_MEMORY > now
+    ]
+    earlier = replace(settled, entries=settled.entries[-1:], decisions=decisions)
+    left_out = {topics.LOYALTY.name} | ({topics.LOYALTY_BALANCES.name} if late.entries else set())
+    for row in rows_of(card, earlier, ids):
+        if row.topic not in left_out:
+            yield row.asDict()
+    for row in rows_of(card, late, ids):
+        yield row.asDict()
+
+
+def is_replaced(of_customer: Facts, verdict: Verdict, recomputed: Recomputed) -> bool:
+    """Whether the served balance is wrong, and its version is at least as high as that of the recomputed balance."""
+    entries = recomputed.late.entries or recomputed.settled.entries
+    served = latest_version(replace(of_customer, recorded={}))
+    is_wrong = any(each.where is Source.BALANCE for each in verdict.differences)
+    return is_wrong and served is not None and bool(entries) and served >= entries[-1].version
+
+
+def with_tombstone(records: Iterable[dict[str, object]]) -> Iterator[dict[str, object]]:
+    """Delete the served balance before the new one is written. Stores ignore a balance that is not newer."""
+    for record in records:
+        if record["topic"] == topics.LOYALTY_BALANCES.name and record["value"] is not None:
+            yield {**record, "value": None}
+        yield record

@@ -1,0 +1,161 @@
+"""Verdicts on the values of topics: the record that a value holds, or the reason why it becomes a dead letter.
+
+The pipeline and ``loyalty conformance`` call the same functions.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import schemas
+from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
+from services.domain import command_rules, json_rules, validation
+from services.messaging import avro
+
+FAULT = "a fault of the pipeline: report it, and replay the record when it is mended"
+"""The reason of a value for which the rules raise an error."""
+
+_SCHEMA = schemas.current("PosInvoice")
+_BEGINS_AS_OBJECT = re.compile(json_rules.BEGINS_AS_OBJECT.encode())
+_NOT_FRAMED = "not in the Confluent framing: no magic byte 0 and schema id"
+
+
+class Verdict(NamedTuple):
+    """The decision of the pipeline about a value.
+
+    Attributes:
+        reason: why it becomes a dead letter; None if it is valid.
+        record: the value in the newest schema, otherwise as it was sent; None if it is not readable.
+        schema_id: the id of the schema that wrote it; None for JSON and for bytes without a known schema.
+        body: the Avro body of the valid record in the newest schema; None before the last step.
+    """
+
+    reason: str | None
+    record: Any = None
+    schema_id: int | None = None
+    body: bytes | None = None
+
+
+Judge = Callable[[bytes | None, bytes | None], Verdict]
+"""Takes the value and the key of a record."""
+
+
+def judge_of(topic: Topic, known: Mapping[int, str]) -> Judge:
+    """A judge of the values of a topic, with all rules of the topic.
+
+    Args:
+        known: the schemas that can have written a value, by their ids.
+    """
+    name = str(topic.value)
+    if topic == POS_INVOICES:
+        return _with_body(judge_of_invoices(known), name, validation.in_milliseconds)
+    if topic == LOYALTY_COMMANDS:
+        return _with_body(_judge_of_commands(known), name)
+    return judge_of_plain(name, known)
+
+
+def judge_of_plain(name: str, known: Mapping[int, str]) -> Judge:
+    """A judge of Avro records of this name, without further rules."""
+    return _with_body(_judge_of_avro(name, known), name)
+
+
+def judge_of_invoices(known: Mapping[int, str]) -> Judge:
+    """A judge of values of pos-invoices. Its records are of the type PosInvoice, as the till sent them.
+
+    Args:
+        known: the schemas that can have written a value, by their ids.
+    """
+    judge_avro = _judge_of_avro("PosInvoice", known)
+
+    def judge(value: bytes | None, key: bytes | None = None) -> Verdict:
+        if value is not None and _BEGINS_AS_OBJECT.match(value):
+            try:
+                verdict = Verdict(None, json_rules.read_object(value, _SCHEMA))
+            except json_rules.NotReadableError as error:
+                verdict = Verdict(str(error))
+        else:
+            verdict = judge_avro(value, key)
+        if verdict.record is not None:
+            return verdict._replace(reason=validation.first_violation(verdict.record))
+        if value is None or verdict.schema_id is not None:
+            return verdict
+        # UTF-16 and UTF-32 can also begin as a JSON object in UTF-8, and as Avro of an unknown schema.
+        if encoding := json_rules.other_encoding(value):
+            return Verdict(encoding)
+        return Verdict(_other_bytes(value)) if verdict.reason == _NOT_FRAMED else verdict
+
+    return judge
+
+
+def _other_bytes(value: bytes) -> str:
+    """Why a value is neither a JSON object nor framed Avro."""
+    if not value:
+        return json_rules.EMPTY
+    if value.startswith(json_rules.BYTE_ORDER_MARK):
+        return json_rules.HAS_BYTE_ORDER_MARK
+    kind = json_rules.kind_of_other(value)
+    return f"{kind} in JSON, and must be one JSON object" if kind else json_rules.NO_INVOICE
+
+
+def _judge_of_commands(known: Mapping[int, str]) -> Judge:
+    """A judge of values of loyalty-commands. The key of a command must be its card.
+
+    Args:
+        known: the schemas that can have written a value, by their ids.
+    """
+    judge_avro = _judge_of_avro("LoyaltyCommand", known)
+
+    def judge(value: bytes | None, key: bytes | None = None) -> Verdict:
+        verdict = judge_avro(value, key)
+        if verdict.record is None:
+            return verdict
+        return verdict._replace(reason=command_rules.first_violation(verdict.record, key))
+
+    return judge
+
+
+def _judge_of_avro(name: str, known: Mapping[int, str]) -> Judge:
+    """A judge of values that are Avro records of this name.
+
+    Args:
+        known: the schemas that can have written a value, by their ids.
+    """
+    decode = avro.record_decoder(name, known.__getitem__)
+
+    def judge(value: bytes | None, _key: bytes | None = None) -> Verdict:
+        if value is None:
+            return Verdict(json_rules.NO_VALUE)
+        if (schema_id := avro.schema_id_of(value)) is None:
+            return Verdict(_NOT_FRAMED)
+        if schema_id not in known:
+            return Verdict(f"unknown schema id {schema_id}")
+        try:
+            return Verdict(None, decode(value), schema_id)
+        except avro.UndecodableError as error:
+            return Verdict(error.reason, schema_id=schema_id)
+
+    return judge
+
+
+def _with_body(judge: Judge, name: str, prepare: Callable[[Any], Any] = lambda record: record) -> Judge:
+    """Add the body of each valid record.
+
+    The body is always written again. fastavro also reads values that Java refuses, such as a number in more bytes than
+    it needs, and values that cannot be written, such as an int of more than 32 bits.
+    """
+    encode = avro.body_encoder(name)
+
+    def with_body(verdict: Verdict) -> Verdict:
+        try:
+            return verdict._replace(body=encode(prepare(verdict.record)))
+        except avro.AVRO_ERRORS:
+            return verdict._replace(reason=avro.not_of_its_schema(name))
+
+    def complete(value: bytes | None, key: bytes | None) -> Verdict:
+        try:
+            verdict = judge(value, key)
+            return verdict if verdict.reason is not None else with_body(verdict)
+        except Exception as error:  # noqa: BLE001 - a mistake in the rules must not stop all other records
+            return Verdict(f"{FAULT} ({type(error).__name__})")
+
+    return complete
