@@ -12,6 +12,9 @@ LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-ha
 # two of the four (tests/conftest.py).
 TOGETHER := --numprocesses 4 --dist loadgroup
 
+# Without cached bytecode each start of a Python program compiles all modules again, for a third of its time.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Compose v2 if it is installed, otherwise docker-compose 1.29.
 COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
@@ -53,8 +56,8 @@ test: setup ## run lint and all tests
 test-all: test-tools
 	$(BIN)/pytest $(TOGETHER)
 
-test-unit: setup ## run the tests without a JVM and a broker
-	$(BIN)/pytest tests/unit
+test-unit: setup ## run the tests without a JVM and a broker, with a quarter of the examples of properties
+	TEST_EXAMPLES=few $(BIN)/pytest tests/unit --numprocesses 3 --dist loadgroup
 
 screenshots: test-tools ## make the pictures of the console in docs/pictures again
 	mkdir -p docs/pictures

@@ -6,7 +6,7 @@ import time
 import urllib.error
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.request import OpenerDirector
@@ -220,17 +220,15 @@ def default_urls(settings: Settings) -> dict[str, str]:
 def _spans(settings: Settings) -> tuple[_Spans, str | None]:
     """The first offset and the end offset of each partition of each topic, and why they are not known."""
     diagnosis = clients.ConnectionDiagnosis()
-    consumer = clients.bounded_consumer(settings, "loyalty-dead-letters", error_cb=diagnosis.on_error)
-    try:
-        consumer.list_topics(timeout=_SECONDS)
-        return {topic.name: watermarks_of(consumer, settings.name_of(topic)) for topic in topics.ALL}, None
-    except KafkaException:
-        consumer.poll(0)
-        return {}, diagnosis.explain(settings)
-    except PublishError as error:
-        return {}, str(error)
-    finally:
-        consumer.close()
+    with closing(clients.bounded_consumer(settings, "loyalty-dead-letters", error_cb=diagnosis.on_error)) as consumer:
+        try:
+            consumer.list_topics(timeout=_SECONDS)
+            return {topic.name: watermarks_of(consumer, settings.name_of(topic)) for topic in topics.ALL}, None
+        except KafkaException:
+            consumer.poll(0)
+            return {}, diagnosis.explain(settings)
+        except PublishError as error:
+            return {}, str(error)
 
 
 def _get(part: OpenerDirector, url: str) -> Any:

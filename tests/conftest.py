@@ -1,5 +1,6 @@
 """Fixtures for all tests: one broker and one Spark session for the run, and separate topics for each test."""
 
+import gc
 import os
 import uuid
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from hypothesis import settings as hypothesis_settings
 
 from services.settings import Settings
 from tests.support import outputs
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +35,7 @@ LONG_TESTS = {"test_audit", "test_erasure", "test_pipeline_commands", "test_rebu
 # TEST_RANDOM=1 each run draws new ones.
 hypothesis_settings.register_profile(
     "retail-loyalty",
+    max_examples=examples(100),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=os.environ.get("TEST_RANDOM") != "1",
@@ -71,6 +74,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     secured broker share a process, too. The tests with a Schema Registry run in the first process, because some of them
     need Spark.
     """
+    if "unit" in item.path.parts:
+        return
     groups = {"spark": "spark", "registry": "spark", "secured": "secured"}
     shared = (groups[fixture] for fixture in groups if fixture in getattr(item, "fixturenames", ()))
     if group := next(shared, None):
@@ -90,6 +95,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ]
     config.hook.pytest_deselected(items=without_containers)
     items[:] = [item for item in items if item not in without_containers]
+
+
+def pytest_collection_finish() -> None:
+    """Exclude all modules and tests from garbage collection. A full collection of them takes 200 ms."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """Small files in a folder of any Hadoop file system."""
 
+from contextlib import closing
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -28,11 +29,8 @@ class Files:
         return [str(status.getPath().getName()) for status in self._system.listStatus(self._path(subfolder))]
 
     def read(self, name: str) -> str:
-        stream = self._system.open(self._path(name))
-        try:
+        with closing(self._system.open(self._path(name))) as stream:
             return bytes(stream.readAllBytes()).decode()
-        finally:
-            stream.close()
 
     def write(self, name: str, text: str) -> None:
         """Write a file atomically. A crash leaves the old content, the new content or no file."""

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from contextlib import closing
 from typing import NamedTuple
 
 from confluent_kafka import TopicPartition
@@ -62,13 +63,10 @@ def _lost_records(
 ) -> list[LostRecords]:
     positions = CheckpointReader(spark, checkpoint).positions()
     lost = []
-    client = consumer(settings, "loyalty-pipeline")
-    try:
+    with closing(consumer(settings, "loyalty-pipeline")) as client:
         for topic in map(settings.name_of, sources):
             for partition, position in positions.get(topic, {}).items():
                 begin, _ = client.get_watermark_offsets(TopicPartition(topic, partition), timeout=BROKER_TIMEOUT)
                 if position < begin:
                     lost.append(LostRecords(topic, partition, position, begin))
-        return lost
-    finally:
-        client.close()
+    return lost

@@ -1,7 +1,7 @@
 """Finds which part of a topic exists now: the first offsets after retention, and the end offsets."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaException
@@ -66,10 +66,8 @@ def first_append_time(consumer: Consumer, topic: str, partition: int, low: int, 
 
 @contextmanager
 def _consumer(settings: Settings, topic: str) -> Iterator[Consumer]:
-    consumer = clients.bounded_consumer(settings, "loyalty-audit")
-    try:
-        yield consumer
-    except KafkaException as error:
-        raise NoTopicError(f"topic {topic}: {error.args[0].str()}") from error
-    finally:
-        consumer.close()
+    with closing(clients.bounded_consumer(settings, "loyalty-audit")) as consumer:
+        try:
+            yield consumer
+        except KafkaException as error:
+            raise NoTopicError(f"topic {topic}: {error.args[0].str()}") from error

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Collection
 from concurrent.futures import Future
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -132,8 +133,5 @@ def max_record_age(topic: Topic, settings: Settings) -> timedelta | None:
 
 def is_empty(topic: Topic, settings: Settings) -> bool:
     """Whether the topic has no records now."""
-    client = consumer(settings, "loyalty-admin")
-    try:
+    with closing(consumer(settings, "loyalty-admin")) as client:
         return all(low == high for low, high in watermarks_of(client, settings.name_of(topic)).values())
-    finally:
-        client.close()

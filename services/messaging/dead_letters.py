@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -133,16 +134,14 @@ def read(settings: Settings, letter_filter: DeadLetterFilter = DeadLetterFilter(
     """
     topic = settings.name_of(topics.DEAD_LETTERS)
     diagnosis = clients.ConnectionDiagnosis()
-    consumer = clients.bounded_consumer(settings, CLIENT_ID, error_cb=diagnosis.on_error)
-    try:
-        ends = _end_offsets(consumer, topic, settings, diagnosis)
-        records = read_range(consumer, topic, dict.fromkeys(ends, OFFSET_BEGINNING), ends)
-        selected = (letter for letter in map(dead_letter_of, records) if letter in letter_filter)
-        yield from selected if letter_filter.positions else deduplicated(selected)
-    except KafkaException as error:
-        raise DeadLettersError(f"topic {topic}: {error.args[0].str()}") from error
-    finally:
-        consumer.close()
+    with closing(clients.bounded_consumer(settings, CLIENT_ID, error_cb=diagnosis.on_error)) as consumer:
+        try:
+            ends = _end_offsets(consumer, topic, settings, diagnosis)
+            records = read_range(consumer, topic, dict.fromkeys(ends, OFFSET_BEGINNING), ends)
+            selected = (letter for letter in map(dead_letter_of, records) if letter in letter_filter)
+            yield from selected if letter_filter.positions else deduplicated(selected)
+        except KafkaException as error:
+            raise DeadLettersError(f"topic {topic}: {error.args[0].str()}") from error
 
 
 def deduplicated(letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:

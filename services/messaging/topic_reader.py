@@ -1,6 +1,7 @@
 """Reads the records that a topic has now, once."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -23,19 +24,17 @@ def read_topic(consumer: Consumer, topic: str) -> Iterator[Message]:
 def values_of(settings: Settings, topic: str, client_id: str) -> Iterator[bytes]:
     """The values that the topic has now, by a client of its own; b"" for a tombstone. Raises PublishError."""
     diagnosis = clients.ConnectionDiagnosis()
-    consumer = clients.bounded_consumer(settings, client_id, error_cb=diagnosis.on_error)
-    try:
+    with closing(clients.bounded_consumer(settings, client_id, error_cb=diagnosis.on_error)) as consumer:
         try:
             spans = watermarks_of(consumer, topic)
         except KafkaException as error:
             consumer.poll(0)
             raise PublishError(diagnosis.explain(settings)) from error
-        for message in _read_spans(consumer, topic, spans):
-            yield message.value() or b""
-    except KafkaException as error:
-        raise PublishError(f"topic {topic}: {error.args[0].str()}") from error
-    finally:
-        consumer.close()
+        try:
+            for message in _read_spans(consumer, topic, spans):
+                yield message.value() or b""
+        except KafkaException as error:
+            raise PublishError(f"topic {topic}: {error.args[0].str()}") from error
 
 
 def _read_spans(consumer: Consumer, topic: str, spans: Mapping[int, tuple[int, int]]) -> Iterator[Message]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -67,14 +68,12 @@ def load_programmes(settings: Settings) -> Programmes:
 def published_versions(settings: Settings) -> list[Version]:
     """Returns the published versions in the order of their numbers. Raises the errors of ``load_programmes``."""
     ids = schema_ids(settings)
-    consumer = clients.bounded_consumer(settings, CLIENT_ID)
-    try:
+    with closing(clients.bounded_consumer(settings, CLIENT_ID)) as consumer:
         topic = _topic_name(consumer, settings)
-        found = {version.number: version for version in _read(consumer, topic, ids)}
-    except KafkaException as error:
-        raise PublishError(f"topic {settings.name_of(topics.LOYALTY_PROGRAMMES)}: {error.args[0].str()}") from error
-    finally:
-        consumer.close()
+        try:
+            found = {version.number: version for version in _read(consumer, topic, ids)}
+        except KafkaException as error:
+            raise PublishError(f"topic {topic}: {error.args[0].str()}") from error
     if missing := set(range(1, len(found) + 1)) - set(found):
         raise ProgrammeError(f"topic {topic}: version {min(missing)} is missing among {len(found)} versions")
     return [found[number] for number in sorted(found)]
@@ -231,9 +230,6 @@ def _utc(milliseconds: int) -> str:
 
 def _has_no_events(settings: Settings) -> bool:
     """Whether the topics have never had an invoice or a command. Then no process has decided by other rules."""
-    consumer = clients.bounded_consumer(settings, CLIENT_ID)
-    try:
-        sources = (topics.POS_INVOICES, topics.LOYALTY_COMMANDS)
+    sources = (topics.POS_INVOICES, topics.LOYALTY_COMMANDS)
+    with closing(clients.bounded_consumer(settings, CLIENT_ID)) as consumer:
         return not any(end for each in sources for _, end in watermarks_of(consumer, settings.name_of(each)).values())
-    finally:
-        consumer.close()

@@ -1,5 +1,7 @@
 """Reads the records of one key that a changelog still has."""
 
+from contextlib import closing
+
 from services.messaging import clients
 from services.messaging.topic_reader import read_range
 from services.settings import Settings
@@ -15,13 +17,10 @@ def read_key(
     It reads every record of the span, and blocks. Compaction may have removed some of them. Raises KafkaException.
     """
     topic = settings.name_of(definition.changelog)
-    consumer = clients.bounded_consumer(settings, "loyalty-api-events")
-    try:
+    with closing(clients.bounded_consumer(settings, "loyalty-api-events")) as consumer:
         messages = read_range(consumer, topic, {partition: span.start}, {partition: span.stop})
         return [
             ChangelogRecord(message.offset() or 0, message.timestamp()[1], key, message.value())
             for message in messages
             if message.key() == key
         ]
-    finally:
-        consumer.close()

@@ -7,6 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import negative_data_rejection, not_a_server_error, positive_data_acceptance
 
+from tests.support.examples import examples
+
 
 def assert_responses_are_documented(operation: Any, mode: GenerationMode, max_examples: int) -> None:
     """Send generated requests, and fail on a response that the document does not describe or on status 500.
@@ -15,7 +17,9 @@ def assert_responses_are_documented(operation: Any, mode: GenerationMode, max_ex
     differ from 0. An invalid request may be refused with 413, which Schemathesis does not expect.
     """
 
-    @settings(max_examples=max_examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=examples(max_examples), deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
     @given(case=operation.as_strategy(generation_mode=mode))
     def check(case: Any) -> None:
         response = case.call()

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from services.domain.events import Line, Purchase
 from services.domain.programme import DAY
+from tests.support.examples import examples
 
-HISTORIES = int(os.environ.get("TEST_HISTORIES", "300"))
+HISTORIES = int(os.environ.get("TEST_HISTORIES", examples(300)))
 """The number of random histories of each test. ``TEST_HISTORIES=10000`` is the long run."""
 
 many = settings(max_examples=HISTORIES, deadline=None)

@@ -324,6 +324,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.xdist_group("site")
 def test_the_site_has_every_page(site: Path) -> None:
     """Each document is a page, and no mark of a generated part is left."""
     pages = {path.relative_to(site).with_suffix(".md") for path in site.rglob("*.html")} - {Path("404.md")}
@@ -331,6 +332,7 @@ def test_the_site_has_every_page(site: Path) -> None:
     assert [] == [path for path in site.rglob("*.html") if "generated:" in path.read_text(encoding="utf-8")]
 
 
+@pytest.mark.xdist_group("site")
 def test_pages_load_nothing_from_the_network(site: Path) -> None:
     """Every script, style sheet, font and picture of the site is a file of the site."""
     remote = re.compile(r"^(?:https?:)?//")

@@ -52,7 +52,7 @@ def test_what_is_planted_in_an_output_fails_the_test(tmp_path: Path) -> None:
     password.write_text(f"{PASSWORD}\n")
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-rE", "-p", "tests.support.outputs", str(file)],
-        env={**os.environ, "LOYALTY_KAFKA_SASL_PASSWORD_FILE": str(password)},
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "LOYALTY_KAFKA_SASL_PASSWORD_FILE": str(password)},
         cwd=jars.ROOT,
         capture_output=True,
         text=True,

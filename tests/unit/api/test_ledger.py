@@ -20,6 +20,7 @@ from api.routers import ledger as router
 from services.domain.entries import Kind
 from services.ledger.queries import LedgerQueries
 from tests.support.builders import entry
+from tests.support.examples import examples
 from tests.support.ledger import Ledger
 
 CARD = "9265846829"
@@ -264,7 +265,7 @@ def test_answers_keep_to_the_openapi_document(app: FastAPI, ledger: Ledger, path
     ledger.append(("0", entry(1)))
     operation = schemathesis.openapi.from_asgi("/openapi.json", app)[f"/v1/customers/{{card}}/{path}"]["GET"]
 
-    @settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(40), deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy(generation_mode=mode))
     def check(case: Any) -> None:
         # A schema cannot describe which cursors exist, and that ``from`` is before ``to``.

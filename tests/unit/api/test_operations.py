@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 
+from tests.support.examples import examples
+
 PROBLEM = "application/problem+json"
 
 
@@ -146,7 +148,7 @@ def test_answers_keep_to_the_openapi_document(client: TestClient, feed: Any, mod
     feed.write("0", "1.00", 1)
     operation = schemathesis.openapi.from_asgi("/openapi.json", client.app)["/v1/customers/{card}/balance"]["GET"]
 
-    @settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(60), deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy(generation_mode=mode))
     def check(case: Any) -> None:
         if would_wait(case.query):

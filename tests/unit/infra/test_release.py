@@ -11,7 +11,11 @@ from infra.release import CHECKSUMS, ROOT, ReleaseError, build, changelog_sectio
 
 CHANGELOG = "# Changelog\n\n## [1.1.0] - unreleased\n\n- New.\n\n## [1.0.0] - 2026-01-01\n\n- Old.\n"
 
-pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="a release is built from a commit")
+pytestmark = [
+    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="a release is built from a commit"),
+    # One process builds the release for all tests.
+    pytest.mark.xdist_group("release"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from services.domain.account.processor import advance, process
 from services.domain.entries import Kind
 from services.domain.events import Purchase, Receive, Transfer
 from services.domain.programme import DAY, Programmes
+from tests.support.examples import examples
 from tests.support.oracles import earned_points
 from tests.support.strategies import (
     ACCOUNT_EVENTS,
@@ -23,7 +24,7 @@ from tests.support.strategies import (
 
 LATER = 60 * DAY
 
-thrifty = settings(max_examples=80)
+thrifty = settings(max_examples=examples(80))
 
 
 def in_batches(events, programmes, cuts):

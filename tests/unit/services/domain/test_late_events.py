@@ -13,8 +13,9 @@ from services.domain.events import Adjust, Erase, Purchase
 from services.domain.programme import DAY, Programmes
 from services.domain.recomputation import recompute
 from tests.support.account_histories import CARD, EVENTS, PLAIN, RICH, TIERED
+from tests.support.examples import examples
 
-HISTORIES = int(os.environ.get("TEST_HISTORIES", "300"))
+HISTORIES = int(os.environ.get("TEST_HISTORIES", examples(300)))
 """The number of random histories of each test. ``TEST_HISTORIES=33000`` is the long run."""
 
 LONGEST_LAG = 9 * DAY

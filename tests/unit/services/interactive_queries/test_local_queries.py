@@ -27,6 +27,7 @@ from services.state_stores.store import LocalStores, StateStore
 from services.state_stores.task import StoreTask, TaskProgress
 from services.state_stores.waiters import SequenceWaiters
 from tests.support.clusters import FakeFeed, FixedMembership
+from tests.support.examples import examples
 
 ALL = KeyRange(b"", None)
 KEYS = st.text(st.sampled_from("ab/\x00é\uffff"), max_size=3).map(str.encode)
@@ -61,7 +62,7 @@ def close(store: StateStore) -> None:
         task.store.destroy()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     keys=st.sets(KEYS, max_size=12),
     first=KEYS,
@@ -91,7 +92,7 @@ def test_pages_return_each_key_once_and_in_order(
     close(store)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(keys=st.sets(KEYS, max_size=8), asked=st.lists(KEYS, max_size=8))
 def test_look_up_returns_each_known_key_once(open_store: Open, keys: set[bytes], asked: list[bytes]) -> None:
     """The result has the requested keys that exist, once and sorted."""

@@ -17,6 +17,7 @@ from services.state_stores.contract import Checkpoint, StorePartition
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import StateStore, state_stores
 from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
+from tests.support.examples import examples
 
 IDS = FolderSchemaIds()
 THRESHOLD = Decimal("100.00")
@@ -78,7 +79,7 @@ def log_of(updates: list[tuple[str, int, str | None]]) -> list[ChangelogRecord]:
     ]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(updates=UPDATES, cuts=st.lists(st.integers(0, 25), max_size=4))
 def test_is_the_filter_of_the_keyed_store(
     open_store: Open, updates: list[tuple[str, int, str | None]], cuts: list[int]
@@ -96,7 +97,7 @@ def test_is_the_filter_of_the_keyed_store(
         store.tasks[0].store.destroy()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(updates=UPDATES, behind=st.tuples(st.integers(0, 25), st.integers(0, 25)))
 def test_a_crash_between_the_two_writes_is_repaired(
     updates: list[tuple[str, int, str | None]], behind: tuple[int, int]
