@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from pipelines.accounts.events import events_with_duplicates
+from pipelines.accounts.events import command_events, events_with_duplicates, invoice_events
 from pipelines.checkpoints import manifest
 from pipelines.checkpoints.reader import CheckpointReader, Positions
 from pipelines.checkpoints.retention import LostRecords, accepted_losses
@@ -22,8 +22,6 @@ from pipelines.columns.deduplication import longest_memory
 from pipelines.columns.returns import names_original
 from pipelines.queries.archive import ARCHIVE, PSEUDONYM_KEY
 from pipelines.reconciliation.context import ArchiveError, Context
-from pipelines.sources.commands import check_commands
-from pipelines.sources.invoices import check_invoices
 from pipelines.sources.kafka import Offsets, read_batch
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
 from services.audit.extent import TopicExtent, extent_of
@@ -68,16 +66,15 @@ def read_events(context: Context, now: int, *, archive: bool) -> Events:
     """
     settings, ids = context.settings, context.ids
     extents = {topic: extent_of(topic, settings, now) for topic in (POS_INVOICES, LOYALTY_COMMANDS)}
-    invoices = check_invoices(read_topic(context, extents[POS_INVOICES]), ids)
-    commands = check_commands(read_topic(context, extents[LOYALTY_COMMANDS]), ids)
-    event = F.col("found")
-    card = event.getField("CustomerCardNo")
-    records = events_with_duplicates(invoices, commands, context.programmes).select(
+    invoices = invoice_events(read_topic(context, extents[POS_INVOICES]), context.programmes, ids)
+    commands = command_events(read_topic(context, extents[LOYALTY_COMMANDS]), ids)
+    card = F.col("CustomerCardNo")
+    records = events_with_duplicates(invoices, commands).select(
         "identity",
         F.unix_millis("timestamp").alias("append_time"),
         pseudonym_of(context.pseudonyms, card).alias("pseudonym"),
         card.alias("card"),
-        *(event.getField(name).alias(name) for name in ("topic", "partition", "offset", "event", "original")),
+        *("topic", "partition", "offset", "event", "original"),
     )
     incomplete_before = {extent.topic: extent.complete_from for extent in extents.values()}
     where = "no longer in the topic"
