@@ -5,6 +5,7 @@ import sys
 import threading
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
@@ -107,7 +108,19 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
     if not is_submitted and SparkContext._gateway is None:  # noqa: SLF001  # no public call takes a gateway alone
         conf = SparkConf().setAll([*options.items()])
         SparkContext._ensure_initialized(gateway=_java_gateway(conf))  # noqa: SLF001
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    _log_uncaught_exceptions(session)
+    return session
+
+
+def _log_uncaught_exceptions(session: SparkSession) -> None:
+    """Let Java's threads write an exception that nobody catches to the log. By default they write it to stderr.
+
+    The handler ends the process if the memory is used up, and in no other case.
+    """
+    jvm: Any = session._jvm  # noqa: SLF001
+    handler = jvm.org.apache.spark.util.SparkUncaughtExceptionHandler(False)  # noqa: FBT003
+    jvm.java.lang.Thread.setDefaultUncaughtExceptionHandler(handler)
 
 
 def _java_gateway(conf: SparkConf) -> JavaGateway:

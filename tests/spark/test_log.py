@@ -9,6 +9,8 @@ SCHEDULER = "org.apache.spark.scheduler.DAGScheduler"
 UNREACHABLE = "Connection to node 1 (/127.0.0.1:9092) could not be established. Node may not be available."
 NETWORK = "org.apache.kafka.clients.NetworkClient"
 STATE = "org.apache.spark.sql.execution.streaming.state.StateStore"
+STATE_SERVER = "org.apache.spark.sql.execution.python.streaming.TransformWithStateInPySparkStateServer"
+UNCAUGHT = "org.apache.spark.util.SparkUncaughtExceptionHandler"
 
 
 @pytest.mark.parametrize(
@@ -25,6 +27,11 @@ STATE = "org.apache.spark.sql.execution.streaming.state.StateStore"
             False,
         ),
         (SCHEDULER, "Broadcasting large task binary", True),
+        (STATE_SERVER, "Error reading message: null", False),
+        (STATE_SERVER, "Failed to flush with errorMsg=null", False),
+        (STATE_SERVER, "Error reading message: the state store is closed", True),
+        (UNCAUGHT, "Uncaught exception in thread Thread[stateConnectionListenerThread,5,main]", False),
+        (UNCAUGHT, "Uncaught exception in thread Thread[rocksdb-store-acquire,5,main]", True),
     ],
 )
 def test_a_healthy_log_is_quiet(spark: SparkSession, name: str, message: str, *, is_shown: bool) -> None:
@@ -40,3 +47,9 @@ def test_a_healthy_log_is_quiet(spark: SparkSession, name: str, message: str, *,
         .build()
     )
     assert is_shown is not logger.isFiltered(event)
+
+
+def test_an_exception_that_no_thread_catches_is_logged(spark: SparkSession) -> None:
+    """Java writes it to stderr otherwise, so a log in JSON would have lines that are not JSON."""
+    handler = spark._jvm.java.lang.Thread.getDefaultUncaughtExceptionHandler()  # type: ignore[union-attr]
+    assert UNCAUGHT == handler.getClass().getName()
