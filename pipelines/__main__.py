@@ -14,7 +14,7 @@ import structlog
 import typer
 from confluent_kafka import KafkaException
 from prometheus_client import REGISTRY
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pipelines.checkpoints import lock
@@ -86,6 +86,8 @@ def main(
         raise typer.Exit(2) from error
     configure_logging(settings)
     logging.getLogger("py4j").setLevel(logging.WARNING)  # at the level info it logs each call of the JVM
+    # The root logger gets this line of py4j, with a traceback, for each call of a JVM that has ended. We log the error.
+    logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")
     names = query or [continuous.name for continuous in CONTINUOUS]
     unknown = sorted(set(names) - set(QUERIES))
     if unknown:
@@ -97,12 +99,13 @@ def main(
 
 def run(settings: Settings, names: Sequence[str], *, available_now: bool, backfill: bool = False) -> int:
     """Start the queries and watch them. The exit status is 0 unless a query has failed."""
+    stopping = threading.Event()
     try:
         _check_start(settings, names, available_now=available_now)
         with ExitStack() as stack:
             for name in names:
                 stack.enter_context(lock.hold(QUERIES[name].checkpoint(settings)))
-            return _run(settings, names, stack, available_now=available_now, backfill=backfill)
+            return _run(settings, names, stack, stopping, available_now=available_now, backfill=backfill)
     except _REFUSALS as error:
         log.error("refused to start", reason=str(error))  # noqa: TRY400  # a traceback would not help the user
         return 2
@@ -112,10 +115,14 @@ def run(settings: Settings, names: Sequence[str], *, available_now: bool, backfi
         log.error("stopped without the Schema Registry", reason=str(error))  # noqa: TRY400
     except KafkaException as error:
         log.error("Kafka refused a request", reason=error.args[0].str())  # noqa: TRY400
-    except OSError as error:
-        log.error("a file or connection cannot be used", reason=str(error))  # noqa: TRY400
-    except Py4JJavaError as error:
-        log.error("Spark failed", reason=summarize_java_error(str(error)))  # noqa: TRY400
+    except (OSError, Py4JError) as error:
+        reason = str(error) if isinstance(error, OSError) else summarize_java_error(str(error))
+        if stopping.is_set():
+            # systemd, for example, sends SIGTERM to the JVM, too.
+            log.warning("Spark ended first: the next start runs its last micro-batches again", reason=reason)
+            return 0
+        event = "a file or connection cannot be used" if isinstance(error, OSError) else "Spark failed"
+        log.error(event, reason=reason)  # noqa: TRY400
     return 1
 
 
@@ -129,7 +136,15 @@ def _check_start(settings: Settings, names: Sequence[str], *, available_now: boo
             require_writable(folder, variable)
 
 
-def _run(settings: Settings, names: Sequence[str], stack: ExitStack, *, available_now: bool, backfill: bool) -> int:
+def _run(
+    settings: Settings,
+    names: Sequence[str],
+    stack: ExitStack,
+    stopping: threading.Event,
+    *,
+    available_now: bool,
+    backfill: bool,
+) -> int:
     if not available_now:
         stack.enter_context(serve_health(settings, settings.metrics_port, REGISTRY, _find_problem))
     spark = spark_session(settings)
@@ -138,7 +153,6 @@ def _run(settings: Settings, names: Sequence[str], stack: ExitStack, *, availabl
         forget_progress(spark, settings)
     listener: Any = ProgressMetrics()
     spark.streams.addListener(listener)
-    stopping = threading.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, lambda *_: stopping.set())
     ids = schema_ids(settings)

@@ -15,6 +15,9 @@ from services.messaging import avro
 FAULT = "a fault of the pipeline: report it, and replay the record when it is mended"
 """The reason of a value for which the rules raise an error."""
 
+LONGEST_TEXT = 2 * 2**20
+"""Bytes of a text. Spark refuses to read a longer one (pipelines.runtime.session)."""
+
 _SCHEMA = schemas.current("PosInvoice")
 _BEGINS_AS_OBJECT = re.compile(json_rules.BEGINS_AS_OBJECT.encode())
 _NOT_FRAMED = "not in the Confluent framing: no magic byte 0 and schema id"
@@ -27,7 +30,7 @@ class Verdict(NamedTuple):
         reason: why it becomes a dead letter; None if it is valid.
         record: the value in the newest schema, otherwise as it was sent; None if it is not readable.
         schema_id: the id of the schema that wrote it; None for JSON and for bytes without a known schema.
-        body: the Avro body of the valid record in the newest schema; None before the last step.
+        body: the Avro body of the valid record in the newest schema; None if the judge gives no bodies.
     """
 
     reason: str | None
@@ -46,17 +49,20 @@ def judge_of(topic: Topic, known: Mapping[int, str]) -> Judge:
     Args:
         known: the schemas that can have written a value, by their ids.
     """
+    judges = {POS_INVOICES: judge_of_invoices, LOYALTY_COMMANDS: _judge_of_commands}
     name = str(topic.value)
-    if topic == POS_INVOICES:
-        return _with_body(judge_of_invoices(known), name, validation.in_milliseconds)
-    if topic == LOYALTY_COMMANDS:
-        return _with_body(_judge_of_commands(known), name)
-    return judge_of_plain(name, known)
+    return _complete(judges[topic](known) if topic in judges else _judge_of_avro(name, known), name)
+
+
+def judge_with_body(topic: Topic, known: Mapping[int, str]) -> Judge:
+    """The same, with the body of each valid record, for readers in Java. It costs twice as much."""
+    prepare = validation.in_milliseconds if topic == POS_INVOICES else None
+    return _with_body(judge_of(topic, known), str(topic.value), prepare)
 
 
 def judge_of_plain(name: str, known: Mapping[int, str]) -> Judge:
-    """A judge of Avro records of this name, without further rules."""
-    return _with_body(_judge_of_avro(name, known), name)
+    """A judge of Avro records of this name, without further rules. It gives bodies."""
+    return _with_body(_complete(_judge_of_avro(name, known), name), name)
 
 
 def judge_of_invoices(known: Mapping[int, str]) -> Judge:
@@ -137,25 +143,43 @@ def _judge_of_avro(name: str, known: Mapping[int, str]) -> Judge:
     return judge
 
 
-def _with_body(judge: Judge, name: str, prepare: Callable[[Any], Any] = lambda record: record) -> Judge:
-    """Add the body of each valid record.
-
-    The body is always written again. fastavro also reads values that Java refuses, such as a number in more bytes than
-    it needs, and values that cannot be written, such as an int of more than 32 bits.
-    """
-    encode = avro.body_encoder(name)
-
-    def with_body(verdict: Verdict) -> Verdict:
-        try:
-            return verdict._replace(body=encode(prepare(verdict.record)))
-        except avro.AVRO_ERRORS:
-            return verdict._replace(reason=avro.not_of_its_schema(name))
+def _complete(judge: Judge, name: str) -> Judge:
+    """Give a reason also for values that Spark cannot read, and for values for which the rules raise an error."""
 
     def complete(value: bytes | None, key: bytes | None) -> Verdict:
         try:
             verdict = judge(value, key)
-            return verdict if verdict.reason is not None else with_body(verdict)
+            if value is not None and len(value) > LONGEST_TEXT and _has_longer_text(verdict.record):
+                return verdict._replace(reason=verdict.reason or avro.not_of_its_schema(name))
         except Exception as error:  # noqa: BLE001 - a mistake in the rules must not stop all other records
             return Verdict(f"{FAULT} ({type(error).__name__})")
+        return verdict
 
     return complete
+
+
+def _has_longer_text(value: Any) -> bool:
+    """Whether a record contains a text, or binary content, that is longer than the longest."""
+    if isinstance(value, dict | list):
+        return any(map(_has_longer_text, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str | bytes) and len(value.encode() if isinstance(value, str) else value) > LONGEST_TEXT
+
+
+def _with_body(judge: Judge, name: str, prepare: Callable[[Any], Any] | None = None) -> Judge:
+    """Add the body of each valid record.
+
+    The body is always written again, because fastavro also reads values that Java refuses, such as a number in more
+    bytes than it needs.
+    """
+    encode = avro.body_encoder(name)
+
+    def with_body(value: bytes | None, key: bytes | None) -> Verdict:
+        verdict = judge(value, key)
+        if verdict.reason is not None:
+            return verdict
+        try:
+            return verdict._replace(body=encode(prepare(verdict.record) if prepare else verdict.record))
+        except avro.AVRO_ERRORS:
+            return verdict._replace(reason=avro.not_of_its_schema(name))
+
+    return with_body

@@ -222,9 +222,9 @@ class CommandService:
         """
         balance = await self._balance(command.counterparty, deadline)
         if balance and balance.get("MovedTo"):
-            raise problems.CardReplaced(newCard=balance["MovedTo"])
+            raise problems.TargetReplaced(newCard=balance["MovedTo"])
         if isinstance(command, Merge) != (balance is not None):
-            raise problems.CardInUse if balance else problems.UnknownCustomer
+            raise problems.CardInUse if balance else problems.UnknownTarget
 
     async def _balance(self, card: str, deadline: float) -> dict[str, Any] | None:
         """The balance of a card, None if it has none. Raises Problem."""

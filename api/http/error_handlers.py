@@ -38,6 +38,8 @@ def _reason(error: Mapping[str, Any]) -> str:
     if error["type"] == "value_error":  # our own checks
         return str(error["ctx"]["error"])
     reason = _REASONS.get(error["type"]) or re.sub(r"^\w+ should ", "must ", error["msg"])
+    if error["loc"][0] == "query" and error["type"].startswith("datetime") and " " in str(error["input"]):
+        reason += "; write + as %2B in a query"  # + means a blank there
     return reason.replace(" after validation", "")
 
 

@@ -131,6 +131,12 @@ class UnknownCustomer(NotFound, code="unknown-customer", title="No such customer
     """
 
 
+class UnknownTarget(NotFound, code="unknown-customer", title="No such customer"):
+    """The other card of the request, in ``into``, has no balance. Check its number. To move the account to a new card,
+    request a replacement.
+    """
+
+
 class NoLedgerEntries(NotFound, code="unknown-customer", title="No such customer"):
     """The ledger has no entry of this card. Entries appear about a second after the balance. Check the card number."""
 
@@ -358,6 +364,12 @@ class CardReplaced(CommandRefused, code="card-replaced", title="The card was rep
     """The account has moved to another card. Send the command for the new card. The balance of the old one names it."""
 
 
+class TargetReplaced(CardReplaced, code="card-replaced", title="The card was replaced"):
+    """The other card of the request was replaced before, so its account is that of newCard. A replaced card cannot get
+    an account again. Take another card.
+    """
+
+
 class CardInUse(Conflict, code="card-in-use", title="The new card has an account"):
     """The new card has an account already. Take another card, or merge the accounts."""
 
@@ -409,8 +421,9 @@ class SequenceNotReached(
     title="The required sequence is not there yet",
     example={"minSequence": 7, "currentSequence": 6},
 ):
-    """The sequence of the key is {currentSequence} (0: there is no entry). It did not reach {minSequence} within the
-    timeout. Repeat the request later, or with a longer timeout.
+    """The sequence of the key is {currentSequence} (0: there is no entry). Sequence {minSequence}, of the account with
+    this openedTime if the request has one, was not there within the timeout. Repeat the request later, or with a longer
+    timeout.
     """
 
 

@@ -113,9 +113,12 @@ async def submission_of_request(
     ] = None,
     timeout_seconds: Timeout = _DEFAULT_TIMEOUT_SECONDS,
 ) -> Submission:
-    """The command of the request. Raises IdempotencyKeyMissing."""
+    """The command of the request. Raises IdempotencyKeyMissing, and InvalidParameters for two keys."""
     if idempotency_key is None:
         raise problems.IdempotencyKeyMissing
+    if len(request.headers.getlist("idempotency-key")) > 1:
+        # A proxy may forward them in another order, and the command would be executed a second time.
+        raise problems.InvalidParameters(errors=[{"in": ["header", "idempotency-key"], "reason": "is given twice"}])
     identity = command_id(request.method, request.scope["path"], idempotency_key)
     request.scope["audit_details"] = {"command": identity}
     return Submission(request, commands, identity, timeout_seconds)

@@ -35,11 +35,8 @@ def _no_blanks_around(card: str) -> str:
     return card
 
 
-def _spelled_as(pattern: str, example: str) -> BeforeValidator:
-    reason = (
-        f'should be a number in quotes with at most two decimals, such as "{example}", and at most {LARGEST_POINTS}'
-    )
-    return spelled(pattern, reason)
+def _spelled_as(pattern: str, example: str, limits: str) -> BeforeValidator:
+    return spelled(pattern, f'should be a number in quotes with at most two decimals, such as "{example}", {limits}')
 
 
 _NotZero = AfterValidator(_not_zero)
@@ -53,7 +50,7 @@ PositivePoints = Annotated[
         examples=["10.00"],
     ),
     _NotZero,
-    _spelled_as(_DIGITS, "12.50"),
+    _spelled_as(_DIGITS, "12.50", f"above 0 and at most {LARGEST_POINTS}"),
 ]
 SignedPoints = Annotated[
     str,
@@ -63,7 +60,7 @@ SignedPoints = Annotated[
         examples=["-25.50"],
     ),
     _NotZero,
-    _spelled_as(f"-?{_DIGITS}", "-12.50"),
+    _spelled_as(f"-?{_DIGITS}", "-12.50", f"and at most {LARGEST_POINTS}"),
 ]
 NoBlanksAround = AfterValidator(_no_blanks_around)
 """For cards whose account a command may open. There is no check for the card of an existing account."""

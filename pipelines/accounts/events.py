@@ -1,18 +1,30 @@
-"""The events of accounts: purchases from invoices, and commands."""
+"""The events of accounts: purchases from invoices, and commands.
 
-from pyspark.sql import Column, DataFrame
+Python finds them (``services.account_events``). Spark never reads the invoices themselves.
+"""
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.pandas.functions import arrow_udf
 
-import schemas
-from pipelines.columns import avro
-from pipelines.columns.deduplication import command_identity, deduplicate, invoice_identity
-from pipelines.columns.returns import names_original
+from pipelines.columns.deduplication import deduplicate, record_position
 from pipelines.columns.traces import traceparent
 from pipelines.runtime.query import QueryContext
+from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES
+from services.account_events import Find, Found, find_in_commands, find_in_invoices
 from services.domain.programme import Programmes
-from services.domain.validation import BLANKS, LONGEST_TEXT
-from services.messaging.schema_ids import FolderSchemaIds
+from services.messaging.schema_ids import SchemaIds
+
+if TYPE_CHECKING:
+    Values: TypeAlias = pa.Array[Any]
+else:  # Spark recognises a vectorised function by this type hint only.
+    Values = pa.Array
 
 EVENT_TYPE = T.StructType(
     [
@@ -24,87 +36,72 @@ EVENT_TYPE = T.StructType(
         T.StructField("traceparent", T.StringType()),
     ]
 )
-"""An event: the card, the append time in milliseconds, and a framed Purchase or LoyaltyCommand (schemas/ids.json).
-
-``CustomerCardNo`` is null for a return without a card. ``invoice`` is an invoice number for the index of invoices,
-which adds it, or deletes it if ``event`` is null. ``original`` is the number that a return names. Both are null for
-other events. ``traceparent`` is the trace of the record, null if it has no sampled trace.
+"""An event: the columns of ``account_events.Found``, the append time in milliseconds, and the trace of the record, null
+if it has no sampled trace.
 """
 
+_EVENT = ("CustomerCardNo", "event", "invoice", "original")
 _POSITION = ("topic", "partition", "offset")
+_FOUND = pa.struct([(name, pa.binary() if name == "event" else pa.string()) for name in Found._fields])
+_FOUND_TYPE = ", ".join(f"{name}: {'binary' if name == 'event' else 'string'}" for name in Found._fields)
+
+
+def invoice_events(records: DataFrame, programmes: Programmes, ids: SchemaIds) -> DataFrame:
+    """Records of pos-invoices in, as ``sources.kafka`` gives them. Out: the same with the columns of ``Found``."""
+    types = frozenset(each for version in programmes.versions for each in version.customer_types)
+    known = tuple(ids.known(POS_INVOICES).items())
+    return _with_found(records, partial(_find_in_invoices, known, types))
+
+
+def command_events(records: DataFrame, ids: SchemaIds) -> DataFrame:
+    """Records of loyalty-commands in, as ``sources.kafka`` gives them. Out: the same with the columns of ``Found``."""
+    return _with_found(records, partial(_find_in_commands, tuple(ids.known(LOYALTY_COMMANDS).items())))
+
+
+# A worker makes each of them once.
+@cache
+def _find_in_invoices(known: tuple[tuple[int, str], ...], customer_types: frozenset[str]) -> Find:
+    return find_in_invoices(dict(known), customer_types)
+
+
+@cache
+def _find_in_commands(known: tuple[tuple[int, str], ...]) -> Find:
+    return find_in_commands(dict(known))
+
+
+def _with_found(records: DataFrame, finder: Callable[[], Find]) -> DataFrame:
+    def found(values: Values, keys: Values) -> Values:
+        rows = list(map(finder(), values.to_pylist(), keys.to_pylist()))
+        columns = zip(*rows, strict=True) if rows else ([] for _ in _FOUND)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, _FOUND, strict=True)]
+        return pa.StructArray.from_arrays(arrays, fields=[*_FOUND])
+
+    # Spark may otherwise call a function several times for each row, once for every use of its result.
+    function: Any = arrow_udf(found, f"struct<{_FOUND_TYPE}>").asNondeterministic()  # type: ignore[call-overload]  # narrow stubs
+    return records.withColumn("found", function("value", "key")).select("*", "found.*").drop("found")
 
 
 def unique_events(
-    invoices: DataFrame,
-    commands: DataFrame,
-    programmes: Programmes,
-    context: QueryContext,
-    remembered: DataFrame | None = None,
+    invoices: DataFrame, commands: DataFrame, context: QueryContext, remembered: DataFrame | None = None
 ) -> DataFrame:
-    """Checked invoices and commands in. Out: each event once, in the columns of EVENT_TYPE, topic, partition, offset.
+    """Found events in. Out: each event once, in the columns of EVENT_TYPE, topic, partition, offset.
 
     The last three are the position of the record with the event.
 
     Args:
         remembered: see ``deduplicate``.
     """
-    unique = deduplicate(events_with_duplicates(invoices, commands, programmes), context, remembered)
-    return unique.where(F.col("found").isNotNull()).select("found.*")
+    unique = deduplicate(events_with_duplicates(invoices, commands), context, remembered)
+    events = unique.where(F.col("event").isNotNull() | F.col("invoice").isNotNull())
+    return events.withColumn("append_time", F.unix_millis("timestamp")).select(*EVENT_TYPE.names, *_POSITION)
 
 
-def events_with_duplicates(invoices: DataFrame, commands: DataFrame, programmes: Programmes) -> DataFrame:
-    """Checked invoices and commands in. Out: timestamp, identity, partition, offset and ``found`` of each record.
+def events_with_duplicates(invoices: DataFrame, commands: DataFrame) -> DataFrame:
+    """Found events in. Out: the timestamp, the identity, the position, and the event of each record.
 
-    ``found`` is a struct with the event. It is null if the record is not valid or its customer has no account.
+    The columns of the event are null if the record is not valid or its customer has no account. Such a record stays,
+    because a later record with the same number is a duplicate of it.
     """
-    return _invoice_events(invoices, programmes).union(_command_events(commands))
-
-
-def _invoice_events(invoices: DataFrame, programmes: Programmes) -> DataFrame:
-    types = sorted({customer_type for version in programmes.versions for customer_type in version.customer_types})
-    invoice = F.col("invoice")
-    given = invoice.getField("CustomerCardNo")
-    card = F.when(F.btrim(given, F.lit(BLANKS)) != "", given)
-    # A return takes points back with any card, and also from a customer who has left the programme.
-    earns = F.upper(invoice.getField("CustomerType")).isin(types) & card.isNotNull()
-    is_event = F.col("reason").isNull() & (earns | names_original(invoice))
-    lines = F.transform(invoice.getField("InvoiceLineItems"), lambda item: _fields(item, "ItemCode", "TotalValue"))
-    purchase = F.struct(
-        *(invoice.getField(name).alias(name) for name in schemas.field_names("Purchase") if name != "InvoiceLineItems"),
-        F.coalesce(lines, F.array()).alias("InvoiceLineItems"),
-    )
-    number = F.when(earns, invoice.getField("InvoiceNumber"))
-    named = invoice.getField("OriginalInvoiceNumber")
-    # No valid invoice has a longer number.
-    original = F.when(names_original(invoice) & (F.length(named) <= LONGEST_TEXT), named)
-    event = _encode(purchase, "Purchase")
-    return _rows(invoices, invoice_identity(), is_event, card, event, number, original)
-
-
-def _command_events(commands: DataFrame) -> DataFrame:
-    forgets = F.col("command.Kind") == "forget"
-    event = F.when(~forgets, _encode(F.col("command"), "LoyaltyCommand"))
-    number, no_original = F.when(forgets, F.col("command.Invoice.InvoiceNumber")), F.lit(None).cast("string")
-    is_event, card = F.col("reason").isNull(), F.col("command.CustomerCardNo")
-    return _rows(commands, command_identity(), is_event, card, event, number, no_original)
-
-
-def _rows(records: DataFrame, identity: Column, is_event: Column, *fields: Column) -> DataFrame:
-    """Args: fields: CustomerCardNo, event, invoice, original."""
-    # Records without an event stay, because a later record with the same number is a duplicate of them. A filter would
-    # also be slow. The optimizer would move it before the decoding, and decode each invoice once for each of its
-    # fields.
-    card, event, invoice, original = fields
-    values = (card, F.unix_millis("timestamp"), event, invoice, original, traceparent())
-    named = (value.alias(name) for value, name in zip(values, EVENT_TYPE.names, strict=True))
-    row = F.struct(*named, *_POSITION)
-    found = F.when(is_event, row).alias("found")
-    return records.select("timestamp", identity.alias("identity"), "partition", "offset", found)
-
-
-def _encode(record: Column, name: str) -> Column:
-    return avro.encode_as(record, name, FolderSchemaIds().id_of(name))
-
-
-def _fields(struct: Column, *names: str) -> Column:
-    return F.struct(*(struct.getField(name).alias(name) for name in names))
+    identity = F.coalesce("identity", record_position()).alias("identity")
+    columns = ("timestamp", identity, *_POSITION, *_EVENT, traceparent().alias("traceparent"))
+    return invoices.select(*columns).union(commands.select(*columns))

@@ -19,12 +19,8 @@ HEADERS_TYPE = T.ArrayType(HEADER_TYPE)
 
 def encode(record: Column, topic: Topic, ids: SchemaIds) -> Column:
     """Write a struct as a framed value of the topic, in its newest schema."""
-    return encode_as(record, str(topic.value), ids.writer_id(topic))
-
-
-def encode_as(record: Column, name: str, schema_id: int) -> Column:
-    """Write a struct as a framed record of this name, in its newest schema, which has this id."""
-    return F.concat(F.lit(header(schema_id)), to_avro(record, json.dumps(schemas.current(name))))
+    schema = json.dumps(schemas.current(str(topic.value)))
+    return F.concat(F.lit(header(ids.writer_id(topic))), to_avro(record, schema))
 
 
 def cloud_event(record_id: Column, record_name: str | Column) -> Column:

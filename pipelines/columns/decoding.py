@@ -20,7 +20,7 @@ import schemas
 from schemas.topics import Topic
 from services.messaging.avro import not_of_its_schema
 from services.messaging.schema_ids import SchemaIds
-from services.verdicts import Judge, judge_of, judge_of_plain
+from services.verdicts import Judge, judge_of_plain, judge_with_body
 
 if TYPE_CHECKING:
     Values: TypeAlias = pa.Array[Any]
@@ -86,7 +86,7 @@ def _verdict(value: Column, key: Column, of: Topic | str, known: Mapping[int, st
 @cache
 def _judge(of: Topic | str, known: tuple[tuple[int, str], ...]) -> Judge:
     """A worker makes each judge once."""
-    return judge_of_plain(of, dict(known)) if isinstance(of, str) else judge_of(of, dict(known))
+    return judge_of_plain(of, dict(known)) if isinstance(of, str) else judge_with_body(of, dict(known))
 
 
 def _as_struct(body: Column, name: str) -> Column:

@@ -24,16 +24,8 @@ def record_position() -> Column:
 
 def invoice_identity() -> Column:
     """The invoice number of a checked invoice. An invalid record has only its position."""
-    return _identity("#", "invoice.InvoiceNumber")
-
-
-def command_identity() -> Column:
-    """The command id of a checked command. Its first character distinguishes it from an invoice number."""
-    return _identity("!", "command.CommandID")
-
-
-def _identity(sign: str, field: str) -> Column:
-    return F.when(F.col("reason").isNull(), F.concat(F.lit(sign), field)).otherwise(record_position())
+    number = F.concat(F.lit("#"), "invoice.InvoiceNumber")
+    return F.when(F.col("reason").isNull(), number).otherwise(record_position())
 
 
 def shortest_memory(settings: Settings) -> timedelta:

@@ -15,15 +15,13 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from pipelines.accounts.events import unique_events
+from pipelines.accounts.events import command_events, invoice_events, unique_events
 from pipelines.checkpoints import retention
 from pipelines.checkpoints.files import Files
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.runtime.query import Query, QueryContext
 from pipelines.sinks.foreach_batch import write_each_batch
 from pipelines.sinks.parquet import ParquetSink, remove_staging_folders
-from pipelines.sources.commands import check_commands
-from pipelines.sources.invoices import check_invoices
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES
 from services.messaging.avro import header, record_decoder, record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
@@ -51,9 +49,9 @@ def _archive(context: QueryContext) -> DataStreamWriter:
     files = Files(context.spark, settings.archive_dir)
     if not files.exists(_KEY_ID):
         files.write(_KEY_ID, _key_id(settings))
-    invoices = check_invoices(context.read(POS_INVOICES), context.ids)
-    commands = check_commands(context.read(LOYALTY_COMMANDS), context.ids)
-    events = unique_events(invoices, commands, load_programmes(settings), context)
+    invoices = invoice_events(context.read(POS_INVOICES), load_programmes(settings), context.ids)
+    commands = command_events(context.read(LOYALTY_COMMANDS), context.ids)
+    events = unique_events(invoices, commands, context)
     rows = _pseudonymize(events, pseudonyms(settings.pseudonym_key_file))
     return write_each_batch(rows, partial(_write, context, sink))
 

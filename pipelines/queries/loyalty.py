@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from pipelines.accounts.events import EVENT_TYPE, unique_events
+from pipelines.accounts.events import EVENT_TYPE, command_events, invoice_events, unique_events
 from pipelines.accounts.operator import SEED_TYPE, STATE_VERSION, process_events
 from pipelines.accounts.records import kafka_records
 from pipelines.checkpoints.manifest import CheckpointMismatchError
@@ -22,8 +22,6 @@ from pipelines.runtime.query_metrics import RETURN_STEPS, RETURNS
 from pipelines.runtime.read_progress import serve_read_progress
 from pipelines.sinks.kafka import write_stream
 from pipelines.sources.clock import clock_rows
-from pipelines.sources.commands import check_commands
-from pipelines.sources.invoices import check_invoices
 from pipelines.sources.kafka import Offsets
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS, POS_INVOICES, Topic
 from services.messaging.administration import is_empty
@@ -63,10 +61,10 @@ class Seed:
 def _loyalty(context: QueryContext, seed: Seed | None = None) -> DataStreamWriter:
     settings, ids = context.settings, context.ids
     start = seed.offsets if seed else {}
-    invoices = check_invoices(context.read(POS_INVOICES, start.get(POS_INVOICES)), ids)
-    commands = check_commands(context.read(LOYALTY_COMMANDS, start.get(LOYALTY_COMMANDS)), ids)
     versions = load_programmes(settings)
-    unique = unique_events(invoices, commands, versions, context, seed.remembered if seed else None)
+    invoices = invoice_events(context.read(POS_INVOICES, start.get(POS_INVOICES)), versions, ids)
+    commands = command_events(context.read(LOYALTY_COMMANDS, start.get(LOYALTY_COMMANDS)), ids)
+    unique = unique_events(invoices, commands, context, seed.remembered if seed else None)
     events = unique.select(*EVENT_TYPE.names)
     address = serve_read_progress(
         context.spark, LOYALTY.checkpoint(settings), (POS_INVOICES, LOYALTY_COMMANDS), settings

@@ -9,10 +9,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from pipelines.accounts.events import events_with_duplicates
+from pipelines.accounts.events import command_events, events_with_duplicates, invoice_events
 from pipelines.checkpoints import manifest
 from pipelines.checkpoints.reader import CheckpointReader, Positions
 from pipelines.checkpoints.retention import LostRecords, accepted_losses
@@ -21,8 +22,6 @@ from pipelines.columns.deduplication import longest_memory
 from pipelines.columns.returns import names_original
 from pipelines.queries.archive import ARCHIVE, PSEUDONYM_KEY
 from pipelines.reconciliation.context import ArchiveError, Context
-from pipelines.sources.commands import check_commands
-from pipelines.sources.invoices import check_invoices
 from pipelines.sources.kafka import Offsets, read_batch
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
 from services.audit.extent import TopicExtent, extent_of
@@ -33,6 +32,10 @@ from services.settings import Settings
 
 _PURCHASES = Topic("purchases", key="InvoiceNumber", value="Purchase")
 """Not a topic on a broker. It only gives the schema of archived purchases."""
+
+
+_NO_FILES = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA")
+"""Spark's conditions for a folder that does not exist, and for one without files of Parquet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +62,19 @@ class Events:
 def read_events(context: Context, now: int, *, archive: bool) -> Events:
     """Read the topics to their current end offsets. With ``archive``, also read deleted records from the archive.
 
-    Raises NoTopicError, PublishError, ArchiveError, AnalysisException (there is no archive).
+    Raises NoTopicError, PublishError, ArchiveError.
     """
     settings, ids = context.settings, context.ids
     extents = {topic: extent_of(topic, settings, now) for topic in (POS_INVOICES, LOYALTY_COMMANDS)}
-    invoices = check_invoices(read_topic(context, extents[POS_INVOICES]), ids)
-    commands = check_commands(read_topic(context, extents[LOYALTY_COMMANDS]), ids)
-    event = F.col("found")
-    card = event.getField("CustomerCardNo")
-    records = events_with_duplicates(invoices, commands, context.programmes).select(
+    invoices = invoice_events(read_topic(context, extents[POS_INVOICES]), context.programmes, ids)
+    commands = command_events(read_topic(context, extents[LOYALTY_COMMANDS]), ids)
+    card = F.col("CustomerCardNo")
+    records = events_with_duplicates(invoices, commands).select(
         "identity",
         F.unix_millis("timestamp").alias("append_time"),
         pseudonym_of(context.pseudonyms, card).alias("pseudonym"),
         card.alias("card"),
-        *(event.getField(name).alias(name) for name in ("topic", "partition", "offset", "event", "original")),
+        *("topic", "partition", "offset", "event", "original"),
     )
     incomplete_before = {extent.topic: extent.complete_from for extent in extents.values()}
     where = "no longer in the topic"
@@ -167,10 +169,22 @@ def is_before(positions: Positions) -> Column:
     return result
 
 
+def read_archive(spark: SparkSession, folder: str) -> DataFrame:
+    """The records of the archive. Raises ArchiveError if it has none."""
+    try:
+        return spark.read.parquet(folder)
+    except AnalysisException as error:
+        if error.getCondition() not in _NO_FILES:
+            raise
+        raise ArchiveError(
+            f"{folder} has no archived events: run `loyalty archive`, or set LOYALTY_ARCHIVE_DIR to the archive"
+        ) from error
+
+
 def _archived(context: Context, extents: dict[Topic, TopicExtent]) -> DataFrame:
     """The archived events from before the begin offsets of the topics."""
     settings, ids = context.settings, FolderSchemaIds()
-    rows = context.spark.read.parquet(settings.archive_dir).where(
+    rows = read_archive(context.spark, settings.archive_dir).where(
         is_before({settings.name_of(topic): extent.begins for topic, extent in extents.items()})
     )
     rows = decode_avro(rows, "event", str(_PURCHASES.value), ids.known(_PURCHASES), into="purchase")

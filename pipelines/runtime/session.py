@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pipelines.checkpoints.lock import local_folder
 from pipelines.sinks import delta
 from services.settings import Settings
+from services.verdicts import LONGEST_TEXT
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 
@@ -46,8 +47,8 @@ _SHARED = {
 _AVRO_LIMITS = " ".join(
     f"-Dorg.apache.avro.limits.{name}={limit}"
     for name, limit in {
-        "string.maxLength": 2 * 2**20,
-        "bytes.maxLength": 2 * 2**20,
+        "string.maxLength": LONGEST_TEXT,
+        "bytes.maxLength": LONGEST_TEXT,
         "collectionItems.maxLength": 100_000,
     }.items()
 )

@@ -70,7 +70,9 @@ def rebuild(*, source: FromOption = From.TOPICS, as_json: AsJson = False) -> Non
 
 
 def returns(*, as_json: AsJson = False) -> None:
-    """List the returns whose purchases have not arrived. They settle when the purchases arrive.
+    """List the returns whose purchases have not arrived, or are of nobody in the programme.
+
+    They settle when the purchases of customers arrive.
 
     The list is in the state of the loyalty query, so this command needs its checkpoint. The output names no card.
     """

@@ -1,6 +1,9 @@
 """`loyalty top`: the overview of the console in a terminal."""
 
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -35,11 +38,16 @@ def top(
         of_parts = {"topics": rates.topics, "queries": rates.queries, "batch_seconds": rates.batch_seconds}
         print_json(status_json(second) | {"rates": of_parts})
         return
-    before, shown = None, 0
-    with Live(console=console(), auto_refresh=False, screen=not count) as live:
+    before, shown, screen = None, 0, console()
+    with ExitStack() as stack:
+        # Into a file or another program each update is printed, because there is no screen to change.
+        show: Callable[[RenderableType], object] = screen.print
+        if screen.is_terminal:
+            live = stack.enter_context(Live(console=screen, auto_refresh=False, screen=not count))
+            show = partial(live.update, refresh=True)
         while True:
             found = status_of(settings, urls)
-            live.update(overview(found, rates_between(before, found) if before else None), refresh=True)
+            show(overview(found, rates_between(before, found) if before else None))
             before, shown = found, shown + 1
             if shown == count:
                 return

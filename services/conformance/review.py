@@ -105,7 +105,8 @@ class Review:
             return
         names = schemas.field_names("PosInvoice")
         for unknown in unknown_fields(sent.value, _SCHEMA):
-            similar = difflib.get_close_matches(unknown, names, 1)
+            same = [name for name in names if name.casefold() == unknown.casefold()]
+            similar = same or difflib.get_close_matches(unknown, names, 1)
             hint = f"; is it {similar[0]}?" if similar else ""
             yield f"the field {unknown[:64]!r} is unknown and is ignored{hint}"
 

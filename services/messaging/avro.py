@@ -62,7 +62,15 @@ def _bounded(read_decimal: Callable[..., Any]) -> Callable[..., Any]:
     return read
 
 
+def _of_32_bits(number: int, *_: Any) -> int:
+    """An int of Avro. fastavro also reads longer ones, which Java refuses and fastavro cannot write."""
+    if not -(2**31) <= number < 2**31:
+        raise OverflowError(f"{number} has more than 32 bits")
+    return number
+
+
 LOGICAL_READERS["bytes-decimal"] = _bounded(LOGICAL_READERS["bytes-decimal"])
+LOGICAL_READERS["int-bounded"] = _of_32_bits
 
 
 def not_of_its_schema(name: str) -> str:
@@ -130,15 +138,21 @@ def record_decoder(
 ) -> Callable[[bytes], Record]:
     """A function that decodes framed records of this name into their newest schema; see ``decoder``."""
     decimal_fields = _decimal_scales(schemas.current(name)) if decimals_as_text else {}
-    prepared = _with_bytes_for_decimals if decimals_as_text else lambda schema: schema
-    reader = _parsed(json.dumps(prepared(schemas.current(name))))
+    replaced = _without_decimal if decimals_as_text else lambda schema: schema
+
+    def parsed(schema: Any) -> Any:
+        return fastavro.parse_schema(
+            _with_types(schema, lambda each: _BOUNDED_INT if each == "int" else replaced(each))
+        )
+
+    reader = parsed(schemas.current(name))
 
     @cache
     def writer_and_reader(schema_id: int) -> tuple[Any, Any]:
         text = writer_schema(schema_id)
         try:
             schema = json.loads(text)
-            writer = _parsed(json.dumps(prepared(schema)))
+            writer = parsed(schema)
         except AVRO_ERRORS as error:
             raise UndecodableError(f"schema id {schema_id} is no Avro schema: {error}") from error
         if decimal_fields and _decimal_scales(schema).items() - decimal_fields.items():
@@ -191,18 +205,24 @@ def _decimal_scales(schema: Any) -> dict[str, int]:
     return found
 
 
-def _with_bytes_for_decimals(schema: Any) -> Any:
-    """The same schema with bytes instead of decimals. The encoding is the same."""
-    if isinstance(schema, list):
-        return [_with_bytes_for_decimals(each) for each in schema]
-    if not isinstance(schema, dict):
+_BOUNDED_INT = {"type": "int", "logicalType": "bounded"}
+
+
+def _without_decimal(schema: Any) -> Any:
+    """Bytes instead of a decimal. The encoding is the same."""
+    if not isinstance(schema, dict) or schema.get("logicalType") != "decimal":
         return schema
-    if schema.get("logicalType") == "decimal":
-        return {name: part for name, part in schema.items() if name not in ("logicalType", "precision", "scale")}
-    return {
-        name: _with_bytes_for_decimals(part) if name in ("type", "fields", "items") else part
-        for name, part in schema.items()
-    }
+    return {name: part for name, part in schema.items() if name not in ("logicalType", "precision", "scale")}
+
+
+def _with_types(schema: Any, change: Callable[[Any], Any]) -> Any:
+    """The schema with ``change`` applied to each type in it, the inner types first."""
+    if isinstance(schema, list):
+        return [_with_types(each, change) for each in schema]
+    if isinstance(schema, dict):
+        inner = ("type", "fields", "items")
+        schema = {name: _with_types(part, change) if name in inner else part for name, part in schema.items()}
+    return change(schema)
 
 
 # A cache, because the points of many accounts are zero, or equal in several fields.

@@ -77,6 +77,7 @@ class LogReader:
         self._stopping = threading.Event()
         self.connected = False
         self._error: str | None = None
+        self._suspicion: KafkaError | None = None
         self.last_step_time = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -127,7 +128,7 @@ class LogReader:
         batch = Batch(defaultdict(list), {})
         first = self.consumer.poll(timeout_seconds)
         if first is None:
-            if self.error:
+            if self.error or self._suspicion:
                 self._probe()
             return batch
         for message in [first, *self.consumer.consume(max_records - 1, 0)]:
@@ -162,11 +163,18 @@ class LogReader:
 
     def _probe(self) -> None:
         """Clear the error if a broker answers: librdkafka reconnects by itself, and does not report it."""
-        self.consumer.list_topics(timeout=_PROBE_SECONDS)
+        suspicion, self._suspicion = self._suspicion, None
+        try:
+            self.consumer.list_topics(timeout=_PROBE_SECONDS)
+        except KafkaException:
+            if suspicion:
+                self.error = _explained(suspicion)  # it knows more, for example that the password is wrong
+            raise
         self.error = None
 
     def _note_client_error(self, error: KafkaError) -> None:
-        self.error = _explained(error)
+        # The error can be older than a connection that works, or concern one broker of several.
+        self._suspicion = error
 
 
 def _in_one_line(error: Exception) -> str:

@@ -86,9 +86,9 @@ def main(
         _stop(f"Kafka: {error.args[0].str()}")
     except OSError as error:
         _stop(f"{error.filename or 'I/O'}: {error.strerror or error}")
-    except (EndpointsError, PublishError, SchemaRegistryUnavailableError) as error:
+    except (PublishError, SchemaRegistryUnavailableError) as error:
         _stop(str(error))
-    except (SettingsError, StartUpError) as error:
+    except (EndpointsError, SettingsError, StartUpError) as error:
         _stop(str(error), 2)
 
 

@@ -14,18 +14,18 @@ from confluent_kafka import Message
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-import schemas
 from pipelines.accounts.records import rows_of, writer_ids
 from schemas import topics
-from schemas.topics import Topic
+from services.account_events import Found, find_in_commands, find_in_invoices
 from services.codecs.events import decode_event
 from services.codecs.state import decode_account, encode_account
 from services.domain import command_rules
 from services.domain.account import processor
 from services.domain.account.model import Account
+from services.domain.invoice import PRIME
 from services.domain.programme import Programme, Programmes
 from services.ledger.records import entry_of
-from services.messaging.avro import Record, UndecodableError, decoder, header, record_decoder, record_encoder
+from services.messaging.avro import UndecodableError, decoder
 from services.messaging.dead_letters import dead_letter_of, deduplicated
 from services.messaging.schema_ids import UnknownSchemaIdError
 from services.open_telemetry import Spans
@@ -34,7 +34,7 @@ from services.state_stores.definition import StoreDefinition
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import StateStore, state_stores
 from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
-from services.verdicts import FAULT, judge_of
+from services.verdicts import FAULT, judge_with_body
 from services.webhooks.message import Message as Notified
 from tests.fuzz.avro import INTS, Values, framed
 from tests.fuzz.door import DefectError, Door, Enter, Outcome
@@ -91,20 +91,16 @@ def invoices(chance: Random) -> Iterator[KafkaRecord]:
 
 @contextmanager
 def invoices_opened() -> Iterator[Enter]:
-    encode = record_encoder("Purchase", IDS.id_of("Purchase"))
-    read = record_decoder("PosInvoice", IDS.writer_schema)
-    accounts = _Accounts()
+    known = IDS.known(topics.POS_INVOICES)
+    judge, find, accounts = judge_with_body(topics.POS_INVOICES, known), find_in_invoices(known, {PRIME}), _Accounts()
 
-    def process(framed_value: bytes, _: Record) -> None:
-        invoice = read(framed_value)
-        # The query writes the same record with Spark.
-        lines = [
-            {name: line[name] for name in ("ItemCode", "TotalValue")} for line in invoice["InvoiceLineItems"] or ()
-        ]
-        purchase = {name: invoice[name] for name in schemas.field_names("Purchase")} | {"InvoiceLineItems": lines}
-        accounts.process(invoice["CustomerCardNo"] or "A", encode(purchase))
+    def enter(record: KafkaRecord) -> Outcome:
+        found = find(record.value, record.key)
+        if found.reason != judge(record.value, record.key).reason:
+            raise DefectError("the loyalty query and the fan-out do not decide alike")
+        return _entered(found, accounts)
 
-    yield _judged(topics.POS_INVOICES, process)
+    yield enter
 
 
 def commands(chance: Random) -> Iterator[KafkaRecord]:
@@ -137,29 +133,19 @@ def commands(chance: Random) -> Iterator[KafkaRecord]:
 
 @contextmanager
 def commands_opened() -> Iterator[Enter]:
-    accounts = _Accounts()
-
-    def process(framed_value: bytes, command: Record) -> None:
-        if command["Kind"] != "forget":  # the index of invoices takes it, and no account
-            accounts.process(command["CustomerCardNo"], framed_value)
-
-    yield _judged(topics.LOYALTY_COMMANDS, process)
+    find, accounts = find_in_commands(IDS.known(topics.LOYALTY_COMMANDS)), _Accounts()
+    yield lambda record: _entered(find(record.value, record.key), accounts)
 
 
-def _judged(topic: Topic, process: Callable[[bytes, Record], None]) -> Enter:
-    """Sets aside the records that the query refuses, and processes the others: the framed value and the record."""
-    judge, framing = judge_of(topic, IDS.known(topic)), header(IDS.writer_id(topic))
-
-    def enter(record: KafkaRecord) -> Outcome:
-        verdict = judge(record.value, record.key)
-        if verdict.reason is not None:
-            if verdict.reason.startswith(FAULT):
-                raise DefectError(verdict.reason)
-            return Outcome.SET_ASIDE
-        process(framing + (verdict.body or b""), verdict.record)
-        return Outcome.ACCEPTED
-
-    return enter
+def _entered(found: Found, accounts: "_Accounts") -> Outcome:
+    """Sets aside a record that the query refuses, and processes the others."""
+    if found.reason is not None:
+        if found.reason.startswith(FAULT):
+            raise DefectError(found.reason)
+        return Outcome.SET_ASIDE
+    if found.event is not None:
+        accounts.process(found.CustomerCardNo or "A", found.event)
+    return Outcome.ACCEPTED
 
 
 class _Accounts:

@@ -105,6 +105,15 @@ def test_sequence_not_reached(client: TestClient, write: Write, card: str, curre
     assert int(answer.headers["retry-after"]) >= 1
 
 
+def test_a_later_account_is_not_there(client: TestClient, write: Write) -> None:
+    """The sequence is reached, but by an older account. The problem does not say that 1 is below 1."""
+    write("A", "1.00", 1)
+
+    body = problem(client.get("/v1/customers/A/balance?minSequence=1&openedTime=99999999999999"), 503)
+
+    assert "of the account with this openedTime" in body["detail"]
+
+
 @pytest.mark.usefixtures("write")
 @pytest.mark.parametrize(
     "query",

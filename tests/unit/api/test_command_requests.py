@@ -104,6 +104,22 @@ def test_wrong_points_are_answered_with_right_ones(
     assert f'a number in quotes with at most two decimals, such as "{example}"' in answer.json()["detail"]
 
 
+def test_negative_points_of_a_redemption_are_named(client: TestClient) -> None:
+    """The text "-1.00" is a number in quotes, so the reason also says that it must be above 0."""
+    answer = client.post("/v1/customers/A/redemptions", json={"points": "-1.00"}, headers={"Idempotency-Key": "k"})
+
+    assert "above 0" in answer.json()["detail"]
+
+
+def test_two_keys_are_refused(client: TestClient) -> None:
+    """The API does not choose one of two keys. A repetition in another order would be a second command."""
+    keys = [("Idempotency-Key", "a"), ("Idempotency-Key", "b")]
+    answer = client.post("/v1/customers/A/redemptions", json={"points": "1.00"}, headers=keys)
+
+    assert "invalid-parameters" == problem_type(answer, 422)
+    assert [{"in": ["header", "idempotency-key"], "reason": "is given twice"}] == answer.json()["errors"]
+
+
 @pytest.mark.parametrize("body", [b'{"points":"0.50"}', b"garbage", b"[]"])
 @pytest.mark.parametrize(
     ("method", "path"), [("POST", "redemptions/R/capture"), ("POST", "redemptions/R/void"), ("DELETE", "customers/A")]

@@ -187,6 +187,12 @@ def test_a_replaced_card_says_where_its_account_is() -> None:
         assert (201, "replace", "-25.00") == (moved.status_code, moved.json()["Kind"], moved.json()["Points"])
         again = await scene.ask("POST", path, {"newCard": "new", **words}, "replace")
         assert moved.json() == again.json()
+        back = await scene.ask("POST", "/v1/customers/used/replacement", {"newCard": CARD, **words}, "back")
+        assert ("card-replaced", "new") == (problem_type(back, 409), back.json()["newCard"])
+        assert "The other card of the request was replaced before" in back.json()["detail"]
+        nowhere = await scene.ask("POST", "/v1/customers/used/merge", {"into": "nobody", **words}, "nowhere")
+        assert "unknown-customer" == problem_type(nowhere, 404)
+        assert "in into, has no balance" in nowhere.json()["detail"].replace("`", "")
 
         gone = await scene.ask("GET", f"/v1/customers/{CARD}/balance", key=None)
         assert ("card-replaced", "new") == (problem_type(gone, 410), gone.json()["newCard"])

@@ -123,6 +123,12 @@ _RETURN = "must be missing: returns and exchanges cannot be simulated"
         ("POST", KEYS, {"keys": ["A"] * 1001}, {"keys": "must have at most 1000 items, not 1001"}),
         ("POST", KEYS, {"keys": ["A"], "x": 1}, {"x": "is unknown"}),
         ("GET", f"{WINDOWS}?from=x&to=2026-11-23T00:00:00", None, {"from": _NO_TIME, "to": _NO_TIME}),
+        (
+            "GET",
+            f"{WINDOWS}?from=2026-11-23T00:00:00+05:30&to=1",
+            None,
+            {"from": f"{_NO_TIME}; write + as %2B in a query"},
+        ),
         ("POST", "/v1/simulate", {"TotalAmount": 1, "OriginalInvoiceNumber": "7"}, {"OriginalInvoiceNumber": _RETURN}),
     ],
 )

@@ -232,11 +232,12 @@ def test_a_wrong_url_is_refused(command: str) -> None:
 def test_top_shows_the_same_again_and_again(
     answers: dict[str, tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second update has rates. Here nothing happens between the two."""
+    """The second update has rates. Here nothing happens between the two. Without a terminal each is printed."""
     monkeypatch.setattr("services.cli.top.time.sleep", lambda _: None)
     url = f"http://127.0.0.1:{answers['url'][0]}"
     result = CliRunner().invoke(app, ["top", "--count", "2", "--api", url, "--pipeline", url])
     assert 0 == result.exit_code, result.output
+    assert 2 == result.stdout.count("Ctrl-C ends")
     assert "customer" not in result.stdout
     for text in ("pos-invoices", "50% within", "dead letters", "http://127.0.0.1:8080"):
         assert text in result.stdout

@@ -54,6 +54,7 @@ def test_nothing_is_wrong_with_a_good_record() -> None:
         ({"PosID": "POS7 "}, "PosID has blanks at its start or end"),
         ({"CustomerType": "GOLD"}, "CustomerType is none of PRIME, NONPRIME"),
         ({"Totalamount": 1}, "the field 'Totalamount' is unknown and is ignored; is it TotalAmount?"),
+        ({"posid": "POS7"}, "the field 'posid' is unknown and is ignored; is it PosID?"),
         ({"InvoiceLineItems": [{"ItemCode": "1", "Colour": 2}]}, "'InvoiceLineItems[].Colour' is unknown"),
         ({"DeliveryAddress": {"Town": "Gonda"}}, "'DeliveryAddress.Town' is unknown"),
         ({"InvoiceLineItems": []}, "has no InvoiceLineItems"),

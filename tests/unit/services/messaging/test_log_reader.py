@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 import stamina
+import structlog
 from confluent_kafka import KafkaError, KafkaException
 
 from services.messaging.log_reader import LogReader
@@ -110,6 +111,16 @@ def test_a_client_error_is_cleared_when_a_broker_answers_again(monkeypatch: pyte
         reader.read(10, 0)
 
         assert reader.error is None
+
+
+def test_an_old_client_error_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Librdkafka can report a refused connection after the next one works. A broker that answers is proof enough."""
+    with reader_of(monkeypatch, FakeConsumer()) as reader:
+        with structlog.testing.capture_logs() as logs:
+            cast(Any, reader._options["error_cb"])(KafkaError(KafkaError._TRANSPORT))
+            reader.read(10, 0)
+
+        assert (None, []) == (reader.error, logs)
 
 
 @pytest.mark.usefixtures("no_waiting")

@@ -11,12 +11,12 @@ from schemas import topics
 from services.domain.json_rules import unknown_fields
 from services.domain.validation import first_violation
 from services.messaging.avro import decoder, encoder
-from services.verdicts import Verdict, judge_of
+from services.verdicts import Verdict, judge_with_body
 from tests.support.builders import IDS, invoice
 from tests.support.strategies import ANY_INVOICES
 from tests.support.unreadable import reasons, reasons_of_misfits
 
-JUDGE = judge_of(topics.POS_INVOICES, IDS.known(topics.POS_INVOICES))
+JUDGE = judge_with_body(topics.POS_INVOICES, IDS.known(topics.POS_INVOICES))
 
 
 def verdict(value: bytes | None) -> Verdict:

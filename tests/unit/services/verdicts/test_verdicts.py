@@ -6,13 +6,13 @@ import pytest
 
 from schemas import topics
 from services.messaging.avro import header, record_decoder, record_encoder
-from services.verdicts import judge_of, judge_of_plain
+from services.verdicts import LONGEST_TEXT, judge_of, judge_of_plain, judge_with_body
 from tests.support.builders import IDS
 from tests.support.mutations import damaged_invoices
 from tests.support.unreadable import INVOICE, reasons, with_large_quantity
 
 KNOWN = IDS.known(topics.POS_INVOICES)
-JUDGE = judge_of(topics.POS_INVOICES, KNOWN)
+JUDGE = judge_with_body(topics.POS_INVOICES, KNOWN)
 READ = record_decoder("PosInvoice", IDS.writer_schema)
 
 
@@ -66,3 +66,22 @@ def test_a_mistake_in_the_rules_does_not_stop_other_records(monkeypatch: pytest.
     assert "a fault of the pipeline: report it, and replay the record when it is mended (TypeError)" == (
         judge_of(topics.POS_INVOICES, KNOWN)(json.dumps(INVOICE).encode(), None).reason
     )
+
+
+def test_a_text_that_spark_refuses_has_a_reason() -> None:
+    """Queries that read values in Python and in Java must decide alike."""
+    longest = {**INVOICE, "DeliveryAddress": {"AddressLine": "a" * LONGEST_TEXT}}
+    longer = {**INVOICE, "DeliveryAddress": {"AddressLine": "a" * (LONGEST_TEXT + 1)}}
+    judge = judge_of(topics.POS_INVOICES, KNOWN)
+    assert judge(json.dumps(longest).encode(), None).reason is None
+    assert "not an Avro PosInvoice of its schema id" == judge(json.dumps(longer).encode(), None).reason
+
+
+def test_a_judge_without_bodies_decides_alike() -> None:
+    """The loyalty query reads no bodies. It must not count an invoice that the fan-out refuses."""
+    without = judge_of(topics.POS_INVOICES, KNOWN)
+    values = [*damaged_invoices(4000, seed=5), *reasons(), *map(with_large_quantity, KNOWN)]
+    verdicts = [(without(value, b"STR1"), JUDGE(value, b"STR1")) for value in values]
+    assert all(left.reason == right.reason for left, right in verdicts)
+    assert any(left.reason is None for left, _ in verdicts)
+    assert all(left.body is None for left, _ in verdicts)

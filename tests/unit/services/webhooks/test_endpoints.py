@@ -5,8 +5,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import typer
 
 from services.domain.entries import Kind
+from services.webhooks.__main__ import main
 from services.webhooks.endpoints import USUAL_KINDS, Endpoint, EndpointsError, load
 
 RAW = bytes(range(32))
@@ -116,3 +118,15 @@ def test_a_missing_secret_file_is_named(tmp_path: Path) -> None:
     file = written(tmp_path, f"endpoints: [{{{LEAST.replace('file: secret', 'file: other')}}}]")
     with pytest.raises(EndpointsError, match=f"{tmp_path}/other: No such file"):
         load(file)
+
+
+def test_wrong_contents_are_no_reason_to_repeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit status is 2 for wrong contents, as that of every command, and 1 for a missing file."""
+    monkeypatch.setenv("LOYALTY_WEBHOOKS_FILE", str(written(tmp_path, "endpoints: []")))
+    with pytest.raises(typer.Exit) as wrong:
+        main(check=True)
+    monkeypatch.setenv("LOYALTY_WEBHOOKS_FILE", str(tmp_path / "missing.yaml"))
+    with pytest.raises(typer.Exit) as missing:
+        main(check=True)
+
+    assert (2, 1) == (wrong.value.exit_code, missing.value.exit_code)

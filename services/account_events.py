@@ -1,0 +1,98 @@
+"""The events of accounts in the values of pos-invoices and loyalty-commands.
+
+The loyalty query, the archive, the audit and the rebuild call the same functions.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES
+from services.domain.validation import BLANKS, LONGEST_TEXT, in_milliseconds
+from services.messaging.avro import record_encoder
+from services.messaging.schema_ids import FolderSchemaIds
+from services.verdicts import judge_of
+
+
+class Found(NamedTuple):
+    """What a value means for accounts. All but ``reason`` are null for a value that is not valid.
+
+    Attributes:
+        reason: why the value becomes a dead letter.
+        identity: the invoice number or the command id. A later record with the same identity is a duplicate.
+        CustomerCardNo: null for a return without a card, and for an invoice that is no event.
+        event: a framed Purchase or LoyaltyCommand (schemas/ids.json). Null: the value is no event of an account.
+        invoice: an invoice number for the index of invoices, which adds it, or deletes it if ``event`` is null.
+        original: the number that a return names.
+    """
+
+    reason: str | None
+    identity: str | None = None
+    CustomerCardNo: str | None = None
+    event: bytes | None = None
+    invoice: str | None = None
+    original: str | None = None
+
+
+Find = Callable[[bytes | None, bytes | None], Found]
+"""Takes the value and the key of a record."""
+
+
+def find_in_invoices(known: Mapping[int, str], customer_types: Collection[str]) -> Find:
+    """Finds the purchases and returns in the values of pos-invoices.
+
+    Args:
+        known: the schemas that can have written a value, by their ids.
+        customer_types: the types that earn points in any version of the programme, in upper case.
+    """
+    judge = judge_of(POS_INVOICES, known)
+    encode = _encoder("Purchase")
+
+    def find(value: bytes | None, key: bytes | None) -> Found:
+        reason, invoice, *_ = judge(value, key)
+        if reason is not None:
+            return Found(reason)
+        number = invoice["InvoiceNumber"]
+        # The first character distinguishes an invoice number from a command id.
+        identity = f"#{number}"
+        card = _given(invoice["CustomerCardNo"])
+        earns = card is not None and (invoice["CustomerType"] or "").upper() in customer_types
+        original = _given(invoice["OriginalInvoiceNumber"])
+        # A return takes points back with any card, and also from a customer who has left the programme.
+        if not earns and original is None:
+            return Found(None, identity)
+        lines = invoice["InvoiceLineItems"] or []
+        event = encode({**in_milliseconds(invoice), "InvoiceLineItems": lines})
+        # No valid invoice has a longer number.
+        named = original if original is not None and len(original) <= LONGEST_TEXT else None
+        return Found(None, identity, card, event, number if earns else None, named)
+
+    return find
+
+
+def find_in_commands(known: Mapping[int, str]) -> Find:
+    """Finds the commands in the values of loyalty-commands.
+
+    Args:
+        known: the schemas that can have written a value, by their ids.
+    """
+    judge = judge_of(LOYALTY_COMMANDS, known)
+    encode = _encoder("LoyaltyCommand")
+
+    def find(value: bytes | None, key: bytes | None) -> Found:
+        reason, command, *_ = judge(value, key)
+        if reason is not None:
+            return Found(reason)
+        identity, card = f"!{command['CommandID']}", command["CustomerCardNo"]
+        if command["Kind"] == "forget":
+            return Found(None, identity, card, invoice=command["Invoice"]["InvoiceNumber"])
+        return Found(None, identity, card, encode(command))
+
+    return find
+
+
+def _encoder(name: str) -> Callable[[Mapping[str, object]], bytes]:
+    return record_encoder(name, FolderSchemaIds().id_of(name))
+
+
+def _given(text: str | None) -> str | None:
+    return text if text and text.strip(BLANKS) else None

@@ -1,0 +1,20 @@
+"""What reads the archive."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines.reconciliation.context import ArchiveError
+from pipelines.reconciliation.events import read_archive
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_missing_or_empty_archive_is_named(spark: SparkSession, tmp_path: Path, *, exists: bool) -> None:
+    """The error says what to run. An interrupted first run leaves a folder without files."""
+    archive = tmp_path / "archive"
+    if exists:
+        (archive / "_checkpoint").mkdir(parents=True)
+
+    with pytest.raises(ArchiveError, match=r"archive has no archived events: run `loyalty archive`, or set LOYALTY_"):
+        read_archive(spark, str(archive))

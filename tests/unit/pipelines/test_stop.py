@@ -1,0 +1,29 @@
+"""The end of the pipeline process."""
+
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+
+import pipelines.__main__ as pipeline
+from services.settings import read_settings
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError("refused"), Py4JNetworkError("no answer")])
+@pytest.mark.parametrize(("stopped", "status"), [(True, 0), (False, 1)])
+def test_a_lost_jvm_is_an_error_unless_the_process_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, *, stopped: bool, status: int
+) -> None:
+    """A supervisor may send SIGTERM to the JVM, too. Then every call of the JVM fails, and this is no failure."""
+
+    def lose_the_jvm(_: object, __: object, ___: ExitStack, stopping: threading.Event, **____: bool) -> int:
+        if stopped:
+            stopping.set()
+        raise error
+
+    monkeypatch.setattr(pipeline, "_run", lose_the_jvm)
+    monkeypatch.setenv("LOYALTY_CHECKPOINT_DIR", str(tmp_path))
+
+    assert status == pipeline.run(read_settings(), ["loyalty"], available_now=True)
