@@ -132,8 +132,8 @@ class UnknownCustomer(NotFound, code="unknown-customer", title="No such customer
 
 
 class UnknownTarget(NotFound, code="unknown-customer", title="No such customer"):
-    """The other card of the request, in ``into``, has no balance. Check its number. To move the account to a new card,
-    request a replacement.
+    """The other card of the request (the member into) has no balance. Check its number. To move the account to a new
+    card, request a replacement.
     """
 
 
