@@ -27,6 +27,7 @@ from services.programmes.topic import load_programmes
 from services.pseudonyms import pseudonyms
 from services.settings import Settings
 from services.tls import client_context
+from tests.support import spark_classes
 from tests.support.builders import IDS
 
 if TYPE_CHECKING:
@@ -36,15 +37,7 @@ if TYPE_CHECKING:
     from pipelines.reconciliation.context import Context
     from pipelines.runtime.query import Query
 
-SMALL_JVM = (
-    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m "
-    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-)
-"""Java options for little memory and a quick start.
-
-With one level of compilation the default code cache is too small for all queries. A start with a first job takes 23 CPU
-seconds. Java needs 4 of them to verify Spark's bytecode.
-"""
+SMALL_JVM = spark_classes.options()
 
 DEADLINE_SECONDS = 240.0
 POLL_SECONDS = 0.05
