@@ -54,7 +54,6 @@ test: setup ## run lint and all tests
 	@$(MAKE) --no-print-directory -j2 lint test-all
 
 test-all: test-tools
-	$(BIN)/python -m tests.support.spark_classes
 	$(BIN)/pytest $(TOGETHER)
 
 test-unit: setup ## run the tests without a JVM and a broker, with a quarter of the examples of properties

@@ -52,7 +52,6 @@ def build(target: Path, revision: str = "HEAD") -> list[Path]:
         version = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
         notes = changelog_section((source / "CHANGELOG.md").read_text(encoding="utf-8"), version)
         commit_time = _git("log", "-1", "--format=%ct", revision).decode().strip()
-        commit_time = _git("log", "-1", "--format=%ct", revision).decode().strip()
         _run(["hatchling", "build", "--directory", str(target)], source, commit_time)
         # The SBOMs describe the downloaded jars, if their hashes are those of the source.
         (source / "var").symlink_to(folders.downloads())

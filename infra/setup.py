@@ -54,6 +54,8 @@ def main(arguments: Sequence[str]) -> int:
         elif jars.differences(jars.read_lock()):
             say("Downloading the jars of Spark's connectors and of Kafka")
             jars.ensure(java, ivy_jar())
+        if arguments == []:
+            make_class_archive(java)
     except (SetupError, JavaNotFoundError, jars.JarsError) as error:
         print(f"setup failed: {error}", file=sys.stderr)
         return 1
@@ -174,6 +176,19 @@ def succeeds(command: Sequence[str]) -> bool:
 def run(command: Sequence[str]) -> None:
     if (status := subprocess.run(command, check=False, stdout=sys.stderr).returncode) != 0:
         raise SetupError(f"this command failed with status {status}; read its output above: {' '.join(command)}")
+
+
+def make_class_archive(java: Path) -> None:
+    """Make it once for these jars and this Java. Spark also works without it."""
+
+    def make() -> None:
+        say("Making an archive of Spark's classes, so that Spark starts faster")
+        run([str(VENV / "bin" / "python"), "-m", "infra.local.class_archive"])
+
+    try:
+        run_once("classes", jars.LOCK.read_bytes() + str(java).encode(), make)
+    except SetupError as error:
+        say(f"Spark will start without the archive, and slower: {error}")
 
 
 def say(message: str) -> None:

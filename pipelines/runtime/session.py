@@ -13,6 +13,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from pipelines.checkpoints.lock import local_folder
+from pipelines.runtime import class_archive
 from pipelines.sinks import delta
 from services.settings import Settings
 from services.verdicts import LONGEST_TEXT
@@ -97,7 +98,9 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
         options |= _LOCAL | {
             "spark.master": settings.spark_master,
             "spark.driver.memory": settings.spark_driver_memory,
-            "spark.driver.extraJavaOptions": f"{_LOG4J} {_AVRO_LIMITS} {settings.spark_java_options}",
+            "spark.driver.extraJavaOptions": " ".join(
+                (_LOG4J, _AVRO_LIMITS, class_archive.options(settings.spark_jars_dir), settings.spark_java_options)
+            ),
         }
         if has_local_checkpoints(settings):
             options |= _LOCAL_FILES
