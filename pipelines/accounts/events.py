@@ -15,6 +15,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 from pipelines.columns.deduplication import deduplicate, record_position
 from pipelines.columns.traces import traceparent
+from pipelines.runtime.python_workers import freeze_at_second_task
 from pipelines.runtime.query import QueryContext
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES
 from services.account_events import Find, Found, find_in_commands, find_in_invoices
@@ -71,6 +72,7 @@ def _find_in_commands(known: tuple[tuple[int, str], ...]) -> Find:
 
 def _with_found(records: DataFrame, finder: Callable[[], Find]) -> DataFrame:
     def found(values: Values, keys: Values) -> Values:
+        freeze_at_second_task()
         rows = list(map(finder(), values.to_pylist(), keys.to_pylist()))
         columns = zip(*rows, strict=True) if rows else ([] for _ in _FOUND)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, _FOUND, strict=True)]

@@ -22,7 +22,7 @@ from pipelines.accounts.invoice_index import BOUGHT, FORGOTTEN, RETURNED, Invoic
 from pipelines.accounts.records import RECORD_TYPE, rows_of, writer_ids
 from pipelines.accounts.state_calls import map_calls
 from pipelines.accounts.timers import Timers
-from pipelines.runtime.python_workers import exclude_imports_from_garbage_collection
+from pipelines.runtime.python_workers import freeze_at_second_task
 from pipelines.sources.clock import TIMER_DELAY
 from schemas.topics import Topic
 from services.codecs.events import decode_event
@@ -154,7 +154,7 @@ class AccountOperator(StatefulProcessor):
         self._read_until = 0
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        exclude_imports_from_garbage_collection()
+        freeze_at_second_task()
         self._accounts = map_calls(handle.getMapState(ACCOUNTS, _CARD, _ACCOUNT))
         self._timers = Timers(handle)
         self._index = InvoiceIndex(handle, self._programmes, self._writer_ids)

@@ -17,6 +17,7 @@ from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.pandas.functions import arrow_udf
 
 import schemas
+from pipelines.runtime.python_workers import freeze_at_second_task
 from schemas.topics import Topic
 from services.messaging.avro import not_of_its_schema
 from services.messaging.schema_ids import SchemaIds
@@ -71,6 +72,7 @@ def _verdict(value: Column, key: Column, of: Topic | str, known: Mapping[int, st
     schemas_by_id = tuple(known.items())
 
     def verdicts(values: Values, keys: Values) -> Values:
+        freeze_at_second_task()
         judge = _judge(of, schemas_by_id)
         found = [judge(*each) for each in zip(values.to_pylist(), keys.to_pylist(), strict=True)]
         bodies: Values = pa.array([verdict.body for verdict in found], pa.binary())

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from pipelines.accounts.state_calls import map_calls
 from pipelines.deduplication import segments as memory
 from pipelines.deduplication.segment_files import SegmentFiles
-from pipelines.runtime.python_workers import exclude_imports_from_garbage_collection
+from pipelines.runtime.python_workers import freeze_at_second_task
 
 FIRST_HASH, SECOND_HASH, TIME = "first_hash", "second_hash", "time"
 ORDER = (TIME, "partition", "offset")
@@ -57,7 +57,7 @@ class RepeatFilter(StatefulProcessor):
         self._columns = list(columns)
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        exclude_imports_from_garbage_collection()
+        freeze_at_second_task()
         self._client: Any = handle._statefulProcessorApiClient  # noqa: SLF001  # see _now
         self._state = map_calls(handle.getMapState("segments", _NAME, _CONTENTS))
 

@@ -1,10 +1,17 @@
-"""The start of Spark's Python workers."""
+"""Garbage collection in Spark's Python workers."""
 
 import gc
-from functools import cache
+from itertools import count
+
+_calls = count(1)
 
 
-@cache
-def exclude_imports_from_garbage_collection() -> None:
-    """Freeze all existing objects, once in each worker. Otherwise Spark's collection after every task visits them."""
-    gc.freeze()
+def freeze_at_second_task() -> None:
+    """Exclude the objects that the first task has left from garbage collection. Call this at the start of a task.
+
+    PySpark collects garbage after every task of a worker (``pyspark.daemon.manager``). It would visit all modules and
+    caches each time, which took a third of a core with 200 invoices/s (docs/lab/queries.md). After the first task they
+    are complete, and PySpark has just removed all garbage.
+    """
+    if next(_calls) == 2:  # noqa: PLR2004
+        gc.freeze()
