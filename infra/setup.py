@@ -183,7 +183,8 @@ def make_class_archive(java: Path) -> None:
 
     def make() -> None:
         say("Making an archive of Spark's classes, so that Spark starts faster")
-        run([str(VENV / "bin" / "python"), "-m", "infra.local.class_archive"])
+        os.environ["JAVA_HOME"] = str(java.parents[1])
+        run([str(VENV / "bin" / "python"), "-m", "pipelines.runtime.make_class_archive", str(jars.folder("spark"))])
 
     try:
         run_once("classes", jars.LOCK.read_bytes() + str(java).encode(), make)

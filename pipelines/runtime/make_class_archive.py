@@ -1,9 +1,9 @@
 """Make the archive of Spark's classes, from which Java starts faster (``pipelines.runtime.class_archive``).
 
-``make setup`` runs this module once. Without the archive everything works, and each start of Spark takes longer.
+``make setup`` runs this module once, with the folder of Spark's jars. Without the archive everything works, and each
+start of Spark takes longer.
 """
 
-import os
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,24 +12,21 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import functions as F
 
-from infra.local import jars
-from infra.local.java import find_java_home
 from pipelines.runtime.class_archive import archive_in
 from pipelines.runtime.session import spark_session
 from services.settings import Settings
 
 
-def main() -> int:
+def make(jars: Path) -> None:
     """Run a join and a stateful query. Java writes the classes that it used when it ends."""
-    os.environ["JAVA_HOME"] = str(find_java_home())
-    archive = archive_in(jars.folder("spark"))
+    archive = archive_in(jars)
     archive.unlink(missing_ok=True)
     part = archive.with_suffix(".part")
     with TemporaryDirectory() as folder:
         settings = Settings(
             spark_master="local[2]",
             shuffle_partitions=2,
-            spark_jars_dir=jars.folder("spark"),
+            spark_jars_dir=jars,
             spark_java_options=f"-XX:+UseSerialGC -XX:ArchiveClassesAtExit={part} -Xlog:cds=off -Xlog:cds+dynamic=off",
             checkpoint_dir=folder,
             export_format="delta",
@@ -49,8 +46,7 @@ def main() -> int:
         gateway.proc.stdin.close()  # the launcher's Java waits for the end of its input
         gateway.proc.wait()
     part.replace(archive)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    make(Path(sys.argv[1]))
