@@ -27,8 +27,10 @@ def _no_return(original: str | None) -> str | None:
     return None
 
 
-TillText = BeforeValidator(_text_of_number)
-ShortText = Annotated[str, Field(max_length=LONGEST_TEXT), TillText]
+_Short = Annotated[str, Field(max_length=LONGEST_TEXT)]
+_Card = Annotated[str, Field(min_length=1, max_length=LONGEST_CARD)]
+ShortText = Annotated[_Short, BeforeValidator(_text_of_number, json_schema_input_type=_Short | int)]
+Card = Annotated[_Card, BeforeValidator(_text_of_number, json_schema_input_type=_Card | int)]
 
 
 class BasketLine(BaseModel):
@@ -57,7 +59,7 @@ class Basket(BaseModel):
     )
     CustomerType: ShortText = Field(PRIME, examples=[PRIME])
     StoreID: ShortText = Field("", examples=["STR7188"])
-    CustomerCardNo: Annotated[str, Field(min_length=1, max_length=LONGEST_CARD), TillText] | None = Field(
+    CustomerCardNo: Card | None = Field(
         None, description="The customer, whose tier counts, and whether the card is blocked.", examples=["9265846829"]
     )
     CreatedTime: int | None = Field(
