@@ -165,8 +165,12 @@ def _examination(programmes: Programmes) -> Callable[[Customer], tuple[object, .
 
 def _summarize(report: Report, snapshot: Snapshot, verdicts: DataFrame) -> None:
     sums = (F.coalesce(F.sum(source.name), F.lit(0)).alias(source.name) for source in COMPARED)
+    # A card with returns only, none of which reached an account, has an event and no account.
+    has_account = (F.col("entries") > 0) | ~F.col("recomputed")
+    for each in COMPARED:
+        has_account |= F.col(each.name) > 0
     (row,) = verdicts.agg(
-        F.count("*").alias("accounts"),
+        F.count_if(has_account).alias("accounts"),
         F.coalesce(F.sum("entries"), F.lit(0)).alias("entries"),
         F.count_if(~F.col("recomputed")).alias("not_recomputed"),
         *sums,

@@ -71,12 +71,17 @@ class ProgressMetrics:
     class Java:
         implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
 
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
     @cached_property
     def _jlistener(self) -> Any:
         jvm: Any = SparkContext._jvm  # noqa: SLF001  # PySpark has no public way to avoid its own listener
         return jvm.PythonStreamingQueryListenerWrapper(self)
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        # Spark gives only the id of a query that ends.
+        self._names[event.id().toString()] = event.name()
         log.info("query started", query=event.name())
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
@@ -86,7 +91,8 @@ class ProgressMetrics:
         """The query waits for records. The next progress report has its offsets."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        log.info("query ended", query_id=event.id().toString(), failed=event.exception().isDefined())
+        query_id = event.id().toString()
+        log.info("query ended", query=self._names.get(query_id, query_id), failed=event.exception().isDefined())
 
 
 def report(progress: Mapping[str, Any]) -> None:

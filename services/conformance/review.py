@@ -9,6 +9,7 @@ from confluent_kafka import murmur2
 
 import schemas
 from schemas import topics
+from services.domain.formats import LAST_TIME
 from services.domain.invoice import HOME_DELIVERY, PRIME, PosInvoice
 from services.domain.json_rules import unknown_fields
 from services.domain.returns import InvoiceKind, kind_of
@@ -150,6 +151,12 @@ def _of_time(invoice: PosInvoice, sent: Sent) -> Iterator[str]:
     if is_in_seconds(created):
         yield "CreatedTime is in seconds: the pipeline converts it; send milliseconds"
         created *= 1000
+    if created > LAST_TIME:
+        yield "CreatedTime is after the year 9999: send milliseconds; microseconds are too large"
+        return
+    if created == 0:
+        yield "CreatedTime is 1 January 1970: is the till's clock set?"
+        return
     if sent.time is not None and (wrong_by := created - sent.time) and abs(wrong_by) > HOUR:
         side = "ahead of" if wrong_by > 0 else "behind"
         yield f"CreatedTime is more than an hour {side} the broker's clock: is the till's clock or its time zone wrong?"

@@ -63,6 +63,8 @@ def test_the_audit_reports_exactly_the_falsified_values(spark, settings, tmp_pat
     )
     run_to_the_end(spark, settings, LOYALTY)
     publish_invoices(settings, invoice("I2", C, 900.0), invoice("I4", A, -500.0, OriginalInvoiceNumber="I1"))
+    # This return waits for its purchase, so its card has no account.
+    publish_invoices(settings, invoice("I5", "no-member", 20.0, CustomerType="NONPRIME", OriginalInvoiceNumber="I6"))
     publish_commands(
         settings,
         (A, Capture(append_time=0, command_id="capture", redemption_id="reserve")),

@@ -51,6 +51,8 @@ def test_nothing_is_wrong_with_a_good_record() -> None:
         ({"CreatedTime": NOW - HOUR - 1}, "more than an hour behind the broker's clock"),
         ({"CreatedTime": NOW + HOUR + 1}, "more than an hour ahead of the broker's clock"),
         ({"CreatedTime": NOW // 1000}, "CreatedTime is in seconds"),
+        ({"CreatedTime": NOW * 1000}, "CreatedTime is after the year 9999"),
+        ({"CreatedTime": 0}, "CreatedTime is 1 January 1970"),
         ({"PosID": "POS7 "}, "PosID has blanks at its start or end"),
         ({"CustomerType": "GOLD"}, "CustomerType is none of PRIME, NONPRIME"),
         ({"Totalamount": 1}, "the field 'Totalamount' is unknown and is ignored; is it TotalAmount?"),
