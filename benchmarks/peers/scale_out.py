@@ -92,7 +92,8 @@ def cluster(directory: Path, workers: int) -> Iterator[str]:
         yield master
 
 
-@stamina.retry(on=(httpx.HTTPError, NotAllThereError), attempts=None, timeout=120, wait_max=1)
+# A master that starts answers without JSON.
+@stamina.retry(on=(httpx.HTTPError, ValueError, NotAllThereError), attempts=None, timeout=120, wait_max=1)
 def _wait_for(workers: int, pages: int) -> None:
     state = httpx.get(f"http://{HOST}:{pages}/json/", trust_env=False).json()
     if state["aliveworkers"] < workers:
