@@ -4,13 +4,14 @@ The loyalty query, the archive, the audit and the rebuild call the same function
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES
+from services.domain.invoice import PosInvoice
 from services.domain.validation import BLANKS, LONGEST_TEXT, in_milliseconds
-from services.messaging.avro import record_encoder
+from services.messaging.avro import Record, record_encoder
 from services.messaging.schema_ids import FolderSchemaIds
-from services.verdicts import judge_of
+from services.verdicts import Judge, judge_of
 
 
 class Found(NamedTuple):
@@ -44,13 +45,9 @@ def find_in_invoices(known: Mapping[int, str], customer_types: Collection[str]) 
         known: the schemas that can have written a value, by their ids.
         customer_types: the types that earn points in any version of the programme, in upper case.
     """
-    judge = judge_of(POS_INVOICES, known)
     encode = _encoder("Purchase")
 
-    def find(value: bytes | None, key: bytes | None) -> Found:
-        reason, invoice, *_ = judge(value, key)
-        if reason is not None:
-            return Found(reason)
+    def found_in(invoice: PosInvoice) -> Found:
         number = invoice["InvoiceNumber"]
         # The first character distinguishes an invoice number from a command id.
         identity = f"#{number}"
@@ -60,13 +57,12 @@ def find_in_invoices(known: Mapping[int, str], customer_types: Collection[str]) 
         # A return takes points back with any card, and also from a customer who has left the programme.
         if not earns and original is None:
             return Found(None, identity)
-        lines = invoice["InvoiceLineItems"] or []
-        event = encode({**in_milliseconds(invoice), "InvoiceLineItems": lines})
+        event = encode({**in_milliseconds(invoice), "InvoiceLineItems": invoice["InvoiceLineItems"] or []})
         # No valid invoice has a longer number.
         named = original if original is not None and len(original) <= LONGEST_TEXT else None
         return Found(None, identity, card, event, number if earns else None, named)
 
-    return find
+    return _find(judge_of(POS_INVOICES, known), found_in)
 
 
 def find_in_commands(known: Mapping[int, str]) -> Find:
@@ -75,17 +71,23 @@ def find_in_commands(known: Mapping[int, str]) -> Find:
     Args:
         known: the schemas that can have written a value, by their ids.
     """
-    judge = judge_of(LOYALTY_COMMANDS, known)
     encode = _encoder("LoyaltyCommand")
 
-    def find(value: bytes | None, key: bytes | None) -> Found:
-        reason, command, *_ = judge(value, key)
-        if reason is not None:
-            return Found(reason)
+    def found_in(command: Record) -> Found:
         identity, card = f"!{command['CommandID']}", command["CustomerCardNo"]
         if command["Kind"] == "forget":
             return Found(None, identity, card, invoice=command["Invoice"]["InvoiceNumber"])
         return Found(None, identity, card, encode(command))
+
+    return _find(judge_of(LOYALTY_COMMANDS, known), found_in)
+
+
+def _find(judge: Judge, found_in: Callable[[Any], Found]) -> Find:
+    """Args: found_in: takes a valid record."""
+
+    def find(value: bytes | None, key: bytes | None) -> Found:
+        verdict = judge(value, key)
+        return found_in(verdict.record) if verdict.reason is None else Found(verdict.reason)
 
     return find
 

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from api.schemas.fields import EXACT, LONGEST_CARD, PointsText
 from services.domain.events import Line, Purchase
 from services.domain.invoice import PRIME
-from services.domain.validation import BLANKS, LARGEST_AMOUNT, LONGEST_TEXT, MOST_LINE_ITEMS, SECONDS
+from services.domain.validation import BLANKS, LARGEST_AMOUNT, LONGEST_TEXT, MOST_LINE_ITEMS, is_in_seconds
 
 _LARGEST_TIME = 253_402_300_799_999
 """The end of the year 9999, in milliseconds since the epoch."""
@@ -116,8 +116,7 @@ class Simulation(BaseModel):
 
 
 def _milliseconds(created_time: int | None) -> int | None:
-    first, last = SECONDS
-    return created_time * 1000 if created_time is not None and first <= created_time <= last else created_time
+    return created_time * 1000 if created_time is not None and is_in_seconds(created_time) else created_time
 
 
 def _money(amount: float) -> Decimal:

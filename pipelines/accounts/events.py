@@ -5,27 +5,19 @@ Python finds them (``services.account_events``). Spark never reads the invoices 
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, TypeAlias
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.functions import arrow_udf
 
 from pipelines.columns.deduplication import deduplicate, record_position
 from pipelines.columns.traces import traceparent
-from pipelines.runtime.python_workers import freeze_at_second_task
+from pipelines.columns.value_functions import call_for_each
 from pipelines.runtime.query import QueryContext
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES
 from services.account_events import Find, Found, find_in_commands, find_in_invoices
 from services.domain.programme import Programmes
 from services.messaging.schema_ids import SchemaIds
-
-if TYPE_CHECKING:
-    Values: TypeAlias = pa.Array[Any]
-else:  # Spark recognises a vectorised function by this type hint only.
-    Values = pa.Array
 
 EVENT_TYPE = T.StructType(
     [
@@ -43,8 +35,9 @@ if it has no sampled trace.
 
 _EVENT = ("CustomerCardNo", "event", "invoice", "original")
 _POSITION = ("topic", "partition", "offset")
-_FOUND = pa.struct([(name, pa.binary() if name == "event" else pa.string()) for name in Found._fields])
-_FOUND_TYPE = ", ".join(f"{name}: {'binary' if name == 'event' else 'string'}" for name in Found._fields)
+_FOUND = T.StructType(
+    [T.StructField(name, T.BinaryType() if name == "event" else T.StringType()) for name in Found._fields]
+)
 
 
 def invoice_events(records: DataFrame, programmes: Programmes, ids: SchemaIds) -> DataFrame:
@@ -70,17 +63,9 @@ def _find_in_commands(known: tuple[tuple[int, str], ...]) -> Find:
     return find_in_commands(dict(known))
 
 
-def _with_found(records: DataFrame, finder: Callable[[], Find]) -> DataFrame:
-    def found(values: Values, keys: Values) -> Values:
-        freeze_at_second_task()
-        rows = list(map(finder(), values.to_pylist(), keys.to_pylist()))
-        columns = zip(*rows, strict=True) if rows else ([] for _ in _FOUND)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, _FOUND, strict=True)]
-        return pa.StructArray.from_arrays(arrays, fields=[*_FOUND])
-
-    # Spark may otherwise call a function several times for each row, once for every use of its result.
-    function: Any = arrow_udf(found, f"struct<{_FOUND_TYPE}>").asNondeterministic()  # type: ignore[call-overload]  # narrow stubs
-    return records.withColumn("found", function("value", "key")).select("*", "found.*").drop("found")
+def _with_found(records: DataFrame, make: Callable[[], Find]) -> DataFrame:
+    found = call_for_each(F.col("value"), F.col("key"), make, _FOUND)
+    return records.withColumn("found", found).select("*", "found.*").drop("found")
 
 
 def unique_events(

@@ -7,28 +7,21 @@ That took longer than the work itself (docs/explanation/decisions/0053-python-de
 
 import json
 from collections.abc import Mapping
-from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import cache, partial
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.pandas.functions import arrow_udf
 
 import schemas
-from pipelines.runtime.python_workers import freeze_at_second_task
+from pipelines.columns.value_functions import call_for_each
 from schemas.topics import Topic
 from services.messaging.avro import not_of_its_schema
 from services.messaging.schema_ids import SchemaIds
 from services.verdicts import Judge, judge_of_plain, judge_with_body
 
-if TYPE_CHECKING:
-    Values: TypeAlias = pa.Array[Any]
-else:  # Spark recognises a vectorised function by this type hint only.
-    Values = pa.Array
-
-_VERDICT = "struct<body: binary, reason: string>"
+_VERDICT = T.StructType([T.StructField("body", T.BinaryType()), T.StructField("reason", T.StringType())])
 
 
 def decode(records: DataFrame, topic: Topic, ids: SchemaIds, into: str) -> DataFrame:
@@ -39,7 +32,7 @@ def decode(records: DataFrame, topic: Topic, ids: SchemaIds, into: str) -> DataF
     name = str(topic.value)
     verdict = _verdict(F.col("value"), F.col("key"), topic, ids.known(topic))
     decoded = _with_record(records, verdict, name, into)
-    # Spark refuses texts of more than two megabytes (runtime.session), although Python has accepted them.
+    # Python refuses what Spark is known to refuse. If Spark refuses more, the record becomes a dead letter too.
     lost = F.when(F.col(into).isNull(), F.lit(not_of_its_schema(name)))
     return decoded.withColumn("reason", F.coalesce("verdict.reason", lost)).drop("verdict")
 
@@ -69,20 +62,7 @@ def _verdict(value: Column, key: Column, of: Topic | str, known: Mapping[int, st
     Args:
         of: a topic, or the name of plain Avro records.
     """
-    schemas_by_id = tuple(known.items())
-
-    def verdicts(values: Values, keys: Values) -> Values:
-        freeze_at_second_task()
-        judge = _judge(of, schemas_by_id)
-        found = [judge(*each) for each in zip(values.to_pylist(), keys.to_pylist(), strict=True)]
-        bodies: Values = pa.array([verdict.body for verdict in found], pa.binary())
-        reasons: Values = pa.array([verdict.reason for verdict in found], pa.string())
-        return pa.StructArray.from_arrays([bodies, reasons], ["body", "reason"])
-
-    # Spark may otherwise call a function several times for each row, once for every use of its result.
-    function: Any = arrow_udf(verdicts, _VERDICT)  # type: ignore[call-overload]  # narrow stubs
-    column: Column = function.asNondeterministic()(value, key)
-    return column
+    return call_for_each(value, key, partial(_judge, of, tuple(known.items())), _VERDICT)
 
 
 @cache

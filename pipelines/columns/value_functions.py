@@ -1,0 +1,42 @@
+"""Python functions of the value and the key of each record, as Spark columns."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import types as T
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pipelines.runtime.python_workers import freeze_at_second_task
+
+if TYPE_CHECKING:
+    Values: TypeAlias = pa.Array[Any]
+else:  # Spark recognises a vectorised function by this type hint only.
+    Values = pa.Array
+
+ValueFunction = Callable[[bytes | None, bytes | None], Any]
+"""Takes the value and the key of a record."""
+
+
+def call_for_each(value: Column, key: Column, make: Callable[[], ValueFunction], result: T.StructType) -> Column:
+    """A struct of what the function returns for each value and key.
+
+    Args:
+        make: returns the function. It is called for each Arrow batch, so it must keep the function.
+        result: the names and types of the attributes of a returned object that the struct contains.
+    """
+    fields = list(to_arrow_schema(result))
+
+    def call(values: Values, keys: Values) -> Values:
+        freeze_at_second_task()
+        function = make()
+        found = [function(*each) for each in zip(values.to_pylist(), keys.to_pylist(), strict=True)]
+        arrays = [pa.array([getattr(each, field.name) for each in found], field.type) for field in fields]
+        return pa.StructArray.from_arrays(arrays, fields=fields)
+
+    # Spark may otherwise call a function several times for each row, once for every use of its result.
+    function: Any = arrow_udf(call, result).asNondeterministic()  # type: ignore[call-overload]  # narrow stubs
+    column: Column = function(value, key)
+    return column
