@@ -191,7 +191,13 @@ class Step:
     def _start(self, spark: SparkSession, settings: Settings, timers: timedelta) -> StreamingQuery:
         settings = settings.model_copy(update={"timer_interval": timers})
         context = FolderContext(
-            self._query.name, spark, FolderSchemaIds(), settings, timedelta(0), self._walks, self._folder
+            self._query.name,
+            spark,
+            FolderSchemaIds(),
+            settings,
+            timedelta(0),
+            {} if self._walks else self._query.formats,
+            self._folder,
         )
         writer = self._query.build(context).format("noop").queryName(self._query.name)
         writer = writer.option("checkpointLocation", str(self._folder / "checkpoint"))

@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 from pipelines.accounts.records import forwarded_row, step_rows
-from pipelines.accounts.state_calls import map_calls
+from pipelines.accounts.state_calls import StateMaps, map_calls
 from schemas.topics import Topic
 from services.domain.account.model import EVENT_MEMORY
 from services.domain.invoice_index import Bought, Forgotten, IndexedInvoice, Returned, apply_news
@@ -24,8 +24,8 @@ from services.domain.programme import Programmes
 BOUGHT, RETURNED, FORGOTTEN = "bought", "returned", "forgotten"
 """The kinds of news about a number."""
 
-MOST_WAITING = 5_000
-"""The largest number of returns that wait in one bucket. The next return replaces the oldest."""
+WAITING = 80_000
+"""The largest number of returns that wait in a shuffle partition. The next one replaces the oldest of its bucket."""
 
 INVOICES = "invoices"
 """The state variable: a map from number to the card that bought (empty: unknown) and the waiting returns."""
@@ -73,12 +73,19 @@ class InvoiceIndex:
     """The numbers of one bucket."""
 
     def __init__(
-        self, handle: StatefulProcessorHandle, programmes: Programmes, writer_ids: Mapping[Topic, int]
+        self,
+        handle: StatefulProcessorHandle,
+        maps: StateMaps,
+        programmes: Programmes,
+        writer_ids: Mapping[Topic, int],
+        most_waiting: int,
     ) -> None:
+        """Args: most_waiting: the largest number of returns that wait in the bucket."""
         window = longest_window(programmes)
         self._invoices = map_calls(handle.getMapState(INVOICES, _NUMBER, _INVOICE, ttlDurationMs=window))
-        self._slots = map_calls(handle.getMapState("invoice-slots", _SLOT, _NUMBER))
+        self._slots = maps.open("invoice-slots", _SLOT, _NUMBER)
         self._writer_ids = writer_ids
+        self._most_waiting = most_waiting
 
     def process(self, news: Iterable[News]) -> Iterator[Row]:
         """Apply news, and yield the commands that forward returns."""
@@ -127,11 +134,11 @@ class InvoiceIndex:
     def _take_slots(self, numbers: Sequence[str]) -> int:
         """Give a slot to each return that began to wait. Returns how many returns lost their slots to them."""
         lost = 0
-        for start in range(0, len(numbers), MOST_WAITING):
-            new = numbers[start : start + MOST_WAITING]
+        for start in range(0, len(numbers), self._most_waiting):
+            new = numbers[start : start + self._most_waiting]
             (counter,) = self._slots.get([(_COUNTER,)])
             taken = int(counter[0]) if counter else 0
-            slots = [((taken + place) % MOST_WAITING,) for place in range(len(new))]
+            slots = [((taken + place) % self._most_waiting,) for place in range(len(new))]
             former = [value[0] for value in self._slots.get(slots) if value]
             pairs = zip(slots, ((number,) for number in new), strict=True)
             self._slots.update([*pairs, ((_COUNTER,), (str(taken + len(new)),))])

@@ -1,8 +1,9 @@
 """The stateful operator of the loyalty query: keeps accounts in Spark's state store and calls the domain's rules.
 
-Cards are grouped into buckets. For each group Spark calls Python for the group's key and again for a record batch of
-output. For a card with one invoice these calls cost more than the account itself (docs/lab/queries.md). Inside a bucket
-each account is a value of its own. The operator reads and writes it once in a micro-batch.
+Cards are grouped into one bucket for each shuffle partition. For each group Spark calls Python for the group's key, for
+a record batch of output, and for each kind of state call. For a card with one invoice these calls cost more than the
+account itself (docs/lab/queries.md). Inside a bucket each account is a value of its own. The operator reads and writes
+it once in a micro-batch.
 
 The next change of an account is *due* at an exact time (``Outcome.next_due``). The account's *timer* is this time,
 rounded up to the timer interval. So accounts that are due at nearly the same time share a timer and a call.
@@ -11,17 +12,18 @@ rounded up to the timer interval. So accounts that are due at nearly the same ti
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from pipelines.accounts.invoice_index import BOUGHT, FORGOTTEN, RETURNED, InvoiceIndex, News, decode_waiting
-from pipelines.accounts.records import RECORD_TYPE, rows_of, writer_ids
-from pipelines.accounts.state_calls import map_calls
+from pipelines.accounts.invoice_index import BOUGHT, FORGOTTEN, RETURNED, WAITING, InvoiceIndex, News, decode_waiting
+from pipelines.accounts.records import RECORD_TYPE, rows_of
+from pipelines.accounts.state_calls import StateMaps
 from pipelines.accounts.timers import Timers
+from pipelines.columns.buckets import partition_keys
 from pipelines.runtime.python_workers import freeze_at_second_task
 from pipelines.sources.clock import TIMER_DELAY
 from schemas.topics import Topic
@@ -29,17 +31,35 @@ from services.codecs.events import decode_event
 from services.codecs.state import decode_account, encode_account
 from services.domain.account import processor as accounts
 from services.domain.account.model import Account, AccountState, ErasureMarker
-from services.domain.events import Event
 from services.domain.invoice_index import IndexedInvoice
 from services.domain.programme import Programmes
-from services.messaging.schema_ids import SchemaIds
-from services.pseudonyms import Pseudonyms, pseudonyms
+from services.pseudonyms import Pseudonyms
 from services.settings import Settings
 
 STATE_VERSION = "2"
 """Version of the state's format. A checkpoint with another version cannot continue."""
 
-BUCKETS_A_PARTITION = 16
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the state of a checkpoint is arranged.
+
+    Attributes:
+        buckets: in each shuffle partition.
+        are_shared: whether the maps of a bucket share one state variable.
+    """
+
+    buckets: int
+    are_shared: bool
+
+
+LAYOUT = "layout"
+"""The name of the layout in a manifest. A checkpoint without this name has the first layout."""
+
+LAYOUTS = {"1": Layout(16, are_shared=False), "2": Layout(1, are_shared=True)}
+
+_CARDS_AT_ONCE = 1_000
+"""The operator holds the accounts of at most this number of cards in memory."""
 
 ACCOUNTS = "accounts"
 """The state variable: in each bucket a map from key to the state's bytes and its timer (0: none).
@@ -68,12 +88,7 @@ _ACCOUNT = T.StructType([T.StructField("account", T.BinaryType()), T.StructField
 
 
 def process_events(
-    events: DataFrame,
-    clock: DataFrame,
-    programmes: Programmes,
-    ids: SchemaIds,
-    settings: Settings,
-    initial: DataFrame | None,
+    events: DataFrame, clock: DataFrame, operator: "AccountOperator", settings: Settings, initial: DataFrame | None
 ) -> DataFrame:
     """Unique events and rows of the clock in, as rows of EVENT_TYPE. Out: rows of RECORD_TYPE.
 
@@ -83,16 +98,16 @@ def process_events(
     Args:
         initial: the state of a new checkpoint, as rows of SEED_TYPE. Spark reads it in the first micro-batch only.
     """
-    interval = int(settings.timer_interval.total_seconds() * 1000)
-    # The number of buckets is fixed for the life of a checkpoint, because ``shuffle_partitions`` is.
-    count = BUCKETS_A_PARTITION * settings.shuffle_partitions
-    bucket = F.pmod(F.xxhash64("key"), F.lit(count)).cast("int")
+    # The number of buckets is fixed for the life of a checkpoint, because ``shuffle_partitions`` and the layout are.
+    count = operator.layout.buckets * settings.shuffle_partitions
+    keys = [*range(count)] if operator.layout.buckets > 1 else partition_keys(events.sparkSession, count)
+    bucket = F.get(F.array(*map(F.lit, keys)), F.pmod(F.xxhash64("key"), F.lit(count)).cast("int"))
     initial_state = None
     if initial is not None:
         keyed = initial.withColumn("key", F.coalesce("CustomerCardNo", "invoice"))
         initial_state = keyed.withColumn("bucket", bucket).drop("key").groupBy("bucket")
     no_news = (F.lit(None).cast("string").alias(name) for name in ("news", "number"))
-    every_bucket = F.explode(F.sequence(F.lit(0), F.lit(count - 1))).alias("bucket")
+    every_bucket = F.explode(F.array(*map(F.lit, keys))).alias("bucket")
     ticks = clock.select(*_EVENT, *no_news, every_bucket)
     return (
         _routed(events)
@@ -100,9 +115,7 @@ def process_events(
         .union(ticks)
         .groupBy("bucket")
         .transformWithState(
-            statefulProcessor=AccountOperator(
-                programmes, writer_ids(ids), interval, pseudonyms(settings.pseudonym_key_file)
-            ),
+            statefulProcessor=operator,
             outputStructType=RECORD_TYPE,
             outputMode="Append",
             timeMode="ProcessingTime",
@@ -143,9 +156,15 @@ class AccountOperator(StatefulProcessor):
     """Processes the events and timers of one bucket of accounts, and the news of one bucket of invoice numbers."""
 
     def __init__(
-        self, programmes: Programmes, writer_ids: Mapping[Topic, int], interval: int, names: Pseudonyms
+        self,
+        programmes: Programmes,
+        writer_ids: Mapping[Topic, int],
+        interval: int,
+        names: Pseudonyms,
+        layout: Layout,
     ) -> None:
         """Args: interval: milliseconds to which timers are rounded up."""
+        self.layout = layout
         self._programmes = programmes
         self._writer_ids = dict(writer_ids)
         self._interval = interval
@@ -155,13 +174,13 @@ class AccountOperator(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         freeze_at_second_task()
-        self._accounts = map_calls(handle.getMapState(ACCOUNTS, _CARD, _ACCOUNT))
-        self._timers = Timers(handle)
-        self._index = InvoiceIndex(handle, self._programmes, self._writer_ids)
+        maps = StateMaps(handle, are_shared=self.layout.are_shared)
+        self._accounts = maps.open(ACCOUNTS, _CARD, _ACCOUNT)
+        self._timers = Timers(handle, maps)
+        self._index = InvoiceIndex(handle, maps, self._programmes, self._writer_ids, WAITING // self.layout.buckets)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        by_card: dict[str, list[Event]] = defaultdict(list)
-        traces: dict[str, str] = {}
+        by_card: dict[str, list[_Received]] = defaultdict(list)
         news = []
         for row in rows:
             if row.news:
@@ -169,21 +188,31 @@ class AccountOperator(StatefulProcessor):
             elif row.CustomerCardNo is None:
                 self._read_until = row.append_time
             else:
-                event = decode_event(row.append_time, bytes(row.event))
-                by_card[row.CustomerCardNo].append(event)
-                if row.traceparent:
-                    traces[event.event_id] = row.traceparent
+                by_card[row.CustomerCardNo].append(_Received(row.append_time, bytes(row.event), row.traceparent))
         yield from self._index.process(news)
+        cards = sorted(by_card)
+        for start in range(0, len(cards), _CARDS_AT_ONCE):
+            yield from self._process({card: by_card[card] for card in cards[start : start + _CARDS_AT_ONCE]})
+
+    def _process(self, received: Mapping[str, Sequence["_Received"]]) -> Iterator[Row]:
+        """Process all events of some cards."""
+        traces: dict[str, str] = {}
         changes = _Changes()
         outcomes = {}
-        for card, (before, timer) in self._load(sorted(by_card)).items():
-            outcomes[card] = outcome = accounts.process(before, by_card[card], self._programmes, card)
+        for card, (before, timer) in self._load([*received]).items():
+            events = []
+            for append_time, encoded, traceparent in received[card]:
+                event = decode_event(append_time, encoded)
+                events.append(event)
+                if traceparent:
+                    traces[event.event_id] = traceparent
+            outcomes[card] = outcome = accounts.process(before, events, self._programmes, card)
             former_key, key = self._key_of(card, before), self._key_of(card, outcome.state)
             if key != former_key:
                 changes.removed.append(former_key)
                 if isinstance(before, Account):
                     # Remove the card of an erased account from its timers now, and not when they fire.
-                    changes.erased.append(card)
+                    changes.erased[card] = timer
             self._save(key, outcome.state, outcome.next_due, timer if key == former_key else 0, changes)
         self._write(changes)
         for card, outcome in outcomes.items():
@@ -272,6 +301,14 @@ class AccountOperator(StatefulProcessor):
             self._timers.add(changes.timers)
 
 
+class _Received(NamedTuple):
+    """An event as it came from Spark. ``decode_event`` reads it."""
+
+    append_time: int
+    encoded: bytes
+    traceparent: str | None
+
+
 @dataclass
 class _Changes:
     """The changes of a bucket's state.
@@ -279,13 +316,13 @@ class _Changes:
     Attributes:
         accounts: the new values of the map of accounts.
         removed: keys to remove from the map of accounts.
-        erased: cards to remove from all timers.
+        erased: cards to remove from all timers, each with its timer (0: none).
         timers: by the time of a new timer, the keys to process.
         former_timers: by key, the timer that an earlier one has replaced.
     """
 
     accounts: list[tuple[tuple[str], tuple[bytes, int]]] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
-    erased: list[str] = field(default_factory=list)
+    erased: dict[str, int] = field(default_factory=dict)
     timers: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     former_timers: dict[str, int] = field(default_factory=dict)

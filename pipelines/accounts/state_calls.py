@@ -13,13 +13,24 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 import pyspark
 from pyspark.errors import PySparkRuntimeError
 from pyspark.serializers import pickle_protocol
+from pyspark.sql import types as T
 from pyspark.sql.streaming.proto import StateMessage_pb2 as messages
-from pyspark.sql.streaming.stateful_processor import MapState
+from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
 
 KNOWN_VERSION = "4.2.0"
+
+SHARED = "maps"
+"""The state variable that several maps share: from the name of a map and a key to a value, both in MessagePack."""
+
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(tuple[Any, ...]).decode
+
+_KEY = T.StructType([T.StructField("map", T.StringType()), T.StructField("key", T.BinaryType())])
+_CONTENT = T.StructType([T.StructField("value", T.BinaryType())])
 
 Row = tuple[Any, ...]
 
@@ -58,11 +69,16 @@ class MapCalls:
         for key in keys:
             self._state.removeKey(key)
 
+    def all_keys(self) -> Iterator[Row]:
+        """All keys."""
+        return (key for key, _ in self._state.iterator())
+
 
 class _BatchedCalls(MapCalls):
     """Calls that are sent together, through private classes of PySpark."""
 
     def __init__(self, state: MapState) -> None:
+        super().__init__(state)
         self._name: str = state._stateName  # noqa: SLF001  # there is no public name
         self._client: Any = state._mapStateClient._stateful_processor_api_client  # noqa: SLF001
         buffer = self._client._client_socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)  # noqa: SLF001
@@ -99,6 +115,49 @@ class _BatchedCalls(MapCalls):
         variable = messages.StateVariableRequest(mapStateCall=call)
         message: bytes = messages.StateRequest(stateVariableRequest=variable).SerializeToString()
         return _HEADER.pack(_MESSAGE_VERSION, len(message)) + message
+
+
+class StateMaps:
+    """The maps of one bucket.
+
+    Spark sets up every state variable anew in each task, which takes longer than the work of a small micro-batch
+    (docs/lab/queries.md). So the maps share one variable.
+    """
+
+    def __init__(self, handle: StatefulProcessorHandle, *, are_shared: bool) -> None:
+        """Args: are_shared: False in an older checkpoint, where each map is a variable."""
+        self.are_shared = are_shared
+        self._handle = handle
+        self._shared = map_calls(handle.getMapState(SHARED, _KEY, _CONTENT)) if are_shared else None
+
+    def open(self, name: str, key: T.StructType, value: T.StructType) -> MapCalls:
+        """The map with this name. The types are those of its own variable in an older checkpoint."""
+        if self._shared is None:
+            return map_calls(self._handle.getMapState(name, key, value))
+        return _SharedMap(self._shared, name)
+
+
+class _SharedMap(MapCalls):
+    """One map among others in a state variable. It cannot list its keys."""
+
+    def __init__(self, shared: MapCalls, name: str) -> None:
+        self._shared = shared
+        self._name = name
+
+    def get(self, keys: Sequence[Row]) -> list[Row | None]:
+        return [decode(value[0]) if value else None for value in self._shared.get([*map(self._key, keys)])]
+
+    def update(self, values: Iterable[tuple[Row, Row]]) -> None:
+        self._shared.update((self._key(key), (encode(value),)) for key, value in values)
+
+    def remove(self, keys: Iterable[Row]) -> None:
+        self._shared.remove(map(self._key, keys))
+
+    def all_keys(self) -> Iterator[Row]:
+        raise NotImplementedError
+
+    def _key(self, key: Row) -> Row:
+        return self._name, encode(key)
 
 
 def _bytes(row: Row) -> bytes:

@@ -8,12 +8,12 @@ one, the former timer still lists the card, and is one of the card's later timer
 next one again, the card is already listed. So a timer lists each card once.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-from pipelines.accounts.state_calls import map_calls
+from pipelines.accounts.state_calls import StateMaps
 
 PART_SIZE = 500
 """Cards in a part."""
@@ -29,13 +29,14 @@ _TIMERS = T.StructType([T.StructField("timers", T.ArrayType(T.LongType()))])
 class Timers:
     """Timers in Spark's state. Times are milliseconds since the epoch."""
 
-    def __init__(self, handle: StatefulProcessorHandle) -> None:
+    def __init__(self, handle: StatefulProcessorHandle, maps: StateMaps) -> None:
         self._handle = handle
-        self._part_counts = map_calls(handle.getMapState("timers", _TIMER, _PARTS))
-        self._cards_state = handle.getMapState("waiting", _PART, _CARDS)
-        self._cards = map_calls(self._cards_state)
-        self._later_timers = map_calls(handle.getMapState("later", _CARD, _TIMERS))
-        self._postponed = map_calls(handle.getMapState("postponed", _TIMER, _TIMERS))
+        # A checkpoint of release 0.1 does not store the later timers of all cards.
+        self._are_complete = maps.are_shared
+        self._part_counts = maps.open("timers", _TIMER, _PARTS)
+        self._cards = maps.open("waiting", _PART, _CARDS)
+        self._later_timers = maps.open("later", _CARD, _TIMERS)
+        self._postponed = maps.open("postponed", _TIMER, _TIMERS)
 
     def add(self, timers: Mapping[int, Sequence[str]]) -> None:
         """Add cards to timers that do not list them."""
@@ -105,12 +106,22 @@ class Timers:
         self._later_timers.remove((card,) for card, timers in later.items() if not timers[1:])
         return {card: later[card][0] if later.get(card) else 0 for card in cards}
 
-    def erase(self, erased: Collection[str]) -> None:
-        """Remove the cards of erased customers from all timers, so that the state no longer has them."""
+    def erase(self, erased: Mapping[str, int]) -> None:
+        """Remove the cards of erased customers from all timers, so that the state no longer has them.
+
+        Args:
+            erased: the cards, each with its timer (0: none).
+        """
+        found = self._later_timers.get([(card,) for card in erased])
         self._later_timers.remove((card,) for card in erased)
-        parts = [(tuple(part), cards) for part, (cards,) in self._cards_state.iterator()]
-        self._cards.update(
-            (part, ([card for card in cards if card not in erased],))
-            for part, cards in parts
-            if not set(erased).isdisjoint(cards)
-        )
+        timers = {timer for timer in erased.values() if timer}
+        timers.update(timer for value in found if value for timer in value[0])
+        if not self._are_complete:
+            timers.update(timer for (timer,) in self._part_counts.all_keys())
+        ordered = sorted(timers)
+        counts = self._part_counts.get([(timer,) for timer in ordered])
+        for timer, count in zip(ordered, counts, strict=True):
+            parts = [(timer, part) for part in range(count[0] if count else 0)]
+            for part, value in zip(parts, self._cards.get(parts), strict=True):
+                if value and not erased.keys().isdisjoint(value[0]):
+                    self._cards.update([(part, ([card for card in value[0] if card not in erased],))])

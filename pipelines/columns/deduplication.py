@@ -1,7 +1,6 @@
 """Deduplication, the same in every query: the first row of each identity passes."""
 
 from datetime import timedelta
-from functools import cache
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
@@ -9,10 +8,11 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.avro.functions import from_avro, to_avro
 
+from pipelines.columns.buckets import partition_keys
 from pipelines.deduplication import operator
 from pipelines.deduplication.operator import RepeatFilter
 from pipelines.deduplication.segments import SLICES
-from pipelines.runtime.query import QueryContext
+from pipelines.runtime.query import DEDUPLICATION, QueryContext
 from pipelines.runtime.query_metrics import IDENTIFIED, ROWS, UNIQUE
 from services.settings import Settings
 
@@ -52,7 +52,7 @@ def deduplicate(rows: DataFrame, context: QueryContext, remembered: DataFrame | 
         remembered: the identities that a new checkpoint remembers from the beginning: identity, timestamp.
     """
     horizon = f"{int(context.settings.repeat_horizon.total_seconds())} seconds"
-    if context.walks:
+    if DEDUPLICATION not in context.formats:
         return rows.withWatermark("timestamp", horizon).dropDuplicatesWithinWatermark(["identity"]).drop("identity")
     names = [name for name in rows.columns if name not in ("timestamp", "identity")]
     structs = {name: _avro_schema(rows, name) for name in names if isinstance(rows.schema[name].dataType, T.StructType)}
@@ -93,19 +93,9 @@ def _hashed(rows: DataFrame, bucket: Column, *names: str) -> DataFrame:
 def _bucket(spark: SparkSession, partitions: int) -> Column:
     """One bucket in each partition: a key that Spark's partitioner sends there."""
     return F.get(
-        F.array(*map(F.lit, _keys(spark, partitions))),
+        F.array(*map(F.lit, partition_keys(spark, partitions))),
         F.pmod(operator.FIRST_HASH, F.lit(partitions)).cast("int"),
     )
-
-
-@cache
-def _keys(spark: SparkSession, partitions: int) -> list[int]:
-    """By the number of the partition, the key."""
-    numbers = F.sequence(F.lit(0), F.lit(64 * partitions))
-    keys = F.transform(numbers, lambda key: F.struct(F.pmod(F.hash(key), F.lit(partitions)), key))
-    (row,) = spark.range(1).select(keys.alias("keys")).collect()
-    key_of = dict(reversed(row.keys))
-    return [key_of[partition] for partition in range(partitions)]
 
 
 def _avro_schema(rows: DataFrame, name: str) -> str:

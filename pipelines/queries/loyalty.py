@@ -13,11 +13,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipelines.accounts.events import EVENT_TYPE, command_events, invoice_events, unique_events
-from pipelines.accounts.operator import SEED_TYPE, STATE_VERSION, process_events
-from pipelines.accounts.records import kafka_records
+from pipelines.accounts.operator import LAYOUT, LAYOUTS, SEED_TYPE, STATE_VERSION, AccountOperator, process_events
+from pipelines.accounts.records import kafka_records, writer_ids
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.queries.branches import DEAD_LETTERS, branch_records
-from pipelines.runtime.query import Query, QueryContext
+from pipelines.runtime.query import FORMATS, Query, QueryContext
 from pipelines.runtime.query_metrics import RETURN_STEPS, RETURNS
 from pipelines.runtime.read_progress import serve_read_progress
 from pipelines.sinks.kafka import write_stream
@@ -26,6 +26,7 @@ from pipelines.sources.kafka import Offsets
 from schemas.topics import LOYALTY_BALANCES, LOYALTY_COMMANDS, POS_INVOICES, Topic
 from services.messaging.administration import is_empty
 from services.programmes.topic import load_programmes
+from services.pseudonyms import pseudonyms
 from services.settings import Settings
 
 LOYALTY_FACTOR = "LOYALTY_LOYALTY_FACTOR"
@@ -70,7 +71,10 @@ def _loyalty(context: QueryContext, seed: Seed | None = None) -> DataStreamWrite
         context.spark, LOYALTY.checkpoint(settings), (POS_INVOICES, LOYALTY_COMMANDS), settings
     )
     clock = clock_rows(context.spark, EVENT_TYPE, address, settings)
-    rows = process_events(events, clock, versions, ids, settings, seed.state if seed else None)
+    layout = LAYOUTS[context.formats.get(LAYOUT, "1")]
+    interval = int(settings.timer_interval.total_seconds() * 1000)
+    operator = AccountOperator(versions, writer_ids(ids), interval, pseudonyms(settings.pseudonym_key_file), layout)
+    rows = process_events(events, clock, operator, settings, seed.state if seed else None)
     dead_letters = branch_records([DEAD_LETTERS], commands, ids, settings)
     return write_stream(kafka_records(_with_steps_counted(rows), settings).union(dead_letters), settings)
 
@@ -98,6 +102,7 @@ LOYALTY = Query(
     _loyalty,
     lambda settings: f"{settings.checkpoint_dir}/loyalty",
     reads_programme=True,
+    formats={**FORMATS, LAYOUT: "2"},
     fixed=lambda settings: {
         "state": STATE_VERSION,
         # Returns, audits and rebuilds compute purchases again. So another factor would change points of earlier

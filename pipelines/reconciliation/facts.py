@@ -13,7 +13,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipelines.accounts.operator import ACCOUNTS
+from pipelines.accounts.operator import ACCOUNTS, LAYOUT, LAYOUTS
+from pipelines.accounts.state_calls import SHARED, decode
+from pipelines.checkpoints import manifest
 from pipelines.columns.decoding import decode_avro
 from pipelines.reconciliation.context import Context, first_line
 from pipelines.reconciliation.events import pseudonym_of, read_topic
@@ -92,13 +94,29 @@ def balances(context: Context, extent: TopicExtent) -> DataFrame:
 
 def state(context: Context, checkpoint: str) -> DataFrame:
     """The accounts in Spark's state after the last committed micro-batch, as facts. Raises UnreadableError."""
-    rows = (
-        state_variable(context, checkpoint, ACCOUNTS)
-        .where(F.substring("user_map_value.account", 1, 1) != F.lit(MARKER))
-        .select(F.col("user_map_key.card").alias("card"), F.col("user_map_value.account").alias("account"))
-        .withColumn("pseudonym", pseudonym_of(context.pseudonyms, F.col("card")))
+    try:
+        layout = LAYOUTS[manifest.read(context.spark, checkpoint).get(LAYOUT, "1")]
+    except manifest.CheckpointMismatchError as error:
+        raise UnreadableError(Source.STATE, str(error)) from error
+    rows = _shared_accounts(context, checkpoint) if layout.are_shared else _own_accounts(context, checkpoint)
+    accounts = rows.where(F.substring("account", 1, 1) != F.lit(MARKER)).withColumn(
+        "pseudonym", pseudonym_of(context.pseudonyms, F.col("card"))
     )
-    return _facts(rows, Source.STATE, F.lit(0), F.col("account"))
+    return _facts(accounts, Source.STATE, F.lit(0), F.col("account"))
+
+
+def _own_accounts(context: Context, checkpoint: str) -> DataFrame:
+    key, value = F.col("user_map_key.card"), F.col("user_map_value.account")
+    return state_variable(context, checkpoint, ACCOUNTS).select(key.alias("card"), value.alias("account"))
+
+
+def _shared_accounts(context: Context, checkpoint: str) -> DataFrame:
+    card, account = (F.udf(lambda encoded: decode(encoded)[0], kind) for kind in ("string", "binary"))
+    return (
+        state_variable(context, checkpoint, SHARED)
+        .where(F.col("user_map_key.map") == ACCOUNTS)
+        .select(card("user_map_key.key").alias("card"), account("user_map_value.value").alias("account"))
+    )
 
 
 def state_variable(context: Context, checkpoint: str, name: str) -> DataFrame:

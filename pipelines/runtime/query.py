@@ -20,7 +20,10 @@ SHUFFLE_PARTITIONS = "shuffle_partitions"
 """A setting, and the value of the manifest."""
 
 DEDUPLICATION = "deduplication"
-"""The value that manifests of release 0.1 lack."""
+"""The format that manifests of release 0.1 lack. Those checkpoints continue with Spark's own operator."""
+
+FORMATS = {DEDUPLICATION: "segments"}
+"""The formats of a new checkpoint of any query."""
 
 
 class RepeatHorizonError(RuntimeError):
@@ -34,7 +37,7 @@ class QueryContext:
     Attributes:
         name: of the query.
         longest_wait: how long records may wait for a full micro-batch.
-        walks: whether the checkpoint is of release 0.1, which dropped duplicates with Spark's own operator.
+        formats: by name, the formats that the checkpoint has. An older checkpoint lacks later names.
     """
 
     name: str
@@ -42,7 +45,7 @@ class QueryContext:
     ids: SchemaIds
     settings: Settings
     longest_wait: timedelta
-    walks: bool = False
+    formats: Mapping[str, str] = field(default_factory=lambda: FORMATS)
 
     def read(self, topic: Topic, start: Offsets | None = None) -> DataFrame:
         """Stream the records of a topic, see ``sources.kafka.read_stream``."""
@@ -59,6 +62,7 @@ class Query:
         checkpoint: its folder or other Hadoop URI, by the settings.
         longest_wait: how long records may wait for a full micro-batch, by the settings.
         reads_programme: whether it must start again for a new version of the programme.
+        formats: by name, the formats of a new checkpoint. An older one keeps the formats that it has.
         fixed: further names and values that are fixed for the life of a checkpoint, by the settings.
         remedies: by the name of a fixed value, what to do if it differs and no setting can restore it.
         check: takes the session, the checkpoint, the settings, and whether the checkpoint is new. Raises
@@ -71,6 +75,7 @@ class Query:
     checkpoint: Callable[[Settings], str]
     longest_wait: Callable[[Settings], timedelta] = lambda _: timedelta(0)
     reads_programme: bool = False
+    formats: Mapping[str, str] = field(default_factory=lambda: FORMATS)
     fixed: Callable[[Settings], Mapping[str, str]] = lambda _: {}
     remedies: Mapping[str, str] = field(default_factory=dict)
     check: Callable[[SparkSession, str, Settings, bool], None] = lambda spark, checkpoint, settings, is_new: None
@@ -91,18 +96,18 @@ class Query:
         if SHUFFLE_PARTITIONS in before and SHUFFLE_PARTITIONS not in settings.model_fields_set:
             settings = settings.model_copy(update={SHUFFLE_PARTITIONS: int(before[SHUFFLE_PARTITIONS])})
         spark.conf.set("spark.sql.shuffle.partitions", settings.shuffle_partitions)
-        walks = bool(before) and DEDUPLICATION not in before
+        formats = {name: before[name] for name in self.formats if name in before} if before else self.formats
         made_with = {
             "query": self.name,
             "source": ", ".join(settings.name_of(source) for source in self.sources),
             SHUFFLE_PARTITIONS: str(settings.shuffle_partitions),
-            **({} if walks else {DEDUPLICATION: "segments"}),
+            **formats,
             **self.fixed(settings),
         }
         manifest.claim(spark, checkpoint, made_with, self.remedies)
         retention.check(spark, checkpoint, self.sources, settings)
         longest_wait = timedelta(0) if available_now else self.longest_wait(settings)
-        writer = self.build(QueryContext(self.name, spark, ids, settings, longest_wait, walks))
+        writer = self.build(QueryContext(self.name, spark, ids, settings, longest_wait, formats))
         writer = writer.queryName(self.name).option("checkpointLocation", checkpoint)
         if available_now:
             return writer.trigger(availableNow=True).start()

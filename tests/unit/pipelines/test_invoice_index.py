@@ -6,11 +6,9 @@ from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 
-import pytest
-
-from pipelines.accounts import invoice_index
 from pipelines.accounts.invoice_index import BOUGHT, FORGOTTEN, RETURNED, InvoiceIndex, News, longest_window
 from pipelines.accounts.records import rows_of, writer_ids
+from pipelines.accounts.state_calls import StateMaps
 from services.codecs.events import decode_event
 from services.domain.account.processor import process
 from services.domain.events import Erase, Forward, Line, Purchase
@@ -24,10 +22,13 @@ IDS = FolderSchemaIds()
 
 
 @contextmanager
-def open_index(tmp_path: Path) -> Iterator[tuple[InvoiceIndex, StateServer]]:
+def open_index(tmp_path: Path, most_waiting: int = 5) -> Iterator[tuple[InvoiceIndex, StateServer]]:
     """An index without numbers, and the server that stores it."""
     with state_server(tmp_path / "socket") as (handle, server):
-        yield InvoiceIndex(handle, Programmes(), writer_ids(IDS)), server
+        yield (
+            InvoiceIndex(handle, StateMaps(handle, are_shared=True), Programmes(), writer_ids(IDS), most_waiting),
+            server,
+        )
 
 
 def returned(number: str, original: str) -> bytes:
@@ -74,10 +75,9 @@ def test_an_erased_account_tells_the_index_its_numbers(tmp_path):
         assert {} == server.kept["invoices"]
 
 
-def test_the_oldest_return_of_a_full_bucket_waits_no_more(tmp_path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(invoice_index, "MOST_WAITING", 3)
+def test_the_oldest_return_of_a_full_bucket_waits_no_more(tmp_path):
     news = [News(RETURNED, f"p{n}", n, None, returned(f"r{n}", f"p{n}")) for n in range(5)]
-    with open_index(tmp_path) as (index, _):
+    with open_index(tmp_path, most_waiting=3) as (index, _):
         counted = [steps(index.process([each])) for each in news]
         assert [{"waiting": 1}] * 3 + [{"waiting": 1, "dropped": 1}] * 2 == counted
 
@@ -85,10 +85,9 @@ def test_the_oldest_return_of_a_full_bucket_waits_no_more(tmp_path, monkeypatch:
         assert ["r2/forward", "r3/forward", "r4/forward"] == [row.id for row in rows if row.topic]
 
 
-def test_more_returns_than_a_bucket_holds_in_one_micro_batch(tmp_path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(invoice_index, "MOST_WAITING", 3)
+def test_more_returns_than_a_bucket_holds_in_one_micro_batch(tmp_path):
     news = [News(RETURNED, f"p{n}", n, None, returned(f"r{n}", f"p{n}")) for n in range(7)]
-    with open_index(tmp_path) as (index, _):
+    with open_index(tmp_path, most_waiting=3) as (index, _):
         assert {"waiting": 7, "dropped": 4} == steps(index.process(news))
 
 
