@@ -32,7 +32,7 @@ from services import tracing
 from services.health import serve_health
 from services.logging import configure_logging
 from services.messaging.administration import TimestampTypeError
-from services.messaging.publishing import PublishError
+from services.messaging.publishing import PublishError, require_broker
 from services.messaging.schema_ids import SchemaRegistryUnavailableError, schema_ids
 from services.programmes.file import ProgrammeError
 from services.pseudonyms import PseudonymKeyError
@@ -49,7 +49,6 @@ _REFUSALS = (
     CheckpointMismatchError,
     ProgrammeError,
     PseudonymKeyError,
-    PublishError,
     RecordsLostError,
     RepeatHorizonError,
     StartUpError,
@@ -109,7 +108,7 @@ def run(settings: Settings, names: Sequence[str], *, available_now: bool, backfi
     except _REFUSALS as error:
         log.error("refused to start", reason=str(error))  # noqa: TRY400  # a traceback would not help the user
         return 2
-    except ProgrammeUnknownError as error:
+    except (ProgrammeUnknownError, PublishError) as error:
         log.error("stopped without Kafka", reason=str(error))  # noqa: TRY400
     except SchemaRegistryUnavailableError as error:
         log.error("stopped without the Schema Registry", reason=str(error))  # noqa: TRY400
@@ -145,6 +144,7 @@ def _run(
     available_now: bool,
     backfill: bool,
 ) -> int:
+    require_broker(settings)  # Spark would need longer to notice, and its error is not clear.
     if not available_now:
         stack.enter_context(serve_health(settings, settings.metrics_port, REGISTRY, _find_problem))
     spark = spark_session(settings)

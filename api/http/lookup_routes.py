@@ -107,8 +107,17 @@ class LookupApp(FastAPI):
             await super().__call__(scope, receive, send)
             return
 
+        has_ended = False
+
         async def send_head(message: Message) -> None:
-            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+            """End the response before its body. The server then tells an endless stream that the client is gone."""
+            nonlocal has_ended
+            if has_ended:
+                return
+            if message["type"] == "http.response.body":
+                has_ended = True
+                message = {"type": "http.response.body", "body": b"", "more_body": False}
+            await send(message)
 
         if scope["method"] == "HEAD":
             await self._serve({**scope, "method": "GET"}, receive, send_head)

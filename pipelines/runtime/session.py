@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from pipelines.checkpoints.lock import local_folder
-from pipelines.runtime import class_archive
+from pipelines.runtime import class_archive, java_log
 from pipelines.sinks import delta
 from services.settings import Settings
 from services.verdicts import LONGEST_TEXT
@@ -71,9 +72,6 @@ _LOCAL_FILES = {
     ),
 }
 
-_INCUBATOR = b"WARNING: Using incubator modules: jdk.incubator.vector"
-"""Java prints this line at each start, because Spark uses this module. No setting of Java prevents it."""
-
 _WORKER = Path(__file__).with_name("python-worker")
 _LOG4J = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 
@@ -110,7 +108,7 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
         builder = builder.config(option, value)
     if not is_submitted and SparkContext._gateway is None:  # noqa: SLF001  # no public call takes a gateway alone
         conf = SparkConf().setAll([*options.items()])
-        SparkContext._ensure_initialized(gateway=_java_gateway(conf))  # noqa: SLF001
+        SparkContext._ensure_initialized(gateway=_java_gateway(conf, as_json=settings.log_format == "json"))  # noqa: SLF001
     session = builder.getOrCreate()
     _log_uncaught_exceptions(session)
     return session
@@ -126,21 +124,15 @@ def _log_uncaught_exceptions(session: SparkSession) -> None:
     jvm.java.lang.Thread.setDefaultUncaughtExceptionHandler(handler)
 
 
-def _java_gateway(conf: SparkConf) -> JavaGateway:
-    """Start the JVM of this process. It writes to the stderr of this process, without the line ``_INCUBATOR``."""
+def _java_gateway(conf: SparkConf, *, as_json: bool) -> JavaGateway:
+    """Start the JVM of this process. What it writes to stderr goes to the stderr of this process (``java_log``)."""
     reading, writing = os.pipe()
-    threading.Thread(target=_forward, args=(reading,), name="stderr-of-java", daemon=True).start()
+    forward = partial(java_log.forward, reading, as_json=as_json)
+    threading.Thread(target=forward, name="stderr-of-java", daemon=True).start()
     try:
         return launch_gateway(conf, {"stderr": writing})  # type: ignore[no-untyped-call]
     finally:
         os.close(writing)
-
-
-def _forward(reading: int) -> None:
-    with os.fdopen(reading, "rb") as lines:
-        for line in lines:
-            if line.rstrip() != _INCUBATOR:
-                os.write(2, line)
 
 
 def worker_python(master: str) -> str:

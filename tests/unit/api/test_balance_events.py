@@ -144,6 +144,22 @@ def test_each_revision_comes_once_and_in_order() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("owner", [0, 1])
+def test_head_of_a_stream_ends_with_its_headers(owner: int) -> None:
+    """The connection is free again, and the stream leaves its place, also at an instance that forwards."""
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        changelog.write(balance(1))
+        async with asyncio.timeout(20):
+            answer = await client.http.head(client.group.instances[0].url + PATH)
+        assert (200, "text/event-stream; charset=utf-8") == (answer.status_code, answer.headers["content-type"])
+        assert b"" == answer.content
+        streams = [each.app.state.dependencies.balance_events._streams for each in client.group.instances]
+        assert [0] * len(streams) == [each._open.total() for each in streams]
+
+    run(scenario, size=2, owner=owner)
+
+
 def test_a_client_resumes_where_it_was() -> None:
     """After any revision, the client gets all later revisions and no others."""
 

@@ -1,4 +1,4 @@
-"""The end of the pipeline process."""
+"""The end of the pipeline process, and its start without Kafka."""
 
 import threading
 from contextlib import ExitStack
@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+from structlog.testing import capture_logs
 
 import pipelines.__main__ as pipeline
+from services.messaging import publishing
 from services.settings import read_settings
 
 
@@ -27,3 +29,20 @@ def test_a_lost_jvm_is_an_error_unless_the_process_stops(
     monkeypatch.setenv("LOYALTY_CHECKPOINT_DIR", str(tmp_path))
 
     assert status == pipeline.run(read_settings(), ["loyalty"], available_now=True)
+
+
+def test_without_kafka_it_ends_before_spark_starts_and_names_the_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Status 1, because a later start can succeed."""
+    monkeypatch.setattr(publishing, "BROKER_TIMEOUT", 0.1)
+    monkeypatch.setattr(pipeline, "spark_session", None)
+    monkeypatch.setenv("LOYALTY_CHECKPOINT_DIR", str(tmp_path))
+    monkeypatch.setenv("LOYALTY_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+
+    with capture_logs() as logs:
+        assert 1 == pipeline.run(read_settings(), ["loyalty"], available_now=True)
+
+    (line,) = logs
+    assert "stopped without Kafka" == line["event"]
+    assert "no Kafka broker answers at 127.0.0.1:1: start Kafka" in line["reason"]

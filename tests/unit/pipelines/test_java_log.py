@@ -1,0 +1,36 @@
+"""The log of the JVM on the stderr of the pipeline."""
+
+import json
+import os
+
+import pytest
+
+from pipelines.runtime import java_log
+
+WARNING = "2026-11-23T17:39:38.653Z WARN StateStore: the disk is full\n"
+NOISE = (
+    "WARNING: Using incubator modules: jdk.incubator.vector\n"
+    "2026-11-23T17:39:38.653Z WARN StateStore: Error running maintenance threadSparkEnv not active, cannot do "
+    "maintenance on StateStores\n"
+)
+
+
+def forwarded(text: str, capfd: pytest.CaptureFixture[str], *, as_json: bool) -> str:
+    reading, writing = os.pipe()
+    os.write(writing, text.encode())
+    os.close(writing)
+    java_log.forward(reading, as_json=as_json)
+    return capfd.readouterr().err
+
+
+def test_lines_pass_except_those_of_a_healthy_pipeline(capfd):
+    assert WARNING == forwarded(NOISE + WARNING, capfd, as_json=False)
+
+
+def test_each_line_is_json_with_the_names_of_the_other_log_lines(capfd):
+    trace, own = "\tat org.apache.spark.Ä\n", '{"event": "of a worker"}\n'
+    first, second, third = map(json.loads, forwarded(WARNING + trace + own, capfd, as_json=True).splitlines())
+    expected = {"timestamp": "2026-11-23T17:39:38.653Z", "level": "warning", "logger": "StateStore"}
+    assert expected | {"event": "the disk is full"} == first
+    assert ("\tat org.apache.spark.Ä", "error") == (second["event"], second["level"])
+    assert json.loads(own) == third
