@@ -5,6 +5,7 @@ no card of an erased customer.
 """
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -111,12 +112,16 @@ def _own_accounts(context: Context, checkpoint: str) -> DataFrame:
 
 
 def _shared_accounts(context: Context, checkpoint: str) -> DataFrame:
-    card, account = (F.udf(lambda encoded: decode(encoded)[0], kind) for kind in ("string", "binary"))
+    card, account = (F.udf(lambda row: _decode(row)[0], kind) for kind in ("string", "binary"))
     return (
         state_variable(context, checkpoint, SHARED)
         .where(F.col("user_map_key.map") == ACCOUNTS)
         .select(card("user_map_key.key").alias("card"), account("user_map_value.value").alias("account"))
     )
+
+
+def _decode(row: bytes) -> tuple[Any, ...]:
+    return decode(row)  # Spark cannot copy the decoder to its workers
 
 
 def state_variable(context: Context, checkpoint: str, name: str) -> DataFrame:

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines.accounts.invoice_index import INVOICES
-from pipelines.accounts.operator import ACCOUNTS
+from pipelines.accounts.state_calls import SHARED
 from pipelines.queries.loyalty import LOYALTY
 from schemas import topics
 from services.domain.events import Adjust, Capture, Erase, Reserve, Transfer
@@ -16,10 +16,7 @@ from tests.support.kafka import publish_commands, publish_invoices, read_all, re
 from tests.support.ledger import bytes_of
 from tests.support.processes import ApiProcess, run_to_the_end, running_ledger
 
-STATE_VARIABLES = {
-    0: [ACCOUNTS, INVOICES, "invoice-slots", "timers", "waiting", "later", "postponed"],
-    1: ["segments"],
-}
+STATE_VARIABLES = {0: [SHARED, INVOICES], 1: ["segments"]}
 CARD, FRIEND = "9265846829", "4629185211"
 
 
