@@ -9,7 +9,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipelines.checkpoints import manifest, retention
+from pipelines.checkpoints.reader import CheckpointReader
 from pipelines.columns import traces
+from pipelines.runtime import query_metrics
 from pipelines.sources.kafka import Offsets, read_stream
 from schemas.topics import Topic
 from services.messaging.administration import max_record_age
@@ -106,6 +108,7 @@ class Query:
         }
         manifest.claim(spark, checkpoint, made_with, self.remedies)
         retention.check(spark, checkpoint, self.sources, settings)
+        query_metrics.announce(self.name, CheckpointReader(spark, checkpoint).positions())
         longest_wait = timedelta(0) if available_now else self.longest_wait(settings)
         writer = self.build(QueryContext(self.name, spark, ids, settings, longest_wait, formats))
         writer = writer.queryName(self.name).option("checkpointLocation", checkpoint)

@@ -9,6 +9,7 @@ import structlog
 from prometheus_client import Counter, Gauge, Histogram
 from pyspark import SparkContext
 
+from pipelines.checkpoints.reader import Positions
 from pipelines.columns.traces import SAMPLE, SAMPLES
 from services import tracing
 
@@ -93,6 +94,19 @@ class ProgressMetrics:
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         query_id = event.id().toString()
         log.info("query ended", query=self._names.get(query_id, query_id), failed=event.exception().isDefined())
+
+
+def announce(query: str, positions: Positions) -> None:
+    """Show a query that starts, before its first micro-batch. An idle query may have none for a long time.
+
+    Args:
+        positions: those of its checkpoint.
+    """
+    _ROWS.labels(query)
+    _BATCHES.labels(query)
+    for topic, partitions in positions.items():
+        for partition, position in partitions.items():
+            _POSITION.labels(query, topic, partition).set(position)
 
 
 def report(progress: Mapping[str, Any]) -> None:

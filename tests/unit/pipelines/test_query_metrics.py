@@ -3,7 +3,7 @@
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from pipelines.runtime.query_metrics import report
+from pipelines.runtime.query_metrics import announce, report
 from services.open_telemetry import add_ids
 from tests.support.traces import tracing_in_memory
 
@@ -29,6 +29,20 @@ def test_every_operator_of_a_query_counts() -> None:
         for name in ("forgetting_seconds", "repeats_dropped", "rows_dropped_by_watermark")
     }
     assert {"forgetting_seconds": 3.0, "repeats_dropped": 10.0, "rows_dropped_by_watermark": 4.0} == found
+
+
+def test_a_query_is_shown_before_its_first_micro_batch() -> None:
+    """An idle query after a restart has its position and 0 micro-batches. Its first report continues them."""
+    announce("idle", {"hadoop": {0: 7}})
+    found = REGISTRY.get_sample_value
+    assert 0 == found("loyalty_query_batches_total", {"query": "idle"})
+    assert 0 == found("loyalty_query_input_rows_total", {"query": "idle"})
+    position = {"query": "idle", "topic": "hadoop", "partition": "0"}
+    assert 7 == found("loyalty_query_position", position)
+    kafka = {"description": "KafkaV2[Subscribe[hadoop]]", "numInputRows": 2, "endOffset": {"hadoop": {"0": 9}}}
+    progress = {"name": "idle", "batchId": 1, "batchDuration": 5, "stateOperators": [], "sources": [kafka]}
+    report(progress | {"timestamp": "is not parsed while tracing is off"})
+    assert 9 == found("loyalty_query_position", position)
 
 
 def test_the_rows_of_the_clock_are_no_records() -> None:
