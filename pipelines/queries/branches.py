@@ -102,18 +102,27 @@ def dead_letter_count() -> Column:
 
 def original_record(_: Column) -> Record:
     """The unchanged key, value and headers, with the record's position and the reason."""
+    return Record(record_position(), F.col("value"), _headers_with_reason())
+
+
+def _headers_with_reason() -> Column:
     origin = {h.DEAD_LETTER_TOPIC: "topic", h.DEAD_LETTER_PARTITION: "partition", h.DEAD_LETTER_OFFSET: "offset"}
     texts = {header: F.col(column).cast("string") for header, column in origin.items()}
     added = avro.text_headers({**texts, h.DEAD_LETTER_REASON: F.col("reason")})
-    return Record(record_position(), F.col("value"), F.concat(F.coalesce(F.col("headers"), avro.no_headers()), added))
+    return F.concat(F.coalesce(F.col("headers"), avro.no_headers()), added)
 
 
-DEAD_LETTERS = Branch(topics.DEAD_LETTERS, dead_letter_count, original_record)
 BRANCHES = (
     Branch(topics.SHIPMENT, home_delivery_count, whole_invoice),
     Branch(topics.HADOOP, line_item_count, masked_line, return_columns),
-    DEAD_LETTERS,
+    Branch(topics.DEAD_LETTERS, dead_letter_count, original_record),
 )
+
+
+def dead_letters(inputs: DataFrame, settings: Settings) -> DataFrame:
+    """The dead letters alone of checked records, for the Kafka sink: topic, key, value, headers."""
+    topic = F.lit(settings.name_of(topics.DEAD_LETTERS)).alias("topic")
+    return inputs.where(~_is_valid()).select(topic, "key", "value", _headers_with_reason().alias("headers"))
 
 
 def _is_valid() -> Column:

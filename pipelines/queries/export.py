@@ -14,7 +14,7 @@ from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.reader import CheckpointReader
 from pipelines.columns.decoding import decode
 from pipelines.columns.deduplication import deduplicate, record_position
-from pipelines.queries.branches import DEAD_LETTERS, branch_records
+from pipelines.queries.branches import dead_letters
 from pipelines.runtime.query import Query, QueryContext
 from pipelines.sinks import kafka
 from pipelines.sinks.delta import DeltaSink, is_table
@@ -95,7 +95,7 @@ def _write(context: QueryContext, write_rows: WriteRows, batch: DataFrame, batch
     """Write the lines of a micro-batch to the files and its invalid records to the dead letters."""
     batch.persist()
     invalid = batch.where(F.col("reason").isNotNull())
-    kafka.write_batch(branch_records([DEAD_LETTERS], invalid, context.ids, context.settings), context.settings)
+    kafka.write_batch(dead_letters(invalid, context.settings), context.settings)
     rows = batch.where(F.col("reason").isNull()).select(
         *(F.col(f"record.{name}") for name in schemas.field_names("HadoopRecord")),
         *_date(F.col("record.CreatedTime")),

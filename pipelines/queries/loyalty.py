@@ -16,7 +16,7 @@ from pipelines.accounts.events import EVENT_TYPE, command_events, invoice_events
 from pipelines.accounts.operator import LAYOUT, LAYOUTS, SEED_TYPE, STATE_VERSION, AccountOperator, process_events
 from pipelines.accounts.records import kafka_records, writer_ids
 from pipelines.checkpoints.manifest import CheckpointMismatchError
-from pipelines.queries.branches import DEAD_LETTERS, branch_records
+from pipelines.queries.branches import dead_letters
 from pipelines.runtime.query import FORMATS, Query, QueryContext
 from pipelines.runtime.query_metrics import RETURN_STEPS, RETURNS
 from pipelines.runtime.read_progress import serve_read_progress
@@ -75,8 +75,8 @@ def _loyalty(context: QueryContext, seed: Seed | None = None) -> DataStreamWrite
     interval = int(settings.timer_interval.total_seconds() * 1000)
     operator = AccountOperator(versions, writer_ids(ids), interval, pseudonyms(settings.pseudonym_key_file), layout)
     rows = process_events(events, clock, operator, settings, seed.state if seed else None)
-    dead_letters = branch_records([DEAD_LETTERS], commands, ids, settings)
-    return write_stream(kafka_records(_with_steps_counted(rows), settings).union(dead_letters), settings)
+    records = kafka_records(_with_steps_counted(rows), settings).union(dead_letters(commands, settings))
+    return write_stream(records, settings)
 
 
 def _with_steps_counted(rows: DataFrame) -> DataFrame:
