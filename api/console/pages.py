@@ -154,7 +154,7 @@ async def helpdesk(request: Request, card: str = "", invoice: str = "") -> Respo
     """The search. The number of an invoice leads to its customer, if there is only one."""
     card, invoice, user = card.strip(), invoice.strip(), await _user(request)
     found, problem = [], None
-    if invoice and not card:
+    if invoice and not card and "/" not in invoice:
         answer = await _ask(request, "GET", f"/v1/invoices/{quote(invoice, safe='')}/customers")
         found, problem = answer.body.get("customers", []), None if answer.is_good else answer.body
         card = found[0] if len(found) == 1 else ""

@@ -148,6 +148,15 @@ def test_the_page_of_a_replaced_card_leads_to_the_new_one(client: TestClient, in
     assert 'href="/console/helpdesk?card=N%20E"' in client.get("/console/customer", params={"card": CARD}).text
 
 
+def test_the_helpdesk_explains_that_it_cannot_show_names_with_a_slash(client: TestClient) -> None:
+    """No path of the API can have such a card or invoice. The store of balances shows the card."""
+    of_card = client.get("/console/helpdesk", params={"card": "a/bA"}).text
+    assert "cannot show a card or an invoice with a slash" in of_card
+    assert "/v1/stores/customer-balances/keys/a%2FbA" in of_card
+    assert "hx-get" not in of_card
+    assert "with a slash" in client.get("/console/helpdesk", params={"invoice": "1/2"}).text
+
+
 def test_a_form_of_another_site_does_nothing(client: TestClient, instance: Instance) -> None:
     """A page of another site cannot send the header of htmx."""
     forms = ["customer/adjust", "customer/erase", "operations/replay", "operations/programmes", "sign-in"]
