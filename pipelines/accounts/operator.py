@@ -23,6 +23,7 @@ from pipelines.accounts.invoice_index import BOUGHT, FORGOTTEN, RETURNED, WAITIN
 from pipelines.accounts.records import RECORD_TYPE, rows_of
 from pipelines.accounts.state_calls import StateMaps
 from pipelines.accounts.timers import Timers
+from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.columns.buckets import partition_keys
 from pipelines.runtime.python_workers import freeze_at_second_task
 from pipelines.sources.clock import TIMER_DELAY
@@ -57,6 +58,18 @@ LAYOUT = "layout"
 """The name of the layout in a manifest. A checkpoint without this name has the first layout."""
 
 LAYOUTS = {"1": Layout(16, are_shared=False), "2": Layout(1, are_shared=True)}
+
+
+def layout_of(checkpoint: str, formats: Mapping[str, str]) -> Layout:
+    """The layout that a manifest names. Raises CheckpointMismatchError."""
+    name = formats.get(LAYOUT, "1")
+    if name not in LAYOUTS:
+        raise CheckpointMismatchError(
+            f"the state in {checkpoint} has the layout {name}, which this release does not know: use the newer release "
+            "that has made the checkpoint"
+        )
+    return LAYOUTS[name]
+
 
 _CARDS_AT_ONCE = 1_000
 """The operator holds the accounts of at most this number of cards in memory."""

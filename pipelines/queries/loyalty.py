@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipelines.accounts.events import EVENT_TYPE, command_events, invoice_events, unique_events
-from pipelines.accounts.operator import LAYOUT, LAYOUTS, SEED_TYPE, STATE_VERSION, AccountOperator, process_events
+from pipelines.accounts.operator import LAYOUT, SEED_TYPE, STATE_VERSION, AccountOperator, layout_of, process_events
 from pipelines.accounts.records import kafka_records, writer_ids
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.queries.branches import dead_letters
@@ -71,7 +71,7 @@ def _loyalty(context: QueryContext, seed: Seed | None = None) -> DataStreamWrite
         context.spark, LOYALTY.checkpoint(settings), (POS_INVOICES, LOYALTY_COMMANDS), settings
     )
     clock = clock_rows(context.spark, EVENT_TYPE, address, settings)
-    layout = LAYOUTS[context.formats.get(LAYOUT, "1")]
+    layout = layout_of(LOYALTY.checkpoint(settings), context.formats)
     interval = int(settings.timer_interval.total_seconds() * 1000)
     operator = AccountOperator(versions, writer_ids(ids), interval, pseudonyms(settings.pseudonym_key_file), layout)
     rows = process_events(events, clock, operator, settings, seed.state if seed else None)

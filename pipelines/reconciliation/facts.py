@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipelines.accounts.operator import ACCOUNTS, LAYOUT, LAYOUTS
+from pipelines.accounts.operator import ACCOUNTS, layout_of
 from pipelines.accounts.state_calls import SHARED, decode
 from pipelines.checkpoints import manifest
 from pipelines.columns.decoding import decode_avro
@@ -96,7 +96,7 @@ def balances(context: Context, extent: TopicExtent) -> DataFrame:
 def state(context: Context, checkpoint: str) -> DataFrame:
     """The accounts in Spark's state after the last committed micro-batch, as facts. Raises UnreadableError."""
     try:
-        layout = LAYOUTS[manifest.read(context.spark, checkpoint).get(LAYOUT, "1")]
+        layout = layout_of(checkpoint, manifest.read(context.spark, checkpoint))
     except manifest.CheckpointMismatchError as error:
         raise UnreadableError(Source.STATE, str(error)) from error
     rows = _shared_accounts(context, checkpoint) if layout.are_shared else _own_accounts(context, checkpoint)

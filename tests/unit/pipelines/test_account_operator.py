@@ -13,10 +13,11 @@ from pyspark.serializers import pickle_protocol
 from pyspark.sql import Row
 
 from pipelines.accounts import operator as operator_module
-from pipelines.accounts.operator import LAYOUTS, AccountOperator
+from pipelines.accounts.operator import LAYOUT, LAYOUTS, AccountOperator, layout_of
 from pipelines.accounts.records import rows_of, writer_ids
 from pipelines.accounts.state_calls import SHARED, decode
 from pipelines.accounts.timers import PART_SIZE
+from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.sources.clock import TIMER_DELAY
 from services.codecs.events import command_record
 from services.codecs.state import decode_account
@@ -137,6 +138,14 @@ def listed_cards(server: StateServer) -> dict[int, list[list[str]]]:
     for (timer, _), (cards,) in maps_of(server)["waiting"].items():
         parts.setdefault(timer, []).append(cards)
     return parts
+
+
+def test_a_checkpoint_keeps_its_layout():
+    """A checkpoint of release 0.1 names none. The layout of a newer release is refused."""
+    assert LAYOUTS["1"] == layout_of("loyalty", {"query": "loyalty"})
+    assert LAYOUTS["2"] == layout_of("loyalty", {LAYOUT: "2"})
+    with pytest.raises(CheckpointMismatchError, match="newer release"):
+        layout_of("loyalty", {LAYOUT: "3"})
 
 
 @pytest.mark.parametrize("cards_at_once", [1, 1_000])
