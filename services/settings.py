@@ -90,7 +90,10 @@ class Settings(BaseSettings):
         "longer than the retention of pos-invoices and hadoop. The pipeline checks this at its start.",
     )
 
-    spark_master: str = Field("local[*]", description="Spark master, without spark-submit.")
+    spark_master: str = Field(
+        "",
+        description="Spark master, without spark-submit. Empty: this machine, with two tasks at once for each core.",
+    )
     spark_driver_memory: str = Field("1g", description="Heap of the Spark driver, without spark-submit.")
     spark_java_options: str = Field(
         "-XX:+UseSerialGC", description="Java options of the Spark driver, without spark-submit."

@@ -94,7 +94,6 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
     if not is_submitted:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         options |= _LOCAL | {
-            "spark.master": settings.spark_master,
             "spark.driver.memory": settings.spark_driver_memory,
             "spark.driver.extraJavaOptions": " ".join(
                 (_LOG4J, _AVRO_LIMITS, class_archive.options(settings.spark_jars_dir), settings.spark_java_options)
@@ -102,16 +101,27 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
         }
         if has_local_checkpoints(settings):
             options |= _LOCAL_FILES
+        if settings.spark_master:
+            options["spark.master"] = settings.spark_master
         jars = sorted(settings.spark_jars_dir.resolve().glob("*.jar"))
         options["spark.jars"] = ",".join(map(str, jars))
+    if not is_submitted:
+        if SparkContext._gateway is None:  # noqa: SLF001  # no public call takes a gateway alone
+            conf = SparkConf().setAll([*options.items()])
+            SparkContext._ensure_initialized(gateway=_java_gateway(conf, as_json=settings.log_format == "json"))  # noqa: SLF001
+        options.setdefault("spark.master", _local_master())
     for option, value in options.items():
         builder = builder.config(option, value)
-    if not is_submitted and SparkContext._gateway is None:  # noqa: SLF001  # no public call takes a gateway alone
-        conf = SparkConf().setAll([*options.items()])
-        SparkContext._ensure_initialized(gateway=_java_gateway(conf, as_json=settings.log_format == "json"))  # noqa: SLF001
     session = builder.getOrCreate()
     _log_uncaught_exceptions(session)
     return session
+
+
+def _local_master() -> str:
+    """Two tasks at once for each core, because a task of a small micro-batch mostly waits (docs/lab/queries.md)."""
+    jvm: Any = SparkContext._jvm  # noqa: SLF001
+    # Java knows the limit of a container. Python does not.
+    return f"local[{2 * jvm.java.lang.Runtime.getRuntime().availableProcessors()}]"
 
 
 def _log_uncaught_exceptions(session: SparkSession) -> None:
@@ -141,7 +151,7 @@ def worker_python(master: str) -> str:
     py4j = find_spec("py4j")
     is_installed = py4j is not None and ".zip" not in str(py4j.origin)
     # The script needs this process's environment, which the workers of a cluster do not have.
-    return str(_WORKER) if is_installed and master.startswith("local") else sys.executable
+    return str(_WORKER) if is_installed and (not master or master.startswith("local")) else sys.executable
 
 
 def has_local_checkpoints(settings: Settings) -> bool:
