@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, accumulators
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
@@ -111,7 +111,14 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
         SparkContext._ensure_initialized(gateway=_java_gateway(conf, as_json=settings.log_format == "json"))  # noqa: SLF001
     session = builder.getOrCreate()
     _log_uncaught_exceptions(session)
+    for server in (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer):
+        # If the JVM ends, the default method prints a traceback. The pipeline logs the end of the JVM.
+        server.handle_error = _ignore  # type: ignore[assignment, method-assign]
     return session
+
+
+def _ignore(*_: object) -> None:
+    pass
 
 
 def _log_uncaught_exceptions(session: SparkSession) -> None:
