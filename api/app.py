@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute
 
 from api.console import pages
 from api.dependencies import Dependencies
-from api.http import documentation, error_handlers, openapi
+from api.http import documentation, error_handlers, openapi, problems
 from api.http.bodies import BodyLimitMiddleware
 from api.http.lookup_routes import LookupApp
 from api.http.parameters import refuse_unknown_parameters
@@ -97,6 +97,7 @@ def _routes() -> list[BaseRoute]:
         stores.lookups,
         stores.router,
     ):
-        all_routes.include_router(router, dependencies=[Depends(refuse_unknown_parameters)])
+        refusals = problems.responses(problems.UnreadableRequest, problems.InvalidParameters)
+        all_routes.include_router(router, dependencies=[Depends(refuse_unknown_parameters)], responses=refusals)
     all_routes.include_router(health.router)
     return all_routes.routes

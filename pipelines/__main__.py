@@ -14,7 +14,7 @@ import structlog
 import typer
 from confluent_kafka import KafkaException
 from prometheus_client import REGISTRY
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pipelines.checkpoints import lock
@@ -53,6 +53,11 @@ _REFUSALS = (
     RepeatHorizonError,
     StartUpError,
     TimestampTypeError,
+)
+
+_WHY_THE_JVM_ENDS = (
+    "its process was killed, for example because the machine or the container had no memory left; start the pipeline "
+    "again: it continues after the last committed micro-batches"
 )
 
 WORKER_TIMEOUT = "Python worker failed to connect back"
@@ -120,7 +125,12 @@ def run(settings: Settings, names: Sequence[str], *, available_now: bool, backfi
             # systemd, for example, sends SIGTERM to the JVM, too.
             log.warning("Spark ended first: the next start runs its last micro-batches again", reason=reason)
             return 0
-        event = "a file or connection cannot be used" if isinstance(error, OSError) else "Spark failed"
+        if isinstance(error, (ConnectionRefusedError, Py4JNetworkError)):
+            event, reason = "Spark's JVM has ended", _WHY_THE_JVM_ENDS
+        elif isinstance(error, OSError):
+            event = "a file or connection cannot be used"
+        else:
+            event = "Spark failed"
         log.error(event, reason=reason)  # noqa: TRY400
     return 1
 

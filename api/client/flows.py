@@ -84,7 +84,7 @@ class Flows:
         return msgspec.json.decode(response.content, type=EntryPage)
 
     def redeem(self, card: str, points: Decimal, reason: str, key: str | None) -> Flow[Command]:
-        body = {"points": str(points), "reason": reason}
+        body = {"points": f"{Decimal(points):f}", "reason": reason}
         return (yield from self._command("POST", f"{_customer(card)}/redemptions", key, body))
 
     def capture(self, redemption: str, key: str | None) -> Flow[Command]:
@@ -94,11 +94,11 @@ class Flows:
         return (yield from self._command("POST", f"/v1/redemptions/{_quoted(redemption)}/void", key))
 
     def adjust(self, card: str, points: Decimal, reason: str, actor: str, key: str | None) -> Flow[Command]:
-        body = {"points": str(points), "reason": reason, "actor": actor}
+        body = {"points": f"{Decimal(points):f}", "reason": reason, "actor": actor}
         return (yield from self._command("POST", f"{_customer(card)}/adjustments", key, body))
 
     def transfer(self, sender: str, receiver: str, points: Decimal, reason: str, key: str | None) -> Flow[Command]:
-        body = {"from": sender, "to": receiver, "points": str(points), "reason": reason}
+        body = {"from": sender, "to": receiver, "points": f"{Decimal(points):f}", "reason": reason}
         return (yield from self._command("POST", "/v1/transfers", key, body))
 
     def erase(self, card: str, key: str | None) -> Flow[Command]:
@@ -109,6 +109,8 @@ class Flows:
     def _command(self, method: str, path: str, key: str | None, body: Mapping[str, Any] | None = None) -> Flow[Command]:
         """Execute a command once, however often its request is sent. Returns its decision."""
         key = key or str(uuid.uuid4())
+        if not (key.isascii() and key.isprintable()):
+            raise ValueError(f"the idempotency key {key!r} has characters that an HTTP header cannot have: use ASCII")
         deadline = time.monotonic() + self._seconds
         call = Call(method, path, {}, {"Idempotency-Key": key}, body)
         response = yield from self._answer(call, deadline, key)

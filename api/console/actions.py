@@ -7,11 +7,17 @@ from services.api_keys.keys import Scope
 
 
 class Field(NamedTuple):
-    """A field of a form. ``name`` is the member of the request body."""
+    """A field of a form.
+
+    Attributes:
+        name: the member of the request body.
+        pattern: the form that the browser demands, as a regular expression. The label describes it.
+    """
 
     name: str
     label: str
     required: bool = True
+    pattern: str = ""
 
 
 class Action(NamedTuple):
@@ -27,6 +33,7 @@ class Action(NamedTuple):
 
 
 _ACTOR, _REASON, _REDEMPTION = Field("actor", "Your name"), Field("reason", "Reason"), Field("redemption", "Redemption")
+_POINTS = r"[0-9]{1,10}([.][0-9]{1,2})?"
 _WHO_AND_WHY = (_REASON, _ACTOR)
 _CARD, _RESERVATION = "/v1/customers/{card}", "/v1/redemptions/{redemption}"
 ACTIONS: Mapping[str, Action] = {
@@ -35,14 +42,14 @@ ACTIONS: Mapping[str, Action] = {
         "Add points, or take them.",
         Scope.POINTS_ADJUST,
         f"{_CARD}/adjustments",
-        (Field("points", "Points, for example 10.00 or -5.00"), *_WHO_AND_WHY),
+        (Field("points", "Points, for example 10.00 or -5.00", pattern=f"-?{_POINTS}"), *_WHO_AND_WHY),
     ),
     "redeem": Action(
         "Redeem",
         "Reserve points. Then capture the redemption, or make it void.",
         Scope.POINTS_REDEEM,
         f"{_CARD}/redemptions",
-        (Field("points", "Points, for example 10.00"), _REASON._replace(required=False)),
+        (Field("points", "Points, for example 10.00", pattern=_POINTS), _REASON._replace(required=False)),
     ),
     "capture": Action(
         "Capture", "Spend the points of a redemption.", Scope.POINTS_REDEEM, f"{_RESERVATION}/capture", (_REDEMPTION,)

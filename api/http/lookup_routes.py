@@ -202,7 +202,9 @@ class _LookupRoute:
         for header, value in scope["headers"]:
             if header in self._headers:
                 name, parse = self._headers[header]
-                arguments.setdefault(name, parse(value.decode("latin-1")))
+                # Two lines of a header are one list (RFC 9110, section 5.3).
+                before = f"{arguments[name]}, " if name in arguments else ""
+                arguments[name] = parse(before + value.decode("latin-1"))
         return arguments
 
 

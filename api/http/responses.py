@@ -110,10 +110,8 @@ def etag_of(entry: VersionedValue) -> str:
 
 
 def matches(if_none_match: str, etag: str) -> bool:
-    """Whether If-None-Match contains the tag, weak or strong, or is ``*`` (RFC 9110, 8.8.3 and 13.1.2)."""
-    if if_none_match.strip() == "*":
-        return True
-    return any(tag.strip().removeprefix("W/") == etag for tag in if_none_match.split(","))
+    """Whether If-None-Match contains the tag, weak or strong, or ``*`` (RFC 9110, 8.8.3 and 13.1.2)."""
+    return any(tag.strip().removeprefix("W/") in (etag, "*") for tag in if_none_match.split(","))
 
 
 def json_response(

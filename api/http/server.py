@@ -74,6 +74,9 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._head_bytes + self._chunk_bytes > HEADER_BYTES and _size(self.headers) > HEADER_BYTES:
             self._problem = HeadersTooLarge()
             raise httptools.HttpParserError
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):  # RFC 9112, section 3.2
+            raise httptools.HttpParserError
         if b"%" in self.url:
             _require_utf_8(self.url)
         super().on_headers_complete()

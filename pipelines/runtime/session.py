@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, accumulators
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
@@ -105,7 +105,6 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
             options["spark.master"] = settings.spark_master
         jars = sorted(settings.spark_jars_dir.resolve().glob("*.jar"))
         options["spark.jars"] = ",".join(map(str, jars))
-    if not is_submitted:
         if SparkContext._gateway is None:  # noqa: SLF001  # no public call takes a gateway alone
             conf = SparkConf().setAll([*options.items()])
             SparkContext._ensure_initialized(gateway=_java_gateway(conf, as_json=settings.log_format == "json"))  # noqa: SLF001
@@ -114,6 +113,9 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
         builder = builder.config(option, value)
     session = builder.getOrCreate()
     _log_uncaught_exceptions(session)
+    for server in (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer):
+        # If the JVM ends, the default method prints a traceback. The pipeline logs the end of the JVM.
+        server.handle_error = _ignore  # type: ignore[assignment, method-assign]
     return session
 
 
@@ -122,6 +124,10 @@ def _local_master() -> str:
     jvm: Any = SparkContext._jvm  # noqa: SLF001
     # Java knows the limit of a container. Python does not.
     return f"local[{2 * jvm.java.lang.Runtime.getRuntime().availableProcessors()}]"
+
+
+def _ignore(*_: object) -> None:
+    pass
 
 
 def _log_uncaught_exceptions(session: SparkSession) -> None:

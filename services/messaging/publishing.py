@@ -130,7 +130,10 @@ class Publisher:
 
     def _on_delivery(self, error: KafkaError | None, message: KafkaMessage) -> None:
         if error is not None and self._failure is None:
-            self._failure = f"topic {message.topic()}: a record was not delivered: {error.str()}"
+            self._failure = (
+                f"topic {message.topic()}: a record was not delivered: {error.str()}; later records may be missing, "
+                "too. Send all of them again when Kafka answers"
+            )
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

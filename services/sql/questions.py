@@ -72,7 +72,7 @@ QUESTIONS = (
     ),
     Question(
         "repeat-rate",
-        "Which share of a store's members has bought there more than once?",
+        "Which share of a store's members has bought there more than once? Only invoices with line items count.",
         """
         WITH visits AS (
             SELECT StoreID, Account, count(DISTINCT InvoiceNumber) AS Visits

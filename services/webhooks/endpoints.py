@@ -62,6 +62,9 @@ def load(file: Path) -> list[Endpoint]:
         found = validated(file.read_text(encoding="utf-8-sig"), _EndpointsFile).endpoints
     except InvalidFileError as error:
         raise EndpointsError("\n".join(f"{file}: {problem}" for problem in error.problems)) from error
+    except FileNotFoundError as error:
+        advice = "does not exist: write the endpoints into it, or set LOYALTY_WEBHOOKS_FILE to another file"
+        raise FileNotFoundError(error.errno, advice, str(file)) from error
     except UnicodeDecodeError as error:
         raise EndpointsError(f"{file}: is not in UTF-8") from error
     return [

@@ -24,6 +24,7 @@ from pipelines.__main__ import MAX_RESTARTS
 from schemas import topics
 from schemas.topics import Topic
 from services.cli import app
+from services.domain.validation import LARGEST_AMOUNT, LONGEST_TEXT, MOST_LINE_ITEMS, RULES
 from services.messaging import headers
 from services.settings import Settings
 from services.tracing import TRACEPARENT
@@ -175,6 +176,16 @@ def test_the_number_of_restarts_is_documented() -> None:
     """The guide to start and stop says how often the pipeline starts a query again."""
     guide = (ROOT / "docs" / "how-to" / "start-and-stop.md").read_text(encoding="utf-8")
     assert f"starts it again {MAX_RESTARTS}\ntimes" in guide
+
+
+def test_the_rules_of_an_invoice_are_documented() -> None:
+    """The guide for vendors names every field that a rule concerns, and the limits."""
+    guide = (ROOT / "docs" / "how-to" / "publish-invoices.md").read_text(encoding="utf-8")
+    rules, _, _ = guide.partition("## Avro")
+    fields = {name.removesuffix("[]") for rule in RULES for name in rule.field.split(".")}
+    assert set() == {name for name in fields if not re.search(rf"\b{name}\b", rules)}
+    for limit in (LONGEST_TEXT, MOST_LINE_ITEMS, int(LARGEST_AMOUNT)):
+        assert f"{limit:,}" in rules
 
 
 def test_headers_are_documented() -> None:

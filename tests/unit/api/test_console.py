@@ -148,6 +148,18 @@ def test_the_page_of_a_replaced_card_leads_to_the_new_one(client: TestClient, in
     assert 'href="/console/helpdesk?card=N%20E"' in client.get("/console/customer", params={"card": CARD}).text
 
 
+@pytest.mark.parametrize(("name", "accepts_negative"), [("adjust", True), ("redeem", False)])
+def test_the_form_accepts_the_points_that_the_api_accepts(
+    client: TestClient, name: str, *, accepts_negative: bool
+) -> None:
+    """The browser refuses other texts before the confirmation, and shows the label as the reason."""
+    form = client.get(f"/console/customer/{name}", params={"card": CARD}).text
+    (pattern,) = re.findall(r'name="points"[^>]* pattern="([^"]+)" title="Points, for example', form)
+    assert all(re.fullmatch(pattern, points) for points in ("10", "10.5", "9999999999.99"))
+    assert not any(re.fullmatch(pattern, points) for points in ("abc", '"2.50"', "1.234", "1,50", "", "12345678901"))
+    assert accepts_negative == bool(re.fullmatch(pattern, "-5.00"))
+
+
 def test_the_helpdesk_explains_that_it_cannot_show_names_with_a_slash(client: TestClient) -> None:
     """No path of the API can have such a card or invoice. The store of balances shows the card."""
     of_card = client.get("/console/helpdesk", params={"card": "a/bA"}).text

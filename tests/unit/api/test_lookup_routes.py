@@ -62,6 +62,13 @@ def test_answers_as_fastapi_does(
     assert sorted(expected.headers.items()) == sorted(answer.headers.items())
 
 
+@pytest.mark.parametrize("second", ["*", '"3"'])
+def test_two_lines_of_if_none_match_are_one_list(client: TestClient, write: Write, second: str) -> None:
+    write("A b", "1.00", 3)
+
+    assert 304 == client.get(BALANCE, headers=[("If-None-Match", '"a"'), ("If-None-Match", second)]).status_code
+
+
 @pytest.mark.parametrize("method", ["POST", "DELETE"])
 def test_other_methods_are_refused(client: TestClient, method: str) -> None:
     """405 with the allowed methods."""

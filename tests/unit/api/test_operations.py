@@ -129,7 +129,7 @@ def test_openapi_documents_every_error_with_an_example(client: TestClient) -> No
                 assert examples
                 assert all(example["value"]["type"].endswith(name) for name, example in examples.items())
     look_up = operations["get", "/v1/customers/{card}/balance"]
-    assert {"200", "304", "404", "410", "421", "422", "502", "503", "504"} == look_up["responses"].keys()
+    assert {"200", "304", "400", "404", "410", "421", "422", "502", "503", "504"} == look_up["responses"].keys()
     assert set(document["components"]["schemas"]) >= {"Balance", "Problem", "Readiness"}
 
 

@@ -126,6 +126,20 @@ def test_an_upgrade_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     assert not [each for each in caplog.records if each.levelname == "WARNING"]
 
 
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\nConnection: close\r\n\r\n", 400),
+        (b"GET / HTTP/1.0\r\n\r\n", 200),
+    ],
+)
+def test_a_request_names_one_host(request_: bytes, status: int) -> None:
+    """Without that, or with two, a proxy and the API could see different hosts (RFC 9112, section 3.2)."""
+    with serving() as settings:
+        assert (status, "unreadable-request" if status == 400 else "") == raw(settings, request_)
+
+
 def test_a_client_that_does_not_read_is_disconnected() -> None:
     """A response waits for its client only as long as a request may take. Another caller is served at once."""
     with serving() as settings, httpx.Client(base_url=settings.advertised_url) as client:

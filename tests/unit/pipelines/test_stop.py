@@ -28,7 +28,9 @@ def test_a_lost_jvm_is_an_error_unless_the_process_stops(
     monkeypatch.setattr(pipeline, "_run", lose_the_jvm)
     monkeypatch.setenv("LOYALTY_CHECKPOINT_DIR", str(tmp_path))
 
-    assert status == pipeline.run(read_settings(), ["loyalty"], available_now=True)
+    with capture_logs() as logs:
+        assert status == pipeline.run(read_settings(), ["loyalty"], available_now=True)
+    assert ("Spark's JVM has ended" == logs[-1]["event"]) == (status == 1)
 
 
 def test_without_kafka_it_ends_before_spark_starts_and_names_the_address(

@@ -4,6 +4,7 @@ Both clients are equal.
 """
 
 import asyncio
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -156,6 +157,20 @@ def test_each_command_has_its_own_key_unless_the_caller_gives_one(run: Run) -> N
     run(api, ("redeem", CARD, 1), ("redeem", CARD, 1), ("redeem", CARD, 1, "", "mine"))
     keys = [request.headers["Idempotency-Key"] for request in api.requests]
     assert (3, "mine") == (len(set(keys)), keys[2])
+
+
+def test_points_are_sent_without_an_exponent(run: Run) -> None:
+    """``Decimal("10.00").normalize()`` is 1E+1, which the API refuses."""
+    api = Api(httpx.Response(201, json=DECISION))
+    run(api, ("redeem", CARD, Decimal("10.00").normalize()))
+    assert "10" == json.loads(api.requests[0].content)["points"]
+
+
+def test_a_key_that_no_header_can_have_is_refused_before_a_request(run: Run) -> None:
+    api = Api()
+    with pytest.raises(ValueError, match="ASCII"):
+        run(api, ("redeem", CARD, 1, "", "é"))
+    assert not api.requests
 
 
 def test_an_accepted_command_is_followed_at_its_location(run: Run) -> None:

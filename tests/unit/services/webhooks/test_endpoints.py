@@ -120,7 +120,9 @@ def test_a_missing_secret_file_is_named(tmp_path: Path) -> None:
         load(file)
 
 
-def test_wrong_contents_are_no_reason_to_repeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_contents_are_no_reason_to_repeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The exit status is 2 for wrong contents, as that of every command, and 1 for a missing file."""
     monkeypatch.setenv("LOYALTY_WEBHOOKS_FILE", str(written(tmp_path, "endpoints: []")))
     with pytest.raises(typer.Exit) as wrong:
@@ -130,3 +132,4 @@ def test_wrong_contents_are_no_reason_to_repeat(tmp_path: Path, monkeypatch: pyt
         main(check=True)
 
     assert (2, 1) == (wrong.value.exit_code, missing.value.exit_code)
+    assert "missing.yaml: does not exist: write the endpoints into it, or set LOYALTY_" in capsys.readouterr().err
