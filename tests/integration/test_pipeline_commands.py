@@ -11,10 +11,12 @@ from pathlib import Path
 import pyarrow.dataset
 import pytest
 from confluent_kafka import KafkaException
+from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from infra.local.stack import variables_of
 from pipelines.accounts.operator import ACCOUNTS
+from pipelines.accounts.state_calls import SHARED, decode
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.queries.archive import ARCHIVE
 from pipelines.queries.loyalty import LOYALTY, Seed, seeded
@@ -170,10 +172,11 @@ def test_commands_are_decided_exactly_once(spark, settings, tmp_path):
 
 
 def accounts_of(spark, settings):
-    """Card and account of every account in Spark's state."""
-    state = spark.read.format("statestore").option("stateVarName", ACCOUNTS).load(LOYALTY.checkpoint(settings))
-    found = state.selectExpr("user_map_key.card", "user_map_value.account").collect()
-    return [(row.card, decode_account(bytes(row.account))) for row in found]
+    """Card or pseudonym and account of every account in Spark's state."""
+    state = spark.read.format("statestore").option("stateVarName", SHARED).load(LOYALTY.checkpoint(settings))
+    rows = state.where(F.col("user_map_key.map") == ACCOUNTS).selectExpr("user_map_key.key", "user_map_value.value")
+    found = [(*decode(bytes(row.key)), *decode(bytes(row.value))) for row in rows.collect()]
+    return [(card, decode_account(account)) for card, account, _ in found]
 
 
 @pytest.mark.usefixtures("topics_created")
