@@ -124,7 +124,8 @@ class Settings(BaseSettings):
         description="Tasks of each Spark shuffle, at most one for each core. A checkpoint keeps its number for life.",
     )
     max_offsets_per_trigger: PositiveInt = Field(
-        100_000, description="Most records in one micro-batch. Sales and export wait for this number of records."
+        100_000,
+        description="Most records in one micro-batch. Fan-out, sales and export wait for this number of records.",
     )
     accept_data_loss: bool = Field(
         default=False,
@@ -138,6 +139,11 @@ class Settings(BaseSettings):
         timedelta(seconds=10),
         ge=timedelta(seconds=1),
         description="Longest delay of a timer while there are no new events (ISO 8601).",
+    )
+    fan_out_interval: Duration = Field(
+        timedelta(seconds=1),
+        description="Longest time that the fan-out query waits for a full micro-batch (ISO 8601). "
+        "Meanwhile the loyalty query has the cores.",
     )
     sales_interval: Duration = Field(
         timedelta(seconds=10),

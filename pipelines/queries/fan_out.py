@@ -29,4 +29,10 @@ def _fan_out(context: QueryContext) -> DataStreamWriter:
     return write_stream(outputs, context.settings)
 
 
-FAN_OUT = Query("fan-out", [POS_INVOICES], _fan_out, lambda settings: f"{settings.checkpoint_dir}/fan-out")
+FAN_OUT = Query(
+    "fan-out",
+    [POS_INVOICES],
+    _fan_out,
+    lambda settings: f"{settings.checkpoint_dir}/fan-out",
+    longest_wait=lambda settings: settings.fan_out_interval,
+)
