@@ -114,7 +114,9 @@ class Query:
         writer = writer.queryName(self.name).option("checkpointLocation", checkpoint)
         if available_now:
             return writer.trigger(availableNow=True).start()
-        return writer.trigger(processingTime=f"{settings.trigger_interval.total_seconds():.3f} seconds").start()
+        # Each trigger asks Kafka for the end offsets, also while there is nothing to do.
+        interval = max(settings.trigger_interval, min(longest_wait / 5, timedelta(seconds=1)))
+        return writer.trigger(processingTime=f"{interval.total_seconds():.3f} seconds").start()
 
 
 def _check_repeat_horizon(topic: Topic, settings: Settings) -> None:
