@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+from collections.abc import Iterable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,6 +73,11 @@ _LOCAL_FILES = {
     ),
 }
 
+_BARE_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
+"""Hadoop's file system of this machine, without a process for the permissions of each file (decision 55)."""
+
+_BARE_FILES_JAR = "hadoop-bare-naked-local-fs-"
+
 _WORKER = Path(__file__).with_name("python-worker")
 _LOG4J = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 
@@ -99,11 +105,10 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
                 (_LOG4J, _AVRO_LIMITS, class_archive.options(settings.spark_jars_dir), settings.spark_java_options)
             ),
         }
-        if has_local_checkpoints(settings):
-            options |= _LOCAL_FILES
         if settings.spark_master:
             options["spark.master"] = settings.spark_master
         jars = sorted(settings.spark_jars_dir.resolve().glob("*.jar"))
+        options |= _file_options(settings, jars)
         options["spark.jars"] = ",".join(map(str, jars))
         if SparkContext._gateway is None:  # noqa: SLF001  # no public call takes a gateway alone
             conf = SparkConf().setAll([*options.items()])
@@ -117,6 +122,20 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
         # If the JVM ends, the default method prints a traceback. The pipeline logs the end of the JVM.
         server.handle_error = _ignore  # type: ignore[assignment, method-assign]
     return session
+
+
+def _file_options(settings: Settings, jars: Iterable[Path]) -> dict[str, str]:
+    if not has_local_checkpoints(settings):
+        return {}
+    found = [jar for jar in jars if jar.name.startswith(_BARE_FILES_JAR)]
+    if not found or not _is_local(settings.spark_master) or has_links(settings):
+        return _LOCAL_FILES
+    # Spark uses files before it loads the classes of ``spark.jars``.
+    return _LOCAL_FILES | {"spark.driver.extraClassPath": str(found[0]), "spark.hadoop.fs.file.impl": _BARE_FILES}
+
+
+def _is_local(master: str) -> bool:
+    return not master or master.startswith("local")
 
 
 def _local_master() -> str:
@@ -157,11 +176,20 @@ def worker_python(master: str) -> str:
     py4j = find_spec("py4j")
     is_installed = py4j is not None and ".zip" not in str(py4j.origin)
     # The script needs this process's environment, which the workers of a cluster do not have.
-    return str(_WORKER) if is_installed and (not master or master.startswith("local")) else sys.executable
+    return str(_WORKER) if is_installed and _is_local(master) else sys.executable
 
 
 def has_local_checkpoints(settings: Settings) -> bool:
     """Whether all checkpoints are on a local disk. Elsewhere a rename may not be atomic or may not replace a file."""
-    folders = (settings.checkpoint_dir, settings.export_dir, settings.archive_dir)
     # With a Hadoop configuration, a path without a scheme may be on any file system.
-    return "HADOOP_CONF_DIR" not in os.environ and all(local_folder(folder) for folder in folders)
+    return "HADOOP_CONF_DIR" not in os.environ and all(map(local_folder, _folders(settings)))
+
+
+def has_links(settings: Settings) -> bool:
+    """Whether a folder of the queries is a symbolic link. ``_BARE_FILES`` does not list the files behind it."""
+    folders = [folder for folder in map(local_folder, _folders(settings)) if folder]
+    return any(each.is_symlink() for folder in folders for each in (folder, *folder.glob("*")))
+
+
+def _folders(settings: Settings) -> tuple[str, str, str]:
+    return settings.checkpoint_dir, settings.export_dir, settings.archive_dir

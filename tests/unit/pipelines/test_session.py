@@ -1,8 +1,10 @@
 """The settings of the Spark session that need no Spark."""
 
+from pathlib import Path
+
 import pytest
 
-from pipelines.runtime.session import has_local_checkpoints
+from pipelines.runtime.session import has_links, has_local_checkpoints
 from services.settings import Settings
 
 
@@ -23,3 +25,21 @@ def test_with_a_hadoop_configuration_no_folder_is_local(monkeypatch: pytest.Monk
 def test_one_remote_folder_makes_checkpoints_remote(place: str, uri: str, *, expected: bool) -> None:
     """Each of the three folders counts, by the scheme of its URI."""
     assert expected == has_local_checkpoints(Settings().model_copy(update={place: uri}))
+
+
+@pytest.mark.parametrize("place", ["checkpoint_dir", "export_dir", "archive_dir"])
+@pytest.mark.parametrize("name", ["folder", "folder/loyalty"])
+def test_a_link_to_a_folder_is_found(tmp_path: Path, place: str, name: str) -> None:
+    """A folder of all queries, and the folder of one query. Links above them do not matter."""
+    (tmp_path / "disk").mkdir()
+    link = tmp_path / name
+    link.parent.mkdir(exist_ok=True)
+    names = ("checkpoint_dir", "export_dir", "archive_dir")
+    settings = Settings().model_copy(update={each: str(tmp_path / "none") for each in names})
+    settings = settings.model_copy(update={place: str(tmp_path / "folder")})
+    assert not has_links(settings)
+
+    link.symlink_to(tmp_path / "disk")
+
+    assert has_links(settings)
+    assert not has_links(settings.model_copy(update={place: str(tmp_path / "folder" / "below")}))
