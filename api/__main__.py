@@ -6,7 +6,6 @@ import signal
 from collections import defaultdict
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -50,7 +49,7 @@ from services.state_stores.store import LocalStores, StateStore, state_stores
 from services.state_stores.waiters import SequenceWaiters
 from services.tls import Certificate, certificate_of, client_context
 
-# Running requests may take this long after SIGTERM. Longer long polls are closed.
+# Running requests may take this long after SIGTERM. Longer long polls are answered with the problem ``stopping``.
 _GRACE_SECONDS = 5
 
 
@@ -138,17 +137,16 @@ def serve(settings: Settings) -> None:
     logging.getLogger("uvicorn.error").addFilter(WarningLimit())
     # Without credentials, a web page in the user's browser must not send requests.
     entry = OwnMachineOnly(app, settings.advertised_url) if settings.api_access == "loopback" else app
-    server = server_of(traced(entry), settings, certificate, _GRACE_SECONDS)
 
-    def stop(_: int, __: FrameType | None) -> None:
-        # Leave the group first: the peers take over while this instance finishes its requests.
+    def leave() -> None:
+        # The peers take over while this instance finishes its requests.
         membership.begin_to_leave()
         app.state.dependencies.streams.close()
-        server.should_exit = True
 
-    # uvicorn raises the handled signals again when it has stopped. Without our handlers they would kill the process.
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    server = server_of(traced(entry), settings, certificate, _GRACE_SECONDS, leave)
+    # uvicorn raises the handled signals again when it has stopped. Without these handlers they would kill the process.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, server.handle_exit)
     server.run()
     directory.release()
     if not server.started:

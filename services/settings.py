@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import (
+    BeforeValidator,
     Field,
     NonNegativeInt,
     PositiveInt,
@@ -17,6 +18,7 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from schemas.topics import Topic
@@ -29,7 +31,18 @@ TOP_CUSTOMERS_THRESHOLD = Decimal(1000)
 """In points. With the loyalty factor of 0.02 a customer gets them for purchases of 50,000."""
 
 Port = Annotated[int, Field(ge=1, le=65535)]
-Duration = Annotated[timedelta, Field(ge=timedelta(0))]
+_ISO_DURATION = re.compile(r"-?P(?=.)(\d+W)?(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?")
+
+
+def _require_iso(value: object) -> object:
+    """Refuse what Pydantic also accepts: months and years, which have no fixed length, and ``9 days``."""
+    if isinstance(value, str) and not _ISO_DURATION.fullmatch(value):
+        raise PydanticCustomError("time_delta_parsing", "a duration")
+    return value
+
+
+IsIso = BeforeValidator(_require_iso)
+Duration = Annotated[timedelta, Field(ge=timedelta(0)), IsIso]
 
 
 class Settings(BaseSettings):
@@ -135,7 +148,7 @@ class Settings(BaseSettings):
         timedelta(milliseconds=100),
         description="Shortest time between the starts of two micro-batches (ISO 8601).",
     )
-    timer_interval: timedelta = Field(
+    timer_interval: Annotated[timedelta, IsIso] = Field(
         timedelta(seconds=10),
         ge=timedelta(seconds=1),
         description="Longest delay of a timer while there are no new events (ISO 8601).",
@@ -197,7 +210,7 @@ class Settings(BaseSettings):
         description="PEM file with authorities. Whoever asks the API then needs a certificate of one of them, also "
         "probes (mutual TLS). Instances show their own. Unset: nobody needs one.",
     )
-    request_timeout: timedelta = Field(
+    request_timeout: Annotated[timedelta, IsIso] = Field(
         timedelta(seconds=20),
         ge=timedelta(seconds=1),
         description="Time in which a request must arrive completely, head and body (ISO 8601). The connection of a "
@@ -270,7 +283,7 @@ class Settings(BaseSettings):
         description="URL at which peers reach this instance. Unset: http:// with api_host and api_port.",
     )
     standby_replicas: NonNegativeInt = Field(1, description="Number of standbys for each partition.")
-    session_timeout: timedelta = Field(
+    session_timeout: Annotated[timedelta, IsIso] = Field(
         timedelta(seconds=8),
         ge=timedelta(seconds=1),
         le=timedelta(hours=1),  # the limit of librdkafka

@@ -52,8 +52,9 @@ class ProblemError(LoyaltyError):
 
     @property
     def is_temporary(self) -> bool:
-        """Whether the same request can succeed later."""
-        return self.status in _PASSING_STATUSES or self.type in _PASSING_TYPES
+        """Whether the same request can succeed later. A proxy that ends may send 500 without a problem."""
+        is_bare = self.status >= HTTPStatus.INTERNAL_SERVER_ERROR and not self.type
+        return is_bare or self.status in _PASSING_STATUSES or self.type in _PASSING_TYPES
 
 
 class UnavailableError(LoyaltyError):
@@ -67,4 +68,6 @@ class UnavailableError(LoyaltyError):
     def __init__(self, cause: str, idempotency_key: str | None) -> None:
         self.idempotency_key = idempotency_key
         unknown = f" The command may be executed. Repeat it with idempotency_key={idempotency_key!r}."
-        super().__init__(f"The API gave no final answer in time: {cause}.{unknown if idempotency_key else ''}")
+        super().__init__(
+            f"The API gave no final answer in time: {cause.rstrip('.')}.{unknown if idempotency_key else ''}"
+        )

@@ -4,15 +4,17 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
+from types import FrameType
 from urllib.parse import unquote_to_bytes
 
 import httptools
 import structlog
 import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn._types import HTTPScope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from api.http.problems import HeadersTooLarge, Problem, RequestTimeout, TooManyConnections, UnreadableRequest
+from api.http.problems import HeadersTooLarge, Problem, RequestTimeout, Stopping, TooManyConnections, UnreadableRequest
 from services.settings import Settings
 from services.tls import Certificate
 
@@ -21,6 +23,7 @@ log = structlog.get_logger(__name__)
 HEADER_BYTES = 64 * 1024
 """The largest headers of a request, together."""
 
+_NOT_LOGGED = ("Invalid HTTP request received.", "Cancel %s running task(s)")
 _LONGEST_URL = 65_535
 _LAST_SECONDS = 1.0
 _SLOWEST_READ_BYTES = 64 * 1024
@@ -132,10 +135,18 @@ class LimitedProtocol(HttpToolsProtocol):
 class LimitedServer(uvicorn.Server):
     """Checks once a second for slow requests, for responses that nobody reads, and for a new certificate."""
 
-    def __init__(self, config: uvicorn.Config, request_seconds: float, renew: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, request_seconds: float, renew: Callable[[], None], on_stop: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self._request_seconds = request_seconds
         self._renew = renew
+        self._on_stop = on_stop
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # While uvicorn runs, this is the handler of SIGTERM and SIGINT. Another handler would be called at the end.
+        self._on_stop()
+        super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
         if counter % _TICKS_PER_SECOND == 0:
@@ -159,17 +170,46 @@ def _size(headers: list[tuple[bytes, bytes]]) -> int:
     return sum(len(name) + len(value) for name, value in headers)
 
 
-def server_of(app: object, settings: Settings, certificate: Certificate | None, grace_seconds: int) -> LimitedServer:
+def _answering_when_cancelled(app: ASGIApp) -> ASGIApp:
+    """Send the problem ``stopping`` for a request that uvicorn cancels at the end. uvicorn alone would answer 500."""
+
+    async def answering(scope: Scope, receive: Receive, send: Send) -> None:
+        has_started = False
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
+            await send(message)
+
+        try:
+            await app(scope, receive, send_and_note)
+        except asyncio.CancelledError:
+            if scope["type"] != "http" or has_started:
+                raise
+            await Stopping().response()(scope, receive, send)
+
+    return answering
+
+
+def server_of(
+    app: ASGIApp,
+    settings: Settings,
+    certificate: Certificate | None,
+    grace_seconds: int,
+    on_stop: Callable[[], None] = lambda: None,
+) -> LimitedServer:
     """The server of an app.
 
     Args:
         certificate: None for HTTP without TLS.
-        grace_seconds: running requests may take this long after a signal. Longer long polls are closed.
+        grace_seconds: running requests may take this long after a signal. Then they get the problem ``stopping``.
+        on_stop: is called at the signal, before the running requests end.
     """
-    # The mistake of a client is not logged, because a client could fill the log with it.
-    logging.getLogger("uvicorn.error").addFilter(lambda record: record.msg != "Invalid HTTP request received.")
+    # The mistake of a client is not logged, because a client could fill the log with it. Nor is the end of requests
+    # that take too long at the end of the process, because they get an answer.
+    logging.getLogger("uvicorn.error").addFilter(lambda record: not str(record.msg).startswith(_NOT_LOGGED))
     config = uvicorn.Config(
-        app,  # type: ignore[arg-type]
+        _answering_when_cancelled(app),
         host=settings.api_host,
         port=settings.api_port,
         loop="uvloop",
@@ -185,5 +225,5 @@ def server_of(app: object, settings: Settings, certificate: Certificate | None, 
     if certificate:
         config.ssl = certificate.serve(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), settings.api_client_ca_file)
     return LimitedServer(
-        config, settings.request_timeout.total_seconds(), certificate.renew if certificate else lambda: None
+        config, settings.request_timeout.total_seconds(), certificate.renew if certificate else lambda: None, on_stop
     )

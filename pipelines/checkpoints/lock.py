@@ -33,7 +33,9 @@ def hold(checkpoint: str) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CheckpointInUseError(f"another process uses the checkpoint {checkpoint}: stop it first") from None
+            raise CheckpointInUseError(
+                f"another process, usually the pipeline, uses the checkpoint {checkpoint}: stop it first"
+            ) from None
         yield
 
 

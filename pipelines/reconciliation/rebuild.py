@@ -83,7 +83,7 @@ def rebuild(context: Context, *, archive: bool) -> Rebuilt:
         with lock.hold(checkpoint):
             return _rebuild(context, checkpoint, archive=archive)
     except lock.CheckpointInUseError as error:
-        raise RebuildError(f"{error}: stop the pipeline first") from error
+        raise RebuildError(str(error)) from error
 
 
 def _rebuild(context: Context, checkpoint: str, *, archive: bool) -> Rebuilt:

@@ -52,7 +52,7 @@ _BROKEN = {
     Requirement.NO_BLANKS_AROUND: "has blanks at its start or end",
     Requirement.FEW: f"has more than {MOST_LINE_ITEMS} elements",
     Requirement.FINITE: "is not a number: it is NaN or infinite",
-    Requirement.BOUNDED: f"is too large: it must be less than {LARGEST_AMOUNT:,.0f}",
+    Requirement.BOUNDED: f"is too large: it must be between -{LARGEST_AMOUNT:,.0f} and {LARGEST_AMOUNT:,.0f}",
 }
 
 

@@ -1,6 +1,7 @@
 """DuckDB in this process: the sources as tables, the catalogue as views, and statements on them."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
@@ -123,10 +124,17 @@ class Database:
             return pa.table({}) if relation is None else _with_texts(_with_unique_names(relation.to_arrow_table()))
         except duckdb.Error as error:
             # DuckDB passes on only the text of the error of a source.
-            raise self._failure() or SqlError(str(error)) from error
+            raise self._failure() or SqlError(f"{error}{_hint(str(error))}") from error
 
     def _failure(self) -> Exception | None:
         return next((lazy.failure for lazy in self._lazy.values() if lazy.failure), None)
+
+
+def _hint(error: str) -> str:
+    is_file = re.search(r"Table with name \S*/", error)
+    return (
+        "\nA statement can read files below the working directory only (docs/reference/tables.md)." if is_file else ""
+    )
 
 
 def _with_unique_names(table: pa.Table) -> pa.Table:

@@ -1,9 +1,11 @@
 """Several instances on a real broker: each answers for every customer while instances join, leave or die."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from http.client import HTTPResponse
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -102,6 +104,32 @@ def test_any_instance_answers_for_every_customer(start: Callable[[str], ApiProce
     answer = asked.http.get(f"/v1/customers/{card}/balance?minSequence=2&timeout=20&maxLag=0")
     late.join()
     assert (200, 2) == (answer.status_code, answer.json()["Sequence"])
+
+
+@pytest.mark.usefixtures("writer")
+def test_a_stopping_instance_leaves_first_and_answers_waiting_requests(
+    start: Callable[[str], ApiProcess], tmp_path: Path
+) -> None:
+    """A read that still waits gets a problem within the time for running requests. The other instance takes over."""
+    first, second = instances = [start(name) for name in "ab"]
+    wait_until_shared(instances)
+    card = next(card for card in CARDS if metadata(second, card)["active"] == first.url)
+    host, _, port = first.url.removeprefix("http://").partition(":")
+    head = f"HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n"
+    request = f"GET /v1/customers/{card}/balance?minSequence=999&timeout=30 {head}"
+    with socket.create_connection((host, int(port)), DEADLINE_SECONDS) as connection:
+        connection.sendall(request.encode())
+        for _ in range(3):  # afterwards the instance has read the request, too
+            assert 200 == first.http.get("/livez").status_code
+        first.terminate()
+        answer = HTTPResponse(connection)
+        answer.begin()
+    assert (503, "application/problem+json") == (answer.status, answer.headers["content-type"])
+    wait_for("the other owner", lambda: metadata(second, card)["active"] == second.url)
+    assert (200, points_at(1)) == (second.balance(card).status_code, second.balance(card).json()["TotalLoyaltyPoints"])
+    log = (tmp_path / "a.log").read_text()
+    assert "Traceback" not in log
+    assert log.index("partitions revoked") < log.index("Shutting down")
 
 
 def far_from(instances: list[ApiProcess], cards: list[str]) -> tuple[ApiProcess, str]:

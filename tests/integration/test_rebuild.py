@@ -125,7 +125,10 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
     checkpoint = Path(LOYALTY.checkpoint(settings))
     assert_refused_without(checkpoint, spark, settings)
 
-    with lock.hold(LOYALTY.checkpoint(settings)), pytest.raises(RebuildError, match="stop the pipeline first"):
+    with (
+        lock.hold(LOYALTY.checkpoint(settings)),
+        pytest.raises(RebuildError, match="stop it first"),
+    ):
         rebuild(reconciliation_context(spark, settings), archive=False)
 
     rebuilt = rebuild(reconciliation_context(spark, settings), archive=False)

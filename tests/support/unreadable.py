@@ -106,7 +106,7 @@ def reasons() -> dict[bytes | None, str | None]:
             "not JSON: the mistake is at line 1, column 55"
         ),
         b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1e300}': (
-            "TotalAmount is too large: it must be less than 100,000,000,000"
+            "TotalAmount is too large: it must be between -100,000,000,000 and 100,000,000,000"
         ),
         b'{"InvoiceNumber": "1", "StoreID": "S", "TotalAmount": 1, "NumberOfItems": 3000000000}': (
             "NumberOfItems is out of range: it must be from -2,147,483,648 to 2,147,483,647"
@@ -127,7 +127,7 @@ def reasons() -> dict[bytes | None, str | None]:
             "NumberOfItems is a number with a point, an exponent or more than 38 digits, and must be a whole number"
         ),
         f'{FITTING}"InvoiceLineItems": [{{"TotalValue": 1e300}}]}}'.encode(): (
-            "InvoiceLineItems[].TotalValue is too large: it must be less than 100,000,000,000"
+            "InvoiceLineItems[].TotalValue is too large: it must be between -100,000,000,000 and 100,000,000,000"
         ),
         f'{FITTING}"CESS": 1e400}}'.encode(): "CESS is too large for a number",
         b'\xef\xbb\xbf{"InvoiceNumber": "1"}': "a byte order mark is before the JSON: send UTF-8 without it",

@@ -1,6 +1,7 @@
 """The HTTP server itself, over sockets: slow and large requests, and TLS."""
 
 import asyncio
+import signal
 import socket
 import ssl
 import time
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import httpx
@@ -124,6 +125,35 @@ def test_an_upgrade_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
         assert (200, "") == raw(settings, upgrade)
 
     assert not [each for each in caplog.records if each.levelname == "WARNING"]
+
+
+def test_requests_that_wait_at_the_end_get_a_problem(caplog: pytest.LogCaptureFixture) -> None:
+    """They get 503, so that the client asks another instance. ``on_stop`` is called at the signal, before they end."""
+    events: list[object] = []
+    arrived = Event()
+
+    waiting = FastAPI()
+
+    @waiting.get("/")
+    async def wait() -> None:
+        arrived.set()
+        await asyncio.sleep(10 * PATIENCE_SECONDS)
+
+    def ask() -> None:
+        events.append(raw(settings, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"))
+
+    settings = Settings(api_port=free_port())
+    server = server_of(waiting, settings, None, 1, lambda: events.append("signal"))
+    running, client = Thread(target=server.run, daemon=True), Thread(target=ask)
+    running.start()
+    until(lambda: server.started)
+    client.start()
+    assert arrived.wait(PATIENCE_SECONDS)
+    server.handle_exit(signal.SIGTERM, None)
+    client.join(PATIENCE_SECONDS)
+    running.join(PATIENCE_SECONDS)
+    assert ["signal", (503, "stopping")] == events
+    assert not [each for each in caplog.records if each.levelname in {"ERROR", "WARNING"}]
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,14 @@ def test_an_unknown_variable_is_refused_with_the_nearest_setting(
     assert f"{name}: no such setting. {hint}" == str(error.value)
 
 
+@pytest.mark.parametrize("text", ["9days", "9 days", "P1M", "P1Y", "P", "PT", "9"])
+def test_a_duration_has_a_fixed_length_in_iso_8601(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """A month has none. Pydantic takes it for 30 days."""
+    monkeypatch.setenv("LOYALTY_REPEAT_HORIZON", text)
+    with pytest.raises(SettingsError, match=f"'{text}' .* a duration, such as PT5S or P1DT12H$"):
+        read_settings()
+
+
 @pytest.mark.parametrize(
     "name", [name for name, field in Settings.model_fields.items() if field.annotation is timedelta]
 )

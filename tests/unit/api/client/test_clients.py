@@ -233,6 +233,18 @@ def test_an_erased_customer_is_forgotten() -> None:
     assert ["3", None] == [request.url.params.get("minSequence") for request in api.requests[1:]]
 
 
+def test_an_instance_that_ends_without_a_problem_document_is_asked_again(run: Run) -> None:
+    """The command may have been executed. So the client repeats it under its key, and tells the key at the end."""
+    api = Api(httpx.Response(500, text="Internal Server Error"), httpx.Response(201, json=DECISION))
+    run(api, ("redeem", CARD, 1))
+    assert 1 == len({request.headers["Idempotency-Key"] for request in api.requests})
+
+    with pytest.raises(UnavailableError) as caught:
+        run(Api(*(httpx.Response(500) for _ in range(9_999))), ("redeem", CARD, 1), seconds=0.05)
+    assert caught.value.idempotency_key
+    assert ".." not in str(caught.value)
+
+
 def test_a_proxy_without_a_problem_document(run: Run) -> None:
     with pytest.raises(ProblemError, match="the response has no problem document"):
         run(Api(httpx.Response(400, text="<html>")), ("balance", CARD))
