@@ -19,4 +19,4 @@ def options(jars: Path) -> str:
     # A blank would end the option.
     if " " in str(archive) or not archive.is_file():
         return ""
-    return f"-XX:SharedArchiveFile={archive} -Xlog:cds=off"
+    return f"-XX:SharedArchiveFile={archive} -Xlog:cds=off,cds+dynamic=off"
