@@ -36,7 +36,7 @@ def test_an_error_of_java_keeps_its_causes(spark: SparkSession) -> None:
             raise ValueError("not of Java")
         batch._jdf.sparkSession().sparkContext().addFile("/nowhere/there")
 
-    with pytest.raises(BatchFailedError, match=r"FileNotFoundException: File file:/nowhere/there does not exist") as e:
+    with pytest.raises(BatchFailedError, match=r"FileNotFoundException: File .*/nowhere/there.* does not exist") as e:
         shorten_java_errors(failing)(spark.range(1), 1)
     assert "\n" not in str(e.value)
     with pytest.raises(ValueError, match="not of Java"):
