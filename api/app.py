@@ -85,6 +85,7 @@ def create_app(dependencies: Dependencies) -> FastAPI:
 def _routes() -> list[BaseRoute]:
     """The routes of every app. FastAPI prepares a route at its first request. That takes longer than the request."""
     all_routes = APIRouter()
+    refusals = problems.responses(problems.UnreadableRequest, problems.InvalidParameters)
     for router in (
         balances.router,
         events.router,
@@ -97,7 +98,6 @@ def _routes() -> list[BaseRoute]:
         stores.lookups,
         stores.router,
     ):
-        refusals = problems.responses(problems.UnreadableRequest, problems.InvalidParameters)
         all_routes.include_router(router, dependencies=[Depends(refuse_unknown_parameters)], responses=refusals)
     all_routes.include_router(health.router)
     return all_routes.routes

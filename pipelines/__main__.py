@@ -37,7 +37,7 @@ from services.messaging.schema_ids import SchemaRegistryUnavailableError, schema
 from services.programmes.file import ProgrammeError
 from services.pseudonyms import PseudonymKeyError
 from services.settings import Settings, SettingsError, read_settings
-from services.start_up import StartUpError, require_port, require_writable
+from services.start_up import StartUpError, local_folder, require_port, require_writable
 
 log = structlog.get_logger()
 
@@ -141,7 +141,7 @@ def _check_start(settings: Settings, names: Sequence[str], *, available_now: boo
         require_port(settings.metrics_host, settings.metrics_port, "LOYALTY_METRICS_PORT")
     for name in names:
         variable = FOLDERS.get(name, "LOYALTY_CHECKPOINT_DIR")
-        if folder := lock.local_folder(QUERIES[name].checkpoint(settings)):
+        if folder := local_folder(QUERIES[name].checkpoint(settings)):
             require_writable(folder, variable)
 
 

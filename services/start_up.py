@@ -4,6 +4,8 @@ import os
 import socket
 from pathlib import Path
 from tempfile import TemporaryFile
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 
 class StartUpError(RuntimeError):
@@ -44,3 +46,11 @@ def require_writable(folder: Path, variable: str) -> None:
         f"cannot write to {folder} ({present} {reason}): give this process the right to write, or set {variable} to "
         "another folder"
     )
+
+
+def local_folder(uri: str) -> Path | None:
+    """The local folder of a Hadoop URI, or None if it is not local."""
+    parts = urlsplit(uri)
+    if parts.scheme not in ("", "file"):
+        return None
+    return Path(url2pathname(parts.path)) if parts.scheme else Path(uri)

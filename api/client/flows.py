@@ -84,7 +84,7 @@ class Flows:
         return msgspec.json.decode(response.content, type=EntryPage)
 
     def redeem(self, card: str, points: Decimal, reason: str, key: str | None) -> Flow[Command]:
-        body = {"points": f"{Decimal(points):f}", "reason": reason}
+        body = {"points": _text(points), "reason": reason}
         return (yield from self._command("POST", f"{_customer(card)}/redemptions", key, body))
 
     def capture(self, redemption: str, key: str | None) -> Flow[Command]:
@@ -94,11 +94,11 @@ class Flows:
         return (yield from self._command("POST", f"/v1/redemptions/{_quoted(redemption)}/void", key))
 
     def adjust(self, card: str, points: Decimal, reason: str, actor: str, key: str | None) -> Flow[Command]:
-        body = {"points": f"{Decimal(points):f}", "reason": reason, "actor": actor}
+        body = {"points": _text(points), "reason": reason, "actor": actor}
         return (yield from self._command("POST", f"{_customer(card)}/adjustments", key, body))
 
     def transfer(self, sender: str, receiver: str, points: Decimal, reason: str, key: str | None) -> Flow[Command]:
-        body = {"from": sender, "to": receiver, "points": f"{Decimal(points):f}", "reason": reason}
+        body = {"from": sender, "to": receiver, "points": _text(points), "reason": reason}
         return (yield from self._command("POST", "/v1/transfers", key, body))
 
     def erase(self, card: str, key: str | None) -> Flow[Command]:
@@ -165,6 +165,11 @@ class Flows:
 
 def _customer(card: str) -> str:
     return f"/v1/customers/{_quoted(card)}"
+
+
+def _text(points: Decimal) -> str:
+    """Without an exponent, which the API refuses."""
+    return f"{Decimal(points):f}"
 
 
 def _quoted(text: str) -> str:

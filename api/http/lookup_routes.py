@@ -107,20 +107,8 @@ class LookupApp(FastAPI):
             await super().__call__(scope, receive, send)
             return
 
-        has_ended = False
-
-        async def send_head(message: Message) -> None:
-            """End the response before its body. The server then tells an endless stream that the client is gone."""
-            nonlocal has_ended
-            if has_ended:
-                return
-            if message["type"] == "http.response.body":
-                has_ended = True
-                message = {"type": "http.response.body", "body": b"", "more_body": False}
-            await send(message)
-
         if scope["method"] == "HEAD":
-            await self._serve({**scope, "method": "GET"}, receive, send_head)
+            await self._serve({**scope, "method": "GET"}, receive, _only_head(send))
             return
         status = 500
 
@@ -137,6 +125,22 @@ class LookupApp(FastAPI):
             method = scope["method"] if scope["method"] in _METHODS else "other"
             route = getattr(scope.get("route"), "path", "unmatched")
             self._requests.observe(method, route, status, time.perf_counter() - started)
+
+
+def _only_head(send: Send) -> Send:
+    """End the response before its body. The server then tells an endless stream that the client is gone."""
+    has_ended = False
+
+    async def send_head(message: Message) -> None:
+        nonlocal has_ended
+        if has_ended:
+            return
+        if message["type"] == "http.response.body":
+            has_ended = True
+            message = {"type": "http.response.body", "body": b"", "more_body": False}
+        await send(message)
+
+    return send_head
 
 
 class _Parameter(NamedTuple):

@@ -24,7 +24,7 @@ from pipelines.accounts.records import RECORD_TYPE, rows_of
 from pipelines.accounts.state_calls import StateMaps
 from pipelines.accounts.timers import Timers
 from pipelines.checkpoints.manifest import CheckpointMismatchError
-from pipelines.columns.buckets import partition_keys
+from pipelines.columns.buckets import bucket_of, partition_keys
 from pipelines.runtime.python_workers import freeze_at_second_task
 from pipelines.sources.clock import TIMER_DELAY
 from schemas.topics import Topic
@@ -114,7 +114,7 @@ def process_events(
     # The number of buckets is fixed for the life of a checkpoint, because ``shuffle_partitions`` and the layout are.
     count = operator.layout.buckets * settings.shuffle_partitions
     keys = [*range(count)] if operator.layout.buckets > 1 else partition_keys(events.sparkSession, count)
-    bucket = F.get(F.array(*map(F.lit, keys)), F.pmod(F.xxhash64("key"), F.lit(count)).cast("int"))
+    bucket = bucket_of(keys, F.xxhash64("key"))
     initial_state = None
     if initial is not None:
         keyed = initial.withColumn("key", F.coalesce("CustomerCardNo", "invoice"))

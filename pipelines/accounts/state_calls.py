@@ -69,16 +69,11 @@ class MapCalls:
         for key in keys:
             self._state.removeKey(key)
 
-    def all_keys(self) -> Iterator[Row]:
-        """All keys."""
-        return (key for key, _ in self._state.iterator())
-
 
 class _BatchedCalls(MapCalls):
     """Calls that are sent together, through private classes of PySpark."""
 
     def __init__(self, state: MapState) -> None:
-        super().__init__(state)
         self._name: str = state._stateName  # noqa: SLF001  # there is no public name
         self._client: Any = state._mapStateClient._stateful_processor_api_client  # noqa: SLF001
         buffer = self._client._client_socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)  # noqa: SLF001
@@ -126,19 +121,24 @@ class StateMaps:
 
     def __init__(self, handle: StatefulProcessorHandle, *, are_shared: bool) -> None:
         """Args: are_shared: False in an older checkpoint, where each map is a variable."""
-        self.are_shared = are_shared
         self._handle = handle
+        self._own: dict[str, MapState] = {}
         self._shared = map_calls(handle.getMapState(SHARED, _KEY, _CONTENT)) if are_shared else None
 
     def open(self, name: str, key: T.StructType, value: T.StructType) -> MapCalls:
         """The map with this name. The types are those of its own variable in an older checkpoint."""
         if self._shared is None:
-            return map_calls(self._handle.getMapState(name, key, value))
+            self._own[name] = self._handle.getMapState(name, key, value)
+            return map_calls(self._own[name])
         return _SharedMap(self._shared, name)
+
+    def keys_of(self, name: str) -> Iterator[Row]:
+        """All keys of a map that is a variable. None of a shared map, because this would read all maps."""
+        return (key for key, _ in self._own[name].iterator()) if name in self._own else iter(())
 
 
 class _SharedMap(MapCalls):
-    """One map among others in a state variable. It cannot list its keys."""
+    """One map among others in a state variable."""
 
     def __init__(self, shared: MapCalls, name: str) -> None:
         self._shared = shared
@@ -152,9 +152,6 @@ class _SharedMap(MapCalls):
 
     def remove(self, keys: Iterable[Row]) -> None:
         self._shared.remove(map(self._key, keys))
-
-    def all_keys(self) -> Iterator[Row]:
-        raise NotImplementedError
 
     def _key(self, key: Row) -> Row:
         return self._name, encode(key)

@@ -18,6 +18,7 @@ from pipelines.accounts.state_calls import StateMaps
 PART_SIZE = 500
 """Cards in a part."""
 
+_PART_COUNTS = "timers"
 _TIMER = T.StructType([T.StructField("timer", T.LongType())])
 _PARTS = T.StructType([T.StructField("parts", T.IntegerType())])
 _PART = T.StructType([T.StructField("timer", T.LongType()), T.StructField("part", T.IntegerType())])
@@ -31,9 +32,8 @@ class Timers:
 
     def __init__(self, handle: StatefulProcessorHandle, maps: StateMaps) -> None:
         self._handle = handle
-        # A checkpoint of release 0.1 does not store the later timers of all cards.
-        self._are_complete = maps.are_shared
-        self._part_counts = maps.open("timers", _TIMER, _PARTS)
+        self._maps = maps
+        self._part_counts = maps.open(_PART_COUNTS, _TIMER, _PARTS)
         self._cards = maps.open("waiting", _PART, _CARDS)
         self._later_timers = maps.open("later", _CARD, _TIMERS)
         self._postponed = maps.open("postponed", _TIMER, _TIMERS)
@@ -116,8 +116,8 @@ class Timers:
         self._later_timers.remove((card,) for card in erased)
         timers = {timer for timer in erased.values() if timer}
         timers.update(timer for value in found if value for timer in value[0])
-        if not self._are_complete:
-            timers.update(timer for (timer,) in self._part_counts.all_keys())
+        # A checkpoint of release 0.1 does not store the later timers of all cards. Its maps are variables.
+        timers.update(timer for (timer,) in self._maps.keys_of(_PART_COUNTS))
         ordered = sorted(timers)
         counts = self._part_counts.get([(timer,) for timer in ordered])
         for timer, count in zip(ordered, counts, strict=True):

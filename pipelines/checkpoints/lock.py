@@ -3,9 +3,8 @@
 import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+
+from services.start_up import local_folder
 
 _SUFFIX = ".lock"
 
@@ -37,11 +36,3 @@ def hold(checkpoint: str) -> Iterator[None]:
                 f"another process, usually the pipeline, uses the checkpoint {checkpoint}: stop it first"
             ) from None
         yield
-
-
-def local_folder(uri: str) -> Path | None:
-    """The local folder of a Hadoop URI, or None if it is not local."""
-    parts = urlsplit(uri)
-    if parts.scheme not in ("", "file"):
-        return None
-    return Path(url2pathname(parts.path)) if parts.scheme else Path(uri)

@@ -1,9 +1,15 @@
-"""Keys of buckets."""
+"""Buckets: the groups of the stateful operators."""
 
+from collections.abc import Sequence
 from functools import cache
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
+
+
+def bucket_of(keys: Sequence[int], hashed: Column) -> Column:
+    """One of the keys of all buckets, by a hash."""
+    return F.get(F.array(*map(F.lit, keys)), F.pmod(hashed, F.lit(len(keys))).cast("int"))
 
 
 @cache

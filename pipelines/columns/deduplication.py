@@ -3,12 +3,12 @@
 from datetime import timedelta
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
+from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.avro.functions import from_avro, to_avro
 
-from pipelines.columns.buckets import partition_keys
+from pipelines.columns.buckets import bucket_of, partition_keys
 from pipelines.deduplication import operator
 from pipelines.deduplication.operator import RepeatFilter
 from pipelines.deduplication.segments import SLICES
@@ -56,7 +56,7 @@ def deduplicate(rows: DataFrame, context: QueryContext, remembered: DataFrame | 
         return rows.withWatermark("timestamp", horizon).dropDuplicatesWithinWatermark(["identity"]).drop("identity")
     names = [name for name in rows.columns if name not in ("timestamp", "identity")]
     structs = {name: _avro_schema(rows, name) for name in names if isinstance(rows.schema[name].dataType, T.StructType)}
-    bucket = _bucket(context.spark, context.settings.shuffle_partitions)
+    bucket = bucket_of(partition_keys(context.spark, context.settings.shuffle_partitions), F.col(operator.FIRST_HASH))
     packed = rows.withColumns({name: to_avro(name, schema) for name, schema in structs.items()})
     hashed = _hashed(packed, bucket, *names).observe(IDENTIFIED, F.count("*").alias(ROWS))
     unique = hashed.groupBy("bucket").transformWithStateInPandas(
@@ -88,14 +88,6 @@ def _hashed(rows: DataFrame, bucket: Column, *names: str) -> DataFrame:
         F.unix_millis("timestamp").alias(operator.TIME),
         *names,
     ).withColumn("bucket", bucket)
-
-
-def _bucket(spark: SparkSession, partitions: int) -> Column:
-    """One bucket in each partition: a key that Spark's partitioner sends there."""
-    return F.get(
-        F.array(*map(F.lit, partition_keys(spark, partitions))),
-        F.pmod(operator.FIRST_HASH, F.lit(partitions)).cast("int"),
-    )
 
 
 def _avro_schema(rows: DataFrame, name: str) -> str:

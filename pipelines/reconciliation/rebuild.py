@@ -40,7 +40,7 @@ from services.cli.output import MISUSED, AsJson, console, print_json, stop
 from services.domain.invoice_index import MOST_WAITING, Returned
 from services.messaging.administration import TimestampTypeError
 from services.settings import Settings
-from services.start_up import require_writable
+from services.start_up import local_folder, require_writable
 
 _ATTEMPTS = 5
 
@@ -77,7 +77,7 @@ def rebuild(context: Context, *, archive: bool) -> Rebuilt:
         StartUpError: the checkpoint's folder is read-only.
     """
     checkpoint = LOYALTY.checkpoint(context.settings)
-    if folder := lock.local_folder(checkpoint):
+    if folder := local_folder(checkpoint):
         require_writable(folder, "LOYALTY_CHECKPOINT_DIR")
     try:
         with lock.hold(checkpoint):
@@ -170,7 +170,7 @@ def _check_nothing_writes(reader: CheckpointReader, settings: Settings) -> None:
     A running query commits a batch each interval.
     """
     before = reader.batches("offsets"), reader.batches()
-    if lock.local_folder(LOYALTY.checkpoint(settings)) is not None or not before[0]:
+    if local_folder(LOYALTY.checkpoint(settings)) is not None or not before[0]:
         return
     deadline = time.monotonic() + 2.5 * settings.timer_interval.total_seconds()
     while time.monotonic() < deadline:

@@ -7,6 +7,9 @@ archive that does not fit its version, its jars or its options.
 from importlib.metadata import version
 from pathlib import Path
 
+SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+"""The Java options that turn off what Java logs about archives."""
+
 
 def archive_in(jars: Path) -> Path:
     """The archive in the folder with Spark's jars. It need not exist."""
@@ -19,4 +22,4 @@ def options(jars: Path) -> str:
     # A blank would end the option.
     if " " in str(archive) or not archive.is_file():
         return ""
-    return f"-XX:SharedArchiveFile={archive} -Xlog:cds=off,cds+dynamic=off"
+    return f"-XX:SharedArchiveFile={archive} {SILENT}"

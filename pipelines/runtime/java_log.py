@@ -37,5 +37,5 @@ def _as_json(line: bytes) -> bytes:
         record = match.groupdict()
         record["level"] = _LEVELS.get(record["level"], record["level"].lower())
     else:  # a line of a stack trace
-        record = {"event": text, "level": "error", "logger": "java", "timestamp": f"{datetime.now(UTC).isoformat()}"}
+        record = {"event": text, "level": "error", "logger": "java", "timestamp": datetime.now(UTC).isoformat()}
     return json.dumps(record).encode() + b"\n"

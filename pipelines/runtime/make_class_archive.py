@@ -12,7 +12,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import functions as F
 
-from pipelines.runtime.class_archive import archive_in
+from pipelines.runtime.class_archive import SILENT, archive_in
 from pipelines.runtime.session import spark_session
 from services.settings import Settings
 
@@ -27,7 +27,7 @@ def make(jars: Path) -> None:
             spark_master="local[2]",
             shuffle_partitions=2,
             spark_jars_dir=jars,
-            spark_java_options=f"-XX:+UseSerialGC -XX:ArchiveClassesAtExit={part} -Xlog:cds=off -Xlog:cds+dynamic=off",
+            spark_java_options=f"-XX:+UseSerialGC -XX:ArchiveClassesAtExit={part} {SILENT}",
             checkpoint_dir=folder,
             export_format="delta",
         )

@@ -47,7 +47,7 @@ class QueryContext:
     ids: SchemaIds
     settings: Settings
     longest_wait: timedelta
-    formats: Mapping[str, str] = field(default_factory=lambda: FORMATS)
+    formats: Mapping[str, str]
 
     def read(self, topic: Topic, start: Offsets | None = None) -> DataFrame:
         """Stream the records of a topic, see ``sources.kafka.read_stream``."""

@@ -14,10 +14,10 @@ from pyspark import SparkConf, SparkContext, accumulators
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from pipelines.checkpoints.lock import local_folder
 from pipelines.runtime import class_archive, java_log
 from pipelines.sinks import delta
 from services.settings import Settings
+from services.start_up import local_folder
 from services.verdicts import LONGEST_TEXT
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"

@@ -4,7 +4,6 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,7 +12,7 @@ from services.cli.output import FAILED, MISUSED, read_settings, recorded, report
 from services.cli.processes import AsJsonLines, announced, program, replace_process
 from services.cli.sql import clear_source_errors
 from services.settings import Settings
-from services.start_up import StartUpError, require_writable
+from services.start_up import StartUpError, local_folder, require_writable
 
 # The packages of the extra `sql` can be missing, so each function imports them when it needs them.
 # ruff: noqa: PLC0415
@@ -87,12 +86,6 @@ def _backfill(names: Sequence[str] | None, settings: Settings, *, as_json: bool)
     _write(others or None, settings, as_json=as_json)
 
 
-def _local_folder(folder: str) -> Path | None:
-    """None for a folder in an object store."""
-    path = folder.removeprefix("file://")
-    return None if "://" in path else Path(path).absolute()
-
-
 def _write(names: Sequence[str] | None, settings: Settings, *, as_json: bool) -> None:
     """Write each table. A source that cannot be read stops only the tables that need it."""
     with clear_source_errors():
@@ -101,7 +94,7 @@ def _write(names: Sequence[str] | None, settings: Settings, *, as_json: bool) ->
     if unknown := [name for name in names or () if name not in BY_NAME]:
         hint = "`loyalty export run` writes it" if LINE_ITEMS in unknown else f"choose from {', '.join(BY_NAME)}"
         stop(f"no table to write: {', '.join(unknown)}; {hint}", MISUSED)
-    if folder := _local_folder(settings.tables_dir):
+    if folder := local_folder(settings.tables_dir):
         try:
             require_writable(folder, "LOYALTY_TABLES_DIR")
         except StartUpError as error:

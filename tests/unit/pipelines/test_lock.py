@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from infra.local import jars
-from pipelines.checkpoints.lock import CheckpointInUseError, hold, local_folder
+from pipelines.checkpoints.lock import CheckpointInUseError, hold
+from services.start_up import local_folder
 
 
 def test_a_second_process_is_refused_until_the_first_ends(tmp_path: Path) -> None:
