@@ -1,5 +1,6 @@
 """Logging to stderr. Stdout is for the output of commands."""
 
+import faulthandler
 import logging
 import sys
 import time
@@ -38,6 +39,8 @@ def configure_logging(settings: Settings) -> None:
     # Stamina would log each retry. Our code logs once when an error begins, and once when it ends.
     stamina.instrumentation.set_on_retry_hooks([])
     logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
+    # A crash in librdkafka or RocksDB would otherwise leave no line in the log.
+    faulthandler.enable()
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

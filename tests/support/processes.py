@@ -69,6 +69,7 @@ class ApiProcess:
             )
         self.url = f"{'https' if settings.api_certificate_file else 'http'}://{HOST}:{port}"
         self._tls = client_context(settings)
+        self._is_stopped = False
         self._of_thread = threading.local()
         self._clients: list[httpx.Client] = []
 
@@ -78,7 +79,12 @@ class ApiProcess:
 
         Threads do not share a client: a pool with more than 20 connections closes idle ones, and a connection that the
         pool has just given to another thread still counts as idle.
+
+        Raises:
+            AssertionError: the process has ended, although the test did not stop it.
         """
+        status = None if self._is_stopped else self._process.poll()
+        assert status is None, f"the API process ended with status {status}:\n{self._log.read_text()}"
         if not hasattr(self._of_thread, "http"):
             self._of_thread.http = httpx.Client(base_url=self.url, timeout=40, trust_env=False, verify=self._tls)
             self._clients.append(self._of_thread.http)
@@ -93,7 +99,6 @@ class ApiProcess:
         """Poll /readyz until its report satisfies the condition. Returns that report."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while time.monotonic() < deadline:
-            assert self._process.poll() is None, f"the API process ended:\n{self._log.read_text()}"
             with contextlib.suppress(httpx.TransportError):
                 report: dict[str, Any] = self.http.get("/readyz").json()
                 if condition(report):
@@ -131,15 +136,18 @@ class ApiProcess:
         return [line for line in self._log.read_text().splitlines() if all(part in line for part in parts)]
 
     def kill(self) -> None:
+        self._is_stopped = True
         self._process.kill()
         self._process.wait(DEADLINE_SECONDS)
 
     def wait(self) -> int:
         """Wait until the process ends. Returns the exit status."""
+        self._is_stopped = True
         return self._process.wait(DEADLINE_SECONDS)
 
     def terminate(self) -> int:
         """Send SIGTERM and wait until the process ends. Returns the exit status."""
+        self._is_stopped = True
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(DEADLINE_SECONDS)
 

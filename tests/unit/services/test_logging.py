@@ -18,6 +18,15 @@ _QUIET_SECONDS = 3.0
 AWAY = "cannot read now, and tries again"
 
 
+def test_a_crash_in_a_native_library_leaves_a_traceback() -> None:
+    crash = "configure_logging(Settings()); import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+    program = f"from services.logging import *; {crash}"
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert process.returncode < 0
+    assert "Fatal Python error: Segmentation fault" in process.stderr
+    assert 'File "<string>", line 1' in process.stderr
+
+
 @pytest.mark.parametrize("module", ["services.ledger", "api"])
 def test_while_kafka_is_away_a_process_logs_one_line_and_only_json(module: str, tmp_path: Path) -> None:
     """Librdkafka tries to connect twenty times a second. Its lines are not JSON, and they would fill the log."""
