@@ -21,6 +21,9 @@ _REFRESH_SECONDS = 1.0
 # After a rebalance the next view is needed soon, but the coordinator may still be busy.
 _REBALANCE_REFRESH_SECONDS = 0.1
 _BROKER_SECONDS = 5.0
+# Longer than a client is used. librdkafka ends the process if it reaches the coordinator after a request has timed out
+# (https://github.com/confluentinc/librdkafka/pull/5397). It does not if the client is destroyed before.
+_REQUEST_TIMEOUT_SECONDS = 3600.0
 # The group removes a member that does not poll for this long (max.poll.interval.ms).
 _LONGEST_POLL_INTERVAL_MS = 30_000
 
@@ -110,9 +113,9 @@ class GroupMembership:
                     log.warning("the group member received an error from Kafka", error=error.str())
                 if pending is None and boot_seconds() >= self._next_refresh:
                     self._next_refresh = boot_seconds() + _REFRESH_SECONDS
-                    future = admin.describe_consumer_groups([self.group], request_timeout=_BROKER_SECONDS)[self.group]
-                    pending = (boot_seconds(), future)
-                elif pending and pending[1].done():
+                    futures = admin.describe_consumer_groups([self.group], request_timeout=_REQUEST_TIMEOUT_SECONDS)
+                    pending = (boot_seconds(), futures[self.group])
+                elif pending and (pending[1].done() or boot_seconds() - pending[0] > _BROKER_SECONDS):
                     if not self._update_view(*pending, consumer.memberid()):
                         # After a restart of the only broker, a client that described a group before gets no more
                         # responses. A new client does.
@@ -139,12 +142,11 @@ class GroupMembership:
 
     def _update_view(self, asked_at: float, future: "Future[Any]", member_id: str) -> bool:
         try:
-            view = view_of(future.result(), asked_at, self.view)
-        except KafkaException as error:
+            view = view_of(future.result(timeout=0), asked_at, self.view)
+        except (KafkaException, TimeoutError) as error:
             if self._described:
-                log.warning(
-                    "the coordinator does not describe the group, and is asked again", error=error.args[0].str()
-                )
+                reason = error.args[0].str() if isinstance(error, KafkaException) else "no response"
+                log.warning("the coordinator does not describe the group, and is asked again", error=reason)
             self._described = False
             return False
         if not self._described:

@@ -37,7 +37,10 @@ def membership(clock: Clock) -> GroupMembership:  # noqa: ARG001  # in its place
 
 
 def answer(result: Any) -> "Future[Any]":
+    """The future of a result, an error, or None for no response yet."""
     future: Future[Any] = Future()
+    if result is None:
+        return future
     if isinstance(result, Exception):
         future.set_exception(result)
     else:
@@ -66,6 +69,7 @@ def test_the_lease_starts_when_the_coordinator_is_asked(membership: GroupMembers
         description(member(OTHER, [PLACE])),  # removed from the group
         description(member(URL, [PLACE], "former")),  # in the group with an old member id
         KafkaException(KafkaError(KafkaError._TIMED_OUT)),
+        None,
     ],
 )
 def test_other_answers_do_not_renew_the_lease(membership: GroupMembership, clock: Clock, result: Any) -> None:
