@@ -84,8 +84,8 @@ object-store-jars: setup ## download what an export to S3 needs into var/s3/jars
 test-object-store: object-store-jars ## test the export to S3 against S3Proxy
 	$(BIN)/pytest tests/integration/test_s3.py
 
-faults: test-tools ## inject faults into a stack under load, and audit all accounts (ONLY="broker")
-	$(BIN)/python -m tests.faults $(if $(ONLY),--only "$(ONLY)")
+faults: test-tools ## inject faults into a stack under load, and audit all accounts after each (ONLY="broker", TIMES=20)
+	$(BIN)/python -m tests.faults $(if $(ONLY),--only "$(ONLY)") $(if $(TIMES),--times $(TIMES))
 
 fuzz: setup ## give bad inputs to every door: Kafka, HTTP, files, arguments (N=1000000 for each door, ONLY="kafka", STACK=3000: to a running stack)
 	$(BIN)/python -m tests.fuzz $(if $(N),--inputs $(N)) $(if $(STACK),--stack $(STACK)) $(foreach door,$(ONLY),--only $(door))

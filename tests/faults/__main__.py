@@ -7,6 +7,8 @@ import shutil
 import tempfile
 import time
 from contextlib import ExitStack
+from dataclasses import replace
+from itertools import count, product
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -18,6 +20,7 @@ from infra.local.processes import ProcessFailedError
 from tests.faults import alone, damage, reconciliation, refusals, report, returns, schema_change, under_load
 from tests.faults.environment import Environment, NoEvidenceError
 from tests.faults.report import Row
+from tests.support.checkout import commit
 
 _ON_A_STACK = under_load.SCENARIOS | damage.SCENARIOS | refusals.SCENARIOS | refusals.LAST
 _ALONE = alone.SCENARIOS | schema_change.SCENARIOS | reconciliation.SCENARIOS | returns.SCENARIOS
@@ -34,10 +37,9 @@ def main(
     seed: Annotated[int, typer.Option(help="Seed of the simulated days and of the random choices.")] = 1,
     *,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the data and logs of each stack.")] = False,
-    together: Annotated[
-        float | None,
-        typer.Option(help="Inject the faults under load once each, for this number of minutes, and audit once."),
-    ] = None,
+    times: Annotated[
+        int, typer.Option(min=1, help="Inject each fault until this commit has this number of injections.")
+    ] = 1,
     document: Annotated[
         bool, typer.Option("--document", help="Inject nothing. Write the last results into docs/lab/faults.md.")
     ] = False,
@@ -47,22 +49,27 @@ def main(
         report.into_document(FAULTS)
         return
     wanted = [name for name in FAULTS if any(part in name for part in only or [""])]
-    rows: list[Row] = []
+    now = commit()
+    # Each run has its own seed. A used seed would publish only duplicates on the same stack.
+    seeds = count(seed + sum(row.injected for row in report.read().values() if row.commit == now))
     with Stacks(keep=keep) as stacks:
-        if together:
-            rows += under_load.run_together((only or [""])[0], stacks.environment(), seed, together)
-            report.write(rows)
-            wanted = []
-        for number, name in enumerate(wanted):
-            console.print(f"{name} …")
+        for number, name in product(range(1, times + 1), wanted):
+            if _injections(name, now) >= number:
+                continue
+            console.print(f"{name}, {number} of {times} …")
             started = time.monotonic()
-            # Each fault has its own seed. A used seed would publish only duplicates on the same stack.
-            rows.append(_row(name, stacks, seed + number))
-            report.write(rows)
-            console.print(f"  {time.monotonic() - started:.0f} s, {rows[-1]}", highlight=False)
+            row = replace(_row(name, stacks, next(seeds)), commit=now)
+            report.record(row)
+            console.print(f"  {time.monotonic() - started:.0f} s, {row}", highlight=False)
+    rows = [row for row in report.read().values() if row.fault in wanted and row.commit == now]
     report.show(console, rows)
     if not rows or not all(row.is_survived for row in rows):
         raise typer.Exit(1)
+
+
+def _injections(fault: str, at: str) -> int:
+    row = report.read().get(fault)
+    return row.injected if row and row.commit == at else 0
 
 
 class Stacks:

@@ -3,8 +3,9 @@
 import json
 import textwrap
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -34,7 +35,8 @@ class Row:
             None if nothing had to recover.
         slowest_command_seconds: the longest time from the first request of a command to its response.
             None without commands.
-        evidence: a description of the observations.
+        evidence: a description of the observations, or of the first that shows a defect.
+        commit: the code that ran. ``+`` marks uncommitted changes.
     """
 
     fault: str
@@ -49,24 +51,46 @@ class Row:
     recovery_seconds: float | None = None
     slowest_command_seconds: float | None = None
     evidence: str = ""
+    commit: str = ""
 
     @property
     def is_survived(self) -> bool:
         return not (self.lost or self.doubled or self.wrong_answers)
 
+    def __add__(self, other: "Row") -> "Row":
+        """The effects of the injections of both rows: their sums, and the longer times."""
+        changes: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in _SUMS}
+        changes |= {name: _longer(getattr(self, name), getattr(other, name)) for name in _TIMES}
+        return replace(self, **changes, evidence=(other if self.is_survived else self).evidence)
 
-def write(rows: list[Row], path: Path = REPORT) -> None:
-    """Write the rows into the file. They replace earlier rows of the same faults."""
+
+_SUMS = ("injected", "lost", "doubled", "wrong_answers", "again", "operations", "not_linearizable")
+_TIMES = ("unavailable_seconds", "recovery_seconds", "slowest_command_seconds")
+
+
+def _longer(first: float | None, second: float | None) -> float | None:
+    return max((each for each in (first, second) if each is not None), default=None)
+
+
+def read(path: Path = REPORT) -> dict[str, Row]:
+    """The rows of the file by fault."""
+    if not path.exists():
+        return {}
+    return {each["fault"]: Row(**each) for each in json.loads(path.read_text(encoding="utf-8"))}
+
+
+def record(row: Row, path: Path = REPORT) -> None:
+    """Add the injections of a row to those of the same commit in the file. They replace those of another commit."""
+    rows = read(path)
+    before = rows.get(row.fault)
+    rows[row.fault] = before + row if before and before.commit == row.commit else row
     path.parent.mkdir(parents=True, exist_ok=True)
-    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    now = {row.fault: asdict(row) for row in rows}
-    kept = {each["fault"]: each for each in before}
-    path.write_text(json.dumps(list((kept | now).values()), indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps([*map(asdict, rows.values())], indent=2) + "\n", encoding="utf-8")
 
 
 HEADINGS = (
     "fault", "times", "lost", "doubled", "wrong", "not linearizable", "again by id", "no read for", "slowest command",
-    "recovery", "seen",
+    "recovery", "commit", "seen",
 )  # fmt: skip
 
 
@@ -77,10 +101,13 @@ def show(console: Console, rows: list[Row]) -> None:
     console.print(table)
 
 
-def markdown(rows: list[Row]) -> str:
-    """The table of docs/lab/faults.md."""
-    lines = [HEADINGS, ["---"] * len(HEADINGS), *(_cells(row) for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+def line(row: Row) -> str:
+    """The row's line in the table of docs/lab/faults.md."""
+    return _line(_cells(row))
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _cells(row: Row) -> list[str]:
@@ -89,13 +116,17 @@ def _cells(row: Row) -> list[str]:
     seconds = [row.unavailable_seconds, row.slowest_command_seconds, row.recovery_seconds]
     times = ["-" if each is None else f"{each:.0f} s" for each in seconds]
     seen = textwrap.shorten(row.evidence.replace("|", "/"), _LONGEST_SEEN, placeholder=" …")
-    return [row.fault, *(str(each) if row.injected else "-" for each in figures), *times, seen]
+    return [row.fault, *(str(each) if row.injected else "-" for each in figures), *times, row.commit, seen]
 
 
 def into_document(faults: Iterable[str]) -> None:
-    """Write the last row of each of these faults into the document, also of those that never ran."""
-    known = {each["fault"]: Row(**each) for each in json.loads(REPORT.read_text(encoding="utf-8"))}
-    rows = [known.get(fault) or Row(fault, 0, 0, 0, 0, evidence="not run") for fault in faults]
+    """Write the rows into the document. A fault without a row in the file keeps its line."""
     before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{markdown(rows)}\n{END}{after}", encoding="utf-8")
+    table, _, after = rest.partition(END)
+    kept = {row.split("|")[1].strip(): row for row in table.splitlines() if row.startswith("| ")}
+    measured = {fault: line(row) for fault, row in read().items()}
+    not_run = {fault: line(Row(fault, 0, 0, 0, 0, evidence="not run")) for fault in faults}
+    lines = {**not_run, **kept, **measured}
+    heading = [_line(HEADINGS), _line(["---"] * len(HEADINGS))]
+    rows = "\n".join([*heading, *(lines[fault] for fault in faults)])
+    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{rows}\n\n{END}{after}", encoding="utf-8")

@@ -5,7 +5,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -50,7 +50,6 @@ class Fault:
 
     name: str
     inject: Callable[[Environment, random.Random], None]
-    times: int = 3
     progress: Topic = topics.LOYALTY
 
 
@@ -131,51 +130,26 @@ def pause_pipeline(environment: Environment, _: random.Random) -> None:
 
 
 FAULTS = (
-    Fault("kill -9 of a Python worker in a batch", kill_python_worker, times=2),
-    Fault("kill -9 of the broker", kill_broker, times=5),
-    Fault("kill -9 of an API instance that serves", kill_api, times=2),
-    Fault("orderly bounce of the broker", bounce_broker, times=5),
-    Fault("SIGSTOP of an API instance beyond the session time-out", pause_api, times=2),
+    Fault("kill -9 of a Python worker in a batch", kill_python_worker),
+    Fault("kill -9 of the broker", kill_broker),
+    Fault("kill -9 of an API instance that serves", kill_api),
+    Fault("orderly bounce of the broker", bounce_broker),
+    Fault("SIGSTOP of an API instance beyond the session time-out", pause_api),
     Fault("kill -9 of the Spark driver", kill_pipeline),
-    Fault("newest commit of every query lost", delete_newest_commits, times=1),
-    Fault("kill -9 of an API instance that restores", kill_restoring_api, times=2),
-    Fault("SIGSTOP of the pipeline beyond the session time-out", pause_pipeline, times=1),
+    Fault("newest commit of every query lost", delete_newest_commits),
+    Fault("kill -9 of an API instance that restores", kill_restoring_api),
+    Fault("SIGSTOP of the pipeline beyond the session time-out", pause_pipeline),
 )
 
 
 def run(fault: Fault, _name: str, environment: Environment, seed: int) -> Row:
-    """Inject a fault as often as it says, wait until all readers have caught up, and audit."""
+    """Inject a fault, wait until all readers have caught up, and audit."""
     chance = random.Random(f"{seed}/{fault.name}")
-    recoveries: list[float] = []
     with load(environment, seed) as observations:
-        environment.until_written(fault.progress)
-        for _ in range(fault.times):
-            environment.until_written(fault.progress, chance.randint(1, 20))
-            fault.inject(environment, chance)
-            recoveries.append(environment.recovered())
-    return audited_row(environment, fault.name, observations, recoveries)
-
-
-def run_together(wanted: str, environment: Environment, seed: int, minutes: float) -> list[Row]:
-    """Inject each fault once under one load, and audit once. All rows have the same verdict.
-
-    Args:
-        wanted: a part of the names of the faults.
-        minutes: no fault is injected after this time. Faults that were not injected have no row.
-    """
-    chance, end = random.Random(f"{seed}/together"), time.monotonic() + 60 * minutes
-    recoveries: dict[str, float] = {}
-    with load(environment, seed) as observations:
-        environment.until_written(topics.LOYALTY)
-        for fault in FAULTS:
-            if wanted in fault.name and time.monotonic() < end:
-                environment.until_written(fault.progress)
-                fault.inject(environment, chance)
-                recoveries[fault.name] = environment.recovered()
-    row = audited_row(environment, "", observations, [*recoveries.values()])
-    return [
-        replace(row, fault=name, injected=1, recovery_seconds=round(seconds, 1)) for name, seconds in recoveries.items()
-    ]
+        environment.until_written(fault.progress, chance.randint(1, 20))
+        fault.inject(environment, chance)
+        recovery = environment.recovered()
+    return audited_row(environment, fault.name, observations, [recovery])
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ A run continues the one before it at the same commit. The exit status is 0 if no
 """
 
 import os
-import subprocess
 from functools import partial
 from typing import Annotated
 
@@ -17,6 +16,7 @@ from tests.fuzz import report
 from tests.fuzz.door import Door
 from tests.fuzz.doors import DOORS, door_named
 from tests.fuzz.runner import process_for, run_chunk, save
+from tests.support.checkout import commit
 
 FAILURES = jars.ROOT / "var" / "reports" / "fuzz"
 
@@ -49,25 +49,25 @@ def main(
         for door in wanted:
             console.print(run_chunk(door_named(door.name), chunk, door.chunk))
         return
-    commit = _commit()
+    now = commit()
     if stack is not None:
         # It imports Spark's clients and brokers.
         from tests.fuzz import stack as running
 
-        for row in running.run(stack, commit, FAILURES):
+        for row in running.run(stack, now, FAILURES):
             report.write(row)
         wanted = []
     for door in wanted:
-        _run(door, int(inputs * door.share), commit)
-    rows = [row for row in report.rows() if row.commit == commit]
+        _run(door, int(inputs * door.share), now)
+    rows = [row for row in report.rows() if row.commit == now]
     report.show(console, rows)
     if any(row.crashes or row.hangs for row in rows):
         console.print(f"The inputs that failed are in {FAILURES}.", highlight=False)
         raise typer.Exit(1)
 
 
-def _run(door: Door, inputs: int, commit: str) -> None:
-    row = report.row_of(door.name, commit)
+def _run(door: Door, inputs: int, now: str) -> None:
+    row = report.row_of(door.name, now)
     with process_for(partial(door_named, door.name)) as work:
         first_rss = None
         while row.inputs < inputs:
@@ -82,13 +82,6 @@ def _run(door: Door, inputs: int, commit: str) -> None:
             grown = 0 if found.rss is None or first_rss is None else found.rss - first_rss
             row = row.after(found, door.chunk, grown)
             report.write(row)
-
-
-def _commit() -> str:
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=jars.ROOT, capture_output=True, text=True, check=True).stdout.strip()
-
-    return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
 
 
 if __name__ == "__main__":

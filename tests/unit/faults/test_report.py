@@ -1,7 +1,9 @@
-"""The table of docs/lab/faults.md."""
+"""The rows of var/reports/faults.json and the table of docs/lab/faults.md."""
+
+from pathlib import Path
 
 from tests.faults.__main__ import FAULTS
-from tests.faults.report import DOCUMENT, HEADINGS, Row, markdown
+from tests.faults.report import DOCUMENT, HEADINGS, Row, line, read, record
 
 
 def rows_of_the_document() -> list[list[str]]:
@@ -29,9 +31,25 @@ def test_a_row_has_figures_times_and_evidence() -> None:
         unavailable_seconds=2.5,
         recovery_seconds=61.04,
         evidence="a | b " + "word " * 60,
+        commit="4ee218e",
     )
-    line = markdown([row]).splitlines()[-1]
+    written = line(row)
 
-    assert line.startswith("| kill | 3 | 0 | 1 | 2 | 2 (1,200 operations) | 14 | 2 s | - | 61 s | a / b word")
-    assert line.endswith("… |")
+    assert written.startswith(
+        "| kill | 3 | 0 | 1 | 2 | 2 (1,200 operations) | 14 | 2 s | - | 61 s | 4ee218e | a / b word"
+    )
+    assert written.endswith("… |")
     assert not row.is_survived
+
+
+def test_the_injections_of_one_commit_add_up(tmp_path: Path) -> None:
+    """A run continues the runs before it at the same commit. Evidence of a defect stays."""
+    file = tmp_path / "faults.json"
+    record(Row("kill", 1, 1, 0, 0, recovery_seconds=9, commit="old"), file)
+    record(Row("kill", 1, 0, 0, 0, operations=10, recovery_seconds=2, evidence="first", commit="new"), file)
+    record(Row("pause", 1, 0, 0, 0, commit="old"), file)
+    record(Row("kill", 1, 0, 1, 0, recovery_seconds=3, evidence="defect", commit="new"), file)
+    record(Row("kill", 2, 0, 0, 0, unavailable_seconds=1, evidence="last", commit="new"), file)
+
+    sums = Row("kill", 4, 0, 1, 0, 0, 10, 0, 1, 3, None, "defect", "new")
+    assert {"kill": sums, "pause": Row("pause", 1, 0, 0, 0, commit="old")} == read(file)
