@@ -17,13 +17,31 @@ from rich.console import Console
 
 from infra.local.interruption import interrupt_on_signals
 from infra.local.processes import ProcessFailedError
-from tests.faults import alone, damage, reconciliation, refusals, report, returns, schema_change, under_load
+from tests.faults import (
+    alone,
+    cards,
+    changes,
+    damage,
+    reconciliation,
+    refusals,
+    report,
+    returns,
+    schema_change,
+    under_load,
+)
 from tests.faults.environment import Environment, NoEvidenceError
 from tests.faults.report import Row
 from tests.support.checkout import commit
 
-_ON_A_STACK = under_load.SCENARIOS | damage.SCENARIOS | refusals.SCENARIOS | refusals.LAST
-_ALONE = alone.SCENARIOS | schema_change.SCENARIOS | reconciliation.SCENARIOS | returns.SCENARIOS
+_ON_A_STACK = under_load.SCENARIOS | damage.SCENARIOS | changes.ON_A_STACK | refusals.SCENARIOS | refusals.LAST
+_ALONE = (
+    alone.SCENARIOS
+    | changes.SCENARIOS
+    | cards.SCENARIOS
+    | schema_change.SCENARIOS
+    | reconciliation.SCENARIOS
+    | returns.SCENARIOS
+)
 FAULTS = (*_ON_A_STACK, *_ALONE)
 """The names of all faults, in the order of injection."""
 

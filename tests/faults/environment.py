@@ -128,7 +128,9 @@ class Environment:
     def ends(self, topic: Topic) -> dict[int, int]:
         """The end offset of each partition. Raises KafkaException while no broker answers."""
         name = self.settings.name_of(topic)
-        partitions = [TopicPartition(name, number) for number in range(topic.partitions)]
+        # A fault adds a partition.
+        numbers = self._consumer.list_topics(name, timeout=5).topics[name].partitions
+        partitions = [TopicPartition(name, number) for number in numbers]
         return {each.partition: self._consumer.get_watermark_offsets(each, timeout=5)[1] for each in partitions}
 
     def written(self, topic: Topic) -> int | None:

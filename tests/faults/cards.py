@@ -1,0 +1,109 @@
+"""Cards change while processes are killed: opening balances are imported, and cards are replaced."""
+
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import httpx
+
+from infra.local import jars
+from infra.local.stack import environment_of
+from schemas import topics
+from tests.faults.alone import Scenario
+from tests.faults.environment import Environment, NoEvidenceError
+from tests.faults.programs import last_error, loyalty
+from tests.faults.report import Row
+from tests.support.builders import invoice
+from tests.support.kafka import highest_balances_of, publish_invoices
+
+_IMPORTED = 30_000
+_REPLACED = 20
+
+
+def import_killed(name: str, directory: Path, _seed: int) -> Row:
+    """Kill ``loyalty import`` and the pipeline in the middle, and start the same import again."""
+    rows = (f"IMPORT-{number},{number + 1}.00,\n" for number in range(_IMPORTED))
+    with Environment(directory, api_instances=1, max_offsets_per_trigger=5_000) as environment:
+        file = directory / "balances.csv"
+        file.write_text("card,points,expires\n" + "".join(rows), encoding="utf-8")
+        words = ("import", str(file), "--name", "opening")
+        settings = environment.settings
+        command = [str(Path(sys.executable).with_name("loyalty")), *words]
+        importing = subprocess.Popen(command, cwd=jars.ROOT, env=environment_of(settings), stdout=subprocess.DEVNULL)
+        environment.until("imported cards", lambda: bool(environment.written(topics.LOYALTY_COMMANDS)))
+        importing.kill()
+        importing.wait()
+        sent = environment.written(topics.LOYALTY_COMMANDS) or 0
+        if sent >= _IMPORTED:
+            raise NoEvidenceError("the import ended before it was killed")
+        environment.until_written(topics.LOYALTY)
+        environment.restart(environment.stack.pipeline)
+        again = loyalty(settings, *words).returncode
+        recovery = environment.recovered()
+        environment.settle()
+        found = highest_balances_of(settings)
+        audited = loyalty(settings, "audit")
+    missing = [number for number in range(_IMPORTED) if f"IMPORT-{number}" not in found]
+    wrong = sum(
+        found[f"IMPORT-{number}"]["TotalLoyaltyPoints"] != number + 1
+        for number in range(_IMPORTED)
+        if f"IMPORT-{number}" in found
+    )
+    wrong += bool(again) + bool(audited.returncode)
+    seen = f"killed after {sent:,} of {_IMPORTED:,} cards; exit status of the second import and of audit: "
+    evidence = f"{seen}{again}, {audited.returncode} {last_error(audited)}"
+    return Row(name, 2, len(missing), 0, wrong, recovery_seconds=round(recovery, 1), evidence=evidence)
+
+
+def replaced_while_killed(name: str, directory: Path, _seed: int) -> Row:
+    """Replace cards that earn points before, while and after the pipeline is killed. A new card gets all points."""
+    cards = [(f"LOST-{number}", f"NEW-{number}") for number in range(_REPLACED)]
+    with Environment(directory) as environment:
+        settings = environment.settings
+        _sell(environment, "before", cards)
+        environment.recovered()
+        keys = {old: str(uuid.uuid4()) for old, _ in cards}
+        for number, (old, new) in enumerate(cards):
+            _sell(environment, "meanwhile", [(old, new)])
+            if number == _REPLACED // 2:
+                environment.restart(environment.stack.pipeline)
+            environment.until(
+                f"the replacement of {old}",
+                lambda old=old, new=new: _replace(environment, old, new, keys[old]),  # type: ignore[misc]
+            )
+        _sell(environment, "after", cards)
+        recovery = environment.recovered()
+        environment.settle()
+        # A forwarded invoice is a command of the new card.
+        environment.until(
+            "the points of the new cards", lambda: {environment.balance(new) for _, new in cards} == {"6.00"}
+        )
+        old_cards = [environment.balance(old) for old, _ in cards]
+        audited = loyalty(settings, "audit")
+    wrong = sum(balance is not None for balance in old_cards) + bool(audited.returncode)
+    evidence = (
+        f"{_REPLACED} cards with 3 invoices each; exit status of audit: {audited.returncode} {last_error(audited)}"
+    )
+    return Row(name, 1, 0, 0, wrong, recovery_seconds=round(recovery, 1), evidence=evidence)
+
+
+def _sell(environment: Environment, when: str, cards: list[tuple[str, str]]) -> None:
+    """Publish an invoice of 100.00, which earns 2.00 points, for each lost card."""
+    publish_invoices(environment.settings, *(invoice(f"{when}-{old}", old) for old, _ in cards))
+
+
+def _replace(environment: Environment, old: str, new: str, key: str) -> bool:
+    url = f"{environment.stack.apis[0].url}/v1/customers/{old}/replacement"
+    body = {"newCard": new, "reason": "lost", "actor": "helpdesk"}
+    try:
+        response = httpx.post(url, json=body, headers={"Idempotency-Key": key}, timeout=40, trust_env=False)
+    except httpx.HTTPError:
+        return False
+    return response.status_code == httpx.codes.CREATED
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "kill -9 of an import and of the pipeline": import_killed,
+    "cards replaced while the pipeline is killed": replaced_while_killed,
+}
