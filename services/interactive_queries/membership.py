@@ -21,8 +21,9 @@ _REFRESH_SECONDS = 1.0
 # After a rebalance the next view is needed soon, but the coordinator may still be busy.
 _REBALANCE_REFRESH_SECONDS = 0.1
 _BROKER_SECONDS = 5.0
-# Longer than a client is used. librdkafka ends the process if it reaches the coordinator after a request has timed out
-# (https://github.com/confluentinc/librdkafka/pull/5397). It does not if the client is destroyed before.
+# Longer than a client lives without a response. librdkafka ends the process if it reaches the coordinator after a
+# request has timed out (https://github.com/confluentinc/librdkafka/pull/5397). It does not if the client is destroyed
+# before.
 _REQUEST_TIMEOUT_SECONDS = 3600.0
 # The group removes a member that does not poll for this long (max.poll.interval.ms).
 _LONGEST_POLL_INTERVAL_MS = 30_000

@@ -69,25 +69,21 @@ def main(
     wanted = [name for name in FAULTS if any(part in name for part in only or [""])]
     now = commit()
     # Each run has its own seed. A used seed would publish only duplicates on the same stack.
-    seeds = count(seed + sum(row.injected for row in report.read().values() if row.commit == now))
+    seeds = count(seed + sum(row.injected for row in report.read_of(now).values()))
     with Stacks(keep=keep) as stacks:
         for number, name in product(range(1, times + 1), wanted):
-            if _injections(name, now) >= number:
+            before = report.read_of(now).get(name)
+            if before and before.injected >= number:
                 continue
             console.print(f"{name}, {number} of {times} …")
             started = time.monotonic()
             row = replace(_row(name, stacks, next(seeds)), commit=now)
             report.record(row)
             console.print(f"  {time.monotonic() - started:.0f} s, {row}", highlight=False)
-    rows = [row for row in report.read().values() if row.fault in wanted and row.commit == now]
+    rows = [row for fault, row in report.read_of(now).items() if fault in wanted]
     report.show(console, rows)
     if not rows or not all(row.is_survived for row in rows):
         raise typer.Exit(1)
-
-
-def _injections(fault: str, at: str) -> int:
-    row = report.read().get(fault)
-    return row.injected if row and row.commit == at else 0
 
 
 class Stacks:

@@ -1,7 +1,6 @@
 """Cards change while processes are killed: opening balances are imported, and cards are replaced."""
 
 import subprocess
-import sys
 import uuid
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from infra.local.stack import environment_of
 from schemas import topics
 from tests.faults.alone import Scenario
 from tests.faults.environment import Environment, NoEvidenceError
-from tests.faults.programs import last_error, loyalty
+from tests.faults.programs import LOYALTY, last_error, loyalty
 from tests.faults.report import Row
 from tests.support.builders import invoice
 from tests.support.kafka import highest_balances_of, publish_invoices
@@ -23,14 +22,16 @@ _REPLACED = 20
 
 def import_killed(name: str, directory: Path, _seed: int) -> Row:
     """Kill ``loyalty import`` and the pipeline in the middle, and start the same import again."""
-    rows = (f"IMPORT-{number},{number + 1}.00,\n" for number in range(_IMPORTED))
+    points = {f"IMPORT-{number}": number + 1 for number in range(_IMPORTED)}
+    rows = (f"{card},{each}.00,\n" for card, each in points.items())
     with Environment(directory, api_instances=1, max_offsets_per_trigger=5_000) as environment:
         file = directory / "balances.csv"
         file.write_text("card,points,expires\n" + "".join(rows), encoding="utf-8")
         words = ("import", str(file), "--name", "opening")
         settings = environment.settings
-        command = [str(Path(sys.executable).with_name("loyalty")), *words]
-        importing = subprocess.Popen(command, cwd=jars.ROOT, env=environment_of(settings), stdout=subprocess.DEVNULL)
+        importing = subprocess.Popen(
+            [LOYALTY, *words], cwd=jars.ROOT, env=environment_of(settings), stdout=subprocess.DEVNULL
+        )
         environment.until("imported cards", lambda: bool(environment.written(topics.LOYALTY_COMMANDS)))
         importing.kill()
         importing.wait()
@@ -44,16 +45,12 @@ def import_killed(name: str, directory: Path, _seed: int) -> Row:
         environment.settle()
         found = highest_balances_of(settings)
         audited = loyalty(settings, "audit")
-    missing = [number for number in range(_IMPORTED) if f"IMPORT-{number}" not in found]
-    wrong = sum(
-        found[f"IMPORT-{number}"]["TotalLoyaltyPoints"] != number + 1
-        for number in range(_IMPORTED)
-        if f"IMPORT-{number}" in found
-    )
+    lost = len(points.keys() - found.keys())
+    wrong = sum(found[card]["TotalLoyaltyPoints"] != points[card] for card in points.keys() & found.keys())
     wrong += bool(again) + bool(audited.returncode)
     seen = f"killed after {sent:,} of {_IMPORTED:,} cards; exit status of the second import and of audit: "
     evidence = f"{seen}{again}, {audited.returncode} {last_error(audited)}"
-    return Row(name, 2, len(missing), 0, wrong, recovery_seconds=round(recovery, 1), evidence=evidence)
+    return Row(name, 2, lost, 0, wrong, recovery_seconds=round(recovery, 1), evidence=evidence)
 
 
 def replaced_while_killed(name: str, directory: Path, _seed: int) -> Row:

@@ -12,12 +12,14 @@ from services.settings import Settings
 REFUSED = 2
 """Exit status of a pipeline that refuses to start. A restart does not help."""
 
+LOYALTY = Path(sys.executable).with_name("loyalty")
+
 _LONGEST_SECONDS = 600.0
 
 
 def loyalty(settings: Settings, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run the command ``loyalty``."""
-    return run([Path(sys.executable).with_name("loyalty"), *arguments], settings)
+    return run([LOYALTY, *arguments], settings)
 
 
 def run_module(module: str, settings: Settings, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:

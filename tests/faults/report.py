@@ -72,6 +72,11 @@ def _longer(first: float | None, second: float | None) -> float | None:
     return max((each for each in (first, second) if each is not None), default=None)
 
 
+def read_of(commit: str) -> dict[str, Row]:
+    """The rows of a commit by fault."""
+    return {fault: row for fault, row in read().items() if row.commit == commit}
+
+
 def read(path: Path = REPORT) -> dict[str, Row]:
     """The rows of the file by fault."""
     if not path.exists():
