@@ -1,6 +1,7 @@
 """``loyalty doctor`` checks whether this machine can run the system, and says what to do if it cannot."""
 
 import ctypes
+import math
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -19,8 +20,8 @@ from services.messaging.publishing import PublishError, require_broker
 from services.settings import Settings
 from services.start_up import StartUpError, require_port, require_writable
 
-MEMORY = 3.5
-"""GiB of memory of a machine with 4 GB, after the part that the kernel keeps. docs/lab has what each process needs."""
+MEMORY = {1: 3.5, 2: 5.5}
+"""GiB by the number of Spark drivers: a machine with 4 or 6 GB, after the part that the kernel keeps (docs/lab)."""
 DISK = 2.0
 """GiB for logs of Kafka, checkpoints and stores of some days of experiments."""
 
@@ -49,7 +50,7 @@ class Check(NamedTuple):
 def examine(settings: Settings) -> Iterator[Check]:
     """All checks. None of them changes anything."""
     yield java()
-    yield memory()
+    yield memory(settings.pipeline_drivers)
     yield from ports(settings)
     yield from disks(settings)
     yield clock()
@@ -62,21 +63,32 @@ def java() -> Check:
         return Check("java", State.PROBLEM, "not found", f"{error}. The API and the ledger need no Java")
 
 
-def memory(facts: Path = Path("/proc/meminfo"), limit: Path = Path("/sys/fs/cgroup/memory.max")) -> Check:
-    """Compare the memory with MEMORY. In a container its limit counts (cgroups 2), too."""
+def memory(drivers: int, facts: Path = Path("/proc/meminfo"), limit: Path = Path("/sys/fs/cgroup/memory.max")) -> Check:
+    """Compare the memory with the needs of that many drivers. In a container its limit counts (cgroups 2), too."""
     try:
         kilobytes = dict(re.findall(r"^(\w+):\s+(\d+) kB$", facts.read_text(encoding="ascii"), re.MULTILINE))
     except OSError as error:
-        return Check("memory", State.WARNING, f"cannot read {facts}: {error.strerror}", "check that there are 4 GB")
+        return Check(
+            "memory",
+            State.WARNING,
+            f"cannot read {facts}: {error.strerror}",
+            f"check that there are {_gigabytes(drivers)} GB",
+        )
     total, available = (int(kilobytes.get(name, 0)) * 1024 for name in ("MemTotal", "MemAvailable"))
     allowed = limit.read_text(encoding="ascii").strip() if limit.exists() else "max"
     total = min(total, int(allowed)) if allowed.isdigit() else total
     found = f"{total / _GIB:.1f} GiB, {min(available, total) / _GIB:.1f} GiB available"
-    if total < MEMORY * _GIB:
-        return Check("memory", State.PROBLEM, found, "use a machine with 4 GB, or run the parts on several machines")
-    if available < MEMORY / 2 * _GIB:
-        return Check("memory", State.WARNING, found, "stop other programs: the pipeline may need 2 GiB")
+    if total < MEMORY[drivers] * _GIB:
+        fewer = ", set LOYALTY_PIPELINE_DRIVERS=1" if drivers > 1 else ""
+        advice = f"use a machine with {_gigabytes(drivers)} GB{fewer}, or run the parts on several machines"
+        return Check("memory", State.PROBLEM, found, advice)
+    if available < MEMORY[drivers] / 2 * _GIB:
+        return Check("memory", State.WARNING, found, f"stop other programs: the pipeline may need {2 * drivers} GiB")
     return Check("memory", State.GOOD, found)
+
+
+def _gigabytes(drivers: int) -> int:
+    return math.ceil(MEMORY[drivers])
 
 
 def ports(settings: Settings) -> Iterator[Check]:
@@ -92,6 +104,8 @@ def ports(settings: Settings) -> Iterator[Check]:
         ("ledger", metrics, settings.ledger_metrics_port, "LOYALTY_LEDGER_METRICS_PORT"),
         ("webhooks", metrics, settings.webhooks_metrics_port, "LOYALTY_WEBHOOKS_METRICS_PORT"),
     ]
+    if settings.pipeline_drivers > 1:
+        parts.append(("background", metrics, settings.background_metrics_port, "LOYALTY_BACKGROUND_METRICS_PORT"))
     for name, address, port, variable in parts:
         url = f"http://{f'[{address}]' if ':' in address else address}:{port}/livez"
         yield _port(name, address, port, variable, partial(is_healthy, url))

@@ -109,7 +109,9 @@ class Settings(BaseSettings):
     )
     spark_driver_memory: str = Field("1g", description="Heap of the Spark driver, without spark-submit.")
     spark_java_options: str = Field(
-        "-XX:+UseSerialGC", description="Java options of the Spark driver, without spark-submit."
+        "-XX:+UseSerialGC -Xmn400m",
+        description="Java options of the Spark driver, without spark-submit. The default gives 400 MB of the heap to "
+        "new objects, so that collections are rare.",
     )
     spark_jars_dir: Path = Field(
         Path("var/jars/spark"),
@@ -181,6 +183,15 @@ class Settings(BaseSettings):
         "loopback address.",
     )
     metrics_port: Port = Field(9108, description="Port of the pipeline's Prometheus metrics.")
+    pipeline_drivers: int = Field(
+        2,
+        ge=1,
+        le=2,
+        description="Number of Spark drivers that `loyalty up` starts and `loyalty status` asks. 2: the loyalty query "
+        "has its own driver, and the other queries have a second one with a lower priority. 1: one driver runs all "
+        "queries. It needs less memory, but balances and redemptions wait for the other queries.",
+    )
+    background_metrics_port: Port = Field(9111, description="Port of the metrics of the second driver.")
 
     api_host: str = Field("127.0.0.1", description="Host on which the API listens.")
     api_port: Port = Field(8080, description="Port on which the API listens.")

@@ -39,7 +39,7 @@ _REFUSALS = {
     ("api", 403): "refuses the request: the API key in LOYALTY_API_KEY_FILE needs the scope operate",
     **{
         (part, 401): "refuses the request: set LOYALTY_METRICS_KEY_FILE to a file with the key of its metrics"
-        for part in ("pipeline", "ledger", "webhooks")
+        for part in ("pipeline", "background", "ledger", "webhooks")
     },
 }
 _FRESHNESS = "loyalty_balance_freshness_seconds_bucket"
@@ -167,7 +167,7 @@ def rates_between(before: Status, after: Status) -> Rates:
 
 
 def status_of(settings: Settings, urls: Mapping[str, str], api: ApiState | None = None) -> Status:
-    """Ask Kafka and the parts at these URLs: api, pipeline, ledger, webhooks. Each has a few seconds for its answer.
+    """Ask Kafka and the parts at these URLs, such as ``default_urls``. Each has a few seconds for its answer.
 
     Args:
         api: the state of the API instance, if this process is that instance. Otherwise it is asked.
@@ -209,9 +209,14 @@ def status_of(settings: Settings, urls: Mapping[str, str], api: ApiState | None 
 
 
 def default_urls(settings: Settings) -> dict[str, str]:
-    """The URLs of the parts by the settings. The webhooks are a part if their file exists."""
+    """The URLs of the parts by the settings.
+
+    The second driver is a part if there are two, and the webhooks are a part if their file exists.
+    """
     host = "127.0.0.1" if settings.metrics_host in ("0.0.0.0", "::") else settings.metrics_host  # noqa: S104  # compared
     ports = {"pipeline": settings.metrics_port, "ledger": settings.ledger_metrics_port}
+    if settings.pipeline_drivers > 1:
+        ports["background"] = settings.background_metrics_port
     if settings.webhooks_file.exists():
         ports["webhooks"] = settings.webhooks_metrics_port
     return {"api": settings.advertised_url} | {name: f"http://{host}:{port}" for name, port in ports.items()}

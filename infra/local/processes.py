@@ -31,12 +31,14 @@ class ManagedProcess:
         run_dir: contains ``{name}.pid`` while it runs.
         log_dir: contains ``{name}.log`` with its output.
         stop_timeout: seconds from SIGTERM to SIGKILL.
+        niceness: 0 to 19. The other programs of this machine have a higher priority if it is more than 0.
     """
 
     name: str
     run_dir: Path
     log_dir: Path
     stop_timeout: float = 30.0
+    niceness: int = 0
     _process: psutil.Process | None = field(default=None, init=False, repr=False)
     _start_of_log: int = field(default=0, init=False, repr=False)
 
@@ -81,7 +83,7 @@ class ManagedProcess:
         with self.log_file.open("ab") as log:
             self._start_of_log = log.tell()
             self._process = psutil.Popen(
-                command,
+                ["nice", f"--adjustment={self.niceness}", *command] if self.niceness else command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -90,6 +92,10 @@ class ManagedProcess:
                 # Only the starting command receives Ctrl-C. It ends this process itself.
                 start_new_session=True,
             )
+        if self.niceness:
+            # Linux divides the cores between sessions first (autogroups). Between two sessions only this file counts.
+            with contextlib.suppress(OSError):
+                Path(f"/proc/{self._process.pid}/autogroup").write_text(str(self.niceness), encoding="ascii")
         identity = {"pid": self._process.pid, "started": self._process.create_time()}
         self.pid_file.write_text(json.dumps(identity), encoding="utf-8")
 

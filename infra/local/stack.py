@@ -28,13 +28,21 @@ _START_TIMEOUT = 600.0
 _STOP_MARGIN = 30.0
 """Seconds after ``stop_timeout`` in which Spark itself ends."""
 
+BACKGROUND_QUERIES = ("fan-out", "sales", "export")
+"""The queries of the second driver. Their readers can wait for some seconds."""
+
+_BACKGROUND_NICENESS = 10
+"""Linux gives a process of this niceness about a tenth of the time of another one, and all time that is left."""
+
 
 def private_settings(directory: Path, **changes: object) -> Settings:
-    """Settings of a stack with free ports and with all data in one directory."""
+    """Settings of a stack with free ports, one Spark driver, and all data in one directory."""
     private = {
         "kafka_bootstrap_servers": f"{HOST}:{free_port()}",
         "metrics_port": free_port(),
         "api_port": free_port(),
+        "pipeline_drivers": 1,
+        "background_metrics_port": free_port(),
         "ledger_metrics_port": free_port(),
         "webhooks_metrics_port": free_port(),
         "checkpoint_dir": str(directory / "checkpoints"),
@@ -106,6 +114,7 @@ class LocalStack:
         settings: the settings of the pipeline and of the first API instance. Other instances have another port and
             state folder.
         readers: the ledger, and the webhooks if their file exists. A stack without an API has no readers.
+        background: the second driver, if the settings have two. It runs all queries except the loyalty query.
     """
 
     def __init__(self, directory: Path, settings: Settings, api_instances: int = 1) -> None:
@@ -115,11 +124,12 @@ class LocalStack:
         self.pipeline = self._pipeline()
         self.apis = [self._api(number) for number in range(1, api_instances + 1)]
         self.readers = list(self._readers()) if api_instances else []
+        self.background = [self._background()] if settings.pipeline_drivers > 1 else []
 
     @property
     def services(self) -> list[Service]:
         """All parts except the broker, in the order of their start."""
-        return [self.pipeline, *self.apis, *self.readers]
+        return [self.pipeline, *self.apis, *self.readers, *self.background]
 
     @property
     def processes(self) -> list[ManagedProcess]:
@@ -170,7 +180,9 @@ class LocalStack:
     def stop(self, on_part: Callable[[str], None] = lambda name: None) -> None:
         """Stop all parts in reverse order, also those that other commands have started."""
         run = self.directory / "run"
-        running = {file.stem for pattern in ("api-*.pid", "webhooks.pid") for file in run.glob(pattern)}
+        running = {
+            file.stem for pattern in ("api-*.pid", "webhooks.pid", "background.pid") for file in run.glob(pattern)
+        }
         others = running - {process.name for process in self.processes}
         for process in [*map(self._process, sorted(others)), *reversed(self.processes)]:
             if process.pid is not None:
@@ -215,9 +227,17 @@ class LocalStack:
 
     def _pipeline(self) -> Service:
         url = f"http://{HOST}:{self.settings.metrics_port}"
-        timeout = self.settings.stop_timeout.total_seconds() + _STOP_MARGIN
-        process = self._process("pipeline", timeout)
-        return Service("pipelines", self.settings, process, url)
+        queries = _queries("loyalty") if self.settings.pipeline_drivers > 1 else ()
+        return Service("pipelines", self.settings, self._driver("pipeline"), url, queries)
+
+    def _background(self) -> Service:
+        port = self.settings.background_metrics_port
+        settings = self.settings.model_copy(update={"metrics_port": port})
+        process = self._driver("background", _BACKGROUND_NICENESS)
+        return Service("pipelines", settings, process, f"http://{HOST}:{port}", _queries(*BACKGROUND_QUERIES))
+
+    def _driver(self, name: str, niceness: int = 0) -> ManagedProcess:
+        return self._process(name, self.settings.stop_timeout.total_seconds() + _STOP_MARGIN, niceness)
 
     def _api(self, number: int) -> Service:
         # RocksDB allows one process for each folder.
@@ -234,19 +254,26 @@ class LocalStack:
             url = f"http://{HOST}:{self.settings.webhooks_metrics_port}"
             yield Service("services.webhooks", self.settings, self._process("webhooks"), url)
 
-    def _process(self, name: str, stop_timeout: float = 30.0) -> ManagedProcess:
-        return ManagedProcess(name, self.directory / "run", self.directory / "log", stop_timeout)
+    def _process(self, name: str, stop_timeout: float = 30.0, niceness: int = 0) -> ManagedProcess:
+        return ManagedProcess(name, self.directory / "run", self.directory / "log", stop_timeout, niceness)
 
     def _check_ports(self) -> None:
         needed = [
             (self.broker.process, self.broker.port, "LOYALTY_KAFKA_BOOTSTRAP_SERVERS"),
             (self.pipeline.process, self.pipeline.port, "LOYALTY_METRICS_PORT"),
             *((api.process, api.port, "LOYALTY_API_PORT") for api in self.apis),
-            *((each.process, each.port, f"LOYALTY_{each.process.name.upper()}_METRICS_PORT") for each in self.readers),
+            *(
+                (each.process, each.port, f"LOYALTY_{each.process.name.upper()}_METRICS_PORT")
+                for each in (*self.readers, *self.background)
+            ),
         ]
         for process, port, setting in needed:
             if process.pid is None:
                 require_port(HOST, port, setting)
+
+
+def _queries(*names: str) -> tuple[str, ...]:
+    return tuple(word for name in names for word in ("--query", name))
 
 
 def _local_port(settings: Settings) -> int:

@@ -62,6 +62,15 @@ _LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # Nobody reads Spark's pages here. By default Spark keeps 1,000 jobs, stages and plans for them, which was half of
+    # the live heap, and notes each change of a task (docs/lab/queries.md).
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "200",
+    "spark.sql.ui.retainedExecutions": "5",
+    "spark.ui.liveUpdate.period": "-1",
+    # Spark allocates a whole block for each broadcast. A task of a small micro-batch needs a few kilobytes.
+    "spark.broadcast.blockSize": "256k",
 }
 
 _LOCAL_FILES = {

@@ -33,6 +33,7 @@ def status(
     api: ApiUrl = None,
     pipeline: PipelineUrl = None,
     ledger: Annotated[str | None, _metrics_of("ledger's")] = None,
+    background: Annotated[str | None, _metrics_of("second driver's")] = None,
     webhooks: Annotated[str | None, _metrics_of("webhooks'")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -41,7 +42,8 @@ def status(
     The exit status is 1 if a part does not run or is not ready.
     """
     settings = read_settings()
-    found = status_of(settings, urls_of(settings, api=api, pipeline=pipeline, ledger=ledger, webhooks=webhooks))
+    given = {"api": api, "pipeline": pipeline, "ledger": ledger, "background": background, "webhooks": webhooks}
+    found = status_of(settings, urls_of(settings, **given))
     lines = [f"dead letters: {'not known' if found.dead_letters is None else f'{found.dead_letters:,}'}"]
     if found.freshness:
         lines.append(_freshness(found.freshness))

@@ -58,7 +58,7 @@ def _install(root: Path) -> Path:
 def _environment(root: Path) -> dict[str, str]:
     """An environment with free ports, own user folders, and nothing of the checkout."""
     inherited = {name: value for name, value in os.environ.items() if name in {"PATH", "HOME", "LANG"}}
-    ports = ("API_PORT", "METRICS_PORT", "LEDGER_METRICS_PORT", "WEBHOOKS_METRICS_PORT")
+    ports = ("API_PORT", "METRICS_PORT", "BACKGROUND_METRICS_PORT", "LEDGER_METRICS_PORT", "WEBHOOKS_METRICS_PORT")
     return {
         **inherited,
         "JAVA_HOME": str(find_java_home()),

@@ -122,10 +122,10 @@ def test_memory_counts_with_the_limit_of_a_container(
     if limit:
         group.write_text(f"{limit}\n")
 
-    check = doctor.memory(facts, group)
+    check = doctor.memory(1, facts, group)
     assert state is check.state
     assert bool(check.advice) == (state is not State.GOOD)
-    assert State.WARNING is doctor.memory(tmp_path / "missing", group).state
+    assert State.WARNING is doctor.memory(1, tmp_path / "missing", group).state
 
 
 def test_without_java_the_advice_names_a_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,3 +128,16 @@ def test_children_end_with_their_process(process: ManagedProcess, tmp_path: Path
     child = psutil.Process(int((tmp_path / "child").read_text(encoding="utf-8")))
     process.kill()
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_part_and_its_children_can_have_a_lower_priority(tmp_path: Path) -> None:
+    """Linux compares sessions first, so the session (the autogroup) needs the niceness too, where Linux has those."""
+    background = ManagedProcess("part", tmp_path / "run", tmp_path / "log", niceness=10)
+    try:
+        start(background, tmp_path, LEAVES_A_CHILD)
+        child = psutil.Process(int((tmp_path / "child").read_text(encoding="utf-8")))
+        group = Path(f"/proc/{background.pid}/autogroup")
+        assert 10 == child.nice()
+        assert not group.exists() or group.read_text(encoding="ascii").endswith(" nice 10\n")
+    finally:
+        background.kill()

@@ -13,6 +13,7 @@ import pytest
 from infra.local.__main__ import parts_of
 from infra.local.ports import HOST
 from infra.local.stack import LocalStack, environment_of, private_settings
+from pipelines.runtime.query_table import CONTINUOUS
 from services.settings import Settings
 from services.start_up import StartUpError
 
@@ -56,6 +57,24 @@ def test_webhooks_run_where_there_are_some(tmp_path: Path) -> None:
     settings.webhooks_file.touch()
     assert ["ledger", "webhooks"] == [reader.process.name for reader in LocalStack(tmp_path, settings).readers]
     assert [] == LocalStack(tmp_path, settings, api_instances=0).readers
+
+
+def test_two_drivers_run_each_query_once(tmp_path: Path) -> None:
+    """The first driver runs the loyalty query alone. The second has its own port and a lower priority."""
+    stack = LocalStack(tmp_path, private_settings(tmp_path, pipeline_drivers=2))
+    (background,) = stack.background
+    queries = [word for driver in (stack.pipeline, background) for word in driver.arguments if word != "--query"]
+
+    assert ["loyalty", *(query.name for query in CONTINUOUS if query.name != "loyalty")] == queries
+    assert ["kafka", "pipeline", "api-1", "ledger", "background"] == [process.name for process in stack.processes]
+    assert stack.settings.background_metrics_port == background.settings.metrics_port == background.port
+    assert stack.pipeline.process.niceness < background.process.niceness
+
+
+def test_one_driver_runs_all_queries(tmp_path: Path) -> None:
+    """Without arguments a pipeline runs all continuous queries."""
+    stack = LocalStack(tmp_path, private_settings(tmp_path, pipeline_drivers=1))
+    assert ([], ()) == (stack.background, stack.pipeline.arguments)
 
 
 def test_a_taken_port_of_a_reader_is_named(tmp_path: Path) -> None:

@@ -70,7 +70,9 @@ def test_account_survives_the_state_store(events, programmes):
         old = replace(
             account,
             commands={name: PastCommand(past.append_time) for name, past in account.commands.items()},
-            purchases={number: bought._replace(items=None) for number, bought in account.purchases.items()},
+            purchases={
+                number: bought._replace(items=None, decided_time=0) for number, bought in account.purchases.items()
+            },
             returns={},
             is_blocked=False,
             moved_to="",

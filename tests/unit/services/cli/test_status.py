@@ -11,7 +11,8 @@ from typer.testing import CliRunner, Result
 
 from services.cli import app
 from services.messaging.publishing import PublishError
-from services.status import QueryWork, Status, rates_between
+from services.settings import Settings
+from services.status import QueryWork, Status, default_urls, rates_between
 
 INSTANCE = {
     "url": "http://127.0.0.1:8080",
@@ -87,7 +88,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> None:
 def status(answers: dict[str, tuple[int, str]], *options: str) -> Result:
     url = f"http://127.0.0.1:{answers['url'][0]}"
     urls = ["--api", url, "--pipeline", f"{url}/", "--ledger", url]
-    variables = {"LOYALTY_TOPIC_PREFIX": "t-", "LOYALTY_WEBHOOKS_FILE": "none"}
+    variables = {"LOYALTY_TOPIC_PREFIX": "t-", "LOYALTY_WEBHOOKS_FILE": "none", "LOYALTY_PIPELINE_DRIVERS": "1"}
     return CliRunner().invoke(app, ["status", *urls, *options], env=variables)
 
 
@@ -219,6 +220,17 @@ def test_a_part_that_does_not_run_does_not_answer(answers: dict[str, tuple[int, 
     assert {"pipeline": "no answer: Connection refused"} == {
         part["name"]: part["problem"] for part in found["parts"] if part["problem"]
     }
+
+
+def test_the_second_driver_is_a_part_where_there_is_one(answers: dict[str, tuple[int, str]]) -> None:
+    """The option names its URL. Without the option, the settings say whether there is one."""
+    found = json.loads(status(answers, "--json", "--background", "http://127.0.0.1:1").stdout)
+
+    assert {"name": "background", "address": "http://127.0.0.1:1", "problem": "no answer: Connection refused"} in found[
+        "parts"
+    ]
+    assert "background" in default_urls(Settings(pipeline_drivers=2))
+    assert "background" not in default_urls(Settings(pipeline_drivers=1))
 
 
 @pytest.mark.parametrize("command", ["status", "top", "audit"])
