@@ -27,13 +27,21 @@ from tests.faults import (
     report,
     returns,
     schema_change,
+    streams,
     under_load,
 )
 from tests.faults.environment import Environment, NoEvidenceError
 from tests.faults.report import Row
 from tests.support.checkout import commit
 
-_ON_A_STACK = under_load.SCENARIOS | damage.SCENARIOS | changes.ON_A_STACK | refusals.SCENARIOS | refusals.LAST
+_ON_A_STACK = (
+    under_load.SCENARIOS
+    | streams.SCENARIOS
+    | damage.SCENARIOS
+    | changes.ON_A_STACK
+    | refusals.SCENARIOS
+    | refusals.LAST
+)
 _ALONE = (
     alone.SCENARIOS
     | changes.SCENARIOS

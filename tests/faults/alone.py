@@ -59,6 +59,21 @@ def one_broker_of_three(name: str, directory: Path, seed: int) -> Row:
             return audited_row(environment, name, observations, recoveries)
 
 
+def one_driver_of_two(name: str, directory: Path, seed: int) -> Row:
+    """Kill each of two Spark drivers. While one is down, the queries of the other must continue."""
+    with Environment(directory, pipeline_drivers=2) as environment:
+        (background,) = environment.stack.background
+        recoveries = []
+        with load(environment, seed) as observations:
+            for killed, output in ((background, topics.LOYALTY), (environment.stack.pipeline, topics.HADOOP)):
+                environment.until_written(topics.LOYALTY, 20)
+                environment.halt(killed, orderly=False)
+                environment.until_written(output, 40)
+                environment.resume(killed)
+                recoveries.append(environment.recovered())
+        return audited_row(environment, name, observations, recoveries)
+
+
 def disk_full(name: str, directory: Path, seed: int) -> Row:
     """Fill the disk of the checkpoints, the local stores and the broker in turn, and free it again."""
     if os.geteuid() != 0:
@@ -117,5 +132,6 @@ def fill(filler: Path) -> None:
 SCENARIOS: dict[str, Scenario] = {
     "acknowledgements lost on the way": acknowledgements_lost,
     "kill -9 of one broker of three": one_broker_of_three,
+    "kill -9 of one Spark driver of two": one_driver_of_two,
     "disk full under checkpoint, state store, broker log": disk_full,
 }

@@ -30,6 +30,9 @@ from tests.support.processes import SMALL_JVM
 PATIENCE_SECONDS = 900.0
 """The longest wait for one condition: several times the restart on a busy machine."""
 
+_WORKERS = "pyspark.worker"
+"""The last argument of the daemon of Python workers."""
+
 _POLL_SECONDS = 0.1
 _LIVENESS_SECONDS = 10.0
 
@@ -100,10 +103,13 @@ class Environment:
             self.supervise()
             time.sleep(_POLL_SECONDS)
 
-    def halt(self, service: Service) -> None:
-        """Stop a service, and do not restart it until ``resume``."""
+    def halt(self, service: Service, *, orderly: bool = True) -> None:
+        """Stop or kill a service, and do not restart it until ``resume``."""
         self._halted.add(service.process.name)
-        service.stop()
+        if orderly:
+            service.stop()
+        else:
+            service.kill()
 
     def resume(self, service: Service) -> None:
         self._halted.discard(service.process.name)
@@ -218,7 +224,8 @@ def _is_dead(api: Service) -> bool:
 def _is_worker(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         parent = process.parent()
-        return parent is not None and "pyspark.daemon" in process.cmdline() and "pyspark.daemon" in parent.cmdline()
+        # A worker is a fork of its daemon. The daemon is a child of the JVM.
+        return parent is not None and _WORKERS in process.cmdline() and _WORKERS in parent.cmdline()
     return False
 
 

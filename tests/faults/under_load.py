@@ -165,16 +165,25 @@ class Observations:
     operations_before: int
 
 
+def served_cards(seed: int) -> list[str]:
+    """The cards for which clerks send commands."""
+    return _prime_cards(seed)[:_SERVED]
+
+
+def _prime_cards(seed: int) -> list[str]:
+    options = Options(count=400, seed=seed, customers=200)
+    invoices = [message.invoice for message in Simulation(options).messages() if message.invoice]
+    return sorted({str(each["CustomerCardNo"]) for each in invoices if each["CustomerType"] == "PRIME"})
+
+
 @contextmanager
 def load(environment: Environment, seed: int) -> Iterator[Observations]:
     """Run tills, callers and clerks while the block runs. Then wait until every command has a response."""
-    options = Options(count=400, seed=seed, customers=200)
-    invoices = [message.invoice for message in Simulation(options).messages() if message.invoice]
-    prime = sorted({str(each["CustomerCardNo"]) for each in invoices if each["CustomerType"] == "PRIME"})
+    served = served_cards(seed)
     histories = environment.histories
-    callers = Callers(environment.stack, prime[:_READ], histories)
-    clerks = Clerks(environment.stack, prime[:_SERVED], histories, seed, _CLERKS)
-    with callers, clerks, Watchers(environment.stack, prime[:_SERVED], histories), Tills(environment.stack, seed, RATE):
+    callers = Callers(environment.stack, _prime_cards(seed)[:_READ], histories)
+    clerks = Clerks(environment.stack, served, histories, seed, _CLERKS)
+    with callers, clerks, Watchers(environment.stack, served, histories), Tills(environment.stack, seed, RATE):
         yield Observations(callers.readings, clerks.answers, histories.count)
         clerks.stop()
         environment.until("an answer to every command", lambda: clerks.are_done)

@@ -8,6 +8,8 @@ import orjson
 
 from tests.support.threads import BackgroundThreads
 
+_PAUSE_SECONDS = 0.2
+
 
 class Subscriber(BackgroundThreads):
     """Follows one card in a thread, and connects again after each end."""
@@ -23,17 +25,23 @@ class Subscriber(BackgroundThreads):
         last: dict[str, str] = {}
         with httpx.Client(timeout=40, trust_env=False) as http:
             for url in cycle(self._urls):
-                if self.stopping.is_set():
+                if self.stopping.wait(_PAUSE_SECONDS if self.connections else 0):
                     return
                 self.connections += 1
                 with suppress(httpx.TransportError), http.stream("GET", url + self._path, headers=last) as response:
                     self._read(response, last)
 
     def _read(self, response: httpx.Response, last: dict[str, str]) -> None:
+        fields: dict[str, str] = {}
         for line in response.iter_lines():
             if self.stopping.is_set():
                 return
-            if line.startswith("id: "):
-                last["Last-Event-ID"] = line.removeprefix("id: ")
-            elif line.startswith("data: ") and "Sequence" in line:
-                self.sequences.append(orjson.loads(line.removeprefix("data: "))["Sequence"])
+            if line:
+                name, _, value = line.partition(": ")
+                fields[name] = value
+                continue
+            # An empty line ends an event. A connection can break in the middle of one.
+            if fields.get("event") == "balance":
+                last["Last-Event-ID"] = fields["id"]
+                self.sequences.append(orjson.loads(fields["data"])["Sequence"])
+            fields = {}
