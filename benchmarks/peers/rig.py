@@ -11,7 +11,7 @@ import psutil
 
 from infra.local import jars
 from infra.local.ports import HOST
-from infra.local.processes import ManagedProcess
+from infra.local.processes import ManagedProcess, ProcessFailedError
 from infra.local.stack import environment_of
 from services.messaging.administration import create_topics
 from services.settings import Settings
@@ -33,6 +33,8 @@ def rig(settings: Settings, directory: Path, queries: Sequence[str]) -> Iterator
 
     Args:
         queries: names of the queries. Empty for the default of the pipeline.
+
+    Raises ProcessFailedError if the pipeline does not start, or ends before the caller has finished.
     """
     settings = settings.model_copy(
         update={"checkpoint_dir": str(directory / "checkpoints"), "export_dir": str(directory / "parquet")}
@@ -46,6 +48,8 @@ def rig(settings: Settings, directory: Path, queries: Sequence[str]) -> Iterator
         with ApiProcess(own, directory / "log" / "api.log") as api:
             api.wait_until_ready()
             yield Rig(settings, psutil.Process(process.pid), api)
+            if process.pid is None:
+                raise ProcessFailedError(f"the pipeline ended during the measurement. {process.last_lines()}")
     finally:
         process.stop()
 
