@@ -21,7 +21,7 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.proto import StateMessage_pb2 as messages
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
 
-KNOWN_VERSION = "4.2.0"
+KNOWN_VERSION = "4.2.1"
 
 SHARED = "maps"
 """The state variable that several maps share: from the name of a map and a key to a value, both in MessagePack."""

@@ -216,7 +216,7 @@ def test_sboms_have_what_the_images_install() -> None:
     assert not [purl for purl in api if purl.startswith(("pkg:maven", "pkg:pypi/setuptools", "pkg:pypi/pytest"))]
     of_lock = {checksum for name, checksum in jars.read_lock().items() if name.startswith("kafka/")}
     assert of_lock == {each["hashes"][0]["content"] for purl, each in kafka.items() if purl.startswith("pkg:maven")}
-    assert any(purl.startswith("pkg:pypi/pyspark@4.2.0") for purl in pipeline)
+    assert any(purl.startswith("pkg:pypi/pyspark@4.2.1") for purl in pipeline)
     assert len([purl for purl in pipeline if purl.startswith("pkg:maven/org.apache.spark/")]) > 10
 
 

@@ -8,7 +8,7 @@ from pipelines.runtime.class_archive import archive_in, options
 def test_java_uses_the_archive_beside_the_jars(tmp_path: Path) -> None:
     assert "" == options(tmp_path)
     archive_in(tmp_path).write_bytes(b"")
-    assert f"-XX:SharedArchiveFile={tmp_path}/classes-4.2.0.jsa" == options(tmp_path).split()[0]
+    assert f"-XX:SharedArchiveFile={tmp_path}/classes-4.2.1.jsa" == options(tmp_path).split()[0]
 
 
 def test_a_path_with_a_blank_is_no_option(tmp_path: Path) -> None:
