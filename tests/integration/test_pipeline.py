@@ -11,6 +11,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pyarrow.dataset
 import pyarrow.parquet
 import pytest
@@ -338,6 +339,23 @@ def test_a_micro_batch_needs_no_code_that_was_not_compiled_before(spark, setting
                 break
 
     assert not compiled[-1], f"generated classes compiled in each round: {compiled}"
+
+
+@pytest.mark.usefixtures("topics_created")
+def test_the_number_of_open_sockets_does_not_grow_with_the_micro_batches(spark, settings):
+    """Spark 4.2.0 left a socket open after each task of a stateful query (SPARK-58932), until it could open no file."""
+    jvm = psutil.Process(spark._jvm.java.lang.ProcessHandle.current().pid())
+    sockets = []
+    query = LOYALTY.start(spark, IDS, settings, available_now=False)
+    try:
+        for number in range(10):
+            publish_invoices(settings, *invoices(10 * number + 1, 10))
+            query.processAllAvailable()
+            sockets.append(len(jvm.net_connections("unix")))
+    finally:
+        query.stop()
+
+    assert sockets[-1] <= max(sockets[:3]), f"open sockets after each round of micro-batches: {sockets}"
 
 
 def sales_repeats():
