@@ -1,7 +1,7 @@
-"""Measure throughput, cost, latency and memory of the fan-out and the loyalty query (``make bench``).
+"""Measure throughput, cost, latency and memory of the queries that read invoices (``make bench``).
 
 Throughput: the benchmark loads a topic, and then each query reads it to its end in a process. The first micro-batch is
-warm-up. Latency: both queries run while invoices arrive at a fixed rate. The latency is the difference of the broker's
+warm-up. Latency: all queries run while invoices arrive at a fixed rate. The latency is the difference of the broker's
 append times of output and input, so only one clock is involved. Writes var/reports/pipeline.json.
 
 ``--before CHECKOUT`` also measures the loyalty query of another checkout (``git worktree add``), alternating with this
@@ -84,7 +84,7 @@ def throughput(directory: Path, options: argparse.Namespace) -> dict[str, dict[s
     settings = private_settings(
         directory, max_offsets_per_trigger=options.batch, spark_master="local[2]", log_format="json"
     )
-    variants = {"fan-out": Variant("fan-out", jars.ROOT), "loyalty": Variant("loyalty", jars.ROOT)}
+    variants = {query: Variant(query, jars.ROOT) for query in ("fan-out", "loyalty", "sales")}
     if options.before:
         variants = {"loyalty before": Variant("loyalty", options.before.resolve()), "loyalty": variants["loyalty"]}
     loader = variants.get("loyalty before", variants["loyalty"])
