@@ -96,11 +96,13 @@ class Samples:
         milliseconds: by work and load.
         steal: share of processor time that the hypervisor gave to other machines, by load.
         load_average: of the last minute, at the end of each load.
+        periods: when each load began and ended, in seconds since the epoch.
     """
 
     milliseconds: defaultdict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
     steal: dict[str, float] = field(default_factory=dict)
     load_average: dict[str, float] = field(default_factory=dict)
+    periods: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def main() -> None:
@@ -199,9 +201,10 @@ def measure(stack: LocalStack, loads: Sequence[Load], customers: int) -> Samples
         starting.result()
         samples.milliseconds[ALL_STARTED, IDLE].append((time.time() - begun) * 1000)
         for load in loads:
-            before = psutil.cpu_times()
+            before, load_begun = psutil.cpu_times(), time.time()
             run.send(load)
             if load.name:
+                samples.periods[load.name] = load_begun, time.time()
                 samples.steal[load.name] = _steal(before, psutil.cpu_times())
                 samples.load_average[load.name] = psutil.getloadavg()[0]
             run.wait()

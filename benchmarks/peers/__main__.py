@@ -1,7 +1,7 @@
 """Compare this pipeline and API with the alternatives that a user could choose (``make bench-peers``).
 
 All contenders read the same preloaded invoices from the same broker, in alternation. A figure counts only if the output
-agrees with the oracle of the demo. Without ``--only`` all parts except the soak run.
+agrees with the oracle of the demo. Without ``--only`` all parts run.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import growth, latency, reads, report, scale_out, setup, soak, throughput
+from benchmarks.peers import growth, latency, reads, report, scale_out, setup, throughput
 from infra.local.jars import JarsError
 from infra.local.java import JavaNotFoundError
 
@@ -22,7 +22,6 @@ PARTS: dict[str, Callable[[Path, argparse.Namespace], list[dict[str, Any]]]] = {
     "latency": latency.measure,
     "growth": growth.measure,
     "scale-out": scale_out.measure,
-    "soak": soak.measure,
 }
 
 
@@ -33,7 +32,7 @@ def main() -> None:
         setup.python()
     except (setup.PeersSetupError, JarsError, JavaNotFoundError) as error:
         sys.exit(f"bench-peers: {error}")
-    for part in options.only or [name for name in PARTS if name != "soak"]:
+    for part in options.only or PARTS:
         with tempfile.TemporaryDirectory() as directory:
             entries = PARTS[part](Path(directory), options)
         report.keep(entries, f"python -m benchmarks.peers {shlex.join(sys.argv[1:])}".strip(), vars(options))
@@ -56,8 +55,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--branch", choices=["fan-out", "loyalty"], help="measure the throughput of this branch only")
     parser.add_argument("--peer", action="append", metavar="NAME", help="only peers whose name contains this text")
     parser.add_argument("--seconds", type=float, default=10, help="duration of each measurement of reads")
-    parser.add_argument("--rate", type=int, default=200, help="invoices a second for latency and soak")
-    parser.add_argument("--duration", type=float, default=120, help="seconds of latency and soak")
+    parser.add_argument("--rate", type=int, default=200, help="invoices a second for latency")
+    parser.add_argument("--duration", type=float, default=120, help="seconds of latency")
     parser.add_argument("--warm-up", type=float, default=60, help="seconds of warm-up before the latency measurement")
     parser.add_argument(
         "--shuffle-partitions", type=int, default=2, help="LOYALTY_SHUFFLE_PARTITIONS (default: one task for each core)"

@@ -11,10 +11,10 @@ from infra.local.stack import environment_of
 from schemas import topics
 from tests.faults.alone import Scenario
 from tests.faults.environment import Environment, NoEvidenceError
-from tests.faults.programs import LOYALTY, last_error, loyalty
 from tests.faults.report import Row
 from tests.support.builders import invoice
 from tests.support.kafka import highest_balances_of, publish_invoices
+from tests.support.programs import LOYALTY, last_error, loyalty
 
 _IMPORTED = 30_000
 _REPLACED = 20

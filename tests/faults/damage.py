@@ -11,11 +11,11 @@ from infra.local.stack import Service
 from schemas import topics
 from tests.faults.environment import Environment
 from tests.faults.load import Tills
-from tests.faults.programs import loyalty, run_module
 from tests.faults.report import Row
 from tests.faults.under_load import RATE, OnAStack, audited_row, load
 from tests.support.kafka import read_all
 from tests.support.processes import delete_newest_commit
+from tests.support.programs import loyalty, run_module
 
 _KINDS = {"offsets": "offsets/[0-9]*", "commits": "commits/[0-9]*", "state": "state/**/*"}
 """The kinds of files in the loyalty query's checkpoint that are damaged in turn."""

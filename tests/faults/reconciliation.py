@@ -10,11 +10,11 @@ from services.domain.events import Erase
 from services.settings import Settings
 from tests.faults.alone import Scenario
 from tests.faults.environment import Environment
-from tests.faults.programs import last_error, loyalty, run_module
 from tests.faults.refusals import delete_to_the_end
 from tests.faults.report import Row
 from tests.support.builders import invoice
 from tests.support.kafka import publish_commands, publish_invoices
+from tests.support.programs import last_error, loyalty, run_module
 
 _KNOWN, _UNKNOWN = "ERASED-KNOWN", "ERASED-UNKNOWN"
 _BATCH = 50

@@ -11,10 +11,10 @@ from services.settings import Settings
 from tests.faults import poison
 from tests.faults.environment import Environment
 from tests.faults.load import Tills
-from tests.faults.programs import REFUSED, last_error, run_module
 from tests.faults.report import Row
 from tests.faults.under_load import RATE, OnAStack, audited_row, load
 from tests.support.kafka import publish
+from tests.support.programs import REFUSED, last_error, run_module
 
 _FUZZED = 3_000
 

@@ -11,9 +11,9 @@ from services.pos_simulator.simulation import Options, Simulation
 from tests.faults.alone import Scenario
 from tests.faults.auditor import audit
 from tests.faults.environment import Environment
-from tests.faults.programs import loyalty
 from tests.faults.report import Row
 from tests.support.kafka import publish, records_of
+from tests.support.programs import loyalty
 
 _KILLS, _BETWEEN = 2, 250
 """The number of kills, and of messages before each of them."""

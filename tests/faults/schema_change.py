@@ -17,10 +17,10 @@ from services.pos_simulator.simulation import Options, Simulation
 from tests.faults.alone import Scenario
 from tests.faults.environment import Environment
 from tests.faults.poison import Message
-from tests.faults.programs import loyalty
 from tests.faults.report import Row
 from tests.faults.under_load import audited_row, load
 from tests.support.kafka import publish
+from tests.support.programs import loyalty
 from tests.support.registry import ApicurioRegistry
 
 _EACH = 40

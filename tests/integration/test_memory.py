@@ -1,4 +1,4 @@
-"""The memory of an API instance does not grow with its work. A short form of ``make bench-peers ONLY=soak``."""
+"""The memory of an API instance does not grow with its work. A short form of ``make soak``."""
 
 from pathlib import Path
 
