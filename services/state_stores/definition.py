@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import NamedTuple, Self
 
 from schemas.topics import Topic
+from services.messaging.schema_ids import FolderSchemaIds
 
 FORMAT = 2
 """The format of stored values. Raise it when the header or a body changes: stores are then rebuilt."""
@@ -144,8 +145,14 @@ class StoreDefinition:
         return "global" if self.is_global else "keyed"
 
     def origin(self, changelog: str) -> str:
-        """The origin of the data of a local store (see ``Checkpoint``), from the origin of its changelog."""
-        return f"{changelog}, {self.derived.rule}" if self.derived else changelog
+        """The origin of the data of a local store (see ``Checkpoint``), from the origin of its changelog.
+
+        A release skips records of schemas that it does not know. So a store is built again by the first release that
+        knows more schemas: its data may lack records.
+        """
+        newest = max(FolderSchemaIds().known(self.changelog))
+        origin = f"{changelog}, schema ids up to {newest}"
+        return f"{origin}, {self.derived.rule}" if self.derived else origin
 
 
 def window_key(key: str, start: int) -> bytes:

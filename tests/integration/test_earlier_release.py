@@ -1,5 +1,5 @@
 """This release continues the data of release 0.1: its topics, the checkpoint of its loyalty query, its ledger and its
-stores.
+stores, which it builds again.
 """
 
 from datetime import timedelta
@@ -62,7 +62,8 @@ def test_the_data_of_release_0_1_continue(spark, settings, tmp_path):
     with ApiProcess(settings, log) as api, running_ledger(settings, len(after), tmp_path / "ledger.log"):
         api.wait_until_ready()
         assert {card: f"{each}" for card, each in points.items()} == api.points([A, C, D])
-    assert "rebuilt" not in log.read_text()
+    # Release 0.1 skipped balances of newer schemas, so its stores may lack them.
+    assert "store rebuilt from its changelog" in log.read_text()
     entries = ledger_entries(settings)
     assert before < entries
     assert len(after) == len(entries)

@@ -18,13 +18,14 @@ from services.state_stores.store import NotServingError, StateStore
 
 KEYS = [f"card{number:06d}".encode() for number in range(5_000)]
 CHANGELOG = Changelog("here", 3, timedelta(days=1))
+ORIGIN = catalogue.stores(FolderSchemaIds())[0].origin("here")
 
 
 def damaged_store(directory: Path) -> RocksDbStorePartition:
     """An open store with one damaged block."""
     store = RocksDbStorePartition(directory, rocksdb_options())
     body = bytes(range(256))  # random data, which do not compress, so that the file has many blocks
-    store.apply({key: VersionedValue(1, 7, 0, body + key).pack() for key in KEYS}, Checkpoint("here", 7, 2**42))
+    store.apply({key: VersionedValue(1, 7, 0, body + key).pack() for key in KEYS}, Checkpoint(ORIGIN, 7, 2**42))
     store._db.flush()
     store.close()
     (file,) = directory.glob("*.sst")
