@@ -26,9 +26,11 @@ from tests.faults import (
     refusals,
     report,
     returns,
+    rotation,
     schema_change,
     streams,
     under_load,
+    upgrade,
 )
 from tests.faults.environment import Environment, NoEvidenceError
 from tests.faults.report import Row
@@ -49,6 +51,8 @@ _ALONE = (
     | schema_change.SCENARIOS
     | reconciliation.SCENARIOS
     | returns.SCENARIOS
+    | rotation.SCENARIOS
+    | upgrade.SCENARIOS
 )
 FAULTS = (*_ON_A_STACK, *_ALONE)
 """The names of all faults, in the order of injection."""

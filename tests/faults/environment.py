@@ -47,6 +47,7 @@ class Environment:
     Attributes:
         histories: what clerks and callers did since the start, through all faults of this stack. The history of an
             account explains its next fault only from its first command on.
+        key: the API key of the probes, if the API demands one.
     """
 
     def __init__(self, directory: Path, api_instances: int = 2, **changes: object) -> None:
@@ -65,6 +66,7 @@ class Environment:
         self.stack = LocalStack(directory, self.settings, api_instances)
         self._consumer = consumer(self.settings, "faults-watcher", log_level=0)
         self._probes = 0
+        self.key: str | None = None
         self._halted: set[str] = set()
         self._checked_at = 0.0
 
@@ -164,9 +166,11 @@ class Environment:
         return time.monotonic() - started
 
     def balance(self, card: str) -> str | None:
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         for api in self.stack.apis:
             with contextlib.suppress(httpx.HTTPError):
-                answer = httpx.get(f"{api.url}/v1/customers/{card}/balance", timeout=5, trust_env=False)
+                url = f"{api.url}/v1/customers/{card}/balance"
+                answer = httpx.get(url, headers=headers, timeout=5, trust_env=False)
                 if answer.status_code == httpx.codes.OK:
                     return str(answer.json()["TotalLoyaltyPoints"])
         return None

@@ -12,7 +12,7 @@ from infra.local.stack import LocalStack
 from schemas import topics
 from services.messaging.clients import producer
 from services.messaging.schema_ids import schema_ids
-from services.pos_simulator.simulation import Options, Simulation
+from services.pos_simulator.simulation import Message, Options, Simulation
 from tests.faults.histories import Histories
 from tests.support.outages import Outages
 from tests.support.threads import BackgroundThreads
@@ -43,6 +43,10 @@ class Tills(BackgroundThreads):
         if self._failures:
             raise RuntimeError(f"the tills could not publish: {self._failures[0]}")
 
+    def encode(self, message: Message) -> bytes:
+        """The value of the record."""
+        return message.value
+
     def _publish(self) -> None:
         patient = {"message.timeout.ms": 0, "log_level": 0}
         client = producer(self._settings, "faults-tills", **patient)
@@ -53,7 +57,7 @@ class Tills(BackgroundThreads):
                 client.poll(min(left, 0.2))
             if self.stopping.is_set():
                 break
-            client.produce(topic, message.value, message.key, on_delivery=self._delivered)
+            client.produce(topic, self.encode(message), message.key, on_delivery=self._delivered)
             client.poll(0)
         while client.flush(1.0):
             pass

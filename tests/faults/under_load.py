@@ -3,7 +3,7 @@
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -167,10 +167,11 @@ class Observations:
 
 def served_cards(seed: int) -> list[str]:
     """The cards for which clerks send commands."""
-    return _prime_cards(seed)[:_SERVED]
+    return prime_cards(seed)[:_SERVED]
 
 
-def _prime_cards(seed: int) -> list[str]:
+def prime_cards(seed: int) -> list[str]:
+    """The cards that earn points from the load."""
     options = Options(count=400, seed=seed, customers=200)
     invoices = [message.invoice for message in Simulation(options).messages() if message.invoice]
     return sorted({str(each["CustomerCardNo"]) for each in invoices if each["CustomerType"] == "PRIME"})
@@ -181,7 +182,7 @@ def load(environment: Environment, seed: int) -> Iterator[Observations]:
     """Run tills, callers and clerks while the block runs. Then wait until every command has a response."""
     served = served_cards(seed)
     histories = environment.histories
-    callers = Callers(environment.stack, _prime_cards(seed)[:_READ], histories)
+    callers = Callers(environment.stack, prime_cards(seed)[:_READ], histories)
     clerks = Clerks(environment.stack, served, histories, seed, _CLERKS)
     with callers, clerks, Watchers(environment.stack, served, histories), Tills(environment.stack, seed, RATE):
         yield Observations(callers.readings, clerks.answers, histories.count)
@@ -190,13 +191,18 @@ def load(environment: Environment, seed: int) -> Iterator[Observations]:
 
 
 def audited_row(
-    environment: Environment, fault: str, observations: Observations, recoveries: list[float], evidence: str = ""
+    environment: Environment,
+    fault: str,
+    observations: Observations,
+    recoveries: list[float],
+    evidence: str = "",
+    hadoop_fields: Collection[str] | None = None,
 ) -> Row:
     """Wait until all readers have caught up, and audit. Returns a row with the longest recovery."""
     environment.settle()
     histories = environment.histories
     url = environment.stack.apis[0].url
-    verdict = audit(environment.settings, url, observations.readings, observations.answers, histories)
+    verdict = audit(environment.settings, url, observations.readings, observations.answers, histories, hadoop_fields)
     seen = f"{verdict.invoices:,} invoices, {verdict.commands:,} commands, {observations.readings.answers:,} reads"
     return Row(
         fault=fault,

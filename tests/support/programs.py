@@ -17,27 +17,35 @@ LOYALTY = Path(sys.executable).with_name("loyalty")
 _LONGEST_SECONDS = 600.0
 
 
-def loyalty(settings: Settings, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def loyalty(
+    settings: Settings, *arguments: str | Path, timeout: float = _LONGEST_SECONDS
+) -> subprocess.CompletedProcess[str]:
     """Run the command ``loyalty``."""
-    return run([LOYALTY, *arguments], settings)
+    return run([LOYALTY, *arguments], settings, timeout=timeout)
 
 
 def run_module(module: str, settings: Settings, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run a module. ``changes`` are environment variables."""
-    return run([sys.executable, "-m", module, *arguments], settings, **changes)
+    return run([sys.executable, "-m", module, *arguments], settings, jars.ROOT, _LONGEST_SECONDS, **changes)
 
 
-def run(command: Sequence[str | Path], settings: Settings, **changes: str) -> subprocess.CompletedProcess[str]:
-    """Run a command with these settings. ``stdout`` also has its stderr."""
+def run(
+    command: Sequence[str | Path],
+    settings: Settings,
+    folder: Path = jars.ROOT,
+    timeout: float = _LONGEST_SECONDS,
+    **changes: str,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder with these settings. ``stdout`` also has its stderr. Raises TimeoutExpired."""
     return subprocess.run(
         command,
-        cwd=jars.ROOT,
+        cwd=folder,
         env={**environment_of(settings), **changes},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=_LONGEST_SECONDS,
+        timeout=timeout,
     )
 
 

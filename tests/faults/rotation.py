@@ -1,0 +1,189 @@
+"""Keys and secrets change while programs read balances, and while API instances are killed."""
+
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from api.security.issuer_keys import RETRY_SECONDS
+from services.settings import Settings
+from tests.faults.alone import Scenario
+from tests.faults.environment import Environment
+from tests.faults.report import Row
+from tests.support.builders import invoice
+from tests.support.kafka import publish_invoices
+from tests.support.programs import loyalty
+from tests.support.threads import BackgroundThreads
+from tests.support.tokens import AUDIENCE, ISSUER, Issuer
+
+_CARDS = [f"ROTATED-{number}" for number in range(12)]
+_ROTATIONS = 3
+_PAUSE_SECONDS = 0.05
+_LOOK_SECONDS = 2.5
+"""The time after which each instance has read the file of the secrets again. It looks once a second."""
+
+_REFUSED = {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.TOO_MANY_REQUESTS}
+
+
+class Readers(BackgroundThreads):
+    """Read balances from all instances in turn, each reader with its own kind of credential.
+
+    Every instance holds some of the cards, so about half of the requests are forwarded.
+
+    Attributes:
+        kinds: the kinds of credentials.
+        statuses: number of responses by kind of credential and status.
+        wrong: descriptions of refused valid credentials, and of wrong balances.
+    """
+
+    def __init__(self, urls: Sequence[str], credentials: dict[str, Callable[[], str]]) -> None:
+        self._urls, self._credentials, self.kinds = urls, credentials, tuple(credentials)
+        self.statuses: Counter[tuple[str, int]] = Counter()
+        self.wrong: list[str] = []
+        self._lock = threading.Lock()
+        super().__init__(*(partial(self._read, kind) for kind in credentials))
+
+    def _read(self, kind: str) -> None:
+        turn = 0
+        with httpx.Client(timeout=10, trust_env=False) as http:
+            while not self.stopping.wait(_PAUSE_SECONDS):
+                url, card = self._urls[turn % len(self._urls)], _CARDS[turn // len(self._urls) % len(_CARDS)]
+                turn += 1
+                try:
+                    answer = read(http, url, card, self._credentials[kind]())
+                except httpx.HTTPError:
+                    continue
+                with self._lock:
+                    self.statuses[kind, answer.status_code] += 1
+                    is_wrong = answer.status_code == httpx.codes.OK and answer.json()["TotalLoyaltyPoints"] != "2.00"
+                    if is_wrong or answer.status_code in _REFUSED:
+                        self.wrong.append(f"{kind}, {url}: {answer.status_code} {answer.text[:200]}")
+
+    @property
+    def served(self) -> Counter[str]:
+        """The number of balances that were served, by kind of credential."""
+        with self._lock:
+            return Counter({kind: count for (kind, status), count in self.statuses.items() if status == httpx.codes.OK})
+
+
+def read(http: httpx.Client, url: str, card: str, credential: str) -> httpx.Response:
+    return http.get(f"{url}/v1/customers/{card}/balance", headers={"Authorization": f"Bearer {credential}"})
+
+
+class ApiKeys:
+    """The current key of a caller, made and revoked by ``loyalty keys``.
+
+    Attributes:
+        revoked: the texts of all keys that were revoked.
+    """
+
+    def __init__(self, settings: Settings, directory: Path) -> None:
+        self._settings, self._directory = settings, directory
+        self._made = 0
+        self.current = self.made()
+        self.revoked: list[str] = []
+
+    def made(self) -> str:
+        """A new key. The caller does not use it yet."""
+        self._made += 1
+        file = self._directory / f"key-{self._made}"
+        loyalty(
+            self._settings, "keys", "create", "reader", "--scope", "balance:read", "--file", file
+        ).check_returncode()
+        return file.read_text(encoding="ascii").strip()
+
+    def revoke(self, text: str) -> None:
+        loyalty(self._settings, "keys", "revoke", text.split("_")[1]).check_returncode()
+        self.revoked.append(text)
+
+
+def keys_rotated(name: str, directory: Path, _seed: int) -> Row:
+    """Change API keys, the issuer's key and the instances' secret, as docs/how-to/secure-the-api.md says.
+
+    After each change an instance is killed. A valid credential must never be refused, and a revoked key never accepted.
+    """
+    issuer, secret_file = Issuer(directory / "jwks.json"), directory / "instance.secret"
+    secret_file.write_text(secrets.token_urlsafe(32) + "\n", encoding="ascii")
+    changes: dict[str, Any] = {
+        "api_access": "authenticated",
+        "token_issuer": ISSUER,
+        "token_audience": AUDIENCE,
+        "token_keys": str(issuer.file),
+        "instance_secret_file": secret_file,
+        "failed_login_rate": "100000/minute",
+    }
+    recoveries, accepted = [], 0
+    with Environment(directory, **changes) as environment, httpx.Client(timeout=10, trust_env=False) as http:
+        urls = [api.url for api in environment.stack.apis]
+        keys = ApiKeys(environment.settings, directory)
+        environment.key = keys.current
+        publish_invoices(environment.settings, *(invoice(card, card) for card in _CARDS))
+        environment.until("all balances", lambda: all(environment.balance(card) == "2.00" for card in _CARDS))
+        with Readers(urls, {"API key": lambda: keys.current, "token": issuer.token}) as readers:
+            for number in range(_ROTATIONS):
+                old, new = keys.current, keys.made()
+                # An instance asks the issuer for an unknown key at most once in this time.
+                _wait(environment, RETRY_SECONDS)
+                environment.until("the new key", lambda new=new: _statuses(http, urls, new) == {httpx.codes.OK})  # type: ignore[misc]
+                keys.current = environment.key = new
+                issuer.rotate()
+                _rotate_secret(environment, secret_file)
+                _until_served(environment, readers)
+                keys.revoke(old)
+                environment.until(
+                    "the refusal of the old key",
+                    lambda old=old: _statuses(http, urls, old) == {httpx.codes.UNAUTHORIZED},  # type: ignore[misc]
+                )
+                environment.restart(environment.stack.apis[number % len(urls)])
+                recoveries.append(environment.recovered())
+                _until_served(environment, readers)
+                accepted += sum(_statuses(http, urls, each) != {httpx.codes.UNAUTHORIZED} for each in keys.revoked)
+    seen = ", ".join(f"{kind} {status}: {count:,}" for (kind, status), count in sorted(readers.statuses.items()))
+    evidence = f"{seen}; {len(keys.revoked)} revoked keys; " + (readers.wrong[0] if readers.wrong else "none refused")
+    return Row(
+        name,
+        _ROTATIONS,
+        0,
+        0,
+        len(readers.wrong) + accepted,
+        recovery_seconds=round(max(recoveries), 1),
+        evidence=evidence,
+    )
+
+
+def _statuses(http: httpx.Client, urls: Sequence[str], credential: str) -> set[int]:
+    """The statuses of all instances. Empty while one does not answer."""
+    try:
+        return {read(http, url, card, credential).status_code for url in urls for card in _CARDS}
+    except httpx.HTTPError:
+        return set()
+
+
+def _until_served(environment: Environment, readers: Readers) -> None:
+    """Wait until each reader has received all balances from all instances again, or a refusal."""
+    before, enough = readers.served, 2 * len(_CARDS)
+    environment.until(
+        "balances for all readers",
+        lambda: bool(readers.wrong) or all(readers.served[kind] >= before[kind] + enough for kind in readers.kinds),
+    )
+
+
+def _rotate_secret(environment: Environment, file: Path) -> None:
+    old, new = file.read_text(encoding="ascii").strip(), secrets.token_urlsafe(32)
+    for lines in ([old, new], [new, old], [new]):
+        file.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
+        _wait(environment, _LOOK_SECONDS)
+
+
+def _wait(environment: Environment, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    environment.until(f"the end of {seconds:g} s", lambda: time.monotonic() > end)
+
+
+SCENARIOS: dict[str, Scenario] = {"keys and secrets rotated while API instances are killed": keys_rotated}
