@@ -28,6 +28,10 @@ _LONGEST_URL = 65_535
 _LAST_SECONDS = 1.0
 _SLOWEST_READ_BYTES = 64 * 1024
 _TICKS_PER_SECOND = 10
+_KEEP_ALIVE_SECONDS = 75
+"""How long a connection stays open without a request. Clients and load balancers give up an idle connection after 5 to
+60 seconds. They must do so before the server does. Otherwise the server can close a connection while a request arrives.
+"""
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -218,6 +222,7 @@ def server_of(
         # Paths contain card numbers, and a log line costs more than a lookup.
         access_log=False,
         log_config=None,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=grace_seconds,
         server_header=False,
     )

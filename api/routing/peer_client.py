@@ -50,9 +50,12 @@ REPORT_PATH = "/v1/instances/local"
 
 _CONNECT_SECONDS = 0.5
 _REPORT_SECONDS = 1.0
-_LIMITS = httpx.Limits(max_connections=512, max_keepalive_connections=64, keepalive_expiry=30)
+KEEP_ALIVE_SECONDS = 30.0
+"""An idle connection to a peer is not used after this time. It is shorter than the time of the server."""
+
+_LIMITS = httpx.Limits(max_connections=512, max_keepalive_connections=64, keepalive_expiry=KEEP_ALIVE_SECONDS)
 # A stream keeps its connection, so streams have a pool of their own.
-_STREAM_LIMITS = httpx.Limits(max_connections=2_000, max_keepalive_connections=16, keepalive_expiry=30)
+_STREAM_LIMITS = httpx.Limits(max_connections=2_000, max_keepalive_connections=16, keepalive_expiry=KEEP_ALIVE_SECONDS)
 _STREAM_SECONDS = 5.0
 """A live peer sends the first bytes of a stream within milliseconds."""
 

@@ -20,14 +20,12 @@ from services.api_keys.client import authorization
 
 _LONG_POLL_SECONDS = 10
 _TIMEOUT_SECONDS = _LONG_POLL_SECONDS + 5
-_IDLE_SECONDS = 1.0
-"""Shorter than the idle timeout of the server (uvicorn: 5 s), so that the client never uses a closing connection."""
 _PAUSE_SECONDS = 0.1
 
 
 def _client(key_file: Path | None) -> httpx.Client:
     # Requests within one machine must not use a proxy.
-    limits = httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_SECONDS)
+    limits = httpx.Limits(max_connections=None)
     headers = authorization(key_file)
     return httpx.Client(timeout=_TIMEOUT_SECONDS, limits=limits, headers=headers, trust_env=False)
 

@@ -19,7 +19,8 @@ from cryptography import x509
 from fastapi import FastAPI, Request, Response
 from structlog.testing import capture_logs
 
-from api.http.server import HEADER_BYTES, LimitedServer, server_of
+from api.http.server import HEADER_BYTES, LimitedProtocol, LimitedServer, server_of
+from api.routing.peer_client import KEEP_ALIVE_SECONDS
 from infra.docker.healthy import is_healthy
 from infra.local.ports import HOST, free_port
 from infra.security.certificates import Authority
@@ -53,12 +54,18 @@ async def size(request: Request) -> int:
 def serving(grace_seconds: int = 1, **changes: Any) -> Iterator[Settings]:
     """A server with these settings, which ends at the end of the block."""
     settings = Settings(api_port=free_port(), **{"request_timeout": "PT1S", **changes})
-    server: LimitedServer = server_of(app, settings, certificate_of(settings), grace_seconds)
+    with running(server_of(app, settings, certificate_of(settings), grace_seconds)):
+        yield settings
+
+
+@contextmanager
+def running(server: LimitedServer) -> Iterator[None]:
+    """A server in a thread, which ends at the end of the block."""
     thread = Thread(target=server.run, daemon=True)
     thread.start()
     try:
         until(lambda: server.started)
-        yield settings
+        yield
     finally:
         server.should_exit = True
         thread.join(PATIENCE_SECONDS)
@@ -116,10 +123,25 @@ def test_slow_requests_end_and_disturb_nobody() -> None:
         assert calm > 10
 
 
+def test_an_idle_connection_outlives_the_pools_of_clients() -> None:
+    """Otherwise the server could close a connection while a client sends its next request, which then fails."""
+    settings = Settings(api_port=free_port())
+    server = server_of(app, settings, None, 1)
+    with running(server), httpx.Client(base_url=settings.advertised_url) as client:
+        assert 200 == client.get("/").status_code
+        (connection,) = server.server_state.connections
+        assert isinstance(connection, LimitedProtocol)
+        until(lambda: connection.timeout_keep_alive_task)
+        timer = connection.timeout_keep_alive_task
+        assert timer
+        load_balancers, peers = 60.0, KEEP_ALIVE_SECONDS
+        assert max(load_balancers, peers) < timer.when() - time.monotonic()
+
+
 def test_an_upgrade_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     """HTTP allows that. uvicorn alone would answer 403 without a problem, and log two lines for each request."""
     upgrade = (
-        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\r\n"
     )
     with serving() as settings:
         assert (200, "") == raw(settings, upgrade)
