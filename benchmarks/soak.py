@@ -1,8 +1,9 @@
 """Run everything that ``make up`` starts for hours at a steady rate of invoices and redemptions (``make soak``).
 
 A soak has a warm-up and four quarters. It samples memory, threads, descriptors and disk, and measures latencies as
-``benchmarks.latency`` does. At the end ``loyalty audit`` recomputes all accounts. Writes var/reports/soak.json and
-var/reports/soak.svg. Fails if a part of the stack ends, or if the audit finds a difference.
+``benchmarks.latency`` does. At the end ``loyalty audit`` recomputes all accounts. Writes var/reports/soak.json,
+var/reports/soak-samples.json and var/reports/soak.svg. The last two exist also after a failure. Fails if a part of the
+stack ends, or if the audit finds a difference.
 """
 
 import argparse
@@ -22,12 +23,13 @@ import psutil
 from benchmarks.latency import BALANCE, REDEMPTION, Load, Samples, measure, started
 from benchmarks.machine import machine
 from benchmarks.pipeline import proportional_bytes
-from benchmarks.reports import publish_report
+from benchmarks.reports import publish_report, write_report
 from benchmarks.time_series import picture
 from infra.local.stack import LocalStack, private_settings
 from tests.support.programs import last_error, loyalty
 
 REPORT = Path("var/reports/soak.json")
+SAMPLES = REPORT.with_name("soak-samples.json")
 PICTURE = REPORT.with_suffix(".svg")
 
 QUARTERS = ("quarter 1", "quarter 2", "quarter 3", "quarter 4")
@@ -71,7 +73,8 @@ class Resources:
 
     @contextmanager
     def sampled(self) -> Iterator[None]:
-        """Sample until the end of the block."""
+        """Sample until the end of the block, then write a report and a picture. A failure must not lose hours."""
+        self.look()
         ended = threading.Event()
 
         def until_the_end() -> None:
@@ -85,6 +88,12 @@ class Resources:
         finally:
             ended.set()
             thread.join()
+            self._save()
+
+    def _save(self) -> None:
+        series = {f"{part}, {name}": values for (part, name), values in self.values.items()}
+        write_report(SAMPLES, {"seconds_since_epoch": self.times, "values": series})
+        PICTURE.write_text(picture(self.times, shown(self.values)), encoding="utf-8")
 
 
 def main() -> None:
@@ -110,7 +119,6 @@ def main() -> None:
             # The audit of some hundred thousand invoices takes many minutes. The measurements must not wait for it.
             circumstances = {"machine": machine(), "options": vars(options)}
             publish_report(REPORT, circumstances | {"rows": [*rows(resources, samples)]})
-            PICTURE.write_text(picture(resources.times, shown(resources.values)), encoding="utf-8")
             audited = loyalty(settings, "audit", timeout=_LONGEST_AUDIT_SECONDS)
     if audited.returncode:
         sys.exit(f"soak: loyalty audit ended with status {audited.returncode}: {last_error(audited)}")

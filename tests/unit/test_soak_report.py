@@ -1,5 +1,6 @@
 """The report and the picture of a soak."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.latency import BALANCE, REDEMPTION, Samples
-from benchmarks.soak import DISK, MEASURES, QUARTERS, Resources, rows, shown
+from benchmarks.soak import DISK, MEASURES, PICTURE, QUARTERS, SAMPLES, Resources, rows, shown
 from benchmarks.time_series import picture
 from tests.unit.test_latency_report import curves
 
@@ -54,6 +55,17 @@ def test_a_row_compares_resources_with_the_second_quarter_and_latencies_with_the
     assert figures["api-1, threads"] == ([10, 20, 30, 45], 2.25)
     assert figures[f"{BALANCE}, p50 ms"] == ([100, 200, 300, 400], 4)
     assert figures[f"{REDEMPTION}, p99 ms"] == ([200] * 4, 1)
+
+
+def test_samples_survive_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = resources(tmp_path, ("me", os.getpid()))
+    with pytest.raises(ConnectionError), found.sampled():
+        raise ConnectionError
+    saved = json.loads(SAMPLES.read_text(encoding="utf-8"))
+    assert found.times == saved["seconds_since_epoch"]
+    assert found.values["me", "threads"] == saved["values"]["me, threads"]
+    assert "memory_mib" in PICTURE.read_text(encoding="utf-8")
 
 
 def test_the_picture_has_a_line_for_each_part_and_measure() -> None:
