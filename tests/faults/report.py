@@ -1,4 +1,7 @@
-"""The report: a row for each fault in var/reports/faults.json, on the screen and in docs/lab/faults.md."""
+"""The report: a row for each fault in var/reports/faults.json, on the screen and in docs/lab/faults.md.
+
+docs/lab/faults.json keeps the rows in the repository. So a run on another machine can continue them.
+"""
 
 import json
 import textwrap
@@ -14,6 +17,7 @@ from infra.local import jars
 
 REPORT = jars.ROOT / "var" / "reports" / "faults.json"
 DOCUMENT = jars.ROOT / "docs" / "lab" / "faults.md"
+KEPT = DOCUMENT.with_suffix(".json")
 BEGIN, END = "<!-- faults -->", "<!-- /faults -->"
 _LONGEST_SEEN = 140
 
@@ -77,20 +81,23 @@ def read_of(commit: str) -> dict[str, Row]:
     return {fault: row for fault, row in read().items() if row.commit == commit}
 
 
-def read(path: Path = REPORT) -> dict[str, Row]:
-    """The rows of the file by fault."""
-    if not path.exists():
-        return {}
+def read() -> dict[str, Row]:
+    """The rows by fault: those of this machine, or before the first run those of the repository."""
+    path = REPORT if REPORT.exists() else KEPT
     return {each["fault"]: Row(**each) for each in json.loads(path.read_text(encoding="utf-8"))}
 
 
-def record(row: Row, path: Path = REPORT) -> None:
-    """Add the injections of a row to those of the same commit in the file. They replace those of another commit."""
-    rows = read(path)
+def record(row: Row) -> None:
+    """Add the injections of a row to those of the same commit. They replace those of another commit."""
+    rows = read()
     before = rows.get(row.fault)
     rows[row.fault] = before + row if before and before.commit == row.commit else row
+    _write(REPORT, rows.values())
+
+
+def _write(path: Path, rows: Iterable[Row]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([*map(asdict, rows.values())], indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps([*map(asdict, rows)], indent=2) + "\n", encoding="utf-8")
 
 
 HEADINGS = (
@@ -120,18 +127,20 @@ def _cells(row: Row) -> list[str]:
     figures = [row.injected, row.lost, row.doubled, row.wrong_answers, judged, row.again]
     seconds = [row.unavailable_seconds, row.slowest_command_seconds, row.recovery_seconds]
     times = ["-" if each is None else f"{each:.0f} s" for each in seconds]
-    seen = textwrap.shorten(row.evidence.replace("|", "/"), _LONGEST_SEEN, placeholder=" …")
+    seen = _shortened(row.evidence)
     return [row.fault, *(str(each) if row.injected else "-" for each in figures), *times, row.commit, seen]
 
 
+def _shortened(evidence: str) -> str:
+    return textwrap.shorten(evidence.replace("|", "/"), _LONGEST_SEEN, placeholder=" …")
+
+
 def into_document(faults: Iterable[str]) -> None:
-    """Write the rows into the document. A fault without a row in the file keeps its line."""
+    """Write the rows of these faults into the document, and keep them beside it."""
+    found = read()
+    rows = [found.get(fault, Row(fault, 0, 0, 0, 0, evidence="not run")) for fault in faults]
     before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
-    table, _, after = rest.partition(END)
-    kept = {row.split("|")[1].strip(): row for row in table.splitlines() if row.startswith("| ")}
-    measured = {fault: line(row) for fault, row in read().items()}
-    not_run = {fault: line(Row(fault, 0, 0, 0, 0, evidence="not run")) for fault in faults}
-    lines = {**not_run, **kept, **measured}
-    heading = [_line(HEADINGS), _line(["---"] * len(HEADINGS))]
-    rows = "\n".join([*heading, *(lines[fault] for fault in faults)])
-    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{rows}\n\n{END}{after}", encoding="utf-8")
+    after = rest.partition(END)[2]
+    table = "\n".join([_line(HEADINGS), _line(["---"] * len(HEADINGS)), *map(line, rows)])
+    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", encoding="utf-8")
+    _write(KEPT, [replace(row, evidence=_shortened(row.evidence)) for row in rows if row.injected])

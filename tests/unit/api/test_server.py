@@ -141,7 +141,8 @@ def test_an_idle_connection_outlives_the_pools_of_clients() -> None:
 def test_an_upgrade_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     """HTTP allows that. uvicorn alone would answer 403 without a problem, and log two lines for each request."""
     upgrade = (
-        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, close\r\n"
+        b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\r\n"
     )
     with serving() as settings:
         assert (200, "") == raw(settings, upgrade)

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
+from tests.faults import report
 from tests.faults.__main__ import FAULTS
-from tests.faults.report import DOCUMENT, HEADINGS, Row, line, read, record
+from tests.faults.report import BEGIN, DOCUMENT, END, HEADINGS, Row, into_document, line, read, record
 
 
 def rows_of_the_document() -> list[list[str]]:
@@ -42,14 +45,41 @@ def test_a_row_has_figures_times_and_evidence() -> None:
     assert not row.is_survived
 
 
-def test_the_injections_of_one_commit_add_up(tmp_path: Path) -> None:
+@pytest.fixture
+def _own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report of this machine, and a document without rows."""
+    names = {"REPORT": "report.json", "DOCUMENT": "faults.md", "KEPT": "faults.json"}
+    for name, file in names.items():
+        monkeypatch.setattr(report, name, tmp_path / file)
+    report.KEPT.write_text("[]", encoding="utf-8")
+    report.DOCUMENT.write_text(f"text {BEGIN}\nold table\n{END} more text", encoding="utf-8")
+
+
+@pytest.mark.usefixtures("_own_files")
+def test_another_machine_continues_the_rows_of_the_repository() -> None:
+    kill = Row("kill", 1, 0, 0, 0, evidence="word " * 60, commit="new")
+    record(kill)
+    into_document(["kill", "pause"])
+    report.REPORT.unlink()  # as on another machine
+    record(Row("kill", 2, 0, 0, 0, evidence="last", commit="new"))
+
+    assert {"kill": Row("kill", 3, 0, 0, 0, evidence="last", commit="new")} == read()
+    document = report.DOCUMENT.read_text(encoding="utf-8")
+    assert document.startswith("text ")
+    assert document.endswith("more text")
+    assert line(kill) in document
+    assert "| pause | - |" in document
+    assert "old table" not in document
+
+
+@pytest.mark.usefixtures("_own_files")
+def test_the_injections_of_one_commit_add_up() -> None:
     """A run continues the runs before it at the same commit. Evidence of a defect stays."""
-    file = tmp_path / "faults.json"
-    record(Row("kill", 1, 1, 0, 0, recovery_seconds=9, commit="old"), file)
-    record(Row("kill", 1, 0, 0, 0, operations=10, recovery_seconds=2, evidence="first", commit="new"), file)
-    record(Row("pause", 1, 0, 0, 0, commit="old"), file)
-    record(Row("kill", 1, 0, 1, 0, recovery_seconds=3, evidence="defect", commit="new"), file)
-    record(Row("kill", 2, 0, 0, 0, unavailable_seconds=1, evidence="last", commit="new"), file)
+    record(Row("kill", 1, 1, 0, 0, recovery_seconds=9, commit="old"))
+    record(Row("kill", 1, 0, 0, 0, operations=10, recovery_seconds=2, evidence="first", commit="new"))
+    record(Row("pause", 1, 0, 0, 0, commit="old"))
+    record(Row("kill", 1, 0, 1, 0, recovery_seconds=3, evidence="defect", commit="new"))
+    record(Row("kill", 2, 0, 0, 0, unavailable_seconds=1, evidence="last", commit="new"))
 
     sums = Row("kill", 4, 0, 1, 0, 0, 10, 0, 1, 3, None, "defect", "new")
-    assert {"kill": sums, "pause": Row("pause", 1, 0, 0, 0, commit="old")} == read(file)
+    assert {"kill": sums, "pause": Row("pause", 1, 0, 0, 0, commit="old")} == read()
