@@ -1,5 +1,6 @@
 """Finds the version of the loyalty programme that is in force."""
 
+import asyncio
 import time
 from dataclasses import replace
 from datetime import datetime
@@ -24,6 +25,15 @@ class CurrentProgramme:
         self._store = store
         self._version_0 = version_0
         self._parsed: dict[bytes, Programme] = {}
+        self._checks = asyncio.Lock()
+
+    async def check(self, text: str) -> None:
+        """Raise ProgrammeError unless the text is a programme file.
+
+        A large file takes seconds of Python, so a thread checks it. One file at a time leaves time for other requests.
+        """
+        async with self._checks:
+            await asyncio.to_thread(parse_programme, text)
 
     def in_force(self) -> tuple[Programme, int]:
         """The version that decides about an invoice that arrives now, and the current time in ms since the epoch.

@@ -13,6 +13,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import count
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -21,7 +22,7 @@ import structlog
 from fastapi import Request
 
 from api.http import problems
-from api.routing.lookup import Lookup
+from api.routing.lookup import KeyValue, Lookup
 from api.routing.owner_only import OwnerOnly
 from api.routing.peer_client import PeerResponse
 from api.security.permissions import caller_of
@@ -47,6 +48,10 @@ MOST_IN_FLIGHT = 256
 # A client that waits for t seconds gets a response after t + 1 seconds at most. The last second is for two writes to
 # Kafka, for the read of the mark, or for the balance that follows the decision.
 _GRACE_SECONDS = 0.9
+# Time for an owner to show a decision that a standby shows, and the pause between two reads.
+_OWNER_SECONDS, _READ_PAUSE_SECONDS = 1.0, 0.2
+# Kubernetes ends a process after 30 seconds. Requests and audit records need five of them each.
+_CLOSE_SECONDS = 10.0
 # Time for the network between the client's instance and the owner, in addition to the client's time.
 _PATIENCE_SECONDS = 5.0
 
@@ -90,7 +95,8 @@ class CommandService:
         self._owner_only = owner_only
         self._log = command_log
         self._in_flight: dict[str, _Claim] = {}
-        self._background: set[asyncio.Task[None]] = set()
+        self._publications: set[asyncio.Task[None]] = set()
+        self._releases: set[asyncio.Task[None]] = set()
 
     async def submit(
         self, request: Request, command: Command, card: str | None, seconds: float
@@ -117,10 +123,10 @@ class CommandService:
             if decision is None and isinstance(command, Replace) and command.counterparty != card:
                 await self._require_target(command, deadline)
             # The partition may have moved while this instance waited for another one.
-            self._owner_only.require_ownership(self._decisions, self._decisions.partition_of(key))
+            self._owner_only.require_ownership(request, self._decisions, self._decisions.partition_of(key))
             mark = mark_of(command.command_id, command.kind, command.request_hash)
             record = command_record(card, command, time.time_ns() // 1_000_000)
-            claim.publication = self._start(self._publish(claim, mark, record))
+            claim.publication = _start(self._publish(claim, mark, record), self._publications)
             try:
                 async with asyncio.timeout(deadline + _GRACE_SECONDS - time.monotonic()):
                     # The publication continues without this request, so that a mark never stays without its command.
@@ -131,7 +137,7 @@ class CommandService:
             return await self.await_visibility(decision, deadline, card)
         finally:
             if claim.publication and (claim.is_marked or not claim.publication.done()):
-                self._start(self._release(command.command_id, claim, claim.publication))
+                _start(self._release(command.command_id, claim, claim.publication), self._releases)
             else:
                 del self._in_flight[command.command_id]
 
@@ -141,11 +147,14 @@ class CommandService:
         Args:
             seconds: how long to wait while the decision is pending.
         """
-        decision = await self._lookup.value_of(catalogue.DECISIONS, command_id)
+        decision, stale = await self._lookup.value_of(catalogue.DECISIONS, command_id)
+        if decision is None and stale:
+            # A standby may lag. A client that believes that its command is unknown would send it as a new one.
+            raise problems.Rebalancing(partition=self._decisions.partition_of(command_id.encode()))
         if decision and decision["Status"] == PENDING and seconds:
             decided = ReadConsistency(DECISION_SEQUENCE)
             try:
-                decision = await self._lookup.value_of(catalogue.DECISIONS, command_id, decided, seconds)
+                decision, _ = await self._lookup.value_of(catalogue.DECISIONS, command_id, decided, seconds)
             except problems.Problem as problem:
                 if problem.code != problems.SequenceNotReached.code:
                     raise
@@ -164,17 +173,29 @@ class CommandService:
         opened = decision["OpenedTime"]
         opened_time = to_milliseconds(datetime.fromisoformat(opened)) if opened else 0
         changed = ReadConsistency(decision["AccountSequence"] or 0, opened_time, erased)
-        seconds = deadline + _GRACE_SECONDS - time.monotonic()
-        try:
-            balance = await self._lookup.value_of(catalogue.BALANCES, card, changed, seconds)
-        except problems.Problem:
-            return Outcome(decision, is_visible=False)
-        return Outcome(decision, is_visible=erased or balance is not None)
+        latest = deadline + _GRACE_SECONDS
+        for attempt in count(1):
+            try:
+                found = await self._lookup.value_of(catalogue.BALANCES, card, changed, latest - time.monotonic())
+            except problems.Problem:
+                return Outcome(decision, is_visible=False)
+            if not found.stale:
+                return Outcome(decision, is_visible=erased or found.value is not None)
+            # A standby shows the decision. The owner may not show it yet, and answers the next read. Do not wait long
+            # for an owner that is dead, because waiting commands keep others out.
+            latest = min(latest, time.monotonic() + _OWNER_SECONDS) if attempt == 1 else latest
+            if time.monotonic() + _READ_PAUSE_SECONDS > latest:
+                return Outcome(decision, is_visible=False)
+            await asyncio.sleep(_READ_PAUSE_SECONDS)
+        raise AssertionError  # count() does not end
 
     async def close(self) -> None:
-        """Cancel waiting requests, and send all submitted commands."""
-        for task in self._background:
+        """Send all submitted commands, so that no mark stays without its command."""
+        for task in self._releases:
             task.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await asyncio.gather(*self._publications, return_exceptions=True)
         await asyncio.to_thread(self._log.close)
 
     def _claim(self, command: Command) -> Decision | None:
@@ -209,10 +230,10 @@ class CommandService:
         The loyalty query refuses it if the points do not suffice.
         """
         try:
-            balance = await self._balance(card, deadline)
+            balance, stale = await self._balance(card, deadline)
         except problems.Problem:
             return
-        if balance is None:
+        if balance is None and not stale:
             raise problems.UnknownCustomer
 
     async def _require_target(self, command: Replace, deadline: float) -> None:
@@ -220,14 +241,16 @@ class CommandService:
 
         The loyalty query accepts both cases, because the new card may get an account at any moment.
         """
-        balance = await self._balance(command.counterparty, deadline)
+        balance, stale = await self._balance(command.counterparty, deadline)
         if balance and balance.get("MovedTo"):
             raise problems.TargetReplaced(newCard=balance["MovedTo"])
+        if balance is None and stale:
+            raise problems.Rebalancing(partition=self._balances.partition_of(command.counterparty.encode()))
         if isinstance(command, Merge) != (balance is not None):
             raise problems.CardInUse if balance else problems.UnknownTarget
 
-    async def _balance(self, card: str, deadline: float) -> dict[str, Any] | None:
-        """The balance of a card, None if it has none. Raises Problem."""
+    async def _balance(self, card: str, deadline: float) -> KeyValue:
+        """The balance of a card. Raises Problem."""
         try:
             async with asyncio.timeout(deadline + _GRACE_SECONDS - time.monotonic()):
                 return await self._lookup.value_of(catalogue.BALANCES, card)
@@ -293,12 +316,13 @@ class CommandService:
         finally:
             del self._in_flight[command_id]
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a coroutine that does not end with the request."""
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task
+
+def _start(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
+    """Run a coroutine that does not end with the request. It is in the set while it runs."""
+    task = asyncio.create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task
 
 
 def location_of(command_id: str) -> str:

@@ -28,8 +28,9 @@ class Answer(NamedTuple):
 
 
 def credentials(request: Request) -> dict[str, str]:
-    text = request.cookies.get(COOKIE)
-    return {"Authorization": f"Bearer {text}"} if text else {}
+    """The header with the credentials of the user. Valid credentials are ASCII. Other texts are not sent."""
+    text = request.cookies.get(COOKIE, "")
+    return {"Authorization": f"Bearer {text}"} if text and text.isascii() and text.isprintable() else {}
 
 
 async def call(

@@ -12,6 +12,7 @@ the changelog does not have it any more        ──► ``gap``, and the balanc
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Self
 
 import orjson
@@ -152,7 +153,8 @@ class BalanceEvents:
         self._lookup = lookup
         self._streams = streams
         self._history = history
-        self._histories = asyncio.Semaphore(_MOST_HISTORIES_AT_ONCE)
+        # Threads of their own. In those of asyncio, reads of old records would delay the publication of commands.
+        self._readers = ThreadPoolExecutor(_MOST_HISTORIES_AT_ONCE, "histories")
 
     async def open(self, request: Request, store: StateStore, key: bytes, last: EventId | None) -> Response:
         """Open a stream at the owner of the key, or at a standby if the owner does not answer. Raises Problem."""
@@ -242,10 +244,9 @@ class BalanceEvents:
         if value is not None and revisions.has(value):
             return []
         if self._history and last.offset is not None:
-            async with self._histories:
-                records = await asyncio.to_thread(
-                    self._history, task.definition, task.partition, key, range(last.offset, position)
-                )
-            if records and records[0].offset == last.offset and revisions.is_of(records[0]):
+            records = await asyncio.get_running_loop().run_in_executor(
+                self._readers, self._history, task.definition, task.partition, key, range(last.offset, position)
+            )
+            if records and revisions.is_of(records[0]):
                 return [event for record in records[1:] if (event := revisions.of(record))]
         return [Event("gap", orjson.dumps({"after": str(last)})), revisions.current(value, position)]

@@ -15,6 +15,7 @@ REVALIDATE = "private, no-cache"
 NO_STORE = "no-store"
 
 SEQUENCE = "Loyalty-Sequence"
+STALE = "Loyalty-Stale"
 
 _FRESHNESS = {
     "Loyalty-Served-By": "URL of the instance whose copy was read.",
@@ -23,7 +24,7 @@ _FRESHNESS = {
     "Loyalty-Offset": "The next changelog offset to apply. The response contains all records before it.",
     "Loyalty-Lag": "Changelog records from that offset to the end, as far as the instance knows.",
     SEQUENCE: "The sequence of the entry. 0: there is no entry.",
-    "Loyalty-Stale": "true: from a standby, or from an owner that cannot prove that it is still the owner.",
+    STALE: "true: from a standby, or from an owner that cannot prove that it is still the owner.",
 }
 _SERVED_BY, _ROLE, _PARTITION, _OFFSET, _LAG, _SEQUENCE, _STALE = (name.lower().encode() for name in _FRESHNESS)
 _CACHING = (b"cache-control", REVALIDATE.encode())

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from api.dependencies import LocalDep, LocatorDep, MetricsDep, OperationsDep, StoresDep, StreamsDep
+from api.dependencies import LocalDep, LocatorDep, MetricsDep, OperationsDep, ProgrammeDep, StoresDep, StreamsDep
 from api.events.streams import MEDIA_TYPE, START, Event, TooManyStreams
 from api.http import problems
 from api.http.parameters import Limit
@@ -33,7 +33,7 @@ from services.api_keys.keys import Scope
 from services.domain.formats import clamped_time_text, to_milliseconds
 from services.messaging.avro import Record
 from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, RecordPosition
-from services.programmes.file import ProgrammeError, parse_programme
+from services.programmes.file import ProgrammeError
 from services.status import ApiState, Rates, Status
 
 router = APIRouter(prefix="/v1", tags=["operations"])
@@ -197,10 +197,10 @@ def audits(operations: OperationsDep, limit: Limit = 10) -> Response:
     response_model=ProgrammeCheck,
     responses=problems.responses(*problems.BODY_PROBLEMS, problems.InvalidParameters),
 )
-async def check_programme(file: ProgrammeFile) -> Response:
+async def check_programme(file: ProgrammeFile, programme: ProgrammeDep) -> Response:
     """All problems of a programme file. Nothing is stored."""
     try:
-        parse_programme(file.programme)
+        await programme.check(file.programme)
     except ProgrammeError as error:
         return json_response({"valid": False, "problems": _file_problems(error)}, caching=NO_STORE)
     return json_response({"valid": True, "problems": []}, caching=NO_STORE)

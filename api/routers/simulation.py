@@ -44,7 +44,7 @@ async def simulate(request: Request, basket: Basket, programme: ProgrammeDep, lo
     rules, now = programme.in_force()
     purchase = basket.purchase(now)
     card = basket.CustomerCardNo
-    balance = await lookup.value_of(catalogue.BALANCES, card) if card is not None else None
+    balance = (await lookup.value_of(catalogue.BALANCES, card)).value if card is not None else None
     # A new customer has the first tier.
     tier = (balance["Tier"] or "") if balance else rules.tier_for(0)
     earned = accrual(purchase, rules, tier, is_blocked=bool(balance and balance["Blocked"]))

@@ -9,7 +9,7 @@ Another instance owns it     ──► forward to the owner; ask the group once 
 import time
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 import orjson
@@ -18,7 +18,7 @@ from fastapi import Request
 from api.http import problems
 from api.http.metrics import Metrics
 from api.http.parameters import LONGEST_TIMEOUT_SECONDS
-from api.http.responses import LocalRead
+from api.http.responses import STALE, LocalRead
 from api.routing.locator import Locator, Target
 from api.routing.peer_client import (
     FORWARDED_TO,
@@ -89,6 +89,18 @@ class KeyRead:
         return PeerRequest("GET", path.encode())
 
 
+class KeyValue(NamedTuple):
+    """The JSON value of a key, as this instance has found it for itself.
+
+    Attributes:
+        value: None if the key does not exist.
+        stale: whether another instance may have newer data. Then a missing key may exist.
+    """
+
+    value: dict[str, Any] | None
+    stale: bool
+
+
 class Lookup:
     """Reads single keys."""
 
@@ -100,20 +112,20 @@ class Lookup:
 
     async def value_of(
         self, store: str, key: str, consistency: ReadConsistency = ANY_VERSION, wait_seconds: float = 0.0
-    ) -> dict[str, Any] | None:
-        """Read the JSON value of a key for this instance itself. Returns None if the key does not exist.
+    ) -> KeyValue:
+        """Read the JSON value of a key for this instance itself.
 
         Raises Problem if no instance has the required version within the time.
         """
         wait_seconds = min(max(0.0, wait_seconds), LONGEST_TIMEOUT_SECONDS)
         found = await self.query(KeyRead(self._local.stores.by_name[store], key.encode(), consistency, wait_seconds))
         if isinstance(found, LocalRead):
-            return orjson.loads(found.value.body) if found.value else None
+            return KeyValue(orjson.loads(found.value.body) if found.value else None, found.status.stale)
+        stale = found.headers.get(STALE.lower()) == "true"
         if found.status_code == HTTPStatus.OK:
-            value: dict[str, Any] = orjson.loads(found.content)["value"]
-            return value
+            return KeyValue(orjson.loads(found.content)["value"], stale)
         if found.status_code == HTTPStatus.NOT_FOUND:
-            return None
+            return KeyValue(None, stale)
         raise problems.OtherProblem.from_response(found.content, found.headers.get("retry-after"))
 
     async def query(self, read: KeyRead) -> LocalRead | PeerResponse:
@@ -200,7 +212,8 @@ class Lookup:
         for target in targets:
             if not (left := read.seconds_left):
                 break
-            patience = left if target is targets[-1] else min(left, read.wait_seconds + _ATTEMPT_SECONDS)
+            is_last_hope = target is targets[-1] and not self._locator.why_suspect(target.url)
+            patience = left if is_last_hope else min(left, read.wait_seconds + _ATTEMPT_SECONDS)
             try:
                 found = await self._ask(read, target, patience)
             except PeerError as error:

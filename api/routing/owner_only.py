@@ -57,10 +57,12 @@ class OwnerOnly:
             raise problems.Rebalancing(partition=partition)
         return response
 
-    def require_ownership(self, store: StateStore, partition: int) -> None:
+    def require_ownership(self, request: Request, store: StateStore, partition: int) -> None:
         """Raise Problem unless this instance is the only possible owner and has applied all records."""
         if not self._local.owns(store, partition):
-            raise problems.NotTheOwner(partition=partition)
+            # Only a peer can find the owner again. A client repeats its request.
+            is_forwarded = FORWARDED_TO in request.headers
+            raise (problems.NotTheOwner if is_forwarded else problems.Rebalancing)(partition=partition)
         try:
             status = self._local.status(store, partition)
         except NotServingError as error:
@@ -79,7 +81,7 @@ class OwnerOnly:
     def _must_serve(self, request: Request, store: StateStore, partition: int) -> bool:
         # Never forward a forwarded request again. Instances that disagree about the owner would forward it forever.
         if FORWARDED_TO in request.headers or self._local.owns(store, partition):
-            self.require_ownership(store, partition)
+            self.require_ownership(request, store, partition)
             return True
         return False
 
@@ -90,8 +92,11 @@ class OwnerOnly:
         owner = self._locator.owner(store, partition)
         if owner in (None, self._local.url):
             return None
-        left = max(0.0, deadline - time.monotonic())
         try:
+            if self._locator.why_suspect(owner):
+                # A dead owner must not cost the whole time of the client. A live one reports within milliseconds.
+                await self._peers.report(owner, self._local.membership.group)
+            left = max(0.0, deadline - time.monotonic())
             response = await self._peers.forward(
                 await PeerRequest.from_client(request), Target(owner, Role.ACTIVE), left, left
             )

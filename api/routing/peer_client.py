@@ -187,7 +187,7 @@ class PeerClient:
         self._client, self._streams = client(limits=_LIMITS), client(limits=_STREAM_LIMITS)
 
     async def forward(self, request: PeerRequest, target: Target, seconds_left: float, patience: float) -> PeerResponse:
-        """Send a request to a peer. A peer that does not respond becomes a suspect.
+        """Send a request to a peer. It becomes a suspect if it does not answer within a patience of a second or more.
 
         Args:
             target: the peer, and the role in which it reads.
@@ -251,7 +251,9 @@ class PeerClient:
             reason = f"{target.url} did not answer within {patience:.1f} s"
             if isinstance(error, httpx.ConnectTimeout):
                 reason = f"{target.url} did not accept a connection within {min(patience, _CONNECT_SECONDS):.1f} s"
-            self._reports.suspect(target.url, reason)
+            # A client can send a deadline of a millisecond, which says nothing about the peer.
+            if patience >= _REPORT_SECONDS:
+                self._reports.suspect(target.url, reason)
             raise PeerTimeoutError(reason) from error
         except httpx.HTTPError as error:
             reason = f"{target.url}: {type(error).__name__} {error}".strip()

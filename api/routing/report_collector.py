@@ -45,5 +45,10 @@ class ReportCollector:
             if self._reports.why_suspect(url) is None:
                 log.warning("an instance does not answer", instance=url, error=str(error))
             self._reports.suspect(url, str(error))
+        except Exception:
+            # This task must not end, because only a report clears a suspect.
+            if self._reports.why_suspect(url) is None:
+                log.exception("the report of an instance could not be collected", instance=url)
+            self._reports.suspect(url, "its report could not be collected")
         else:
             self._reports.note(report)

@@ -36,6 +36,7 @@ class GroupAssignment:
         self._standbys = on_disk
         self._representative_of: Mapping[str, str] = {}
         self._last_view: GroupView | None = None
+        self._active_since: Mapping[ChangelogPartition, float] = {}
 
     def attach(self, topics: Mapping[str, int]) -> None:
         self._representative_of = representative_topics(topics)
@@ -58,18 +59,26 @@ class GroupAssignment:
         return own == self._membership.owned and view.has(member_id or "")
 
     def holdings(self, held: Collection[ChangelogPartition]) -> Mapping[ChangelogPartition, Role]:
-        owned, view = self._with_copartitioned(self._membership.owned), self._membership.view
+        # Read the owned partitions first. So each of them has its time.
+        own, times = self._membership.owned, self._membership.assigned_at
+        active_since = {partition: times.get(partition, 0.0) for partition in own}
+        # Another instance may have owned such a partition since the last call. For one call it is a standby, so that
+        # the materialiser asks again which records exist.
+        came_back = {each for each, time in active_since.items() if self._active_since.get(each, time) != time}
+        self._active_since = active_since
+        returned, owned = self._with_copartitioned(came_back), self._with_copartitioned(own - came_back)
+        view = self._membership.view
         if view is not None and view is not self._last_view and view.covers(self._membership.partitions):
             # Compute standbys from complete views only. Views during a rebalance would close copies and open them
             # again.
-            own = self._membership.url
+            url = self._membership.url
             self._standbys = self._with_copartitioned(
                 partition
                 for partition in self._membership.partitions
-                if own in standbys_of(view, partition, self._standby_replicas)
+                if url in standbys_of(view, partition, self._standby_replicas)
             )
             self._last_view = view
-        kept = self._standbys | {partition for partition in held if self._is_needed(partition, view)}
+        kept = self._standbys | returned | {partition for partition in held if self._is_needed(partition, view)}
         return {**dict.fromkeys(kept, Role.STANDBY), **dict.fromkeys(owned, Role.ACTIVE)}
 
     def _with_copartitioned(self, partitions: Iterable[ChangelogPartition]) -> frozenset[ChangelogPartition]:

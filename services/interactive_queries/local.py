@@ -1,6 +1,6 @@
 """The copies of this instance, and the status of each of them at a read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from services.boot_clock import boot_seconds
@@ -13,12 +13,17 @@ from services.state_stores.task import StoreTask
 
 
 class Membership(Protocol):
-    """The part of the group membership that reads use (see ``GroupMembership``)."""
+    """The part of the group membership that reads use (see ``GroupMembership``).
+
+    Attributes:
+        assigned_at: when the group gave each partition to this instance for the last time, by ``boot_seconds``.
+    """
 
     url: str
     group: str
     lease_seconds: float
     view: GroupView | None
+    assigned_at: Mapping[ChangelogPartition, float]
 
     @property
     def owned(self) -> frozenset[ChangelogPartition]: ...
@@ -105,9 +110,9 @@ class LocalInstance:
     def status_of(self, store: StateStore, task: StoreTask) -> ReplicaStatus:
         """The status of the copy of a task."""
         progress, partition = task.progress, task.partition
-        role = (
-            Role.ACTIVE if progress.has_reached_active_target and self.holds_lease(store, partition) else Role.STANDBY
-        )
+        assigned_at = self.membership.assigned_at.get(self.group_partition(store, partition), 0.0)
+        is_active = progress.has_reached_active_target(assigned_at) and self.holds_lease(store, partition)
+        role = Role.ACTIVE if is_active else Role.STANDBY
         return ReplicaStatus(role, partition, progress.position, progress.lag, self._end_is_known(task))
 
     def _end_is_known(self, task: StoreTask) -> bool:

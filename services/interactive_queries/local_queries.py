@@ -26,12 +26,10 @@ class ServingPartitions(NamedTuple):
     Attributes:
         tasks: the task of each partition.
         statuses: the status of each copy before the read.
-        missing: the requested partitions that this instance cannot read.
     """
 
     tasks: Mapping[int, StoreTask]
     statuses: Sequence[ReplicaStatus]
-    missing: Sequence[int]
 
 
 class KeyRange(NamedTuple):
@@ -62,20 +60,17 @@ def serving_partitions(
     local: LocalInstance, store: StateStore, wanted: Collection[int], max_lag: int | None = None
 ) -> ServingPartitions:
     """The wanted partitions that can be read here: active copies, and standbys within the maximum lag."""
-    tasks, statuses, missing = {}, [], []
+    tasks, statuses = {}, []
     for number in sorted(set(wanted)):
         try:
             task = store.serving(number)
         except LookupError:
-            missing.append(number)
             continue
         status = local.status_of(store, task)
         if status.is_within(max_lag):
             tasks[number] = task
             statuses.append(status)
-        else:
-            missing.append(number)
-    return ServingPartitions(tasks, statuses, missing)
+    return ServingPartitions(tasks, statuses)
 
 
 def look_up(store: StateStore, serving: ServingPartitions, keys: Iterable[bytes]) -> list[Row]:

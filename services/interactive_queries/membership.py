@@ -48,6 +48,7 @@ class GroupMembership:
         self._settings = settings
         self.lease_seconds = settings.session_timeout.total_seconds() / 2
         self._owned: frozenset[ChangelogPartition] = frozenset()
+        self.assigned_at: Mapping[ChangelogPartition, float] = {}
         self._confirmed_at = float("-inf")
         self._described = True
         self._next_refresh = 0.0
@@ -169,6 +170,7 @@ class GroupMembership:
         ends = [TopicPartition(each.topic, each.partition, OFFSET_END) for each in partitions]
         consumer.incremental_assign(ends)
         consumer.pause(ends)
+        self.assigned_at = {**self.assigned_at, **dict.fromkeys(_keys(partitions), boot_seconds())}
         self._set_owned("partitions assigned", partitions, self._owned | _keys(partitions))
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:

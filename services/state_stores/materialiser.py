@@ -12,6 +12,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from services import tracing
+from services.boot_clock import boot_seconds
 from services.messaging import clients
 from services.messaging.log_reader import LogReader
 from services.messaging.schema_ids import SchemaRegistryUnavailableError
@@ -174,7 +175,7 @@ class Materialiser:
         """Open, or check again, the stores of these partitions. Returns the positions from which to read them."""
         # Register all partitions before the first is opened: an instance that has opened one of three is not ready.
         self._roles |= roles
-        starts = []
+        starts, asked_at = [], boot_seconds()
         for (topic, number), (low, high) in watermarks(admin, roles).items():
             tasks = [
                 store.open_task(
@@ -183,18 +184,19 @@ class Materialiser:
                 for store in self._stores[topic]
             ]
             for task in tasks:
-                task.progress.active_target = high if roles[topic, number] is Role.ACTIVE else None
+                task.progress.become(high if roles[topic, number] is Role.ACTIVE else None, asked_at)
             # Stores of one changelog can have different positions. Each skips the records that it has applied.
             starts.append(TopicPartition(topic, number, min(task.progress.position for task in tasks)))
         return starts
 
     def _change_roles(self, admin: AdminClient, roles: Mapping[ChangelogPartition, Role]) -> None:
         """Give open stores their new roles. They stay open and continue to read."""
+        asked_at = boot_seconds()
         new_active = watermarks(admin, [partition for partition, role in roles.items() if role is Role.ACTIVE])
         for partition, role in roles.items():
             _, target = new_active.get(partition, (None, None))
             for task in self._tasks(partition):
-                task.progress.active_target = target
+                task.progress.become(target, asked_at)
             self._roles[partition] = role
             log.info("role changed", topic=partition[0], partition=partition[1], role=role)
 

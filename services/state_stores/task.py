@@ -45,6 +45,7 @@ class TaskProgress:
         undecodable: number of records that were skipped because they cannot be decoded.
         ignored: number of records that were skipped because the stored value is at least as new.
         active_target: the end offset when this instance became the owner of the partition; None for a standby.
+        active_since: the time before that end offset was asked for, by ``boot_seconds``.
         end_asked_at: the time of the request for the last reported end offset, by ``boot_seconds``; 0 for never.
     """
 
@@ -59,12 +60,24 @@ class TaskProgress:
     undecodable: int = 0
     ignored: int = 0
     active_target: int | None = None
+    active_since: float = 0.0
     end_asked_at: float = 0.0
 
-    @property
-    def has_reached_active_target(self) -> bool:
-        """Whether an owner has all records that existed when it became the owner. A promoted standby may lag."""
-        return self.active_target is not None and self.position >= self.active_target
+    def has_reached_active_target(self, assigned_at: float) -> bool:
+        """Whether an owner has all records that existed when it became the owner. A promoted standby may lag.
+
+        Args:
+            assigned_at: when it became the owner. A target from before is that of an earlier ownership.
+        """
+        since, target = self.active_since, self.active_target  # in the opposite order of ``become``
+        return target is not None and self.position >= target and since >= assigned_at
+
+    def become(self, active_target: int | None, since: float) -> None:
+        """Take the role of the owner, or that of a standby (None)."""
+        # Other threads read both. With the new time and the old target a copy would look complete too early.
+        self.active_target = None
+        self.active_since = since
+        self.active_target = active_target
 
     @property
     def lag(self) -> int:

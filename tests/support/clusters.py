@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,6 +68,7 @@ class FixedMembership:
 
     owned: frozenset[ChangelogPartition] = frozenset()
     view: GroupView | None = None
+    assigned_at: Mapping[ChangelogPartition, float] = field(default_factory=dict)
     lease_holds: bool = True
     url: str = URL
     group: str = "loyalty-api"

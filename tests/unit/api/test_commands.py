@@ -253,7 +253,7 @@ def test_an_erased_customer_is_unknown_and_begins_anew() -> None:
     play(steps)
 
 
-def test_defect_3_a_retry_after_an_erasure_is_refused_and_not_sent() -> None:
+def test_a_retry_after_an_erasure_is_refused_and_not_sent() -> None:
     """The decision is gone with the customer, so the retry gets 409. It does not open a new account."""
 
     async def steps(scene: Scene) -> None:
@@ -482,6 +482,119 @@ def test_done_means_visible() -> None:
         assert 201 == (await scene.redeem()).status_code
 
     play(steps)
+
+
+async def with_standbys(scene: Scene) -> tuple[int, str]:
+    """Two instances with a standby of each partition. Returns the number of the owner of the balance, and a key whose
+    command belongs to the other instance, and is decided.
+    """
+    scene.group.share(lambda place: place[1] % 2, lambda place: (place[1] + 1) % 2)
+    scene.earn("25.00")
+    stores = scene.group.instances[0].stores
+    owner = stores["customer-balances"].partition_of(CARD.encode()) % 2
+    for key in map(str, range(20)):
+        decided = (await scene.redeem("0.01", key)).json()
+        if stores["decisions"].partition_of(decided["CommandID"].encode()) % 2 != owner:
+            return owner, key
+    raise AssertionError("all keys belong to one instance")
+
+
+def test_a_standby_does_not_prove_that_the_next_read_shows_a_decision() -> None:
+    """202 while the owner of the balance does not answer. It may lag, and it answers the next read."""
+
+    async def steps(scene: Scene) -> None:
+        owner, key = await with_standbys(scene)
+        scene.group.mute.add(scene.group.instances[owner].url)
+        answer = await scene.redeem("0.01", key, "?timeout=0.1", number=1 - owner)
+        assert (202, "done") == (answer.status_code, answer.json()["Status"])
+        scene.group.mute.clear()
+        assert 201 == (await scene.redeem("0.01", key, number=1 - owner)).status_code
+
+    play(steps, size=2)
+
+
+def test_a_standby_does_not_prove_that_something_is_unknown() -> None:
+    """503 for a command that only the owner may know, and later 404. A command for an unknown card is sent."""
+
+    async def steps(scene: Scene) -> None:
+        owner, _ = await with_standbys(scene)
+        first, other = scene.group.instances[owner].stores, 1 - owner
+        command = next(each for each in "abcdefgh" if first["decisions"].partition_of(each.encode()) % 2 == owner)
+        card = next(card for card in "abcdefgh" if first["customer-balances"].partition_of(card.encode()) % 2 == owner)
+        sent = len(scene.sent)
+
+        scene.group.mute.add(scene.group.instances[owner].url)
+        assert "rebalancing" == problem_type(await scene.ask("GET", f"/v1/commands/{command}", number=other), 503)
+        path = f"/v1/customers/{card}/redemptions"
+        answers = [await scene.ask("POST", path, {"points": "1.00"}, key, other) for key in "abcdefgh"]
+        assert {409, 502, 504} >= {each.status_code for each in answers}  # refused by the query, or not the owner
+        assert len(scene.sent) > sent
+
+        scene.group.mute.clear()
+        scene.group.instances[other].reports.note(scene.group.instances[owner].local.report())
+        answer = await scene.ask("GET", f"/v1/commands/{command}", number=other)
+        assert "unknown-command" == problem_type(answer, 404)
+
+    play(steps, size=2)
+
+
+def test_a_command_whose_partition_moves_meanwhile_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """503, which clients repeat. Only a peer gets 421, because it finds the owner again."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        membership = scene.group.instances[0].membership
+
+        async def moves(*_: object) -> None:
+            membership.owned = frozenset()
+
+        monkeypatch.setattr(service.CommandService, "_require_customer", moves)
+        answer = await scene.redeem()
+        assert ("rebalancing", "1") == (problem_type(answer, 503), answer.headers["retry-after"])
+        assert [] == scene.sent
+
+    play(steps)
+
+
+def test_the_end_of_the_process_sends_commands_that_are_marked() -> None:
+    """The mark is written, and Kafka is slow. The end waits for the command."""
+
+    async def steps(scene: Scene) -> None:
+        scene.earn("25.00")
+        (instance,) = scene.group.instances
+        send, may_send = instance.command_log.send, asyncio.Event()
+
+        async def slow(command: Record) -> None:
+            await may_send.wait()
+            await send(command)
+
+        instance.command_log.send = slow  # type: ignore[method-assign]
+        assert "kafka-unavailable" == problem_type(await scene.redeem(query="?timeout=0"), 503)
+        closing = asyncio.create_task(instance.app.state.dependencies.commands.close())
+        done, _ = await asyncio.wait([closing], timeout=0.05)
+        assert (set(), []) == (done, scene.sent)
+        may_send.set()
+        await closing
+        assert 1 == len(scene.sent) == len(scene.marks)
+
+    play(steps)
+
+
+def test_a_suspect_is_asked_for_a_report_before_it_gets_a_command() -> None:
+    """A dead owner would cost the whole time of the client."""
+
+    async def steps(scene: Scene) -> None:
+        owner, key = await with_standbys(scene)
+        dead, asking = scene.group.instances[1 - owner], scene.group.instances[owner]
+        scene.group.mute.add(dead.url)
+        asking.reports.suspect(dead.url, "it does not answer")
+        scene.group.sent.clear()
+        assert "owner-unreachable" == problem_type(await scene.redeem("0.01", key, number=owner), 502)
+        assert {("GET", "/v1/instances/local")} == {
+            (each.method, each.url.path) for each in scene.group.sent if str(each.url).startswith(dead.url)
+        }
+
+    play(steps, size=2)
 
 
 def test_every_instance_accepts_every_command() -> None:

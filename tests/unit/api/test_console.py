@@ -191,6 +191,10 @@ def test_the_user_signs_in_with_a_key(guarded: TestClient, secured: SecuredGroup
     assert "caller is not known" in refused.text
     assert COOKIE not in guarded.cookies
 
+    typed = guarded.post("/console/sign-in", data={"credentials": "schl\u00fcssel"}, headers=HTMX)
+    assert (200, False) == (typed.status_code, "defect" in typed.text)
+    assert COOKIE not in guarded.cookies
+
     key = secured.key(Scope.BALANCE_READ).text
     accepted = guarded.post("/console/sign-in", data={"credentials": key}, headers=HTMX)
     cookie = accepted.headers["set-cookie"]

@@ -8,6 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from api.routing.peer_client import PeerTimeoutError
+from api.routing.report_collector import ReportCollector
 from services.boot_clock import boot_seconds
 from services.interactive_queries.group import GroupView, Member
 from services.state_stores.assignment import ChangelogPartition, Role
@@ -95,6 +97,64 @@ def test_other_instances_forward_to_the_owner_once() -> None:
         assert [URLS[1]] == [f"http://{each.url.netloc.decode()}" for each in hops(group)]
         for number in range(3):
             assert "unknown-customer" == problem_type(await callers.get(number, "/v1/customers/nobody/balance"), 404)
+
+    run(group, steps)
+
+
+def test_a_short_deadline_of_a_client_makes_no_suspect() -> None:
+    """A client may send any deadline. A peer that does not answer within a millisecond is not dead."""
+    group = three(standbys=False)
+
+    async def steps(callers: Callers) -> None:
+        group.mute.add(URLS[1])
+        answer = await callers.http.get(URLS[0] + path(group, 1), headers={"loyalty-deadline": "0.001"})
+        assert 504 == answer.status_code
+        assert group.instances[0].reports.why_suspect(URLS[1]) is None
+        await callers.get(0, path(group, 1))
+        assert group.instances[0].reports.why_suspect(URLS[1])
+
+    run(group, steps)
+
+
+def test_a_suspect_does_not_cost_all_the_time() -> None:
+    """The last instance may take all the time that is left, unless it is a suspect."""
+    group = three(standbys=False)
+
+    async def steps(callers: Callers) -> None:
+        peers, patiences = group.instances[0].app.state.dependencies.peers, []
+
+        async def noted(_: object, __: object, ___: float, patience: float) -> None:
+            patiences.append(round(patience))
+            raise PeerTimeoutError
+
+        peers.forward = noted
+        assert "owner-timeout" == problem_type(await callers.get(0, path(group, 1)), 504)
+        group.instances[0].reports.suspect(URLS[1], "it did not answer")
+        assert "owner-timeout" == problem_type(await callers.get(0, path(group, 1)), 504)
+        assert [5, 1] == patiences
+
+    run(group, steps)
+
+
+def test_an_unexpected_error_does_not_end_the_reports() -> None:
+    """The peer becomes a suspect, and the next report ends that."""
+    group = Group.of(2)
+    group.share(lambda place: place[1] % 2)
+
+    async def steps(_: Callers) -> None:
+        first, dependencies = group.instances[0], group.instances[0].app.state.dependencies
+        collector = ReportCollector(dependencies.peers, dependencies.locator, first.reports, "test")
+        report = dependencies.peers.report
+
+        async def broken(*_: object) -> None:
+            raise httpx.InvalidURL("no host")
+
+        dependencies.peers.report = broken
+        await collector._collect(URLS[1])
+        assert first.reports.why_suspect(URLS[1])
+        dependencies.peers.report = report
+        await collector._collect(URLS[1])
+        assert first.reports.why_suspect(URLS[1]) is None
 
     run(group, steps)
 

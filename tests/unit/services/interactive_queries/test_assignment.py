@@ -72,6 +72,20 @@ def test_the_owner_of_a_representative_owns_copartitioned_topics(membership: Mem
     assert {(BALANCES, 0): Role.ACTIVE, (SALES, 0): Role.ACTIVE} == holdings
 
 
+def test_a_partition_that_came_back_is_a_standby_for_one_call(membership: Member, reports: PeerReports) -> None:
+    """Another instance may have owned it in between. The materialiser must ask again which records exist."""
+    membership.owned, membership.assigned_at = frozenset(PLACES[:2]), {PLACES[0]: 1.0, PLACES[1]: 1.0}
+    assignment = new_assignment(membership, reports)
+    assert [0, 1] == numbers(dict(assignment.holdings([])), Role.ACTIVE)
+
+    membership.assigned_at = {PLACES[0]: 1.0, PLACES[1]: 2.0}
+    holdings = dict(assignment.holdings(PLACES[:2]))
+
+    for topic in TOPICS:
+        assert ([0], [1]) == (numbers(holdings, Role.ACTIVE, topic), numbers(holdings, Role.STANDBY, topic))
+    assert [0, 1] == numbers(dict(assignment.holdings(PLACES[:2])), Role.ACTIVE)
+
+
 def test_standbys_are_held(membership: Member, reports: PeerReports) -> None:
     """With one standby and two instances, each holds all partitions: its own as owner, the others as standby."""
     membership.owned, membership.view = frozenset(PLACES[:1]), view({URL: PLACES[:1], OTHER: PLACES[1:]})

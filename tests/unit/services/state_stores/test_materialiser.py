@@ -214,20 +214,20 @@ def test_a_promoted_standby_keeps_its_open_store() -> None:
     scene.assignment.give(0, role=Role.STANDBY)
     scene.follow()
     task = scene.store.tasks[0]
-    assert (task.progress.restored, task.progress.has_reached_active_target) == (True, False)
+    assert (task.progress.restored, task.progress.has_reached_active_target(0.0)) == (True, False)
 
     scene.broker.answer = (0, 7)
     scene.assignment.give(0, role=Role.ACTIVE)
     scene.follow()
 
     assert scene.store.tasks[0] is task
-    assert (task.progress.restored, task.progress.has_reached_active_target) == (True, False)
+    assert (task.progress.restored, task.progress.has_reached_active_target(0.0)) == (True, False)
     task.advance(7)
-    assert task.progress.has_reached_active_target
+    assert task.progress.has_reached_active_target(0.0)
     scene.assignment.give(0, role=Role.STANDBY)
     scene.follow()
     assert scene.store.tasks[0] is task
-    assert not task.progress.has_reached_active_target
+    assert not task.progress.has_reached_active_target(0.0)
 
 
 @pytest.mark.parametrize(
@@ -304,11 +304,11 @@ def test_a_damaged_store_is_rebuilt_and_the_others_read_on() -> None:
     assert {0: 0, 1: 5} == scene.broker.reads
     task = scene.store.tasks[0]
     assert task.store is empty
-    assert (False, False) == (task.serving, task.progress.has_reached_active_target)
+    assert (False, False) == (task.serving, task.progress.has_reached_active_target(0.0))
     assert task.progress.rebuilt_because == "block checksum mismatch"
     assert scene.store.tasks[1].store is kept
     task.advance(5)
-    assert (True, True) == (task.serving, task.progress.has_reached_active_target)
+    assert (True, True) == (task.serving, task.progress.has_reached_active_target(0.0))
 
 
 class NoEndOffsets:
