@@ -60,7 +60,7 @@ IDLE = "idle"
 _IDLE_RATE = 2.0
 _WATCHED_A_SECOND = 5.0
 _REDEMPTIONS_A_SECOND = 2.0
-_REDEEMING_CARDS = [f"REDEEMS{number}" for number in range(20)]
+REDEEMING_CARDS = [f"REDEEMS{number}" for number in range(20)]
 _WATCHERS = 64
 _PATIENCE_SECONDS = 300.0
 _IDS = FolderSchemaIds()
@@ -196,7 +196,7 @@ def measure(stack: LocalStack, loads: Sequence[Load], customers: int) -> Samples
                 starting.result()
             time.sleep(0.1)
         run = _Run(stack, sent, resources)
-        run.send_first(len(_REDEEMING_CARDS))
+        run.send_first(len(REDEEMING_CARDS))
         samples.milliseconds[FIRST_BALANCE, IDLE].append((time.time() - begun) * 1000)
         starting.result()
         samples.milliseconds[ALL_STARTED, IDLE].append((time.time() - begun) * 1000)
@@ -225,7 +225,7 @@ def measure(stack: LocalStack, loads: Sequence[Load], customers: int) -> Samples
 def _first_invoices() -> list[Sent]:
     """Invoices that earn the points for all redemptions. No simulated customer has one of their cards."""
     encode = encoder(topics.POS_INVOICES, _IDS)
-    invoices = [invoice(f"FIRST-{card}", card, 100_000.0) for card in _REDEEMING_CARDS]
+    invoices = [invoice(f"FIRST-{card}", card, 100_000.0) for card in REDEEMING_CARDS]
     return [Sent(b"STR1", encode(each), each) for each in invoices]
 
 
@@ -302,7 +302,7 @@ class _Run:
     def _redeem(self, due: float) -> float:
         """Seconds from this time until points are reserved. Raises HTTPStatusError if they are not."""
         key = str(uuid.uuid4())
-        card = _REDEEMING_CARDS[int(due * 1000) % len(_REDEEMING_CARDS)]
+        card = REDEEMING_CARDS[int(due * 1000) % len(REDEEMING_CARDS)]
         answer = self._client.post(
             f"/v1/customers/{card}/redemptions",
             params={"timeout": LONGEST_TIMEOUT_SECONDS},

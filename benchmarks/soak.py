@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import psutil
 
-from benchmarks.latency import BALANCE, REDEMPTION, Load, Samples, measure, started
+from benchmarks.latency import BALANCE, REDEEMING_CARDS, REDEMPTION, Load, Samples, measure, started
 from benchmarks.machine import machine
 from benchmarks.pipeline import proportional_bytes
 from benchmarks.reports import publish_report, write_report
@@ -119,9 +120,18 @@ def main() -> None:
             # The audit of some hundred thousand invoices takes many minutes. The measurements must not wait for it.
             circumstances = {"machine": machine(), "options": vars(options)}
             publish_report(REPORT, circumstances | {"rows": [*rows(resources, samples)]})
+            _until_lapsed(stack)
             audited = loyalty(settings, "audit", timeout=_LONGEST_AUDIT_SECONDS)
     if audited.returncode:
         sys.exit(f"soak: loyalty audit ended with status {audited.returncode}: {last_error(audited)}")
+
+
+def _until_lapsed(stack: LocalStack) -> None:
+    """Wait until the reservations of the load have lapsed. The audit compares a customer who still changes again."""
+    with httpx.Client(base_url=stack.api_url, trust_env=False) as client:
+        for card in REDEEMING_CARDS:
+            while client.get(f"/v1/customers/{card}/balance").json()["ReservedLoyaltyPoints"] != "0.00":
+                time.sleep(_LOOK_SECONDS)
 
 
 def rows(resources: Resources, samples: Samples) -> Iterator[dict[str, Any]]:

@@ -54,8 +54,8 @@ SERVICES = (
     Service("till", writes=(POS_INVOICES,)),
     Service(
         "pipeline",
-        # It reads loyalty and loyalty-balances in `loyalty rebuild` only.
-        reads=(POS_INVOICES, LOYALTY_COMMANDS, LOYALTY_PROGRAMMES, HADOOP, LOYALTY, LOYALTY_BALANCES),
+        # It reads loyalty and loyalty-balances in `loyalty rebuild` only, and dead letters to send notifications again.
+        reads=(POS_INVOICES, LOYALTY_COMMANDS, LOYALTY_PROGRAMMES, HADOOP, LOYALTY, LOYALTY_BALANCES, DEAD_LETTERS),
         writes=(
             SHIPMENT,
             HADOOP,
@@ -65,10 +65,10 @@ SERVICES = (
             LOYALTY_DECISIONS,
             STORE_SALES,
             DEAD_LETTERS,
-            AUDIT_TRAIL,  # in `loyalty rebuild`, `export` and `archive`
+            AUDIT_TRAIL,  # in `loyalty rebuild`, `export`, `archive` and `dead-letters replay`
         ),
         reads_settings_of=(POS_INVOICES, LOYALTY_COMMANDS, HADOOP),
-        groups=("loyalty-pipeline", "loyalty-programmes", "loyalty-audit"),
+        groups=("loyalty-pipeline", "loyalty-programmes", "loyalty-audit", "loyalty-dead-letters"),
     ),
     Service(
         "api",

@@ -52,16 +52,18 @@ class Topic:
         return config
 
 
-# Input topics have Kafka's default of 1 MiB. Output topics have more, so that each input fits with its headers.
+# Topics that only tills write have Kafka's default of 1 MiB. Output topics have more, so that each input fits with its
+# headers. So has loyalty-commands, because the loyalty query also writes whole invoices to it.
 POS_INVOICES = Topic("pos-invoices", key="StoreID", value="PosInvoice", largest_batch=2**20)
 SHIPMENT = Topic("shipment", key="StoreID", value="PosInvoice")
 HADOOP = Topic("hadoop", key="StoreID", value="HadoopRecord")
 LOYALTY = Topic("loyalty", key="CustomerCardNo", value="Notification")
 LOYALTY_BALANCES = Topic("loyalty-balances", key="CustomerCardNo", value="Balance", retention=None)
-LOYALTY_COMMANDS = Topic("loyalty-commands", key="CustomerCardNo", value="LoyaltyCommand", largest_batch=2**20)
-# Longer than an account remembers the id of a command, so that a repeated command finds its decision.
+LOYALTY_COMMANDS = Topic("loyalty-commands", key="CustomerCardNo", value="LoyaltyCommand", largest_batch=8 * 2**20)
+# Longer than the loyalty query remembers the id of a command (two repeat horizons). Otherwise it would drop a repeated
+# command whose decision nobody can find any more.
 LOYALTY_DECISIONS = Topic(
-    "loyalty-decisions", key="CommandID", value="Decision", retention=timedelta(days=10), compacted=True
+    "loyalty-decisions", key="CommandID", value="Decision", retention=timedelta(days=20), compacted=True
 )
 LOYALTY_PROGRAMMES = Topic("loyalty-programmes", key="Version", value="ProgrammeVersion", partitions=1, retention=None)
 # Each window keeps its latest record until the retention ends. The key contains the store and the minute, so the

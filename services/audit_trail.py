@@ -84,6 +84,7 @@ class KafkaAuditTrail:
         self._on_lost = on_lost
         self._waiting: queue.Queue[Record] = queue.Queue(MOST_WAITING)
         self._close_time = float("inf")
+        self._encode: Callable[[Record], bytes] | None = None
         self._thread = threading.Thread(target=self._run, name="audit-trail", daemon=True)
         self._thread.start()
 
@@ -107,8 +108,10 @@ class KafkaAuditTrail:
             except queue.Empty:
                 producer.poll(0)
                 continue
-            while (problem := self._produce(producer, record)) and time.monotonic() < self._close_time:
+            problem = "the process ends" if time.monotonic() > self._close_time else self._produce(producer, record)
+            while problem and time.monotonic() < self._close_time:
                 producer.poll(_RETRY_SECONDS)
+                problem = self._produce(producer, record)
             if problem:
                 self._lose(record, problem)
         producer.flush(max(0.0, self._close_time - time.monotonic()))
@@ -119,7 +122,8 @@ class KafkaAuditTrail:
         """Give a record to librdkafka. Returns the error if the caller must try again."""
         try:
             # The first record asks the Schema Registry.
-            value = encoder(AUDIT_TRAIL, schema_ids(self._settings))(record)
+            self._encode = self._encode or encoder(AUDIT_TRAIL, schema_ids(self._settings))
+            value = self._encode(record)
             producer.produce(
                 self._settings.name_of(AUDIT_TRAIL),
                 value,

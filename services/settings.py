@@ -100,7 +100,8 @@ class Settings(BaseSettings):
     repeat_horizon: Duration = Field(
         timedelta(days=9),
         description="How long an invoice number is remembered to find duplicates (ISO 8601). It must be "
-        "longer than the retention of pos-invoices and hadoop. The pipeline checks this at its start.",
+        "longer than the retention of pos-invoices and hadoop. The pipeline checks this at its start. With more than "
+        "nine days, let the topic loyalty-decisions keep its records for 2.2 times as long.",
     )
 
     spark_master: str = Field(

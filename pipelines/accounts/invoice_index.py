@@ -1,8 +1,8 @@
 """The index of invoices of one bucket, in Spark's state: number to card, and the returns that wait for their purchase.
 
-Spark removes a number when the longest return window has passed since the last news about it. The domain decides
-(services.domain.invoice_index). A bucket of the loyalty query holds cards and numbers. A card and its numbers are
-usually in different buckets. So a forwarded return is sent through loyalty-commands.
+Spark removes a number when the longest return window and ten days have passed since the last news about it. The domain
+decides (services.domain.invoice_index). A bucket of the loyalty query holds cards and numbers. A card and its numbers
+are usually in different buckets. So a forwarded return is sent through loyalty-commands.
 """
 
 from collections import Counter, defaultdict
@@ -50,12 +50,13 @@ def decode_waiting(stored: bytes) -> Sequence[Returned]:
     return _decode_waiting(stored) if stored else ()
 
 
-def longest_window(programmes: Programmes) -> int:
+def index_memory(programmes: Programmes) -> int:
     """Returns the time for which a number stays at least, in milliseconds.
 
-    An account remembers a purchase equally long.
+    An account remembers a purchase for the longest return window. It counts from the append time, and Spark counts from
+    the time of the micro-batch. A return may wait in its topic in between.
     """
-    return max(EVENT_MEMORY, *(version.return_window for version in programmes.versions))
+    return max(EVENT_MEMORY, *(version.return_window for version in programmes.versions)) + EVENT_MEMORY
 
 
 class News(NamedTuple):
@@ -81,8 +82,8 @@ class InvoiceIndex:
         most_waiting: int,
     ) -> None:
         """Args: most_waiting: the largest number of returns that wait in the bucket."""
-        window = longest_window(programmes)
-        self._invoices = map_calls(handle.getMapState(INVOICES, _NUMBER, _INVOICE, ttlDurationMs=window))
+        memory = index_memory(programmes)
+        self._invoices = map_calls(handle.getMapState(INVOICES, _NUMBER, _INVOICE, ttlDurationMs=memory))
         self._slots = maps.open("invoice-slots", _SLOT, _NUMBER)
         self._writer_ids = writer_ids
         self._most_waiting = most_waiting

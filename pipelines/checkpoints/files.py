@@ -5,6 +5,12 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+UNFINISHED = ".new"
+"""The ending of a file that ``write`` has not finished."""
+
+_COMPLETE = ".next"
+"""The ending of a finished file, until it replaces the old one."""
+
 
 class Files:
     """The files of a folder at a Hadoop URI. File names are relative to the folder."""
@@ -20,7 +26,7 @@ class Files:
 
     def exists(self, name: str = "") -> bool:
         """Whether the file exists. Without a name: whether the folder exists."""
-        return bool(self._system.exists(self._path(name)))
+        return bool(self._system.exists(self._path(name))) or bool(name and self._system.exists(self._next(name)))
 
     def names(self, subfolder: str = "") -> list[str]:
         """The names of the files in a folder, empty if it does not exist."""
@@ -29,17 +35,26 @@ class Files:
         return [str(status.getPath().getName()) for status in self._system.listStatus(self._path(subfolder))]
 
     def read(self, name: str) -> str:
-        with closing(self._system.open(self._path(name))) as stream:
+        path = self._path(name)
+        with closing(self._system.open(path if self._system.exists(path) else self._next(name))) as stream:
             return bytes(stream.readAllBytes()).decode()
 
     def write(self, name: str, text: str) -> None:
-        """Write a file atomically. A crash leaves the old content, the new content or no file."""
+        """Write a file. After a crash, ``read`` returns the old or the new content. Raises OSError."""
         self._system.mkdirs(self._folder)
-        stream = self._system.create(self._path(f"{name}.new"))
+        stream = self._system.create(self._path(f"{name}{UNFINISHED}"))
         stream.write(bytearray(text.encode()))
         stream.close()
+        # Hadoop does not rename to a file that exists. So it must be deleted first, while another one is complete.
+        if not self._system.exists(self._path(name)) and self._system.exists(self._next(name)):
+            self._rename(self._next(name), self._path(name))
+        self._system.delete(self._next(name), False)  # noqa: FBT003  # not recursive; Java has no named arguments
+        self._rename(self._path(f"{name}{UNFINISHED}"), self._next(name))
         self.delete(name)
-        self._system.rename(self._path(f"{name}.new"), self._path(name))
+        self._rename(self._next(name), self._path(name))
+
+    def _next(self, name: str) -> Any:
+        return self._path(f"{name}{_COMPLETE}")
 
     def rename(self, name: str, to: str) -> None:
         """Rename a file. Raises OSError."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
-from pipelines.checkpoints.files import Files
+from pipelines.checkpoints.files import UNFINISHED, Files
 
 MANIFEST = "retail-loyalty.json"
 
@@ -29,7 +29,7 @@ def claim(spark: SparkSession, checkpoint: str, made_with: Mapping[str, str], re
     """
     files = Files(spark, checkpoint)
     if not files.exists(MANIFEST):
-        if set(files.names()) - {f"{MANIFEST}.new"}:
+        if set(files.names()) - {f"{MANIFEST}{UNFINISHED}"}:
             raise CheckpointMismatchError(f"{checkpoint} has files of another program: choose an empty folder")
         files.write(MANIFEST, json.dumps(dict(made_with), indent=2))
         return

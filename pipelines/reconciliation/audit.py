@@ -118,7 +118,7 @@ def _round(
             _summarize(report, snapshot, verdicts)
         rows = with_differences(verdicts, snapshot.returns, snapshot.events.records).collect()
     finally:
-        verdicts.unpersist()
+        context.spark.catalog.clearCache()
     waiting: _Waiting = {}
     for row in rows:
         found = [Found(row.card or row.pseudonym, each["where"], each["what"]) for each in row.differences]

@@ -1,6 +1,7 @@
 """The shared context of all steps of audit and rebuild. It starts and ends both programs."""
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipelines.runtime.session import spark_session
+from pipelines.sinks.foreach_batch import summarize_java_error
 from services.audit.extent import NoTopicError
 from services.cli.output import FAILED, MISUSED, stop
 from services.domain.programme import Programmes
@@ -55,7 +57,7 @@ def open_context(app_name: str, failed: int = FAILED) -> Iterator[Context]:
     try:
         # Checks these first, because Spark takes seconds to start.
         rules, names = load_programmes(settings), pseudonyms(settings.pseudonym_key_file)
-        spark = spark_session(settings, app_name)
+        spark = spark_session(_with_retries(settings), app_name)
         try:
             yield Context(spark, settings, schema_ids(settings), rules, names)
         finally:
@@ -64,8 +66,17 @@ def open_context(app_name: str, failed: int = FAILED) -> Iterator[Context]:
         stop(str(error), MISUSED)
     except (ArchiveError, NoTopicError, PublishError, ProgrammeError) as error:
         stop(str(error), failed)
-    except (PySparkException, Py4JJavaError) as error:
+    except Py4JJavaError as error:
+        cause = summarize_java_error(str(error)).removeprefix("py4j.protocol.Py4JJavaError: ")
+        stop(f"Spark: {cause}", failed)
+    except PySparkException as error:
         stop(f"Spark: {first_line(error)}", failed)
+
+
+def _with_retries(settings: Settings) -> Settings:
+    """The settings with four attempts for each task. Otherwise one slow start of a Python worker ends an audit."""
+    master = re.sub(r"^local\[([^,\]]+)\]$", r"local[\1,4]", settings.spark_master or "")
+    return settings.model_copy(update={"spark_master": master}) if settings.spark_master else settings
 
 
 def first_line(error: Exception) -> str:

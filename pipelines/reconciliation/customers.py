@@ -1,7 +1,7 @@
 """Compares all facts of each customer with the account that the events give. Audit and rebuild share this step."""
 
 from collections.abc import Callable, Iterator
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -16,6 +16,9 @@ from services.audit.comparison import Coverage, Verdict, compare
 from services.audit.facts import Facts, FactsReader
 from services.domain.recomputation import Recomputed
 from services.messaging.schema_ids import schema_ids
+
+_ROWS = 200
+"""Customers in one Arrow batch. A batch for each customer would take longer than the comparison of a small account."""
 
 
 class Customer(NamedTuple):
@@ -39,7 +42,7 @@ def by_customer(
     settings, programmes, pseudonyms = context.settings, context.programmes, context.pseudonyms
     arrow = to_arrow_schema(result)
 
-    def compare_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def results(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, object]]:
         read, pseudonym_of = FactsReader(schema_ids(settings)).read, pseudonymize(pseudonyms)
         rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
         for pseudonym, of_customer in groupby(rows, key=itemgetter(0)):
@@ -48,7 +51,12 @@ def by_customer(
             known = read(((source, time, value) for *_, source, time, value in listed), card, pseudonym)
             verdict, recomputed = compare(card or pseudonym, known, programmes, coverage, pseudonym_of)
             row = row_of(Customer(pseudonym, card, known, verdict, recomputed))
-            yield pa.RecordBatch.from_pylist([dict(zip(arrow.names, row, strict=True))], arrow)
+            yield dict(zip(arrow.names, row, strict=True))
+
+    def compare_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found = results(batches)
+        while chunk := list(islice(found, _ROWS)):
+            yield pa.RecordBatch.from_pylist(chunk, arrow)
 
     # Sort by source too. Otherwise the result depends on the order in which Spark's tasks end.
     sorted_facts = facts.select(*FACT_TYPE.names).repartition("pseudonym").sortWithinPartitions("pseudonym", "source")

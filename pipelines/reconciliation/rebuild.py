@@ -16,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipelines.accounts.invoice_index import encode_waiting, longest_window
+from pipelines.accounts.invoice_index import encode_waiting, index_memory
 from pipelines.accounts.records import RECORD_TYPE, forwarded_row, kafka_records, writer_ids
 from pipelines.checkpoints import lock
 from pipelines.checkpoints.manifest import CheckpointMismatchError
@@ -128,7 +128,7 @@ def _index(context: Context, numbers: DataFrame, returns: DataFrame, now: int) -
         numbers: owner and original of each purchase.
         returns: as ``Snapshot.returns``, with the ``owner`` of the original, null if it is not known.
     """
-    is_in_time = F.col("append_time") > now - longest_window(context.programmes)
+    is_in_time = F.col("append_time") > now - index_memory(context.programmes)
     waiting = (
         returns.where(F.col("owner").isNull() & is_in_time)
         .groupBy("original")

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -69,6 +70,8 @@ def take_snapshot(
 ) -> Snapshot:
     """Read these sources, then the loyalty topic, and the events last. So every entry has its event.
 
+    Spark keeps copies of the rows on disk. ``context.spark.catalog.clearCache()`` deletes them.
+
     Args:
         progress: later events without entries are omitted. None: no event is omitted.
 
@@ -85,11 +88,14 @@ def take_snapshot(
             unreadable.append(first_line(error))
     now = time.time_ns() // 1_000_000
     loyalty = extent_of(topics.LOYALTY, settings, now)
-    entries = facts.with_event_ids(facts.entries(context, loyalty), context)
+    # Several jobs need these rows. Without a copy each job would read and decode the topics again.
+    entries = facts.with_event_ids(facts.entries(context, loyalty), context).persist(StorageLevel.DISK_ONLY)
     recorded = entries
     if Source.LEDGER in found:
-        recorded = recorded.unionByName(facts.with_event_ids(found[Source.LEDGER], context))
+        in_ledger = facts.with_event_ids(found[Source.LEDGER], context).persist(StorageLevel.DISK_ONLY)
+        recorded = recorded.unionByName(in_ledger)
     events = read_events(context, now, archive=archive)
+    events.records.persist(StorageLevel.DISK_ONLY)
     event_ids = recorded.where(F.col("event_id").isNotNull()).select("pseudonym", "event_id")
     effective = effective_events(events.records, event_ids, settings)
     processed = effective.where(F.col("is_recorded") | is_before(progress.positions)) if progress else effective
@@ -123,7 +129,7 @@ def _anomalies(context: Context, entries: DataFrame, events: DataFrame) -> DataF
         F.lit(f"a record of {topic} cannot be read").alias("what"),
     )
     twice = counted_twice(events, context.settings).select(
-        F.array_join("pseudonyms", ", ").alias("whose"),
+        F.explode("pseudonyms").alias("whose"),
         F.lit(str(Source.EVENT)).alias("where"),
         F.concat(F.lit("counted for several customers: "), F.substring("identity", 2, 2**31 - 1)).alias("what"),
     )

@@ -291,6 +291,8 @@ def _advanced(account: Account, now: int, programmes: Programmes) -> Account:
 
 def _wrong_fields(expected: Entry | Account, found: Entry | Account) -> str:
     """The fields that differ, in words."""
+    if expected == found:
+        return ""
     names = [each.name for each in fields(expected) if each.compare]
     pairs = ((name, getattr(expected, name), getattr(found, name)) for name in names)
     return ", ".join(_wrong_field(*pair) for pair in pairs if pair[1] != pair[2])

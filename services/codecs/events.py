@@ -10,7 +10,7 @@ from typing import Any
 
 import schemas
 from services.codecs.state import decode_account, encode_account
-from services.domain.account.model import Account
+from services.domain.account.model import LARGEST_RETURNED_TOTAL, Account, PastPurchase, PastReturn
 from services.domain.accrual import MOST_EARNED
 from services.domain.entries import Credit
 from services.domain.events import (
@@ -36,7 +36,7 @@ from services.domain.events import (
     Void,
     derived_id,
 )
-from services.domain.formats import to_points
+from services.domain.formats import LAST_TIME, to_points
 from services.domain.validation import BLANKS
 from services.messaging.avro import Record, UndecodableError, header, record_decoder
 from services.messaging.schema_ids import FolderSchemaIds, UnknownSchemaIdError
@@ -232,7 +232,30 @@ def _part(record: Record) -> Account:
     part = decode_account(record["Payload"] or b"")
     if not isinstance(part, Account):
         raise UndecodableError("Payload is not a part of an account")
+    if not _is_possible(part):
+        raise UndecodableError("Payload has a time, points or an amount out of range")
     return part
+
+
+def _is_possible(part: Account) -> bool:
+    """Whether Spark and Avro can hold the part. A time becomes a timer, and points become 64 bits."""
+    pasts: list[PastPurchase | PastReturn] = [*part.purchases.values(), *part.returns.values()]
+    lots = [part.lots, *(reservation.lots for reservation in part.reservations.values())]
+    times = [time for each in lots for terms in each for time in terms]
+    times += [reservation.lapses_time for reservation in part.reservations.values()]
+    times += [part.opened_time, part.updated_time, part.period_end, *(past.append_time for past in pasts)]
+    times += [past.append_time for past in part.commands.values()]
+    times += [past.decided_time for past in part.purchases.values()]
+    lot_points = [each for lot in lots for each in lot.values()]
+    points = [part.debt, part.earned_in_period, *lot_points, *(past.earned for past in part.purchases.values())]
+    amounts = [amount for past in pasts for amount in (past.amount, *(past.items or {}).values())]
+    amounts += [past.taxable_amount for past in part.returns.values() if past.taxable_amount is not None]
+    return (
+        all(0 <= time <= LAST_TIME for time in times)
+        and all(abs(each) <= LARGEST_RETURNED_TOTAL for each in points)
+        and all(each > 0 for each in lot_points)
+        and all(amount.is_finite() for amount in amounts)
+    )
 
 
 _FIELDS: dict[str, Callable[[Record], Any]] = {

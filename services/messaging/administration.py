@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
@@ -30,6 +30,9 @@ class TopicMismatchError(RuntimeError):
 
 def create_topics(settings: Settings) -> list[str]:
     """Create the missing topics of the catalogue and check the others. Returns the names of all topics.
+
+    It raises the largest batch of a topic, and the retention of a compacted topic, if an older release has created it
+    with less. It lowers nothing.
 
     Raises TopicMismatchError if an existing topic has another number of partitions, so that readers would look for keys
     in wrong partitions. Raises KafkaException if the broker cannot create a topic, or if a partition gets no leader.
@@ -62,6 +65,8 @@ def create_topics(settings: Settings) -> list[str]:
             for each in range(request.num_partitions)
         ],
     )
+    if existing := [topic for topic in topics.ALL if settings.name_of(topic) not in created]:
+        _raise_limits(client, settings, existing)
     return [settings.name_of(topic) for topic in topics.ALL]
 
 
@@ -74,6 +79,26 @@ def _check_partitions(client: AdminClient, settings: Settings) -> None:
             raise TopicMismatchError(
                 f"topic {name} has {found} partitions, the catalogue says {topic.partitions}; create the topic again"
             )
+
+
+def _raise_limits(client: AdminClient, settings: Settings, existing: Collection[Topic]) -> None:
+    """Raise what must not be lower than in the catalogue. The retention of other topics belongs to the operator."""
+    kind, by_name = ConfigResource.Type.TOPIC, {settings.name_of(topic): topic for topic in existing}
+    changed = []
+    found = client.describe_configs([ConfigResource(kind, name) for name in by_name], request_timeout=_LEADER_SECONDS)
+    for resource, future in found.items():
+        configs, topic = future.result(), by_name[resource.name]
+        names = ["max.message.bytes", *(["retention.ms"] if topic.compacted else [])]
+        entries = [
+            ConfigEntry(name, topic.config[name], incremental_operation=AlterConfigOpType.SET)
+            for name in names
+            if 0 <= int(configs[name].value) < int(topic.config[name])
+        ]
+        if entries:
+            changed.append(ConfigResource(kind, resource.name, incremental_configs=entries))
+    if changed:
+        for altered in client.incremental_alter_configs(changed, request_timeout=_LEADER_SECONDS).values():
+            altered.result()
 
 
 def wait_for_leaders(client: AdminClient, partitions: Collection[TopicPartition]) -> None:

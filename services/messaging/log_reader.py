@@ -15,11 +15,13 @@ from services.settings import Settings
 
 log = structlog.get_logger(__name__)
 
-_NO_ANSWER = (
+NO_ANSWER = (
     KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001  # the library's public names
     KafkaError._TIMED_OUT,  # noqa: SLF001
     KafkaError._TRANSPORT,  # noqa: SLF001
 )
+"""The codes of errors after which librdkafka connects again by itself."""
+
 _PROBE_SECONDS = 1.0
 # stop() takes at most this long while Kafka does not answer.
 _LONGEST_BACKOFF_SECONDS = 2.0
@@ -184,4 +186,4 @@ def _in_one_line(error: Exception) -> str:
 
 
 def _explained(error: KafkaError) -> str:
-    return f"{'Kafka does not answer' if error.code() in _NO_ANSWER else 'Kafka'}: {error.str()}"
+    return f"{'Kafka does not answer' if error.code() in NO_ANSWER else 'Kafka'}: {error.str()}"

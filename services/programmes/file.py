@@ -154,7 +154,7 @@ class _ProgrammeFile(FileModel):
     pending: Annotated[int, scalar(duration(_ZERO, timedelta(days=366)))] = _DEFAULT.pending
     valid_for: Annotated[int | None, scalar(_duration_or_never)] = _DEFAULT.valid_for
     expiry_notice: Annotated[int, scalar(duration(_ZERO, timedelta(days=366)))] = _DEFAULT.expiry_notice
-    # A decision is kept for ten days. The decision of a reserve must still exist when the reserve lapses.
+    # A decision is kept for twenty days. The decision of a reserve must still exist when the reserve lapses.
     reserve_for: Annotated[int, scalar(duration(timedelta(minutes=1), _DAY))] = _DEFAULT.reserve_for
     return_window: Annotated[int, scalar(duration(_ZERO, _LONGEST_RETURN))] = _DEFAULT.return_window
     spent_returns: Annotated[SpentReturns, scalar(choice({word.value: word for word in SpentReturns}))] = (

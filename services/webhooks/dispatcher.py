@@ -16,7 +16,7 @@ from services import tracing
 from services.messaging import clients
 from services.messaging.avro import decoder
 from services.messaging.dead_letters import DeadLetterWriter, RecordPosition
-from services.messaging.log_reader import LogReader
+from services.messaging.log_reader import NO_ANSWER, LogReader
 from services.messaging.schema_ids import SchemaIds, UnknownSchemaIdError
 from services.settings import Settings
 from services.webhooks.delivery import UndeliveredError
@@ -165,9 +165,9 @@ class EndpointDispatcher:
             try:
                 found = self._reader.read(1, seconds).records
             except KafkaException as error:
-                if not error.args[0].retriable():
+                if error.args[0].code() not in NO_ANSWER:
                     raise
-                return
+                return  # librdkafka connects again
             if not found:
                 return
             for (_, partition), records in found.items():
@@ -180,6 +180,14 @@ class EndpointDispatcher:
             seconds = 0
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Start at the committed offsets, or at the ends for a new endpoint. Any error ends the dispatcher."""
+        try:
+            self._assign(consumer, partitions)
+        except KafkaException as error:
+            self._failure = error
+            raise
+
+    def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         assigned = consumer.committed(partitions, timeout=_BROKER_SECONDS)
         new = [each for each in assigned if each.offset < 0]
         for each in new:

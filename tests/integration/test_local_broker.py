@@ -32,7 +32,7 @@ def values(settings: Settings, count: int) -> list[bytes | None]:
 def test_records_survive_a_stop_and_a_kill(tmp_path: Path) -> None:
     """Acknowledged records survive an orderly stop and a kill, on the same port.
 
-    Issue 15, number 16: `make kafka` starts the broker with its topics, and no other part.
+    `make kafka` starts the broker with its topics, and no other part.
     """
     stack = LocalStack(tmp_path, private_settings(tmp_path))
     broker, settings = stack.broker, stack.settings

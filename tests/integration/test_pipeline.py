@@ -421,7 +421,7 @@ def test_totals_are_right_after_kill_9_of_the_pipeline(settings, tmp_path):
             assert 0 == survivor.wait(120)
         printed = Path(log.name).read_text(encoding="utf-8")[of_doomed:]
 
-    # Issue 15, number 12: nothing was wrong, so the log has no warning, no traceback and no line of a library.
+    # Nothing was wrong, so the log has no warning, no traceback and no line of a library.
     assert [] == [line for line in printed.splitlines() if not re.match(r"[0-9T:.-]+Z \[info ", line)]
     assert points(batch) == served(settings)
     assert 450 == sum(map(len, assert_running_totals(settings).values()))

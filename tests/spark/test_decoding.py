@@ -56,7 +56,7 @@ def test_a_json_value_of_another_type_is_no_text(spark):
 
 
 def test_a_time_in_seconds_is_converted(spark):
-    """Issue 15, number 1: as milliseconds it would be a day of 1970. Every other time stays as the till sent it."""
+    """As milliseconds it would be a day of 1970. Every other time stays as the till sent it."""
     times = [1_595_688_900, 10**9, 10**10 - 1, 10**9 - 1, 10**10, 1_595_688_900_000, 0, -1, None, 2**63 - 1]
     encode = encoder(topics.POS_INVOICES, IDS)
     values = [encode(INVOICE | {"CreatedTime": time}) for time in times]

@@ -30,7 +30,7 @@ def test_folders_of_a_killed_process_are_removed(spark: SparkSession, tmp_path: 
 
 
 def test_undated_rows_of_release_0_1_get_a_date(spark: SparkSession, tmp_path: Path) -> None:
-    """Issue 15, number 1: pandas cannot read the old folder. An unfinished micro-batch writes its rows again."""
+    """Pandas cannot read the old folder. An unfinished micro-batch writes its rows again."""
     rows = spark.sql("SELECT id AS value, CAST(NULL AS DATE) AS date, id AS batch FROM range(3)")
     rows = rows.union(spark.sql("SELECT 9, DATE '2026-11-22', 1"))
     overwrite_folders(rows, str(tmp_path), "value")

@@ -73,6 +73,12 @@ def test_alerts_use_existing_metrics(alert: dict[str, Any]) -> None:
     assert alert["annotations"]["summary"]
 
 
+def test_every_alert_has_a_response() -> None:
+    """The guide has one row for each alert, and for no other."""
+    guide = (ROOT / "docs" / "how-to" / "respond-to-alerts.md").read_text(encoding="utf-8")
+    assert [alert["alert"] for alert in alerts()] == re.findall(r"^\| `(\w+)` \|", guide, re.MULTILINE)
+
+
 @EVERY_DASHBOARD
 def test_panels_use_existing_metrics(dashboard: Path) -> None:
     """Every query of every panel uses metrics that the processes expose."""

@@ -1,4 +1,4 @@
-"""Issue 15, number 14: a port or folder that cannot be used ends a process with one line, and leaves nothing behind."""
+"""A port or folder that cannot be used ends a process with one line, and leaves nothing behind."""
 
 import os
 import socket
@@ -140,7 +140,7 @@ def test_the_help_names_the_command_that_users_type(module: str, command: str) -
 
 
 def test_the_local_stack_checks_the_settings_first() -> None:
-    """Issue 15: a table of parts before an error looks as if the error had no effect."""
+    """A table of parts before an error looks as if the error had no effect."""
     run = subprocess.run(
         [sys.executable, "-m", "infra.local", "status"],
         env=os.environ | {"LOYALTY_FOO": "1"},

@@ -34,7 +34,7 @@ from services.domain.events import (
 )
 
 PART_SIZE = 200_000
-"""The size of a part in bytes, roughly. A part is one record on a topic, whose records may have about 1 MB."""
+"""The size of a part in bytes, roughly. A part is one record on a topic."""
 
 _LOT_SIZE, _INVOICE_SIZE, _ITEM_SIZE = 40, 200, 20
 

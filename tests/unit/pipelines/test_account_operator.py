@@ -222,7 +222,7 @@ def test_a_timer_processes_the_cards_that_it_lists(tmp_path, layout):
 
 
 def test_timers_wait_for_unread_events(tmp_path):
-    """Defect 4: a capture that was appended in time counts, though the machine's clock is past the reservation."""
+    """A capture that was appended in time counts, though the machine's clock is past the reservation."""
     with open_bucket(tmp_path, Programmes((Programme(valid_for=365 * DAY),))) as (operator, server):
         process_batch(operator, purchase("4711", "1", T, "5000"))
         process_batch(operator, ("4711", Reserve(append_time=T + 1, command_id="R", points=1_000)))
@@ -244,7 +244,7 @@ def test_timers_wait_for_unread_events(tmp_path):
 
 @each_layout
 def test_a_timer_lists_a_card_once(tmp_path, layout):
-    """Defect 6: after 200 redemptions the timer of the points' expiry lists the card once, and an erasure is cheap."""
+    """After 200 redemptions the timer of the points' expiry lists the card once, and an erasure is cheap."""
     with open_bucket(tmp_path, Programmes((Programme(valid_for=365 * DAY),)), layout) as (operator, server):
         process_batch(operator, purchase("4711", "1", T, "100000"))
         for number in range(200):
@@ -277,7 +277,7 @@ def test_a_card_is_processed_at_each_of_its_times(tmp_path, layout):
 
 
 def test_many_cards_of_one_timer_need_little_memory(tmp_path):
-    """Defect 6: the operator gives the first rows after it has read one part of the accounts, not all of them."""
+    """The operator gives the first rows after it has read one part of the accounts, not all of them."""
     cards = [f"{number:05}" for number in range(2 * PART_SIZE + 100)]
     with open_bucket(tmp_path, Programmes((Programme(pending=DAY),))) as (operator, server):
         for start in range(0, len(cards), 300):

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 
-from pipelines.accounts.invoice_index import BOUGHT, FORGOTTEN, RETURNED, InvoiceIndex, News, longest_window
+from pipelines.accounts.invoice_index import BOUGHT, FORGOTTEN, RETURNED, InvoiceIndex, News, index_memory
 from pipelines.accounts.records import rows_of, writer_ids
 from pipelines.accounts.state_calls import StateMaps
 from services.codecs.events import decode_event
@@ -103,5 +103,5 @@ def test_a_new_checkpoint_begins_with_numbers_and_waiting_returns(tmp_path):
 
 
 def test_a_number_stays_as_long_as_an_account_remembers_its_purchase():
-    assert 10 * DAY == longest_window(Programmes((Programme(return_window=DAY),)))
-    assert 90 * DAY == longest_window(Programmes((Programme(return_window=DAY), Programme(version=1))))
+    assert 20 * DAY == index_memory(Programmes((Programme(return_window=DAY),)))
+    assert 100 * DAY == index_memory(Programmes((Programme(return_window=DAY), Programme(version=1))))

@@ -64,7 +64,7 @@ def test_a_changed_value_is_refused(files: dict[str, str]) -> None:
 
 
 def test_an_archive_of_release_0_1_adopts_its_key_and_then_refuses_another(files: dict[str, str]) -> None:
-    """Defect 2: an archive under two keys would have two pseudonyms for one card."""
+    """An archive under two keys would have two pseudonyms for one card."""
     claim_archive()
     claim_archive(pseudonym_key="p1-monday")
     claim_archive(pseudonym_key="p1-monday")
@@ -73,7 +73,7 @@ def test_an_archive_of_release_0_1_adopts_its_key_and_then_refuses_another(files
     assert "p1-monday" == json.loads(files[MANIFEST])["pseudonym_key"]
 
 
-def test_defect_10_the_loyalty_factor_is_fixed_and_a_checkpoint_of_release_0_1_adopts_it(
+def test_the_loyalty_factor_is_fixed_and_a_checkpoint_of_release_0_1_adopts_it(
     files: dict[str, str],
 ) -> None:
     """Another factor would change the points of earlier purchases. The notation of the number does not matter."""
@@ -100,7 +100,7 @@ def test_files_of_others_are_refused(files: dict[str, str]) -> None:
 
 
 def test_every_accepted_loss_is_recorded(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect 2: after an accepted loss the archive has a gap for ever, though its last position is beyond it."""
+    """After an accepted loss the archive has a gap for ever, though its last position is beyond it."""
     position, begin = 3_000, 5_000
 
     class Reader:

@@ -33,7 +33,7 @@ def test_zip_files_are_not_on_the_path() -> None:
 
 
 def test_the_steps_of_a_worker_are_not_printed(tmp_path: Path) -> None:
-    """Issue 15, number 12: PySpark's worker that prepares transformWithState prints its steps. Errors stay."""
+    """PySpark's worker that prepares transformWithState prints its steps. Errors stay."""
     package = tmp_path / "pyspark" / "sql" / "streaming"
     package.mkdir(parents=True)
     for folder in (package, package.parent, package.parents[1]):
@@ -57,7 +57,7 @@ def test_the_steps_of_a_worker_are_not_printed(tmp_path: Path) -> None:
 
 
 def test_a_worker_whose_task_has_ended_prints_nothing(tmp_path: Path) -> None:
-    """Issue 15, number 12: Spark closes the connection of an idle worker. Other errors keep their tracebacks."""
+    """Spark closes the connection of an idle worker. Other errors keep their tracebacks."""
     (tmp_path / "ending.py").write_text(
         "import os, struct\n"
         "def main(infile, outfile):\n"

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.reconciliation.context import _with_retries
 from pipelines.runtime.session import has_links, has_local_checkpoints
 from services.settings import Settings
 
@@ -43,3 +44,12 @@ def test_a_link_to_a_folder_is_found(tmp_path: Path, place: str, name: str) -> N
 
     assert has_links(settings)
     assert not has_links(settings.model_copy(update={place: str(tmp_path / "folder" / "below")}))
+
+
+@pytest.mark.parametrize(
+    ("master", "expected"),
+    [("local[2]", "local[2,4]"), ("local[*]", "local[*,4]"), ("local[2,1]", "local[2,1]"), ("yarn", "yarn"), ("", "")],
+)
+def test_an_audit_repeats_failed_tasks(master: str, expected: str) -> None:
+    """On one machine Spark gives up after one failure, unless the master says otherwise."""
+    assert expected == _with_retries(Settings(spark_master=master)).spark_master

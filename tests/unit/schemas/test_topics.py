@@ -2,8 +2,10 @@
 
 import pytest
 
+from pipelines.columns.deduplication import longest_memory
 from schemas import topics
 from schemas.topics import Topic
+from services.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -18,3 +20,16 @@ from schemas.topics import Topic
 def test_cleanup_is_what_the_topic_is_for(topic: Topic, policy: str, retention: str | None) -> None:
     """Events have a retention, changelogs keep the latest record of each key, and windows do both."""
     assert (policy, retention) == (topic.config["cleanup.policy"], topic.config.get("retention.ms"))
+
+
+def test_a_decision_is_kept_for_longer_than_the_memory_of_its_command() -> None:
+    """Otherwise the loyalty query would drop a repeated command whose decision no instance can find."""
+    retention = topics.LOYALTY_DECISIONS.retention
+    assert retention is not None
+    assert retention > longest_memory(Settings())
+
+
+def test_a_forwarded_invoice_fits_into_its_command() -> None:
+    """A till may compress its invoice better than the pipeline does."""
+    assert topics.LOYALTY_COMMANDS.largest_batch > 4 * topics.POS_INVOICES.largest_batch
+    assert topics.DEAD_LETTERS.largest_batch > topics.LOYALTY_COMMANDS.largest_batch

@@ -99,7 +99,7 @@ def test_no_duration_is_negative(monkeypatch: pytest.MonkeyPatch, name: str) -> 
 def test_an_error_says_what_the_value_must_be(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, expectation: str
 ) -> None:
-    """Issue 15: the error has our message and not the library's."""
+    """The error has our message and not the library's."""
     monkeypatch.setenv(f"LOYALTY_{name}", value)
 
     with pytest.raises(SettingsError) as error:

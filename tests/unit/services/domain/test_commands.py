@@ -223,7 +223,7 @@ def test_what_comes_after_an_erasure_opens_a_new_account():
 
 @pytest.mark.parametrize("length", [125, 126, 128])
 def test_the_credit_of_a_transfer_has_a_valid_id(length):
-    """Issue 14, number 9: a credit with a longer id would become a dead letter, and the points would be lost."""
+    """A credit with a longer id would become a dead letter, and the points would be lost."""
     transfer = Transfer(append_time=2, command_id="x" * length, points=100, counterparty="other")
     outcome = process(None, [Adjust(append_time=1, command_id="A", points=100), transfer], Programmes(), "card")
 
@@ -233,14 +233,14 @@ def test_the_credit_of_a_transfer_has_a_valid_id(length):
 
 @pytest.mark.parametrize("expires_time", [LAST_TIME + 1, 2**63 - 1])
 def test_received_points_expire_in_the_calendar(expires_time):
-    """Issue 14, number 9: a later time would stop the query, because it does not fit into a timer."""
+    """A later time would stop the query, because it does not fit into a timer."""
     receive = Receive(append_time=1, command_id="T/in", counterparty="other", lots=(SentLot(100, expires_time),))
 
     assert LAST_TIME == process(None, [receive], Programmes(), "card").next_due
 
 
 def test_totals_fit_into_the_records():
-    """Issue 14, number 9: an adjustment beyond the limit is refused, and a purchase earns up to the limit."""
+    """An adjustment beyond the limit is refused, and a purchase earns up to the limit."""
     account = Account(1, lots={Terms(): LARGEST_TOTAL - 1})
     adjust = Adjust(append_time=2, command_id="A", points=2)
 
@@ -258,7 +258,7 @@ def receive(command_id="T/in", points=2_00, counterparty="sender"):
 
 
 def test_points_that_do_not_fit_go_back_to_their_sender():
-    """Issue 14, number 9: a full account refuses a transfer. The sender gets the same lots, and the reason."""
+    """A full account refuses a transfer. The sender gets the same lots, and the reason."""
     outcome = process(full(LARGEST_TOTAL - 1_99), [receive()], Programmes(), "card")
 
     (entry,) = outcome.entries
@@ -300,7 +300,7 @@ def _received(credit, sender):
 
 
 def test_a_transfer_of_many_lots_becomes_several_commands():
-    """Issue 14, number 9: a command with too many lots would become a dead letter, and the points would be lost."""
+    """A command with too many lots would become a dead letter, and the points would be lost."""
     lots = {Terms(day * DAY): 1 for day in range(10, MOST_LINE_ITEMS + 12)}
     command = Transfer(append_time=2, command_id="x" * 120, points=len(lots), counterparty="other")
     sent = process(Account(1, lots=lots), [command], Programmes(), "card").credits
@@ -312,7 +312,7 @@ def test_a_transfer_of_many_lots_becomes_several_commands():
 
 
 def test_the_largest_credit_fits_into_its_topic():
-    """Issue 14, number 9: the longest texts and the most lots give less than half a topic's limit."""
+    """The longest texts and the most lots give less than half a topic's limit."""
     longest = "\N{GRINNING FACE}" * LONGEST_TEXT
     reason = "\N{GRINNING FACE}" * LONGEST_REASON
     lots = tuple(SentLot(MOST_EARNED - 1, LAST_TIME - number) for number in range(MOST_LINE_ITEMS))

@@ -23,7 +23,7 @@ EXCHANGED = invoice("exchanged", "bought", [Line("sofa", Decimal(-100)), Line("b
 
 @pytest.mark.parametrize("carried", ["", OTHER])
 def test_a_return_without_a_card_or_under_another_card(carried):
-    """Issue 17, row 2: it takes back exactly what the purchase earned, from the account that earned it."""
+    """It takes back exactly what the purchase earned, from the account that earned it."""
     own = (OTHER, invoice("own", None, [Line("lamp", Decimal(10))], time=1))
     for batches in (
         [[(CARD, BOUGHT)], [(carried, RETURNED)]],

@@ -58,7 +58,7 @@ def test_late_events_recompute_exactly(arrivals, batches, programmes):
 
 
 def test_an_account_after_an_erasure_is_newer_than_the_erased_one():
-    """Issue 14, number 1: the erasure is decided before older invoices of the card."""
+    """The erasure is decided before older invoices of the card."""
     late = Purchase(1_000_000, "INV-1", Decimal(5000))
     erase = Erase(append_time=2_000_000, command_id="E")
     first = process(None, [erase], Programmes(), CARD)
@@ -88,7 +88,7 @@ def test_a_marker_ends_when_no_older_event_can_arrive():
 
 
 def test_an_erasure_replaces_decisions_by_records_without_the_card():
-    """Issue 14, number 3: a retry finds the hash of its request."""
+    """A retry finds the hash of its request."""
     adjust = Adjust(append_time=1, command_id="A", request_hash="hash", points=5)
     outcome = process(None, [adjust, Erase(append_time=2, command_id="E")], Programmes(), CARD)
 

@@ -12,7 +12,7 @@ from schemas.topics import LOYALTY_COMMANDS
 from services.codecs.events import command_record, credit_record, decode_event
 from services.domain.account import moves
 from services.domain.account.lots import Terms
-from services.domain.account.model import LARGEST_TOTAL, Account, PastPurchase
+from services.domain.account.model import LARGEST_TOTAL, Account, PastPurchase, Reservation
 from services.domain.account.processor import advance, process
 from services.domain.entries import Kind, Refusal
 from services.domain.events import (
@@ -31,6 +31,7 @@ from services.domain.events import (
     Transfer,
     Void,
 )
+from services.domain.formats import LAST_TIME
 from services.domain.programme import DAY, Period, Programme, Programmes, SpentReturns, Tier
 from services.messaging.avro import encoder
 from tests.support.builders import IDS
@@ -317,6 +318,28 @@ def test_a_part_that_cannot_be_read_is_refused_and_stops_nobody():
             event = decode_event(9, encode(record | {"Payload": payload}))
             (entry,) = process(None, [event], Programmes(), NEW).entries
             assert (Kind.REFUSED, "unreadable") == (entry.kind, entry.reason)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        Account(1, lots={Terms(2**63): 100}),
+        Account(1, lots={Terms(): 2**62}),
+        Account(1, reservations={"r": Reservation(LAST_TIME + 1, {Terms(): 1})}),
+        Account(1, reservations={"r": Reservation(5, {Terms(available_time=-1): 1})}),
+        Account(1, purchases={"i": PastPurchase(1, Decimal("NaN"), 0, 0)}),
+        Account(1, purchases={"i": PastPurchase(1, Decimal(1), 2**63, 0)}),
+        Account(1, period_end=2**60),
+        Account(1, debt=2**63),
+    ],
+)
+def test_a_part_that_no_record_can_hold_is_refused_and_stops_nobody(part):
+    """A timer or a balance of such an account would stop the query at every restart."""
+    outcome = process(Account(1), [BOUGHT, move(2)], Programmes(), OLD)
+    ((_, absorb),) = outcome.commands
+    event = decode_event(9, encode(command_record(NEW, replace(absorb, part=part))))
+    (entry,) = process(None, [event], Programmes(), NEW).entries
+    assert (Kind.REFUSED, "unreadable") == (entry.kind, entry.reason)
 
 
 @given(PURCHASES | RETURNS)

@@ -50,7 +50,7 @@ def facts(entries):
 
 
 def test_a_return_that_is_read_before_its_purchase():
-    """Issue 17, row 1: a purchase for 100.00 and its return leave 0.00. The return waits, and its entries say so."""
+    """A purchase for 100.00 and its return leave 0.00. The return waits, and its entries say so."""
     for batches in ([[BOUGHT], [RETURNED]], [[RETURNED], [BOUGHT]], [[BOUGHT, RETURNED]]):
         assert 0 == played(batches)[0].total
 
@@ -65,7 +65,7 @@ def test_a_return_that_is_read_before_its_purchase():
 
 
 def test_an_exchange_leaves_what_its_new_lines_earn():
-    """Issue 17, row 3: a purchase for 100.00 and its exchange, with lines of -100.00 and +150.00, leave 3.00."""
+    """A purchase for 100.00 and its exchange, with lines of -100.00 and +150.00, leave 3.00."""
     account, entries = played([[BOUGHT], [EXCHANGED]])
 
     assert 3_00 == account.total

@@ -253,14 +253,14 @@ ACTED = [
 
 
 @pytest.mark.parametrize("cut", range(len(ACTED) + 1))
-def test_defect_12_other_accounts_do_not_name_an_erased_actor(ledger: Ledger, cut: int) -> None:
+def test_other_accounts_do_not_name_an_erased_actor(ledger: Ledger, cut: int) -> None:
     """A customer who acted on another account has a pseudonym there after the erasure, and the words are gone."""
     found = texts_after_erasure(ledger, ACTED, cut)
     assert 2 == found.count(f"'', '{PSEUDONYMS.of('4711')}'")
     assert "'goodwill', 'clerk'" in found
 
 
-def test_defect_12_an_actor_who_is_back_is_named_again(ledger: Ledger) -> None:
+def test_an_actor_who_is_back_is_named_again(ledger: Ledger) -> None:
     """Only entries of the time before the erasure hide the actor."""
     ledger.append(*ACTED, ("4711", entry(1, opened_time=OPENED_AGAIN)))
     newer = entry(4, kind=Kind.ADJUSTED, reason="new words", actor="4711", time=OPENED_AGAIN + 1)
@@ -268,7 +268,7 @@ def test_defect_12_an_actor_who_is_back_is_named_again(ledger: Ledger) -> None:
     assert "'new words', '4711'" in texts(ledger.engine)
 
 
-def test_defect_12_an_erasure_finds_actors_by_an_index(tmp_path: Path) -> None:
+def test_an_erasure_finds_actors_by_an_index(tmp_path: Path) -> None:
     """Without an index each erasure would read all entries."""
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
     plan: list[str] = []
@@ -285,7 +285,7 @@ def test_defect_12_an_erasure_finds_actors_by_an_index(tmp_path: Path) -> None:
     assert not [step for step in plan if step.startswith("SCAN")]
 
 
-def test_defect_12_an_erasure_includes_older_accounts_of_the_card(ledger: Ledger) -> None:
+def test_an_erasure_includes_older_accounts_of_the_card(ledger: Ledger) -> None:
     """If the ledger missed the first erasure, the second one also deletes the card of the first account."""
     end = entry(2, opened_time=OPENED_AGAIN, time=OPENED_AGAIN + 5, kind=Kind.ERASED, points=-100, total=0)
     ledger.append(*LIFE[:5], ("4711", entry(1, opened_time=OPENED_AGAIN, time=OPENED_AGAIN)))

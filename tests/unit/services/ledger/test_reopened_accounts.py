@@ -39,7 +39,7 @@ LATE_INVOICES = [
 
 
 @pytest.mark.parametrize("batches", [TWICE_IN_ONE_MILLISECOND, LATE_INVOICES])
-def test_defect_1_no_entry_of_a_later_account_is_lost(ledger: Ledger, batches: list[list[Event]]) -> None:
+def test_no_entry_of_a_later_account_is_lost(ledger: Ledger, batches: list[list[Event]]) -> None:
     """Erasures in one millisecond and late invoices give versions that increase, and the ledger has each entry."""
     state, entries = None, list[Entry]()
     for batch in batches:

@@ -153,19 +153,19 @@ def test_retry_after_as_a_date() -> None:
         "-1e9",
     ],
 )
-def test_defect_7_a_retry_after_that_is_no_time_is_ignored(value: str) -> None:
+def test_a_retry_after_that_is_no_time_is_ignored(value: str) -> None:
     """Such a header counts as absent, and the usual wait applies."""
     assert _retry_after(value) is None
 
 
 @given(st.text(max_size=60) | st.from_regex(r"\A\w{3}, \d{1,20} \w{3} \d{1,20} \d{1,5}:\d\d:\d\d [+-]?\w{1,9}\Z"))
-def test_defect_7_no_retry_after_raises_an_error(value: str) -> None:
+def test_no_retry_after_raises_an_error(value: str) -> None:
     """Every text gives None or a number of seconds that is not negative."""
     seconds = _retry_after(value)
     assert seconds is None or seconds >= 0
 
 
-def test_defect_7_a_huge_retry_after_is_cut_to_the_longest_wait() -> None:
+def test_a_huge_retry_after_is_cut_to_the_longest_wait() -> None:
     """Receivers can name more seconds than a float has digits."""
     response = b"HTTP/1.1 503 Down\r\nRetry-After: " + b"9" * 400 + b"\r\nContent-Length: 0\r\n\r\n"
     assert 2 == delivered([response, OK], longest_wait=timedelta(seconds=0.1))[0]
@@ -185,14 +185,14 @@ def test_defect_7_a_huge_retry_after_is_cut_to_the_longest_wait() -> None:
         b"\x16\x03\x01\x00\x00",
     ],
 )
-def test_defect_7_whatever_a_receiver_answers_is_a_failed_attempt(answer: bytes) -> None:
+def test_whatever_a_receiver_answers_is_a_failed_attempt(answer: bytes) -> None:
     """No response raises anything but UndeliveredError: another error would end the dispatchers of all endpoints."""
     with pytest.raises(UndeliveredError, match="after"):
         delivered([answer], attempts=1, timeout=timedelta(seconds=1))
 
 
 @pytest.mark.parametrize("error", [UnicodeError("label too long"), OverflowError(), RuntimeError(), KeyError("a")])
-def test_defect_7_an_unexpected_error_of_the_client_is_a_failed_attempt(error: Exception) -> None:
+def test_an_unexpected_error_of_the_client_is_a_failed_attempt(error: Exception) -> None:
     """An error that httpx does not document counts as no answer."""
 
     class Client:
@@ -205,7 +205,7 @@ def test_defect_7_an_unexpected_error_of_the_client_is_a_failed_attempt(error: E
         asyncio.run(delivery.deliver(MESSAGE))
 
 
-def test_defect_7_a_reason_phrase_is_cut() -> None:
+def test_a_reason_phrase_is_cut() -> None:
     """The phrase becomes part of a dead letter, whose headers must stay small."""
     answer = b"HTTP/1.1 400 " + b"x" * 50_000 + b"\r\nContent-Length: 0\r\n\r\n"
     with pytest.raises(UndeliveredError) as caught:
@@ -214,7 +214,7 @@ def test_defect_7_a_reason_phrase_is_cut() -> None:
     assert is_short
 
 
-def test_defect_7_cookies_are_not_kept() -> None:
+def test_cookies_are_not_kept() -> None:
     """A receiver that sets cookies would make each request, and the memory of the process, larger."""
     requests: list[bytes] = []
     sets = b"HTTP/1.1 503 Down\r\nSet-Cookie: session=1\r\nContent-Length: 0\r\n\r\n"

@@ -142,7 +142,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_defect_8_one_notification_in_retry_keeps_at_most_500_uncommitted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_notification_in_retry_keeps_at_most_500_uncommitted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The partition pauses behind it, so a crash repeats 500 deliveries at most. After it the partition continues."""
     reader = Reader({0: [STUCK, *(f"card {number % 97}" for number in range(1, 1_500))]})
 
@@ -157,7 +157,7 @@ def test_defect_8_one_notification_in_retry_keeps_at_most_500_uncommitted(monkey
     assert reader.max_uncommitted <= MAX_UNCOMMITTED == 500
 
 
-def test_defect_8_a_notification_in_retry_stops_no_other_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notification_in_retry_stops_no_other_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each partition has its own limit."""
     reader = Reader({0: [STUCK] + ["a"] * 600, 1: ["b"] * 800})
 
@@ -170,7 +170,7 @@ def test_defect_8_a_notification_in_retry_stops_no_other_partition(monkeypatch: 
     assert 1_401 == len(set(dispatch(reader, monkeypatch, steps)))
 
 
-def test_defect_8_failed_commits_count_as_uncommitted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_commits_count_as_uncommitted(monkeypatch: pytest.MonkeyPatch) -> None:
     """While Kafka takes no commit, the dispatcher reads no more than the limit, and then commits all."""
     reader = Reader({0: ["a", "b"] * 300})
     reader.commits_fail = True
@@ -183,6 +183,27 @@ def test_defect_8_failed_commits_count_as_uncommitted(monkeypatch: pytest.Monkey
         await until(lambda: reader.committed[0] == 600)
 
     assert 600 == len(set(dispatch(reader, monkeypatch, steps)))
+
+
+def test_a_broker_that_is_away_for_a_moment_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Librdkafka connects again by itself. Any other error of Kafka ends the dispatcher."""
+    reader = Reader({0: ["a", "b"]})
+    read, errors = reader.read, [KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT]
+
+    def failing(most: int, seconds: float) -> Batch:
+        if errors:
+            raise KafkaException(KafkaError(errors.pop()))
+        return read(most, seconds)
+
+    monkeypatch.setattr(reader, "read", failing)
+
+    async def steps(_: asyncio.Event, __: list[str]) -> None:
+        await until(lambda: reader.committed[0] == 2)
+        errors.append(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        await until(lambda: not errors)
+
+    with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+        dispatch(reader, monkeypatch, steps)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "finish", "commit"]), st.integers(0, 2), st.integers(0, 30))))

@@ -1,0 +1,48 @@
+"""The topics of the catalogue on a broker."""
+
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+from schemas import topics
+from schemas.topics import Topic
+from services.messaging.administration import create_topics
+from services.messaging.clients import admin
+from services.settings import Settings
+
+OLDER = {
+    topics.LOYALTY_DECISIONS: {"retention.ms": "1000", "max.message.bytes": "1048576"},
+    topics.LOYALTY_COMMANDS: {"max.message.bytes": "1048576"},
+    topics.HADOOP: {"retention.ms": "3600000", "max.message.bytes": "33554432"},
+    topics.STORE_SALES: {"retention.ms": "-1"},
+}
+
+
+def test_limits_of_older_topics_are_raised_and_nothing_is_lowered(settings: Settings) -> None:
+    """The retention of events belongs to the operator, and -1 keeps records for ever."""
+    create_topics(settings)
+    client = admin(settings)
+
+    def resource(topic: Topic, **configs: str) -> ConfigResource:
+        changes = [
+            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in configs.items()
+        ]
+        return ConfigResource(ConfigResource.Type.TOPIC, settings.name_of(topic), incremental_configs=changes)
+
+    altered = [resource(topic, **configs) for topic, configs in OLDER.items()]
+    for future in client.incremental_alter_configs(altered, request_timeout=60).values():
+        future.result()
+
+    create_topics(settings)
+
+    found = {}
+    for asked, future in client.describe_configs([resource(topic) for topic in OLDER], request_timeout=60).items():
+        configs = future.result()
+        found[asked.name] = configs["retention.ms"].value, configs["max.message.bytes"].value
+    assert {
+        settings.name_of(topic): (retention, batch)
+        for topic, retention, batch in (
+            (topics.LOYALTY_DECISIONS, topics.LOYALTY_DECISIONS.config["retention.ms"], str(16 * 2**20)),
+            (topics.LOYALTY_COMMANDS, topics.LOYALTY_COMMANDS.config["retention.ms"], str(8 * 2**20)),
+            (topics.HADOOP, "3600000", "33554432"),
+            (topics.STORE_SALES, "-1", str(16 * 2**20)),
+        )
+    } == found
