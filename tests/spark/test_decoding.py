@@ -45,6 +45,11 @@ def test_unreadable_values_have_a_reason(spark):
     assert list(values.values()) == [row.reason for row in rows]
 
 
+def test_the_fast_reader_of_avro_is_off(spark):
+    """It keeps each schema that a task has parsed for ever (AVRO-4253)."""
+    assert not spark._jvm.org.apache.avro.generic.GenericData.get().isFastReaderEnabled()
+
+
 def test_a_json_value_of_another_type_is_no_text(spark):
     """Only a text and a whole number become a text. The reason names the field, what it is and what it must be."""
     values = reasons_of_misfits()
