@@ -23,8 +23,8 @@ from tests.faults.load import read_balance
 from tests.support.threads import BackgroundThreads
 
 _PAUSE_SECONDS = 0.5
-_PATIENCE_SECONDS = 30.0
-"""Timeout of one request, longer than an instance waits for a decision or a forward."""
+_PATIENCE_SECONDS = 16.0
+"""Timeout of one request, longer than an instance waits for a decision or a forward (15 s)."""
 
 _NOT_YET = {"command-in-flight", "redemption-pending"}
 

@@ -20,6 +20,9 @@ from tests.support.threads import BackgroundThreads
 _ENDLESS = 1_000_000
 _PAUSE_SECONDS = 0.05
 _WATCH_SECONDS = 0.5
+_CALLER_SECONDS = 2.0
+"""A caller then asks the next instance, as a load balancer does. No instance can answer for one that is paused."""
+
 _PATIENCE_SECONDS = 30.0
 """Longer than an instance is paused."""
 
@@ -103,7 +106,7 @@ class Callers(BackgroundThreads):
     def _read(self) -> None:
         seen: dict[str, int] = {}
         outages = Outages()
-        with httpx.Client(timeout=6, trust_env=False) as http:
+        with httpx.Client(timeout=_CALLER_SECONDS, trust_env=False) as http:
             turn = answered = 0
             while not self.stopping.wait(_PAUSE_SECONDS):
                 card = self._cards[answered // len(self._urls) % len(self._cards)]
