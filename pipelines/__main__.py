@@ -60,11 +60,12 @@ _WHY_THE_JVM_ENDS = (
     "again: it continues after the last committed micro-batches"
 )
 
-WORKER_TIMEOUT = "Python worker failed to connect back"
-"""Spark allows a Python process ten seconds to start, and no setting changes that. A busy machine may need longer."""
+WORKER_FAILURES = ("Python worker failed to connect back", "Python worker exited unexpectedly")
+"""Errors of Spark after which a query starts again. Spark allows a Python process ten seconds to start, and no setting
+changes that: a busy machine may need longer. A worker ends, for example, when the machine has no memory left."""
 
 MAX_RESTARTS = 20
-"""How often queries may fail with WORKER_TIMEOUT. A restart of the whole process would take much longer."""
+"""How often queries may fail with WORKER_FAILURES. A restart of the whole process would take much longer."""
 
 _RESTART_SECONDS = 20.0
 """How long a new version of the programme waits for a micro-batch to end. Its notice is longer."""
@@ -199,11 +200,12 @@ def _watch(
     while not stopping.wait(0.5):
         failed = {name: str(query.exception()) for name, query in queries.items() if query.exception()}
         for name, reason in failed.items():
-            if not restarts_left or WORKER_TIMEOUT not in reason:
+            cause = next((each for each in WORKER_FAILURES if each in reason), None)
+            if not restarts_left or cause is None:
                 log.error("query failed", query=name, reason=reason)
                 return
             restarts_left -= 1
-            log.warning("query starts again", query=name, reason=WORKER_TIMEOUT)
+            log.warning("query starts again", query=name, reason=cause)
             start(name)
         if not any(query.isActive for query in queries.values()):
             return

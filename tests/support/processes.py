@@ -215,7 +215,7 @@ def run_to_the_end(spark: "SparkSession", settings: Settings, *queries: "Query")
     """Run the queries until they have read all input. Restarts a query that got no processor time on a busy machine."""
     from pyspark.errors import StreamingQueryException
 
-    from pipelines.__main__ import MAX_RESTARTS, WORKER_TIMEOUT
+    from pipelines.__main__ import MAX_RESTARTS, WORKER_FAILURES
 
     def start(query: "Query") -> "StreamingQuery":
         return query.start(spark, IDS, settings, available_now=True)
@@ -227,7 +227,7 @@ def run_to_the_end(spark: "SparkSession", settings: Settings, *queries: "Query")
         try:
             started.awaitTermination()
         except StreamingQueryException as error:
-            if not restarts_left or WORKER_TIMEOUT not in str(error):
+            if not restarts_left or not any(each in str(error) for each in WORKER_FAILURES):
                 raise
             restarts_left -= 1
             running.append((query, start(query)))
