@@ -13,7 +13,6 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import count
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -48,8 +47,9 @@ MOST_IN_FLIGHT = 256
 # A client that waits for t seconds gets a response after t + 1 seconds at most. The last second is for two writes to
 # Kafka, for the read of the mark, or for the balance that follows the decision.
 _GRACE_SECONDS = 0.9
-# Time for an owner to show a decision that a standby shows, and the pause between two reads.
-_OWNER_SECONDS, _READ_PAUSE_SECONDS = 1.0, 0.2
+# Reads of a balance that only a standby shows. Do not wait long for an owner that is dead, because waiting commands
+# keep others out.
+_MOST_READS, _READ_PAUSE_SECONDS = 5, 0.2
 # Kubernetes ends a process after 30 seconds. Requests and audit records need five of them each.
 _CLOSE_SECONDS = 10.0
 # Time for the network between the client's instance and the owner, in addition to the client's time.
@@ -173,21 +173,19 @@ class CommandService:
         opened = decision["OpenedTime"]
         opened_time = to_milliseconds(datetime.fromisoformat(opened)) if opened else 0
         changed = ReadConsistency(decision["AccountSequence"] or 0, opened_time, erased)
-        latest = deadline + _GRACE_SECONDS
-        for attempt in count(1):
+        for _ in range(_MOST_READS):
+            seconds = deadline + _GRACE_SECONDS - time.monotonic()
             try:
-                found = await self._lookup.value_of(catalogue.BALANCES, card, changed, latest - time.monotonic())
+                found = await self._lookup.value_of(catalogue.BALANCES, card, changed, seconds)
             except problems.Problem:
-                return Outcome(decision, is_visible=False)
+                break
             if not found.stale:
                 return Outcome(decision, is_visible=erased or found.value is not None)
-            # A standby shows the decision. The owner may not show it yet, and answers the next read. Do not wait long
-            # for an owner that is dead, because waiting commands keep others out.
-            latest = min(latest, time.monotonic() + _OWNER_SECONDS) if attempt == 1 else latest
-            if time.monotonic() + _READ_PAUSE_SECONDS > latest:
-                return Outcome(decision, is_visible=False)
+            # A standby shows the decision. The owner may not show it yet, and answers the next read.
+            if seconds < _READ_PAUSE_SECONDS:
+                break
             await asyncio.sleep(_READ_PAUSE_SECONDS)
-        raise AssertionError  # count() does not end
+        return Outcome(decision, is_visible=False)
 
     async def close(self) -> None:
         """Send all submitted commands, so that no mark stays without its command."""

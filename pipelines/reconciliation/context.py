@@ -1,7 +1,6 @@
 """The shared context of all steps of audit and rebuild. It starts and ends both programs."""
 
 import logging
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,9 @@ from services.programmes.topic import load_programmes
 from services.pseudonyms import PseudonymKeyError, Pseudonyms, pseudonyms
 from services.settings import Settings, SettingsError, read_settings
 from services.start_up import StartUpError
+
+_TASK_ATTEMPTS = 4
+"""Otherwise one slow start of a Python worker would end an audit. Spark gives it ten seconds."""
 
 
 class ArchiveError(RuntimeError):
@@ -57,7 +59,7 @@ def open_context(app_name: str, failed: int = FAILED) -> Iterator[Context]:
     try:
         # Checks these first, because Spark takes seconds to start.
         rules, names = load_programmes(settings), pseudonyms(settings.pseudonym_key_file)
-        spark = spark_session(_with_retries(settings), app_name)
+        spark = spark_session(settings, app_name, _TASK_ATTEMPTS)
         try:
             yield Context(spark, settings, schema_ids(settings), rules, names)
         finally:
@@ -71,12 +73,6 @@ def open_context(app_name: str, failed: int = FAILED) -> Iterator[Context]:
         stop(f"Spark: {cause}", failed)
     except PySparkException as error:
         stop(f"Spark: {first_line(error)}", failed)
-
-
-def _with_retries(settings: Settings) -> Settings:
-    """The settings with four attempts for each task. Otherwise one slow start of a Python worker ends an audit."""
-    master = re.sub(r"^local\[([^,\]]+)\]$", r"local[\1,4]", settings.spark_master or "")
-    return settings.model_copy(update={"spark_master": master}) if settings.spark_master else settings
 
 
 def first_line(error: Exception) -> str:

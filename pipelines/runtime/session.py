@@ -1,6 +1,7 @@
 """The Spark session. A local run and spark-submit share the settings; spark-submit has its own master and jars."""
 
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterable
@@ -94,10 +95,14 @@ _WORKER = Path(__file__).with_name("python-worker")
 _LOG4J = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 
 
-def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> SparkSession:
+def spark_session(settings: Settings, app_name: str = "retail-loyalty", task_attempts: int = 1) -> SparkSession:
     """Start the session of this process, or return the running one.
 
     Under spark-submit, the command line gives master, memory and jars. Otherwise the settings give them.
+
+    Args:
+        task_attempts: how often one machine tries a task, unless the master in the settings says it. A cluster has its
+            own number (``spark.task.maxFailures``).
     """
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit sets it for Python programs
     os.environ.setdefault("PYSPARK_WORKER_PYTHON", sys.executable)
@@ -118,14 +123,14 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty") -> Spark
             ),
         }
         if settings.spark_master:
-            options["spark.master"] = settings.spark_master
+            options["spark.master"] = _master(settings.spark_master, task_attempts)
         jars = sorted(settings.spark_jars_dir.resolve().glob("*.jar"))
         options |= _file_options(settings, jars)
         options["spark.jars"] = ",".join(map(str, jars))
         if SparkContext._gateway is None:  # noqa: SLF001  # no public call takes a gateway alone
             conf = SparkConf().setAll([*options.items()])
             SparkContext._ensure_initialized(gateway=_java_gateway(conf, as_json=settings.log_format == "json"))  # noqa: SLF001
-        options.setdefault("spark.master", _local_master())
+        options.setdefault("spark.master", _master(settings.spark_master, task_attempts))
     for option, value in options.items():
         builder = builder.config(option, value)
     session = builder.getOrCreate()
@@ -148,6 +153,11 @@ def _file_options(settings: Settings, jars: Iterable[Path]) -> dict[str, str]:
 
 def _is_local(master: str) -> bool:
     return not master or master.startswith("local")
+
+
+def _master(master: str, task_attempts: int) -> str:
+    """The master with the number of attempts of a task. Empty: this machine."""
+    return re.sub(r"^local\[([^,\]]+)\]$", rf"local[\1,{task_attempts}]", master or _local_master())
 
 
 def _local_master() -> str:

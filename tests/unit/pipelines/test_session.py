@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.reconciliation.context import _with_retries
+from pipelines.runtime import session
 from pipelines.runtime.session import has_links, has_local_checkpoints
 from services.settings import Settings
 
@@ -48,8 +48,15 @@ def test_a_link_to_a_folder_is_found(tmp_path: Path, place: str, name: str) -> N
 
 @pytest.mark.parametrize(
     ("master", "expected"),
-    [("local[2]", "local[2,4]"), ("local[*]", "local[*,4]"), ("local[2,1]", "local[2,1]"), ("yarn", "yarn"), ("", "")],
+    [
+        ("local[2]", "local[2,4]"),
+        ("local[*]", "local[*,4]"),
+        ("local[2,1]", "local[2,1]"),
+        ("yarn", "yarn"),
+        ("", "local[8,4]"),
+    ],
 )
-def test_an_audit_repeats_failed_tasks(master: str, expected: str) -> None:
-    """On one machine Spark gives up after one failure, unless the master says otherwise."""
-    assert expected == _with_retries(Settings(spark_master=master)).spark_master
+def test_one_machine_repeats_failed_tasks(monkeypatch: pytest.MonkeyPatch, master: str, expected: str) -> None:
+    """By default Spark gives up after one failure there. The master in the settings can say otherwise."""
+    monkeypatch.setattr(session, "_local_master", lambda: "local[8]")
+    assert expected == session._master(master, 4)
