@@ -8,6 +8,7 @@ visible   ──► the balance shows the decision; only then the client gets it
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -18,6 +19,7 @@ from urllib.parse import quote
 
 import orjson
 import structlog
+from cachetools import TTLCache
 from fastapi import Request
 
 from api.http import problems
@@ -38,8 +40,7 @@ from services.state_stores.store import LocalStores
 log = structlog.get_logger(__name__)
 
 SEND_AGAIN_SECONDS = 30
-"""After this time a retry sends an undecided command again, because its first sender may have died before it sent it.
-"""
+"""An instance sends an undecided command again at most once in this time, for example while no loyalty query runs."""
 
 MOST_IN_FLIGHT = 256
 """Commands that an instance executes at the same time."""
@@ -95,6 +96,7 @@ class CommandService:
         self._owner_only = owner_only
         self._log = command_log
         self._in_flight: dict[str, _Claim] = {}
+        self._sent: TTLCache[str, bool] = TTLCache(math.inf, SEND_AGAIN_SECONDS)
         self._publications: set[asyncio.Task[None]] = set()
         self._releases: set[asyncio.Task[None]] = set()
 
@@ -199,7 +201,7 @@ class CommandService:
     def _claim(self, command: Command) -> Decision | None:
         """Reserve the command for this request, unless it is decided.
 
-        Returns the decision, a mark that is older than ``SEND_AGAIN_SECONDS``, or None for a new command.
+        Returns the decision, the mark of a command that this instance must send again, or None for a new command.
         """
         command_id = command.command_id
         entry = self._read(command_id)
@@ -213,7 +215,8 @@ class CommandService:
             raise problems.CommandErased
         if known and known["Status"] != PENDING:
             return known
-        if claim or (entry and _age(entry) < SEND_AGAIN_SECONDS):
+        # A mark alone does not prove that an earlier owner sent the command: it may have died between the two.
+        if claim or (known and command_id in self._sent):
             # A decision takes about a second, also if a retry must wait longer until it may send the command again.
             raise problems.CommandInFlight(retry_after=1, headers={"Location": location_of(command_id)})
         if len(self._in_flight) >= MOST_IN_FLIGHT:
@@ -274,9 +277,10 @@ class CommandService:
                 claim.is_marked = True
             await self._log.send(command)
         except PublishError as error:
-            # Kafka may have the command, because its mark exists. A retry waits until it may send the command again.
+            # Kafka may have the command nevertheless. The loyalty query drops a second copy.
             log.warning("a command may not have been sent", marked=claim.is_marked, error=str(error))
-            raise problems.KafkaUnavailable(retry_after=SEND_AGAIN_SECONDS if claim.is_marked else 1) from error
+            raise problems.KafkaUnavailable from error
+        self._sent[command["CommandID"]] = True
 
     async def _await_decision(self, mark: Record, deadline: float) -> Decision:
         entry = await self._wait(mark["CommandID"], DECISION_SEQUENCE, deadline)
@@ -332,8 +336,3 @@ def _needs_account(command: Command) -> bool:
     """Whether the loyalty query would refuse the command for a card without an account."""
     takes = isinstance(command, Adjust) and command.points < 0 and not command.allow_negative
     return takes or isinstance(command, Reserve | Transfer | Block | Unblock | Replace)
-
-
-def _age(entry: VersionedValue) -> float:
-    """Seconds since the broker appended the record, by the clock of this machine."""
-    return time.time() - entry.append_time / 1000

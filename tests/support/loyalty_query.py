@@ -111,10 +111,9 @@ class Scene:
             instance.command_log.on_mark = self.take_mark
             instance.command_log.on_send = self.take_command
 
-    def take_mark(self, mark: Record, append_time: int | None = None) -> None:
-        append_time = append_time or time.time_ns() // 1_000_000
+    def take_mark(self, mark: Record) -> None:
         for instance in self.group.instances:
-            instance.write(LOYALTY_DECISIONS, mark["CommandID"], mark, append_time)
+            instance.write(LOYALTY_DECISIONS, mark["CommandID"], mark, time.time_ns() // 1_000_000)
 
     def take_command(self, command: Record) -> None:
         self.waiting.append(command)
