@@ -19,6 +19,7 @@ from infra.local.interruption import interrupt_on_signals
 from infra.local.processes import ProcessFailedError
 from tests.faults import (
     alone,
+    backlog,
     cards,
     changes,
     damage,
@@ -53,6 +54,7 @@ _ALONE = (
     | returns.SCENARIOS
     | rotation.SCENARIOS
     | upgrade.SCENARIOS
+    | backlog.SCENARIOS
 )
 FAULTS = (*_ON_A_STACK, *_ALONE)
 """The names of all faults, in the order of injection."""

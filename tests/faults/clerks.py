@@ -38,12 +38,14 @@ class Answers:
         wrong: descriptions of impossible responses.
         tries: number of requests.
         slowest_seconds: the longest time from the first request of a command to its response.
+        slowest_tries: the responses to the requests of this command, each with the seconds since the first request.
     """
 
     final: list[Answer] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     tries: int = 0
     slowest_seconds: float = 0.0
+    slowest_tries: str = ""
 
 
 class Clerks(BackgroundThreads):
@@ -79,24 +81,32 @@ class Clerks(BackgroundThreads):
 
     def ask(self, http: httpx.Client, path: str, body: Mapping[str, Any] | None, key: str) -> Answer:
         """Send a command until it is answered."""
-        started = time.monotonic()
-        while (answer := self._try(http, path, body, key)) is None:
+        started, tries = time.monotonic(), list[str]()
+        while (answer := self._try(http, path, body, key, tries)) is None:
+            tries[-1] += f" after {time.monotonic() - started:.1f} s"
             if self._given_up.wait(_PAUSE_SECONDS):
                 raise SystemExit  # this ends only this thread
+        seconds = time.monotonic() - started
         with self._lock:
-            self.answers.slowest_seconds = max(self.answers.slowest_seconds, time.monotonic() - started)
+            if seconds > self.answers.slowest_seconds:
+                self.answers.slowest_seconds, self.answers.slowest_tries = seconds, ", ".join(tries)
         return answer
 
-    def _try(self, http: httpx.Client, path: str, body: Mapping[str, Any] | None, key: str) -> Answer | None:
-        """Send one request to the next instance. None if it must be repeated."""
+    def _try(
+        self, http: httpx.Client, path: str, body: Mapping[str, Any] | None, key: str, tries: list[str]
+    ) -> Answer | None:
+        """Send one request to the next instance, and add its response to ``tries``. None if it must be repeated."""
         try:
             answer = http.post(self._next_url() + path, json=body, headers={"Idempotency-Key": key})
-        except httpx.HTTPError:
+        except httpx.HTTPError as error:
+            tries.append(type(error).__name__)
             return None
+        found = answer.json() if answer.headers.get("content-type", "").endswith("json") else {}
+        problem = str(found.get("type")).rpartition(":")[2]
+        tries.append(f"{answer.status_code} {problem}")
         if answer.status_code == httpx.codes.ACCEPTED or answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
             return None
-        found = answer.json()
-        return None if str(found.get("type")).rpartition(":")[2] in _NOT_YET else Answer(answer.status_code, found)
+        return None if problem in _NOT_YET else Answer(answer.status_code, found)
 
     def read(self, http: httpx.Client, card: str, least: int | None) -> None:
         """Read a balance once from the next instance. ``least`` is the sequence number to wait for."""

@@ -27,8 +27,11 @@ from tests.faults.histories import Histories
 from tests.support.builders import invoice
 from tests.support.processes import SMALL_JVM
 
-PATIENCE_SECONDS = 900.0
+_PATIENCE_SECONDS = 900.0
 """The longest wait for one condition: several times the restart on a busy machine."""
+
+PROBE = "PROBE-"
+"""The first characters of the invoice and of the card that prove a recovery."""
 
 _WORKERS = "pyspark.worker"
 """The last argument of the daemon of Python workers."""
@@ -44,13 +47,23 @@ class NoEvidenceError(AssertionError):
 class Environment:
     """A stack in a directory with a supervisor that restarts processes that end, as systemd does.
 
+    Args:
+        patience_seconds: the longest wait for one condition.
+        changes: settings that differ from those of the other faults.
+
     Attributes:
         histories: what clerks and callers did since the start, through all faults of this stack. The history of an
             account explains its next fault only from its first command on.
         key: the API key of the probes, if the API demands one.
     """
 
-    def __init__(self, directory: Path, api_instances: int = 2, **changes: object) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        api_instances: int = 2,
+        patience_seconds: float = _PATIENCE_SECONDS,
+        **changes: object,
+    ) -> None:
         self.settings = private_settings(
             directory,
             **{
@@ -63,6 +76,7 @@ class Environment:
             },
         )
         self.directory, self.histories = directory, Histories()
+        self._patience_seconds = patience_seconds
         self.stack = LocalStack(directory, self.settings, api_instances)
         self._consumer = consumer(self.settings, "faults-watcher", log_level=0)
         self._probes = 0
@@ -97,11 +111,12 @@ class Environment:
 
     def until(self, awaited: str, condition: Callable[[], bool]) -> None:
         """Poll a condition, and supervise the processes meanwhile. Raises NoEvidenceError."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + self._patience_seconds
         while not condition():
             if time.monotonic() > deadline:
                 logs = "\n".join(process.last_lines() for process in self.stack.processes)
-                raise NoEvidenceError(f"the condition did not hold within {PATIENCE_SECONDS:.0f} s: {awaited}\n{logs}")
+                seconds = self._patience_seconds
+                raise NoEvidenceError(f"the condition did not hold within {seconds:.0f} s: {awaited}\n{logs}")
             self.supervise()
             time.sleep(_POLL_SECONDS)
 
@@ -157,7 +172,7 @@ class Environment:
     def recovered(self) -> float:
         """Publish an invoice of a new customer, and wait until its points are served. Returns the seconds."""
         self._probes += 1
-        card, started = f"PROBE-{self.directory.name}-{self._probes}", time.monotonic()
+        card, started = f"{PROBE}{self.directory.name}-{self._probes}", time.monotonic()
         client = producer(self.settings, "faults-probe", **{"message.timeout.ms": 0, "log_level": 0})
         value = encoder(topics.POS_INVOICES, schema_ids(self.settings))(invoice(card, card))
         client.produce(self.settings.name_of(topics.POS_INVOICES), value, b"STR1")

@@ -203,7 +203,9 @@ def audited_row(
     histories = environment.histories
     url = environment.stack.apis[0].url
     verdict = audit(environment.settings, url, observations.readings, observations.answers, histories, hadoop_fields)
+    answers = observations.answers
     seen = f"{verdict.invoices:,} invoices, {verdict.commands:,} commands, {observations.readings.answers:,} reads"
+    details = [f"{seen}: {verdict}", evidence, f"slowest command: {answers.slowest_tries or 'not repeated'}"]
     return Row(
         fault=fault,
         injected=len(recoveries),
@@ -215,8 +217,8 @@ def audited_row(
         not_linearizable=verdict.not_linearizable,
         unavailable_seconds=round(observations.readings.unavailable_seconds, 1),
         recovery_seconds=round(max(recoveries), 1),
-        slowest_command_seconds=round(observations.answers.slowest_seconds, 1),
-        evidence=f"{seen}: {verdict}" + (f"; {evidence}" if evidence else ""),
+        slowest_command_seconds=round(answers.slowest_seconds, 1),
+        evidence="; ".join(filter(None, details)),
     )
 
 

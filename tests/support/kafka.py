@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -79,6 +79,11 @@ def set_aside(settings: Settings, key: bytes | None, value: bytes | None, reason
 
 def read_all(settings: Settings, topic: Topic) -> list[Message]:
     """All records up to the current end of the topic, ordered by partition and offset."""
+    return sorted(read_each(settings, topic), key=lambda message: (message.partition(), message.offset()))
+
+
+def read_each(settings: Settings, topic: Topic) -> Iterator[Message]:
+    """The records up to the current end of the topic, one after the other. Each partition is in order."""
     client = clients.bounded_consumer(settings, "test")
     name = settings.name_of(topic)
     try:
@@ -87,7 +92,6 @@ def read_all(settings: Settings, topic: Topic) -> list[Message]:
             for partition in client.list_topics(name).topics[name].partitions
         ]
         client.assign(partitions)
-        found: list[Message] = []
         ended: set[int] = set()
         while len(ended) < len(partitions):
             message = client.poll(KAFKA_TIMEOUT_SECONDS)
@@ -95,8 +99,7 @@ def read_all(settings: Settings, topic: Topic) -> list[Message]:
             if message.error():
                 ended.add(int(message.partition() or 0))
             else:
-                found.append(message)
-        return sorted(found, key=lambda message: (message.partition(), message.offset()))
+                yield message
     finally:
         client.close()
 
