@@ -56,8 +56,8 @@ test: setup ## run lint and all tests
 test-all: test-tools
 	$(BIN)/pytest $(TOGETHER)
 
-test-unit: setup ## run the tests without a JVM and a broker, with a quarter of the examples of properties
-	TEST_EXAMPLES=few $(BIN)/pytest tests/unit --numprocesses 3 --dist loadgroup
+test-unit: setup ## run the tests that need no other program, with a quarter of the examples of properties
+	TEST_EXAMPLES=few $(BIN)/pytest tests/unit -m "not program" --numprocesses 2 --dist loadgroup
 
 screenshots: test-tools ## make the pictures of the console in docs/pictures again
 	mkdir -p docs/pictures

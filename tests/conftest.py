@@ -236,7 +236,7 @@ def postgresql(pytestconfig: pytest.Config) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.program)])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """An empty database for this test, in SQLite and in PostgreSQL."""
     from tests.support.postgresql import database

@@ -30,6 +30,7 @@ def _no_return(original: str | None) -> str | None:
 _Short = Annotated[str, Field(max_length=LONGEST_TEXT)]
 _Card = Annotated[str, Field(min_length=1, max_length=LONGEST_CARD)]
 ShortText = Annotated[_Short, BeforeValidator(_text_of_number, json_schema_input_type=_Short | int)]
+TextOrDefault = Annotated[_Short, BeforeValidator(_text_of_number, json_schema_input_type=_Short | int | None)]
 Card = Annotated[_Card, BeforeValidator(_text_of_number, json_schema_input_type=_Card | int)]
 
 
@@ -57,8 +58,8 @@ class Basket(BaseModel):
     TaxableAmount: Amount | None = Field(
         None, description="The amount before tax, for programmes with the tax basis taxable.", examples=[495.71]
     )
-    CustomerType: ShortText = Field(PRIME, examples=[PRIME])
-    StoreID: ShortText = Field("", examples=["STR7188"])
+    CustomerType: TextOrDefault = Field(PRIME, examples=[PRIME])
+    StoreID: TextOrDefault = Field("", examples=["STR7188"])
     CustomerCardNo: Card | None = Field(
         None, description="The customer, whose tier counts, and whether the card is blocked.", examples=["9265846829"]
     )
@@ -74,12 +75,12 @@ class Basket(BaseModel):
     OriginalInvoiceNumber: Annotated[ShortText | None, AfterValidator(_no_return)] = Field(
         None, description="Must be missing, because returns cannot be simulated."
     )
-    InvoiceLineItems: list[BasketLine] = Field([], max_length=MOST_LINE_ITEMS)
+    InvoiceLineItems: list[BasketLine] | None = Field(None, max_length=MOST_LINE_ITEMS)
 
     def purchase(self, now: int) -> Purchase:
         lines = [
             Line(line.ItemCode, _money(line.TotalValue))
-            for line in self.InvoiceLineItems
+            for line in self.InvoiceLineItems or ()
             if line.ItemCode and line.TotalValue
         ]
         return Purchase(

@@ -84,7 +84,9 @@ def hole_in_the_archive(name: str, directory: Path, _seed: int) -> Row:
         recovery = environment.recovered()
         after = environment.balance("HOLE-0")
     is_refused = bool(rebuild.returncode) and topics.POS_INVOICES.name in last_error(rebuild)
-    wrong = (refusal.returncode == 0) + sum(map(bool, archived)) + (not is_refused) + (before != after)
+    wrong = (
+        (refusal.returncode == 0) + sum(map(bool, archived)) + (not is_refused) + (before is None or before != after)
+    )
     evidence = f"rebuild: exit status {rebuild.returncode}, {last_error(rebuild)}; balance {before}, then {after}"
     return Row(name, 1, 0, 0, wrong, recovery_seconds=round(recovery, 1), evidence=evidence)
 

@@ -1,5 +1,6 @@
 """Faults under load: injected after visible progress, audited when all readers have caught up."""
 
+import contextlib
 import random
 import shutil
 import time
@@ -68,10 +69,15 @@ def delete_newest_commits(environment: Environment, _: random.Random) -> None:
 
 
 def kill_python_worker(environment: Environment, chance: random.Random) -> None:
-    environment.until("a Python worker", lambda: bool(environment.python_workers()))
-    workers = environment.python_workers()
-    if workers:
-        chance.choice(workers).kill()
+    def killed() -> bool:
+        workers = environment.python_workers()
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            if workers:
+                chance.choice(workers).kill()
+                return True
+        return False
+
+    environment.until("a Python worker", killed)
 
 
 def kill_broker(environment: Environment, _: random.Random) -> None:

@@ -45,6 +45,8 @@ def main(
         report.into_document()
         return
     wanted = [door for door in DOORS.values() if any(part in door.name for part in only or [""])]
+    if not wanted:
+        raise typer.BadParameter(f"no door has such a name: choose from {', '.join(DOORS)}", param_hint="--only")
     if chunk is not None:
         for door in wanted:
             console.print(run_chunk(door_named(door.name), chunk, door.chunk))

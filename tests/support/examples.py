@@ -5,6 +5,6 @@ import os
 _IS_SHORT = os.environ.get("TEST_EXAMPLES") == "few"
 
 
-def examples(count: int) -> int:
-    """All examples in `make test`. A quarter of them, but at least ten, with TEST_EXAMPLES=few (`make test-unit`)."""
-    return max(10, count // 4) if _IS_SHORT else count
+def examples(count: int, least: int = 5) -> int:
+    """All examples in `make test`. With TEST_EXAMPLES=few (`make test-unit`) a quarter, but not below ``least``."""
+    return min(count, max(least, count // 4)) if _IS_SHORT else count

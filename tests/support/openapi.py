@@ -1,13 +1,32 @@
 """Check responses against the OpenAPI document with Schemathesis."""
 
+from functools import cache
 from http import HTTPStatus
 from typing import Any
+from unittest.mock import MagicMock
 
+import schemathesis
+from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import negative_data_rejection, not_a_server_error, positive_data_acceptance
+from schemathesis.schemas import BaseSchema
 
+from api.app import create_app
 from tests.support.examples import examples
+
+
+def schema_of(app: FastAPI) -> BaseSchema:
+    """The operations of an app without callers. All these apps share one document, which takes a third of a second."""
+    app.openapi_schema = _document()
+    return schemathesis.openapi.from_asgi("/openapi.json", app)
+
+
+@cache
+def _document() -> dict[str, Any]:
+    dependencies = MagicMock()
+    dependencies.security = None
+    return create_app(dependencies).openapi()
 
 
 def assert_responses_are_documented(operation: Any, mode: GenerationMode, max_examples: int) -> None:

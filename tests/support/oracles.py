@@ -1,11 +1,10 @@
 """Computes in plain Python what the production code must compute. Tests compare the two results."""
 
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Decimal
+from string import whitespace
 from typing import Any
 
-from infra.demo.invoice_oracle import COPIED_OF_ADDRESS, HADOOP_OF_INVOICE, ITEM, added_by_pipeline
-from services.domain.formats import to_hundredths
-from services.domain.invoice import HOME_DELIVERY, PRIME, PosInvoice
+from services.domain.invoice import HOME_DELIVERY, PRIME, LineItem, PosInvoice
 from services.domain.programme import LOYALTY_FACTOR
 
 
@@ -24,22 +23,46 @@ def earned_points(total_amount: float, loyalty_factor: Decimal = LOYALTY_FACTOR)
 
     The amount is the decimal that ``repr`` shows. The points are rounded once, half away from zero.
     """
-    return to_hundredths(Decimal(repr(total_amount)) * loyalty_factor)
+    return int((Decimal(repr(total_amount)) * loyalty_factor * 100).quantize(Decimal(1), ROUND_HALF_UP))
+
+
+_OF_INVOICE = ("InvoiceNumber", "CreatedTime", "StoreID", "PosID", "CustomerType", "PaymentMethod", "DeliveryType")
+_OF_ADDRESS = ("City", "State", "PinCode")
+_OF_ITEM = ("ItemCode", "ItemDescription", "ItemPrice", "ItemQty", "TotalValue")
+_LONGEST_ORIGINAL = 128
 
 
 def flatten(invoice: PosInvoice) -> list[dict[str, Any]]:
     """Returns one HadoopRecord for each line item, in the order of the invoice."""
-    invoice_values = {field: invoice.get(field) for field in HADOOP_OF_INVOICE}
+    invoice_values: dict[str, Any] = {field: invoice.get(field) for field in _OF_INVOICE}
     if (time := invoice.get("CreatedTime")) is not None and len(str(time)) == len("1770000000"):
         invoice_values["CreatedTime"] = time * 1000  # it was in seconds
     address = invoice.get("DeliveryAddress") or {}
-    address_values = {field: address.get(field) for field in COPIED_OF_ADDRESS}
+    address_values = {field: address.get(field) for field in _OF_ADDRESS}
+    original = _original(invoice)
     return [
         {
             **invoice_values,
             **address_values,
-            **{field: item.get(field) for field in ITEM},
-            **added_by_pipeline(invoice, item),
+            **{field: item.get(field) for field in _OF_ITEM},
+            "LineKind": "return" if _is_returned(invoice, item) else "sale",
+            "OriginalInvoiceNumber": original if 0 < len(original) <= _LONGEST_ORIGINAL else None,
+            "TotalAmount": invoice["TotalAmount"],
         }
         for item in invoice.get("InvoiceLineItems") or []
     ]
+
+
+def _original(invoice: PosInvoice) -> str:
+    """The number of the invoice that this one returns. Empty if it is no return."""
+    number = invoice.get("OriginalInvoiceNumber") or ""
+    return number if number.strip(whitespace) else ""
+
+
+def _is_returned(invoice: PosInvoice, item: LineItem) -> bool:
+    """Without an original, the sign of the invoice decides; in an exchange, which has both signs, that of the line."""
+    if not _original(invoice):
+        return (invoice.get("TotalAmount") or 0) < 0
+    values = [line.get("TotalValue") or 0 for line in invoice.get("InvoiceLineItems") or []]
+    is_exchange = min(values) < 0 < max(values)
+    return not is_exchange or (item.get("TotalValue") or 0) < 0

@@ -102,6 +102,7 @@ def test_empty_values_of_the_compose_file_are_defaults(monkeypatch: pytest.Monke
     assert Settings() == with_empty
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("image", ["kafka", "pipeline"])
 def test_an_image_downloads_its_jars_with_the_modules_that_it_copies(image: str, tmp_path: Path) -> None:
     """The first stage copies each module that infra.setup imports, and the jars come to /app/var/jars."""
@@ -166,6 +167,7 @@ def test_named_volumes_are_declared_and_owned(compose: dict[str, Any], built: di
             assert folder == "/tmp" or f" {folder}" in made  # noqa: S108
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [("", "spark: without LOYALTY_SPARK_MASTER"), ("local[2]", "spark: without LOYALTY_SPARK_MASTER")],
@@ -247,6 +249,7 @@ def test_a_container_is_healthy_if_it_responds_with_success(served: str, monkeyp
     assert not is_healthy("http://127.0.0.1:1/")
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(("certificate", "scheme"), [("", "http"), ("/run/tls/api.pem", "https")])
 def test_an_api_container_uses_the_scheme_of_its_settings(certificate: str, scheme: str) -> None:
     """Health check and advertised URL begin with https if the instance has a certificate."""

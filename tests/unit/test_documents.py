@@ -8,9 +8,11 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -40,6 +42,7 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")
 
 
+@cache
 def filled(document: Path) -> str:
     """The Markdown of a page, with the parts that come from code."""
     return on_page_markdown(document.read_text(encoding="utf-8"))
@@ -256,8 +259,13 @@ def test_commands_and_their_options_exist(document: Path) -> None:
     assert [] == [line for line, words in uses(document).items() if not is_command(words)]
 
 
+@cache
+def _command_line() -> Any:
+    return typer.main.get_command(app)
+
+
 def is_command(words: list[str]) -> bool:
-    command = typer.main.get_command(app)
+    command: Any = _command_line()
     path: tuple[str, ...] = ()
     while isinstance(command, TyperGroup) and not (words and words[0].startswith("--")):
         if not words or words[0] not in command.commands:
@@ -335,6 +343,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.program
 @pytest.mark.xdist_group("site")
 def test_the_site_has_every_page(site: Path) -> None:
     """Each document is a page, and no mark of a generated part is left."""
@@ -343,6 +352,7 @@ def test_the_site_has_every_page(site: Path) -> None:
     assert [] == [path for path in site.rglob("*.html") if "generated:" in path.read_text(encoding="utf-8")]
 
 
+@pytest.mark.program
 @pytest.mark.xdist_group("site")
 def test_pages_load_nothing_from_the_network(site: Path) -> None:
     """Every script, style sheet, font and picture of the site is a file of the site."""

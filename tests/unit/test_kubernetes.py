@@ -213,6 +213,7 @@ def test_peers_reach_each_api_pod_by_its_name() -> None:
     assert "/data/state" == volume
 
 
+@pytest.mark.program
 @EVERY_KUSTOMIZATION
 @pytest.mark.skipif(KUSTOMIZE is None, reason="neither kubectl nor kustomize is installed")
 def test_kustomize_renders_them(kustomization: Path) -> None:

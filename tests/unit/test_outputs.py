@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from infra.local import jars
 
 PASSWORD = "correct horse; battery"  # noqa: S105
@@ -40,6 +42,7 @@ def test_a_process(name, way, tmp_path):
 """
 
 
+@pytest.mark.program
 def test_what_is_planted_in_an_output_fails_the_test(tmp_path: Path) -> None:
     """A card that a test encodes, an API key, a token, a password and a webhook secret are found in each output.
 

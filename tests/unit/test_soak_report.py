@@ -22,6 +22,7 @@ def resources(directory: Path, *parts: tuple[str, int | None]) -> Resources:
     return Resources(stack)
 
 
+@pytest.mark.program
 def test_a_sample_includes_child_processes_and_the_disk(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(bytes(2**20))
     found = resources(tmp_path, ("me", os.getpid()), ("ended", None))

@@ -40,6 +40,7 @@ def refusal(module: str, settings: Settings, *options: str) -> str:
     return line
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("module", METRICS_PORTS)
 def test_a_taken_port_is_named(module: str, taken_port: int, tmp_path: Path) -> None:
     """The line names the port and the variable. No folder and no file appears."""
@@ -57,6 +58,7 @@ def test_a_taken_port_is_named(module: str, taken_port: int, tmp_path: Path) -> 
     assert before == sorted(tmp_path.iterdir())
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
     ("module", "setting", "options"),
     [
@@ -80,6 +82,7 @@ def test_a_folder_that_cannot_be_written_is_named(
     assert [tmp_path / "file"] == list(tmp_path.iterdir())
 
 
+@pytest.mark.program
 def test_the_folder_of_the_ledger_is_checked(tmp_path: Path) -> None:
     """The folder of a SQLite file is part of a URL."""
     (tmp_path / "file").touch()
@@ -131,6 +134,7 @@ def test_an_address_of_ip_version_6_is_checked_too() -> None:
             require_port("::1", 9, "LOYALTY_API_PORT")
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(("module", "command"), [("api", "loyalty api"), ("pipelines", "loyalty pipeline")])
 def test_the_help_names_the_command_that_users_type(module: str, command: str) -> None:
     """The command `loyalty` replaces itself by these programs."""
@@ -139,6 +143,7 @@ def test_the_help_names_the_command_that_users_type(module: str, command: str) -
     assert f"Usage: {command} [OPTIONS]" in run.stdout
 
 
+@pytest.mark.program
 def test_the_local_stack_checks_the_settings_first() -> None:
     """A table of parts before an error looks as if the error had no effect."""
     run = subprocess.run(

@@ -5,7 +5,6 @@ import time
 from typing import Any
 
 import pytest
-import schemathesis
 from fastapi.testclient import TestClient
 from schemathesis import GenerationMode
 
@@ -20,7 +19,7 @@ from services.messaging.avro import Record, encoder
 from tests.support.builders import CARD, IDS, problem_type
 from tests.support.clusters import Instance
 from tests.support.loyalty_query import Scene, play
-from tests.support.openapi import assert_responses_are_documented
+from tests.support.openapi import assert_responses_are_documented, schema_of
 
 NOTHING = (b"", b" \n", b"{}", b"{ }")
 
@@ -174,5 +173,5 @@ def test_responses_match_the_openapi_document(path: str, method: str, mode: Gene
     instance.command_log.on_mark = lambda mark: instance.write(LOYALTY_DECISIONS, mark["CommandID"], mark)
     instance.command_log.on_send = decide
     with TestClient(instance.app, raise_server_exceptions=False) as client:
-        operation = schemathesis.openapi.from_asgi("/openapi.json", client.app)[path][method]
+        operation = schema_of(client.app)[path][method]
         assert_responses_are_documented(operation, mode, max_examples=25)

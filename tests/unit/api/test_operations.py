@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-import schemathesis
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
@@ -11,6 +10,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 
 from tests.support.examples import examples
+from tests.support.openapi import schema_of
 
 PROBLEM = "application/problem+json"
 
@@ -146,7 +146,7 @@ def test_answers_keep_to_the_openapi_document(client: TestClient, feed: Any, mod
     """Schemathesis finds no answer that the document does not describe, for valid and for invalid requests."""
     feed.open()
     feed.write("0", "1.00", 1)
-    operation = schemathesis.openapi.from_asgi("/openapi.json", client.app)["/v1/customers/{card}/balance"]["GET"]
+    operation = schema_of(client.app)["/v1/customers/{card}/balance"]["GET"]
 
     @settings(max_examples=examples(60), deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy(generation_mode=mode))

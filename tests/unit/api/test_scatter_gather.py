@@ -12,6 +12,7 @@ from schemas.topics import LOYALTY_BALANCES
 from services.state_stores.assignment import ChangelogPartition, Role
 from tests.support.builders import MINUTE, NOON, balance, problem_type, sales, shop
 from tests.support.clusters import Callers, Group, damage
+from tests.support.examples import examples
 
 BASE = "/v1/stores/customer-balances"
 CARDS = [f"C{number:02}" for number in range(40)]
@@ -233,7 +234,7 @@ def test_without_a_known_group_the_response_is_rebalancing() -> None:
     run(group, steps)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     limit=st.integers(1, 15),
     moves=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.sampled_from([None, 0, 1, 2])), max_size=12),

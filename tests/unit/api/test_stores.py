@@ -5,7 +5,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-import schemathesis
 from fastapi.testclient import TestClient
 from schemathesis import GenerationMode
 
@@ -13,7 +12,7 @@ from schemas.topics import LOYALTY_BALANCES, STORES
 from services.state_stores.definition import VersionedValue
 from tests.support.builders import MINUTE, NOON, balance, plain_balance, problem_type, sales, shop
 from tests.support.clusters import Instance
-from tests.support.openapi import assert_responses_are_documented
+from tests.support.openapi import assert_responses_are_documented, schema_of
 
 BALANCES, TOP, SALES, SHOPS = "customer-balances", "top-customers", "store-sales", "stores"
 
@@ -378,6 +377,6 @@ def test_responses_match_the_openapi_document(
     client: TestClient, route: str, method: str, mode: GenerationMode
 ) -> None:
     """Schemathesis finds no response that the document does not describe, for valid and for invalid requests."""
-    document = schemathesis.openapi.from_asgi("/openapi.json", client.app)
+    document = schema_of(client.app)
     path = next(path for path in document if path.startswith("/v1/stores/{store}/local/") and path.endswith(route))
     assert_responses_are_documented(document[path][method], mode, max_examples=30)

@@ -12,6 +12,7 @@ from tests.fuzz import planted, report, stack
 from tests.fuzz.door import Outcome
 from tests.fuzz.doors import DOORS, door_named
 from tests.fuzz.runner import Chunk, process_for, run_chunk, run_inputs, save
+from tests.support.examples import examples
 
 SLOW_DOORS = {
     "http-sockets": 50,
@@ -37,7 +38,7 @@ def restored_logging() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", QUICK_DOORS)
 def test_each_input_is_answered_or_set_aside(name: str) -> None:
-    count = SLOW_DOORS.get(name, 1_000)
+    count = examples(SLOW_DOORS.get(name, 1_000))
     chunk = run_chunk(door_named(name), 0, count)
     assert [] == chunk.failures
     assert count == chunk.outcomes.total()

@@ -52,6 +52,7 @@ def run(settings: Settings) -> tuple[int, dict[str, dict[str, str]]]:
     return done.returncode, {check["name"]: check for check in json.loads(done.stdout)["checks"]}
 
 
+@pytest.mark.program
 def test_a_machine_that_runs_the_tests_is_well(settings: Settings) -> None:
     """All checks are made, and nothing keeps the system from running. No folder appears."""
     status, checks = run(settings)
@@ -63,6 +64,7 @@ def test_a_machine_that_runs_the_tests_is_well(settings: Settings) -> None:
     assert not Path(settings.checkpoint_dir).exists()
 
 
+@pytest.mark.program
 def test_a_taken_port_and_a_lost_folder_are_problems(settings: Settings, tmp_path: Path, taken_port: int) -> None:
     """The exit status is 1. Each problem names its subject and the variable to set."""
     (tmp_path / "file").write_text("")

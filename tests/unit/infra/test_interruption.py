@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.program
+
 _COMMAND = """
 import os, sys
 from infra.local.interruption import InterruptedBySignalError, interrupt_on_signals

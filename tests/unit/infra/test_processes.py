@@ -12,6 +12,8 @@ import pytest
 
 from infra.local.processes import ManagedProcess, ProcessFailedError
 
+pytestmark = pytest.mark.program
+
 # Prints that it is ready, then waits until its standard input ends.
 WAITS = "import signal, pathlib; pathlib.Path('ready').touch(); signal.pause()"
 WAITS_FOR_EVER = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + WAITS

@@ -23,12 +23,14 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return build(tmp_path_factory.mktemp("release"))
 
 
+@pytest.mark.program
 def test_two_builds_of_a_commit_are_equal(release: list[Path], tmp_path: Path) -> None:
     again = build(tmp_path / "again")
     assert [file.name for file in release] == [file.name for file in again]
     assert [file.read_bytes() for file in release] == [file.read_bytes() for file in again]
 
 
+@pytest.mark.program
 def test_the_checksums_are_those_of_the_files(release: list[Path]) -> None:
     *files, checksums = release
     assert CHECKSUMS == checksums.name
@@ -37,6 +39,7 @@ def test_the_checksums_are_those_of_the_files(release: list[Path]) -> None:
     assert {".whl", ".gz", ".json", ".md"} == {file.suffix for file in files}
 
 
+@pytest.mark.program
 def test_the_wheel_has_every_data_file_of_the_packages(release: list[Path]) -> None:
     wheel = next(file for file in release if file.suffix == ".whl")
     listed = subprocess.run(
@@ -57,6 +60,7 @@ def test_a_section_of_the_changelog() -> None:
         changelog_section(CHANGELOG, "2.0.0")
 
 
+@pytest.mark.program
 def test_a_revision_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ReleaseError, match="git archive failed"):
         build(tmp_path / "dist", "no-such-revision")

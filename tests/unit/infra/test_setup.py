@@ -37,14 +37,17 @@ def test_a_working_environment_of_the_wanted_python_is_kept(environment: Path, m
     assert (environment / "in-use").exists()
 
 
+@pytest.mark.program
 def test_an_environment_without_pip_is_replaced(environment: Path) -> None:
     """An environment without pip is replaced, because it can install nothing."""
     next(environment.glob("lib/python*/site-packages/pip/__init__.py")).unlink()
-    assert not setup.works(None)
+    setup.create_environment()
+    assert not (environment / "in-use").exists()
+    assert setup.works(None)
 
 
-def test_an_environment_of_another_python_is_replaced(environment: Path) -> None:  # noqa: ARG001
-    """PYTHON=… with another version replaces the environment."""
+def test_an_environment_of_another_python_does_not_work(environment: Path) -> None:  # noqa: ARG001
+    """PYTHON=… with another version replaces an environment that does not work for it."""
     assert not setup.works("3.99")
 
 

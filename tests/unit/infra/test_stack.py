@@ -93,6 +93,7 @@ def test_the_local_stack_refuses_another_kafka(tmp_path: Path, servers: str) -> 
         LocalStack(tmp_path, Settings(kafka_bootstrap_servers=servers))
 
 
+@pytest.mark.program
 def test_down_says_as_json_what_it_has_stopped(tmp_path: Path) -> None:
     """With --json stdout has one object, also if nothing runs. The folder is that of --dir."""
     command = [str(Path(sys.executable).with_name("loyalty")), "down", "--dir", str(tmp_path), "--json"]

@@ -17,6 +17,9 @@ from infra.supply_chain.advisories import Advisories, ExportError, is_affected, 
 from infra.supply_chain.components import MAVEN, PYPI, Component, locked_jars, packages
 from infra.supply_chain.images import images, sbom
 
+# One process hashes the jars.
+pytestmark = pytest.mark.xdist_group("supply chain")
+
 REQUIREMENTS = jars.ROOT / "requirements"
 
 

@@ -20,6 +20,7 @@ def test_a_second_process_is_refused_until_the_first_ends(tmp_path: Path) -> Non
         pass
 
 
+@pytest.mark.program
 def test_a_killed_process_holds_no_lock(tmp_path: Path) -> None:
     """After SIGKILL the file exists but the lock does not, so a restart need not wait."""
     program = f"from pipelines.checkpoints.lock import hold\nwith hold({str(tmp_path)!r}): print(flush=True); input()"

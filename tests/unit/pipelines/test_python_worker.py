@@ -11,9 +11,12 @@ import tempfile
 from pathlib import Path
 
 import psutil
+import pytest
 
 import pipelines
 from pipelines.runtime.session import worker_python
+
+pytestmark = pytest.mark.program
 
 WORKER = Path(pipelines.__file__).with_name("runtime") / "python-worker"
 

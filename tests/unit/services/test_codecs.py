@@ -21,7 +21,8 @@ from services.domain.entries import Kind
 from services.domain.events import Adjust, Erase, Line, Purchase, Receive, Reserve, SentLot, Transfer
 from services.domain.programme import Programme, Programmes
 from services.messaging.avro import UndecodableError, record_decoder, record_encoder
-from services.messaging.schema_ids import FolderSchemaIds
+from services.messaging.schema_ids import FolderSchemaIds, UnknownSchemaIdError
+from tests.support.examples import examples
 from tests.support.strategies import (
     ACCOUNT_EVENTS,
     ACCOUNT_EVENTS_WITH_ERASURES,
@@ -60,7 +61,7 @@ def asked(**changes):
     return command_record("card", Reserve(append_time=0, command_id="1", points=1)) | changes
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(ACCOUNT_EVENTS, PROGRAMMES)
 def test_account_survives_the_state_store(events, programmes):
     """Writing to Spark's state and reading back changes nothing, also for the Avro of older versions."""
@@ -195,7 +196,7 @@ def test_damaged_state_is_refused(damaged):
         decode_account(damaged)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(ACCOUNT_EVENTS, PROGRAMMES, st.integers(0, 14))
 def test_account_goes_on_from_the_state_store(events, programmes, cut):
     """Storing and loading between two batches changes no entry, and keeps the order of purchases and commands."""
@@ -237,7 +238,7 @@ def test_what_is_no_event_is_refused(value):
     """Bytes that are neither a purchase nor a command raise an error that says so."""
     with pytest.raises(UndecodableError):
         decode_event(1, value)
-    with pytest.raises((UndecodableError, LookupError)):
+    with pytest.raises((UndecodableError, UnknownSchemaIdError)):
         decode_account(value)
 
 
@@ -290,7 +291,7 @@ def test_amount_must_be_finite(amount):
         decode_event(1, written("Purchase", record))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(ACCOUNT_EVENTS_WITH_ERASURES, PROGRAMMES)
 def test_records_are_the_contracts(events, programmes):
     """Entries, balances, decisions and credits have all fields of their schemas, and decode to the same values."""

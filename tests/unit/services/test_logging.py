@@ -18,6 +18,7 @@ _QUIET_SECONDS = 3.0
 AWAY = "cannot read now, and tries again"
 
 
+@pytest.mark.program
 def test_a_crash_in_a_native_library_leaves_a_traceback() -> None:
     crash = "configure_logging(Settings()); import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
     program = f"from services.logging import *; {crash}"
@@ -27,6 +28,7 @@ def test_a_crash_in_a_native_library_leaves_a_traceback() -> None:
     assert 'File "<string>", line 1' in process.stderr
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("module", ["services.ledger", "api"])
 def test_while_kafka_is_away_a_process_logs_one_line_and_only_json(module: str, tmp_path: Path) -> None:
     """Librdkafka tries to connect twenty times a second. Its lines are not JSON, and they would fill the log."""

@@ -60,6 +60,7 @@ def by_trace(spans: InMemorySpanExporter) -> dict[str, Any]:
     return {f"{span.context.trace_id:032x}": span for span in spans.get_finished_spans()}
 
 
+@pytest.mark.program
 def test_without_a_receiver_no_sdk_is_imported_and_no_span_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a new process with the API, the pipeline, the ledger, the webhooks and the CLI, which has the simulator.
 

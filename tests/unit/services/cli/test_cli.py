@@ -197,6 +197,7 @@ def test_a_program_that_is_not_installed_is_one_clear_line(monkeypatch: pytest.M
     assert "this installation has no pipelines" in result.stderr
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(("words", "found"), [("loyalty ke", {"keys"}), ("loyalty keys re", {"revoke"})])
 def test_bash_completes_commands(words: str, found: set[str]) -> None:
     """The script of the documentation completes the words of a command line."""

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from services.domain.accrual import accrual
 from services.domain.events import Line, Purchase
 from services.domain.programme import Campaign, Combining, Period, Programme, TaxBasis, Tier
+from tests.support.examples import examples
 from tests.support.oracles import earned_points
 from tests.support.strategies import ACCOUNT_PROGRAMMES, AMOUNTS, PURCHASES
 
@@ -34,7 +35,7 @@ def test_default_programme_earns_what_it_always_did(amount):
     assert earned_points(amount) == accrual(purchase, Programme()).points
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(PURCHASES, ACCOUNT_PROGRAMMES)
 def test_parts_explain_the_whole(purchase, rules):
     """The parts add up to the points. Points are never negative, and 0 for customers who do not take part."""

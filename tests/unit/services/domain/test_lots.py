@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.domain.account.lots import Terms, add, spendable, take_any, take_spendable
+from tests.support.examples import examples
 
 TERMS = st.builds(Terms, st.integers(0, 3), st.integers(0, 2), st.integers(0, 1))
 LOTS = st.dictionaries(TERMS, st.integers(1, 100), max_size=8)
@@ -14,7 +15,7 @@ def expiry(terms):
     return terms.expires_time or NEVER
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(LOTS, st.integers(0, 500))
 def test_nothing_gets_lost(lots, points):
     """The result has the requested points, or all that exist. Putting them back restores the lots."""
@@ -27,7 +28,7 @@ def test_nothing_gets_lost(lots, points):
         assert lots == left
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(LOTS, st.integers(0, 500))
 def test_soonest_to_expire_goes_first(lots, points):
     """No lot that is left expires before a spent lot, except pending ones, which are never spent."""

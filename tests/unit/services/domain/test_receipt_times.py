@@ -14,6 +14,7 @@ from services.domain.entries import Kind
 from services.domain.events import Purchase
 from services.domain.programme import DAY, Campaign, Programme, Programmes, TimeBasis
 from services.domain.recomputation import recompute
+from tests.support.examples import examples
 
 HOUR = DAY // 24
 MONDAY = 20_000 * DAY + 12 * HOUR
@@ -120,7 +121,7 @@ _RECEIPTS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(_RECEIPTS, st.randoms())
 def test_late_receipts_end_in_the_points_of_receipts_in_time(receipts, dice):
     """The result is the same for any delay within the limit and any order, if no timer has to wait for them."""

@@ -18,6 +18,7 @@ from services.ledger.positions import PositionMovedError, Span, Watermarks, forg
 from services.ledger.records import Undecodable
 from services.pseudonyms import Pseudonyms
 from tests.support.builders import entry
+from tests.support.examples import examples
 from tests.support.ledger import EVERYTHING, PSEUDONYMS, TOPIC_ID, Ledger, expected, stored, texts
 
 ENTRIES = [("A", entry(1)), ("B", entry(1)), ("A", entry(2)), ("A", entry(3))]
@@ -30,7 +31,7 @@ def test_every_entry_is_appended_once(ledger: Ledger) -> None:
     assert expected(ENTRIES) == stored(ledger.engine)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=15)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=examples(15))
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.randoms(use_true_random=False))
 def test_any_batches_give_the_same(ledger: Ledger, sizes: list[int], random: Any) -> None:
     """For any batches and duplicates the ledger has each entry once."""

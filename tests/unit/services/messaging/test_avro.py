@@ -52,7 +52,7 @@ def test_invoice_comes_back_as_it_was_sent(invoice):
     received = decoder(topics.POS_INVOICES, IDS)(encoder(topics.POS_INVOICES, IDS)(invoice))
 
     assert repr(invoice["TotalAmount"]) == repr(received["TotalAmount"])
-    assert invoice == {name: received[name] for name in invoice} or "nan" in repr(invoice)
+    assert invoice == {name: received[name] for name in invoice}
 
 
 def test_points_stay_decimals():
@@ -207,14 +207,18 @@ def test_header_layout_is_five_bytes():
     assert 5 == len(header(1)) == struct.calcsize(">bI")
 
 
-@pytest.mark.parametrize("schema_id", schemas.ids())
-@pytest.mark.parametrize("topic", TOPICS_WITH_SCHEMA, ids=lambda topic: topic.name)
+@pytest.mark.parametrize(
+    ("topic", "schema_id"),
+    [
+        pytest.param(topic, schema_id, id=f"{topic.name}-{schema_id}")
+        for topic in TOPICS_WITH_SCHEMA
+        for schema_id, path in schemas.ids().items()
+        if schemas.record_name(path) != topic.value
+    ],
+)
 def test_a_value_in_another_records_schema_is_undecodable(topic, schema_id):
     """A record of another topic raises UndecodableError for every schema."""
-    path = schemas.ids()[schema_id]
-    if schemas.record_name(path) == topic.value:
-        return
-    writer = json.loads(schemas.schema_text(path))
+    writer = json.loads(schemas.schema_text(schemas.ids()[schema_id]))
     body = io.BytesIO()
     fastavro.schemaless_writer(body, writer, next(iter(fastavro.utils.generate_many(fastavro.parse_schema(writer), 1))))
 

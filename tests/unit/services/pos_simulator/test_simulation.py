@@ -19,6 +19,7 @@ from services.pos_simulator import invoicing
 from services.pos_simulator.broken import Breakage
 from services.pos_simulator.encoding import encoder
 from services.pos_simulator.simulation import Kind, Message, Options, Simulation
+from tests.support.examples import examples
 from tests.support.oracles import is_home_delivery, is_prime
 
 IDS = FolderSchemaIds()
@@ -40,7 +41,7 @@ def day() -> list[Message]:
 
 
 @given(seed=st.integers(0, 2**40), repeats=st.floats(0, 0.5), broken=st.floats(0, 0.5), customers=st.integers(2, 50))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_same_seed_gives_same_bytes(seed: int, repeats: float, broken: float, customers: int) -> None:
     """Two simulations with equal options give equal messages in the same order."""
     options = {"count": 60, "seed": seed, "repeats": repeats, "broken": broken, "customers": customers}
@@ -298,7 +299,7 @@ addresses = st.fixed_dictionaries(dict.fromkeys(("AddressLine", "City", "State",
         }
     )
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_shared_parts_give_the_bytes_of_the_library(invoice: PosInvoice) -> None:
     """The fast encoder and the plain one give equal bytes for any invoice, at each call."""
     assert avro.encoder(topics.POS_INVOICES, IDS)(invoice) == FAST(invoice) == FAST(invoice)

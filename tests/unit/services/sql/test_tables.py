@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from hypothesis import Phase, given
-from hypothesis import settings as examples
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -27,6 +27,7 @@ from services.sql.ledger import CustomerKeyError
 from services.sql.questions import BY_NAME, QUESTIONS
 from tests.support.account_histories import HISTORIES, Processed
 from tests.support.builders import CARD, entry
+from tests.support.examples import examples
 from tests.support.ledger import Ledger
 
 MARCH = int(datetime(2027, 3, 31, 18, 30, tzinfo=UTC).timestamp() * 1000)
@@ -212,7 +213,8 @@ def test_points_of_a_replaced_card_keep_their_months(opened: Callable[..., Datab
     assert [("gold", 1, Decimal("8.00"))] == rows(database, BY_NAME["members-by-tier"].sql), "old cards are no members"
 
 
-@examples(max_examples=15, phases=[Phase.generate])  # each example has a database, so shrinking takes minutes
+# Each example has a database, so shrinking would take minutes.
+@hypothesis_settings(max_examples=examples(15), phases=[Phase.generate])
 @given(st.lists(HISTORIES, max_size=4))
 def test_liability_is_the_sum_of_all_balances(histories: list[Processed]) -> None:
     """For any history, both are equal to the hundredth, for each tier, now and at each end of a month."""

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from services.state_stores.contract import Checkpoint, StoreClosedError, StorePartition, end_of_prefix
 from services.state_stores.memory import MemoryStorePartition
+from tests.support.examples import examples
 
 NOTHING = Checkpoint("test", 0, 0)
 
@@ -105,7 +106,7 @@ class TestStorePartition:
         with pytest.raises(StoreClosedError):
             store.get(b"a")
 
-    @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(
         batches=st.lists(
             st.dictionaries(st.binary(max_size=3), st.none() | st.binary(max_size=3), max_size=6), max_size=6

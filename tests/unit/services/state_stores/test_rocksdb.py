@@ -54,6 +54,7 @@ def test_a_store_keeps_its_data_after_a_restart(tmp_path: Path) -> None:
     again.close()
 
 
+@pytest.mark.program
 def test_a_crash_leaves_data_and_checkpoint_consistent(tmp_path: Path) -> None:
     """After kill -9 during writes, all keys, the count and the offset come from the same batch."""
     writer = subprocess.Popen([sys.executable, "-c", WRITE_FOR_EVER, str(tmp_path / "0")], stdout=subprocess.PIPE)
@@ -170,6 +171,7 @@ def test_a_read_during_a_close_raises(tmp_path: Path, attempt: int) -> None:
     assert [StoreClosedError] * 3 == [type(error) for error in met]
 
 
+@pytest.mark.program
 def test_one_process_uses_a_state_directory(tmp_path: Path) -> None:
     """A second process gets an error with the directory and the process id. After the release it succeeds."""
     enter = (

@@ -215,9 +215,9 @@ def test_only_finished_records_are_committed(steps: list[tuple[str, int, int]]) 
         if what == "add":
             uncommitted.add(RecordPosition(partition, added[partition]))
             added[partition] += 1
-        elif what == "finish" and offset < added[partition]:
-            uncommitted.finish(RecordPosition(partition, offset))
-            finished.add(RecordPosition(partition, offset))
+        elif what == "finish" and added[partition]:
+            finished.add(position := RecordPosition(partition, offset % added[partition]))
+            uncommitted.finish(position)
         elif what == "commit":
             offsets = uncommitted.committable()
             uncommitted.remove_committed(offsets)
