@@ -2,7 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from heapq import nlargest
 
 from confluent_kafka import KafkaException
 
@@ -47,6 +49,20 @@ class Operations:
         """The dead letters that the filter selects."""
         try:
             return list(dead_letters.read(self.settings, letter_filter))
+        except (DeadLettersError, PublishError, KafkaException) as error:
+            raise problems.BrokerUnavailable(reason=str(error)) from error
+
+    def newest_dead_letters(self, letter_filter: DeadLetterFilter, most: int) -> tuple[Counter[str], list[DeadLetter]]:
+        """The number of the selected dead letters for each reason, and the newest of them. It keeps only these."""
+        reasons = Counter[str]()
+
+        def counted() -> Iterator[DeadLetter]:
+            for letter in dead_letters.read(self.settings, letter_filter):
+                reasons[letter.reason] += 1
+                yield letter
+
+        try:
+            return reasons, nlargest(most, counted(), key=lambda letter: (letter.time, letter.position))
         except (DeadLettersError, PublishError, KafkaException) as error:
             raise problems.BrokerUnavailable(reason=str(error)) from error
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any, NamedTuple
 from urllib.request import OpenerDirector
 
@@ -189,12 +190,12 @@ def status_of(settings: Settings, urls: Mapping[str, str], api: ApiState | None 
         except urllib.error.HTTPError as error:
             problem = _REFUSALS.get((name, error.code), f"answers with status {error.code}")
             error.close()
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, HTTPException, ValueError, KeyError) as error:
             cause = getattr(error, "reason", error)  # URLError wraps the error of the connection
             problem = f"no answer: {getattr(cause, 'strerror', None) or cause}"
         parts.append(Part(name, url, problem))
     if not api:
-        with suppress(OSError, ValueError, KeyError):
+        with suppress(OSError, HTTPException, ValueError, KeyError):
             instances = _get(openers["api"], f"{urls['api']}/v1/instances")["instances"]
     return Status(
         time.time(),

@@ -117,8 +117,10 @@ class Flows:
         while response.status_code == HTTPStatus.ACCEPTED:
             if time.monotonic() >= deadline:
                 raise UnavailableError("the command is accepted, and not decided or not visible yet", key)
-            location = Call("GET", response.headers["Location"], {})
-            response = yield from self._answer(location, deadline, key)
+            yield Pause(float(response.headers.get("Retry-After", 1)))
+            # The decision on an erasure names no card. Only the same request waits until reads show it.
+            again = call if method == "DELETE" else Call("GET", response.headers["Location"], {})
+            response = yield from self._answer(again, deadline, key)
         command = msgspec.json.decode(response.content, type=Command)
         if command.status not in _ENDED:
             raise ProblemError(HTTPStatus.CONFLICT, {"type": command.reason, "detail": "The command is refused."})

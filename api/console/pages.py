@@ -80,6 +80,12 @@ async def _user(request: Request) -> dict[str, Any]:
 
 
 async def _fields(request: Request) -> list[tuple[str, str]]:
+    """The names and values of a user's form. Raises SignInNeededError without a user, before it reads the form."""
+    await _user(request)
+    return await _fields_of_anybody(request)
+
+
+async def _fields_of_anybody(request: Request) -> list[tuple[str, str]]:
     """The names and values of a form. Raises SignInNeededError for a form of another site."""
     if "hx-request" not in request.headers:
         raise SignInNeededError
@@ -98,7 +104,7 @@ async def sign_in_page() -> Response:
 @router.post("/sign-in")
 async def sign_in(request: Request) -> Response:
     """Keep the credentials in a cookie if the API knows them."""
-    text = (await _form(request)).get("credentials", "")
+    text = dict(await _fields_of_anybody(request)).get("credentials", "").strip()
     request.scope["headers"] = [(b"cookie", f"{COOKIE}={text}".encode("latin-1", "replace"))]
     answer = await call(Request(request.scope), "GET", "/v1/caller")
     if not answer.is_good:
@@ -111,7 +117,7 @@ async def sign_in(request: Request) -> Response:
 
 @router.post("/sign-out")
 async def sign_out(request: Request) -> Response:
-    await _form(request)
+    await _fields_of_anybody(request)
     response = Response(headers={"HX-Redirect": "/console/sign-in"})
     response.delete_cookie(COOKIE, path="/console")
     return response

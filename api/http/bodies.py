@@ -20,7 +20,8 @@ _COMMAND_BYTES = 16 * 1024
 
 _LIMITS = (
     ("/v1/stores/", 4 * 2**20),  # 1,000 keys of 512 characters, each of them escaped
-    ("/console/operations/", 2**20),
+    ("/console/operations/programmes", 2**20),
+    ("/console/operations/replay", 2**16),
     ("/v1/programmes", 2**20),
     ("/v1/dead-letters", 2**20),
     ("/v1/simulate", 2**20),  # the limit of Kafka for an invoice

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import date
 from itertools import chain, islice
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
@@ -124,7 +125,7 @@ def entries(  # noqa: PLR0913, PLR0917 - each parameter of the request is a para
     if page.next:
         cursor = urlsafe_b64encode(f"{page.next.opened_time}.{page.next.sequence}".encode()).decode()
         url = request.url.include_query_params(cursor=cursor)
-        headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
+        headers["Link"] = f'<{quote(url.path)}?{url.query}>; rel="next"'
     body = {"entries": [_body(entry) for entry in page.entries], "next": cursor}
     return json_response(body, caching=_CACHING, headers=headers)
 

@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import datetime
-from heapq import nlargest
 from typing import Annotated, Any
 
 import orjson
@@ -13,6 +12,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from api.dependencies import LocalDep, LocatorDep, MetricsDep, OperationsDep, ProgrammeDep, StoresDep, StreamsDep
 from api.events.streams import MEDIA_TYPE, START, Event, TooManyStreams
 from api.http import problems
+from api.http.bodies import JsonRoute
 from api.http.parameters import Limit
 from api.http.responses import NO_STORE, json_response
 from api.routers.instances import instance_list
@@ -36,7 +36,7 @@ from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, Record
 from services.programmes.file import ProgrammeError
 from services.status import ApiState, Rates, Status
 
-router = APIRouter(prefix="/v1", tags=["operations"])
+router = APIRouter(prefix="/v1", tags=["operations"], route_class=JsonRoute)
 
 _STATUS_SECONDS = 2.0
 _SHOWN_BYTES = 4_096
@@ -138,13 +138,11 @@ def dead_letters(
     ] = None,
     limit: Limit = 50,
 ) -> Response:
-    """The newest dead letters, and how many there are for each reason. An original record counts once."""
-    letters = operations.dead_letters(DeadLetterFilter(reason))
+    """The newest dead letters, and how many there are for each reason. A record counts once for each reason."""
+    reasons, newest = operations.newest_dead_letters(DeadLetterFilter(reason), limit)
     shows_bytes = Scope.DEAD_LETTERS in caller_of(request).scopes
-    reasons = Counter(letter.reason for letter in letters)
-    newest = nlargest(limit, letters, key=lambda letter: (letter.time, letter.position))
     body = {
-        "total": len(letters),
+        "total": reasons.total(),
         "reasons": dict(reasons.most_common()),
         "deadLetters": [_letter_body(letter, shows_bytes=shows_bytes) for letter in newest],
     }
@@ -192,7 +190,7 @@ def audits(operations: OperationsDep, limit: Limit = 10) -> Response:
 
 @router.post(
     "/programmes/check",
-    dependencies=[needs(Scope.BALANCE_READ, Scope.PROGRAMME_PUBLISH)],
+    dependencies=[needs(Scope.PROGRAMME_PUBLISH)],
     summary="Check a programme file",
     response_model=ProgrammeCheck,
     responses=problems.responses(*problems.BODY_PROBLEMS, problems.InvalidParameters),

@@ -53,9 +53,11 @@ _REPORT_SECONDS = 1.0
 KEEP_ALIVE_SECONDS = 30.0
 """An idle connection to a peer is not used after this time. It is shorter than the time of the server."""
 
-_LIMITS = httpx.Limits(max_connections=512, max_keepalive_connections=64, keepalive_expiry=KEEP_ALIVE_SECONDS)
+# LOYALTY_MOST_CONNECTIONS bounds the requests that wait for peers. A smaller bound would let long polls take all
+# connections, and a request that waits for one would make a healthy peer suspect.
+_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEP_ALIVE_SECONDS)
 # A stream keeps its connection, so streams have a pool of their own.
-_STREAM_LIMITS = httpx.Limits(max_connections=2_000, max_keepalive_connections=16, keepalive_expiry=KEEP_ALIVE_SECONDS)
+_STREAM_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=KEEP_ALIVE_SECONDS)
 _STREAM_SECONDS = 5.0
 """A live peer sends the first bytes of a stream within milliseconds."""
 
@@ -241,7 +243,7 @@ class PeerClient:
                 built = client.build_request(
                     request.method,
                     url,
-                    headers=sent_headers | tracing.headers(),
+                    headers=httpx.Headers(sent_headers | tracing.headers(), encoding="latin-1"),
                     content=request.content,
                     timeout=timeout,
                 )

@@ -59,7 +59,7 @@ def up(directory: Folder = None, *, as_json: AsJson = False) -> None:
         return
     _show(stack)
     console.print(f"Console: {stack.api_url}/")
-    console.print(f"API key with all scopes: {stack.key_file.relative_to(Path.cwd())} (only you can read the file)")
+    console.print(f"API key with all scopes: {_shown(stack.key_file)} (only you can read the file)")
     if stack.settings.api_access != "authenticated":
         console.print("The API answers everybody on this machine without a key: LOYALTY_API_ACCESS is loopback.")
 
@@ -114,11 +114,16 @@ def parts_of(stack: LocalStack) -> list[dict[str, Any]]:
     ]
 
 
+def _shown(path: Path) -> str:
+    """A short form of a path. ``var`` can be a symbolic link to another place."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
 def _show(stack: LocalStack) -> None:
     table = Table("part", "process", "address", "log")
     for part in parts_of(stack):
         state = "[red]not running" if part["pid"] is None else str(part["pid"])
-        table.add_row(part["name"], state, part["address"], str(Path(part["log"]).relative_to(Path.cwd())))
+        table.add_row(part["name"], state, part["address"], _shown(Path(part["log"])))
     console.print(table)
     if not folders.IS_CHECKOUT:
         console.print(f"The data is in {Path.cwd()}. Run other commands there, because their folders are relative.")

@@ -31,6 +31,7 @@ from services.cli.output import AsJson, print_json
 from services.cli.status import ApiUrl
 from services.domain.programme import Programmes
 from services.messaging.publishing import PublishError
+from services.messaging.schema_ids import SchemaRegistryUnavailableError
 from services.tls import client_context
 
 ROUNDS = 6
@@ -200,7 +201,7 @@ def main(
         report = audit(context, api or settings.advertised_url, left_out, archive=source is From.PARQUET)
         try:
             publish_run(report.run(started_time, pseudonymize(context.pseudonyms)), settings)
-        except PublishError as error:
+        except (PublishError, SchemaRegistryUnavailableError) as error:
             typer.echo(f"warning: the console does not show this run, because it is not in Kafka: {error}", err=True)
     if as_json:
         print_json(dataclasses.asdict(report))

@@ -16,12 +16,13 @@ from services.cli.output import FAILED, MISUSED, stop
 from services.domain.programme import Programmes
 from services.logging import configure_logging
 from services.messaging.publishing import PublishError
-from services.messaging.schema_ids import SchemaIds, schema_ids
+from services.messaging.schema_ids import SchemaIds, SchemaRegistryUnavailableError, schema_ids
 from services.programmes.file import ProgrammeError
 from services.programmes.topic import load_programmes
 from services.pseudonyms import PseudonymKeyError, Pseudonyms, pseudonyms
 from services.settings import Settings, SettingsError, read_settings
 from services.start_up import StartUpError
+from services.tls import CertificateError
 
 _TASK_ATTEMPTS = 4
 """Otherwise one slow start of a Python worker would end an audit. Spark gives it ten seconds."""
@@ -64,9 +65,9 @@ def open_context(app_name: str, failed: int = FAILED) -> Iterator[Context]:
             yield Context(spark, settings, schema_ids(settings), rules, names)
         finally:
             spark.stop()
-    except (PseudonymKeyError, StartUpError) as error:
+    except (CertificateError, PseudonymKeyError, StartUpError) as error:
         stop(str(error), MISUSED)
-    except (ArchiveError, NoTopicError, PublishError, ProgrammeError) as error:
+    except (ArchiveError, NoTopicError, PublishError, ProgrammeError, SchemaRegistryUnavailableError) as error:
         stop(str(error), failed)
     except Py4JJavaError as error:
         cause = summarize_java_error(str(error)).removeprefix("py4j.protocol.Py4JJavaError: ")

@@ -4,6 +4,7 @@ import json
 import time
 import urllib.error
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
 from ssl import SSLContext
 from typing import Any, NamedTuple
@@ -68,7 +69,7 @@ def _page(api: OpenerDirector, url: str) -> dict[str, Any]:
             if not page["partial"]:
                 return page
             reason = f"partitions {page['missingPartitions']} are missing"
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, HTTPException, ValueError, KeyError) as error:
             reason = str(error)
             if isinstance(error, urllib.error.HTTPError):
                 error.close()

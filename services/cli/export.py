@@ -10,7 +10,7 @@ import typer
 
 from services.cli.output import FAILED, MISUSED, read_settings, recorded, report, stop, table
 from services.cli.processes import AsJsonLines, announced, program, replace_process
-from services.cli.sql import clear_source_errors
+from services.cli.sql import clear_source_errors, warn_of_skipped
 from services.settings import Settings
 from services.start_up import StartUpError, local_folder, require_writable
 
@@ -105,6 +105,7 @@ def _write(names: Sequence[str] | None, settings: Settings, *, as_json: bool) ->
     for name in chosen:
         with suppress(typer.Exit), clear_source_errors(), closing(Database(settings)) as database:
             done.append(write(name, database, settings))
+            warn_of_skipped(database)
     rows = ((each.table, each.rows, "written" if each.changed else "unchanged", each.folder) for each in done)
     found = table("table", "rows", "files", "folder", rows=rows)
     report({"tables": [each._asdict() for each in done]}, *([found] if done else []), as_json=as_json)
@@ -114,9 +115,12 @@ def _write(names: Sequence[str] | None, settings: Settings, *, as_json: bool) ->
 
 def _maintain(settings: Settings, *, as_json: bool) -> None:
     with clear_source_errors():
-        from services.sql.maintenance import maintain
+        from services.sql.maintenance import MaintenanceConflictError, maintain
 
         recorded("loyalty export maintain", settings, to=settings.export_dir)
-        done = maintain(settings)
+        try:
+            done = maintain(settings)
+        except MaintenanceConflictError as error:
+            stop(str(error))
     text = f"{settings.export_dir}: merged {done.merged} files into {done.written}, deleted {done.deleted} old files"
     report(done._asdict(), text, as_json=as_json)

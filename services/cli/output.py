@@ -59,7 +59,7 @@ def recorded(action: str, settings: Settings, **details: str) -> None:
     """
     try:
         announce(action, settings, **details)
-    except PublishError as error:
+    except (PublishError, SchemaRegistryUnavailableError) as error:
         record = orjson.dumps({"actor": operator(), "action": action, **details}).decode()
         typer.echo(f"warning: the topic audit-trail has no record of this command {record}: {error}", err=True)
 

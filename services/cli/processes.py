@@ -25,9 +25,10 @@ NEEDED = {
     "infra.doctor": ("stack", ("psutil",)),
     "pipelines": ("pipeline", ("pyspark",)),
     "api": ("api", ("fastapi",)),
+    "services.ledger": ("ledger", ("sqlalchemy",)),
     "services.webhooks": ("api", ("httpx",)),
 }
-"""By module: the extra with its packages, and packages that show that this extra is installed."""
+"""By module or package: the extra with its packages, and packages that show that this extra is installed."""
 
 FORWARD_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Context settings of a command that forwards all options, also ``--help``, to its program."""
@@ -136,7 +137,7 @@ def program(module: str, arguments: list[str], *, log_json: bool) -> list[str]:
     """
     if not _is_installed(module):
         stop(f"this installation has no {module}: use one that has it, such as another image or a checkout", MISUSED)
-    extra, packages = NEEDED.get(module, ("", ()))
+    extra, packages = NEEDED.get(module) or NEEDED.get(module.partition(".")[0], ("", ()))
     if missing := [package for package in packages if not _is_installed(package)]:
         stop(f"{', '.join(missing)} is not installed: type {install_command(extra)}", MISUSED)
     if log_json:

@@ -82,7 +82,7 @@ def sql(  # noqa: PLR0913  # one argument for each option
                 _write(database.run(asked), parquet)
             else:
                 _print(database.run(asked), database.skipped, as_json=as_json, as_csv=as_csv)
-            _warn(database)
+            warn_of_skipped(database)
 
 
 def _record(settings: "Settings", table: str) -> None:
@@ -119,7 +119,7 @@ def _answer(database: "Database", text: str) -> None:
     """Answer one statement of the shell. An error does not end the shell."""
     with suppress(typer.Exit), clear_source_errors():
         _print(database.run(_statement(text, database)), {})
-        _warn(database)
+        warn_of_skipped(database)
 
 
 def _report_tables(database: "Database", *, as_json: bool) -> None:
@@ -186,7 +186,8 @@ def _follow(database: "Database", statement: str) -> None:
             sys.stdout.flush()
 
 
-def _warn(database: "Database") -> None:
+def warn_of_skipped(database: "Database") -> None:
+    """Print for each topic how many records could not be decoded."""
     stderr = Console(stderr=True, soft_wrap=True)
     for name, reasons in database.skipped.items():
         (reason, _), *_ = sorted(reasons.items(), key=lambda each: -each[1])

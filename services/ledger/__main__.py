@@ -7,6 +7,8 @@ from types import FrameType
 
 import stamina
 import structlog
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
 
 from schemas.topics import LOYALTY
 from services import tracing
@@ -49,12 +51,25 @@ def run(settings: Settings) -> None:
         with health:
             for attempt in stamina.retry_context(on=AWAY, attempts=None, timeout=None):
                 with attempt:
-                    migrate(engine)
-                    appender.bind()
+                    _set_up(engine, appender)
             _on_signals(lambda _, __: consumer.stop())
             consumer.run()
     finally:
         engine.dispose()
+
+
+def _set_up(engine: Engine, appender: Appender) -> None:
+    """Create the tables, or check them. Raises LedgerError and errors of AWAY."""
+    try:
+        migrate(engine)
+        appender.bind()
+    except AWAY:
+        raise
+    except DBAPIError as error:
+        raise LedgerError(
+            f"the database refuses to set up the ledger: {error.orig}; give the user of LOYALTY_LEDGER_URL the right "
+            "to create tables there, or name another database"
+        ) from error
 
 
 def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:

@@ -1,5 +1,6 @@
 """Appends entries to the ledger. One transaction stores the entries of a batch and the positions behind them."""
 
+import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -71,11 +72,16 @@ class Appender:
             lock(connection)
             positions.bind(connection, {"topic": self._topic, "pseudonym key": self._pseudonyms.key_id})
 
-    def open(self, topic_id: str, partitions: Mapping[int, Watermarks]) -> dict[int, int]:
-        """The offset to continue from, by partition."""
+    def stored_offsets(self) -> dict[int, int]:
+        """The stored position of each partition."""
+        with self._engine.connect() as connection:
+            return positions.stored_offsets(connection)
+
+    def open(self, topic_id: str, partitions: Mapping[int, Watermarks], before: Mapping[int, int]) -> dict[int, int]:
+        """The offset to continue from, by partition. See ``positions.open_positions`` for the arguments."""
         with self._engine.begin() as connection:
             lock(connection)
-            starts = positions.open_positions(connection, topic_id, partitions)
+            starts = positions.open_positions(connection, topic_id, partitions, before)
         self._topic_id = topic_id
         return starts
 
@@ -100,14 +106,19 @@ class Appender:
     def checkpoint_after_erasure(self) -> None:
         """Truncate SQLite's write-ahead log if it can contain erased data.
 
-        If a reader blocks this, the next call does it.
+        If a reader or a full disk prevents this, the next call does it.
         """
         if not (self._is_sqlite and self._erased_data_in_log):
             return
         with closing(self._engine.raw_connection()) as connection, closing(connection.cursor()) as cursor:
             cursor.execute("PRAGMA busy_timeout = 0")
-            ((busy, *_),) = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            cursor.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
+            try:
+                ((busy, *_),) = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            except sqlite3.OperationalError as error:
+                log.warning("cannot truncate the write-ahead log, and tries again", error=str(error))
+                return
+            finally:
+                cursor.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
         self._erased_data_in_log = bool(busy)
 
     def _append(self, connection: Connection, entries: Sequence[CardEntry]) -> Appended:

@@ -72,11 +72,11 @@ class LedgerConsumer:
         (future,) = admin.describe_topics(TopicCollection([self._topic]), request_timeout=_BROKER_SECONDS).values()
         topic = future.result()
         consumer = self._reader.consumer
-        marks = {}
+        before, marks = self._appender.stored_offsets(), {}
         for partition in topic.partitions:
             offsets = consumer.get_watermark_offsets(TopicPartition(self._topic, partition.id), timeout=_BROKER_SECONDS)
             marks[partition.id] = Watermarks(*offsets)
-        self._positions = self._appender.open(str(topic.topic_id), marks)
+        self._positions = self._appender.open(str(topic.topic_id), marks, before)
         self._metrics.gaps.set(self._appender.count_gaps())
         consumer.assign([TopicPartition(self._topic, number, start) for number, start in self._positions.items()])
         log.info("following", topic=self._topic, positions=self._positions)

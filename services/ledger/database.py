@@ -8,13 +8,13 @@ from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, make_url, text
-from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from services.start_up import require_writable
 
-AWAY = (OperationalError, InterfaceError, PoolTimeoutError)
-"""Errors of a database that is unreachable, busy or full. The same statement can succeed later."""
+AWAY = (OperationalError, InterfaceError, InternalError, PoolTimeoutError)
+"""Errors of a database that is unreachable, busy, full or read-only. The same statement can succeed later."""
 
 _CONNECT_SECONDS = 3
 _WRITE_SECONDS = 60

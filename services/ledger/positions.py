@@ -30,18 +30,29 @@ class Span(NamedTuple):
     end: int
 
 
-def open_positions(connection: Connection, topic_id: str, partitions: Mapping[int, Watermarks]) -> dict[int, int]:
+def stored_offsets(connection: Connection) -> dict[int, int]:
+    """The stored position of each partition."""
+    return {row.partition: row.next_offset for row in connection.execute(select(POSITION))}
+
+
+def open_positions(
+    connection: Connection, topic_id: str, partitions: Mapping[int, Watermarks], before: Mapping[int, int]
+) -> dict[int, int]:
     """The offset to continue from, by partition.
 
     A topic that was created again is read from its start. So is a partition that ends below the stored position. The
     ledger ignores entries that it has already. If the broker has deleted records that the ledger has not read, this is
     logged, and the gaps show the missing entries.
+
+    Args:
+        before: the stored positions before the end offsets were read. Meanwhile another process may append records
+            behind these ends.
     """
     stored = {row.partition: row for row in connection.execute(select(POSITION))}
     starts = {}
     for partition, (low, high) in partitions.items():
         row = stored.get(partition)
-        continues = row is not None and row.topic_id == topic_id and row.next_offset <= high
+        continues = row is not None and row.topic_id == topic_id and before.get(partition, low) <= high
         starts[partition] = max(low, row.next_offset) if row is not None and continues else low
         if row is not None and continues and row.next_offset < low:
             log.error(

@@ -51,6 +51,7 @@ class DeadLetter:
         topic: the name on the broker of the topic that the original record came from; None if the headers lack it.
         origin: the position of the original record; None if the headers lack it.
         key, value: the bytes of the original record.
+        headers: the headers of the original record.
     """
 
     position: RecordPosition
@@ -60,6 +61,7 @@ class DeadLetter:
     reason: str
     key: bytes | None
     value: bytes | None
+    headers: tuple[tuple[str, str | bytes | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,8 @@ def read(settings: Settings, letter_filter: DeadLetterFilter = DeadLetterFilter(
     """Read the dead letters that exist now and that the filter selects.
 
     The filter decides about duplicates. With positions, the result has every dead letter at these positions. Without
-    positions, the result has the first dead letter of each original record.
+    positions, the result has the first dead letter of each original record and reason: each webhook that refuses a
+    notification has its own reason.
 
     Raises DeadLettersError if no broker answers, PublishError if the topic does not exist.
     """
@@ -139,13 +142,13 @@ def read(settings: Settings, letter_filter: DeadLetterFilter = DeadLetterFilter(
             ends = _end_offsets(consumer, topic, settings, diagnosis)
             records = read_range(consumer, topic, dict.fromkeys(ends, OFFSET_BEGINNING), ends)
             selected = (letter for letter in map(dead_letter_of, records) if letter in letter_filter)
-            yield from selected if letter_filter.positions else deduplicated(selected)
+            yield from selected if letter_filter.positions else deduplicated(selected, by_reason=True)
         except KafkaException as error:
             raise DeadLettersError(f"topic {topic}: {error.args[0].str()}") from error
 
 
-def deduplicated(letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
-    """The first dead letter of each original record.
+def deduplicated(letters: Iterable[DeadLetter], *, by_reason: bool = False) -> Iterator[DeadLetter]:
+    """The first dead letter of each original record, or of each original record and reason.
 
     A pipeline that restarts after a crash can write a second dead letter of the same record. Dead letters without an
     origin are all kept. Dead letters with the same origin and different bytes are all kept too: a topic that was
@@ -155,7 +158,7 @@ def deduplicated(letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
     for letter in letters:
         if letter.topic is not None and letter.origin is not None:
             # Compare hashes, because all the values may not fit into memory.
-            identity = (letter.topic, letter.origin, hash((letter.key, letter.value)))
+            identity = (letter.topic, letter.origin, hash((letter.key, letter.value)), by_reason and letter.reason)
             if identity in seen:
                 continue
             seen.add(identity)
@@ -163,7 +166,7 @@ def deduplicated(letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
 
 
 def replay(settings: Settings, letters: Iterable[DeadLetter]) -> int:
-    """Publish each original record once, to the topic it came from. Returns the number of records.
+    """Publish each original record once, with its headers, to the topic it came from. Returns the number of records.
 
     The dead letters stay in their topic. Raises PublishError if a record cannot be delivered. If a dead letter does
     not name its topic, PublishError is raised before anything is published.
@@ -177,7 +180,7 @@ def replay(settings: Settings, letters: Iterable[DeadLetter]) -> int:
     destinations = {topic for _, topic in records if topic is not None}
     with Publisher(connected_producer(settings, CLIENT_ID, sorted(destinations))) as publisher:
         for letter, topic in records:
-            publisher.publish(str(topic), letter.key, letter.value)
+            publisher.publish(str(topic), letter.key, letter.value, letter.headers)
     return len(records)
 
 
@@ -212,6 +215,7 @@ def dead_letter_of(message: KafkaMessage) -> DeadLetter:
         reason=texts.get(headers.DEAD_LETTER_REASON, ""),
         key=message.key(),
         value=message.value(),
+        headers=tuple((name, value) for name, value in found.items() if name not in headers.OF_DEAD_LETTERS),
     )
 
 

@@ -12,6 +12,8 @@ DEAD_LETTER_TOPIC = "dead_letter_topic"
 DEAD_LETTER_PARTITION = "dead_letter_partition"
 DEAD_LETTER_OFFSET = "dead_letter_offset"
 DEAD_LETTER_REASON = "dead_letter_reason"
+OF_DEAD_LETTERS = (DEAD_LETTER_TOPIC, DEAD_LETTER_PARTITION, DEAD_LETTER_OFFSET, DEAD_LETTER_REASON)
+"""The headers that a dead letter has in addition to those of its original record."""
 
 
 def cloud_event(identity: str, record: str) -> dict[str, str]:

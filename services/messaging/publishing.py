@@ -1,7 +1,7 @@
 """Publishes records. The broker acknowledges each record, or an error says why not."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -102,12 +102,17 @@ class Publisher:
         self._raise_failure()
 
     def publish(
-        self, topic: str, key: bytes | None, value: bytes | None, headers: Mapping[str, str] | None = None
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Mapping[str, str] | Sequence[tuple[str, str | bytes | None]] = (),
     ) -> None:
         """Queue a record; wait while the queue is full. Raises PublishError after a delivery has failed."""
+        given = [*(headers.items() if isinstance(headers, Mapping) else headers)]
         while True:
             try:
-                self._producer.produce(topic, value, key, headers=dict(headers or {}), on_delivery=self._on_delivery)
+                self._producer.produce(topic, value, key, headers=given, on_delivery=self._on_delivery)
                 break
             except BufferError:
                 self.poll(_QUEUE_POLL_SECONDS)

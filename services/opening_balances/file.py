@@ -84,6 +84,9 @@ def _rows(file: Path) -> Iterator[tuple[int, Any]]:
                 # Without its header nothing in the file has a meaning.
                 yield 1, error
                 return
+            if repeated := {name for name in columns if columns.count(name) > 1}:
+                yield 1, csv.Error(f"the header names {', '.join(sorted(repeated))} more than once")
+                return
             reader.fieldnames = columns
             yield from _rows_of(reader)
             return

@@ -2,11 +2,17 @@
 
 from typing import NamedTuple
 
+from deltalake.exceptions import CommitFailedError
+
 from services.settings import Settings
 from services.sql.files import NoExportError, delta_table
 
 KEEP_HOURS = 7 * 24
 """Readers may still use a file for this time after a compaction has replaced it. It is Delta's default."""
+
+
+class MaintenanceConflictError(RuntimeError):
+    """The export has changed the same files. The message says what to do."""
 
 
 class Maintained(NamedTuple):
@@ -21,13 +27,18 @@ def maintain(settings: Settings, keep_hours: int = KEEP_HOURS) -> Maintained:
     """Merge the small files of each day, and delete files that the table has not needed for ``keep_hours``.
 
     The export can run meanwhile: a commit of Delta succeeds or fails as a whole. Raises NoExportError without a Delta
-    table, and CommitFailedError if the export has changed the same files.
+    table, and MaintenanceConflictError if the export has changed the same files.
     """
     table = delta_table(settings)
     if table is None:
         raise NoExportError(
             f"{settings.export_dir} is not a Delta table: maintenance is for an export with LOYALTY_EXPORT_FORMAT=delta"
         )
-    merged = table.optimize.compact()
+    try:
+        merged = table.optimize.compact()
+    except CommitFailedError as error:
+        raise MaintenanceConflictError(
+            f"the export has changed the files that were merged: run the command again ({error})"
+        ) from error
     deleted = table.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False)
     return Maintained(merged["numFilesRemoved"], merged["numFilesAdded"], len(deleted))

@@ -193,6 +193,8 @@ class EndpointDispatcher:
         for each in new:
             _, each.offset = consumer.get_watermark_offsets(each, timeout=_BROKER_SECONDS)
         consumer.assign(assigned)
+        # librdkafka keeps a partition paused that was paused before it was revoked.
+        consumer.resume(assigned)
         if new:
             consumer.commit(offsets=new, asynchronous=False)
         log.info("following", endpoint=self._endpoint.name, partitions=sorted(each.partition for each in assigned))

@@ -27,7 +27,7 @@ class Ledger:
         migrate(self.engine)
         self.appender = Appender(self.engine, PSEUDONYMS, "loyalty")
         self.appender.bind()
-        self.position = self.appender.open(TOPIC_ID, EVERYTHING)[0]
+        self.position = self.appender.open(TOPIC_ID, EVERYTHING, {})[0]
 
     def append(self, *entries: tuple[str, Entry]) -> Appended:
         """Append entries with their cards as the next records."""

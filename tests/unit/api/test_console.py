@@ -128,6 +128,34 @@ def test_an_action_is_confirmed_and_takes_effect_once(client: TestClient, instan
     assert key not in another
 
 
+def test_a_repetition_of_a_command_in_flight_keeps_its_key(client: TestClient, instance: Instance) -> None:
+    """Somebody who started again with a new key would change the points twice."""
+    instance.command_log.on_mark = lambda mark: instance.write(LOYALTY_DECISIONS, mark["CommandID"], mark)
+    client.post(
+        f"/v1/customers/{CARD}/adjustments?timeout=0",
+        json={"points": "5.00", "reason": "goodwill", "actor": "Ann"},
+        headers={"Idempotency-Key": "k"},
+    ).raise_for_status()
+    fields = {"card": CARD, "points": "5.00", "reason": "goodwill", "actor": "Ann", "key": "k"}
+    outcome = client.post("/console/customer/adjust", data=fields, headers=HTMX).text
+    assert "has no decision yet" in outcome
+    assert 'name="key" value="k"' in outcome
+    assert 1 == len(instance.command_log.commands)
+
+
+def test_a_form_of_a_stranger_is_not_read(guarded: TestClient) -> None:
+    """The API asks for the credentials first. A form that is too large shows that nobody has read it."""
+    for path in ("customer/adjust", "operations/simulate", "operations/replay", "operations/programmes"):
+        answer = guarded.post(f"/console/{path}", content=endless(), headers=HTMX)
+        assert (200, "/console/sign-in") == (answer.status_code, answer.headers["hx-redirect"])
+
+
+def endless() -> Iterator[bytes]:
+    """A form without a Content-Length."""
+    for _ in range(40):
+        yield b"a=b&" * 16_384
+
+
 def test_a_refusal_says_what_is_wrong(client: TestClient) -> None:
     fields = {"card": CARD, "points": "many", "reason": "", "actor": "", "key": "k"}
     outcome = client.post("/console/customer/adjust", data=fields, headers=HTMX).text

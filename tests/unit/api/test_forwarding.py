@@ -67,6 +67,28 @@ def test_the_path_arrives_unchanged(path: str, *, given: bool) -> None:
     assert "maxLag=1&from=a/../b" == query
 
 
+def test_headers_arrive_unchanged() -> None:
+    """A header may have bytes that are not ASCII (RFC 9110, section 5.5)."""
+    request_id = "\xe9\xff"
+    received: list[bytes] = []
+
+    async def peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async def forward() -> None:
+        peers = PeerClient(PeerReports())
+        async with await asyncio.start_server(peer, "127.0.0.1", 0) as server:
+            target = Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", Role.ACTIVE)
+            await peers.forward(PeerRequest("GET", b"/v1/stores", {"x-request-id": request_id}), target, 30, 30)
+        await peers.close()
+
+    asyncio.run(forward())
+    assert b"x-request-id: \xe9\xff\r\n" in received[0].lower()
+
+
 def test_a_redirect_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer cannot make an instance ask another server, and a proxy of the environment gets no request."""
     asked: list[str] = []

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import schemathesis
@@ -56,6 +57,12 @@ def app(ledger: Ledger) -> Iterator[FastAPI]:
 def client(app: FastAPI) -> Iterator[TestClient]:
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
+
+
+@pytest.mark.parametrize("card", ["Ж", "a b"])
+def test_links_name_the_card_of_the_request(client: TestClient, ledger: Ledger, card: str) -> None:
+    ledger.append(*((card, each) for each in ENTRIES))
+    assert [[5, 4], [3, 2], [1]] == [*pages(client, f"/v1/customers/{quote(card)}/entries?limit=2")]
 
 
 def problem(client: TestClient, path: str) -> tuple[int, str]:

@@ -116,6 +116,12 @@ def test_a_replay_publishes_the_selection_once(client: TestClient, kafka: Kafka)
     assert [] == kafka.replayed
     assert 2 == client.post("/v1/dead-letters/replay", json=order | {"dryRun": False}).json()["published"]
     assert [LETTERS[0], LETTERS[2]] == kafka.replayed
+    twice = client.post(
+        "/v1/dead-letters/replay",
+        content='{"positions":["0:1"],"dryRun":true,"dryRun":false}',
+        headers={"content-type": "application/json"},
+    )
+    assert "unreadable-body" == problem_type(twice, 400)
     for positions in ([], ["1"], ["0:-1"]):
         assert 422 == client.post("/v1/dead-letters/replay", json={"positions": positions}).status_code
 

@@ -174,16 +174,25 @@ def test_a_key_that_no_header_can_have_is_refused_before_a_request(run: Run) -> 
 
 
 def test_an_accepted_command_is_followed_at_its_location(run: Run) -> None:
-    accepted = httpx.Response(202, json=PENDING, headers={"Location": "/v1/commands/c1"})
+    accepted = httpx.Response(202, json=PENDING, headers={"Location": "/v1/commands/c1", "Retry-After": "0"})
     api = Api(accepted, accepted, httpx.Response(200, json=DECISION))
     [command] = run(api, ("redeem", CARD, 1))
     assert "done" == command.status
     assert ["POST", "GET", "GET"] == [request.method for request in api.requests]
 
 
+def test_an_accepted_erasure_is_repeated(run: Run) -> None:
+    """Only the same request waits until no read shows the customer."""
+    accepted = httpx.Response(202, json=PENDING, headers={"Location": "/v1/commands/c1", "Retry-After": "0"})
+    api = Api(accepted, httpx.Response(200, json=DECISION))
+    run(api, ("erase", CARD))
+    assert ["DELETE", "DELETE"] == [request.method for request in api.requests]
+    assert 1 == len({request.headers["idempotency-key"] for request in api.requests})
+
+
 def test_a_refusal_is_a_problem_at_once_and_at_its_location(run: Run) -> None:
     refused = DECISION | {"Status": "refused", "Reason": "insufficient-points"}
-    accepted = httpx.Response(202, json=PENDING, headers={"Location": "/v1/commands/c1"})
+    accepted = httpx.Response(202, json=PENDING, headers={"Location": "/v1/commands/c1", "Retry-After": "0"})
     for answers in ([problem(409, "insufficient-points")], [accepted, httpx.Response(200, json=refused)]):
         with pytest.raises(ProblemError) as raised:
             run(Api(*answers), ("redeem", CARD, 1))

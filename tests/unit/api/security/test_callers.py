@@ -68,7 +68,7 @@ NEEDED = {
     "status": {Scope.OPERATE},
     "GET /v1/dead-letters": {Scope.OPERATE, Scope.DEAD_LETTERS},
     "POST /v1/dead-letters/replay": {Scope.DEAD_LETTERS},
-    "POST /v1/programmes/check": {Scope.BALANCE_READ, Scope.PROGRAMME_PUBLISH},
+    "POST /v1/programmes/check": {Scope.PROGRAMME_PUBLISH},
     "POST /v1/programmes": {Scope.PROGRAMME_PUBLISH},
     "simulate": {Scope.BALANCE_READ},
     "stores": {Scope.BALANCE_READ, Scope.OPERATE},

@@ -82,7 +82,7 @@ def test_a_crash_at_any_point_doubles_and_loses_nothing(ledger: Ledger, moment: 
             process.close()
     assert crashes >= (1 if moment == "commit" else 8)
     assert expected(LIFE) == stored(ledger.engine)
-    assert len(LIFE) == ledger.appender.open(TOPIC_ID, EVERYTHING)[0]
+    assert len(LIFE) == ledger.appender.open(TOPIC_ID, EVERYTHING, {})[0]
 
 
 def test_two_processes_append_nothing_twice(ledger: Ledger) -> None:
@@ -92,7 +92,7 @@ def test_two_processes_append_nothing_twice(ledger: Ledger) -> None:
     with pytest.raises(PositionMovedError):
         other.append(*ENTRIES, ("C", entry(1)))
     assert expected(ENTRIES) == stored(ledger.engine)
-    other.position = other.appender.open(TOPIC_ID, EVERYTHING)[0]
+    other.position = other.appender.open(TOPIC_ID, EVERYTHING, {})[0]
     other.append(("C", entry(1)))
     other.close()
     assert expected([*ENTRIES, ("C", entry(1))]) == stored(ledger.engine)
@@ -126,31 +126,35 @@ def test_undecodable_records_are_stored(ledger: Ledger) -> None:
     """Undecodable records move the position. Reading the topic again finds them again."""
     record = Undecodable(0, 0, 1_700_000_000_000, "no \0 magic")
     ledger.appender.append(Batch([], [record], {0: Span(0, 1)}))
-    assert 1 == ledger.appender.open(TOPIC_ID, EVERYTHING)[0]
+    assert 1 == ledger.appender.open(TOPIC_ID, EVERYTHING, {})[0]
     with ledger.engine.begin() as connection:
         forget_positions(connection)
     with pytest.raises(PositionMovedError):
         ledger.appender.append(Batch([], [], {0: Span(1, 2)}))
-    assert 0 == ledger.appender.open(TOPIC_ID, EVERYTHING)[0]
+    assert 0 == ledger.appender.open(TOPIC_ID, EVERYTHING, {})[0]
     ledger.appender.append(Batch([], [record], {0: Span(0, 1)}))
 
 
 @pytest.mark.parametrize(
-    ("topic_id", "marks", "start"),
+    ("topic_id", "before", "marks", "start"),
     [
-        (TOPIC_ID, Watermarks(0, 100), 4),
-        (TOPIC_ID, Watermarks(2, 4), 4),
-        (TOPIC_ID, Watermarks(7, 100), 7),
-        (TOPIC_ID, Watermarks(1, 3), 1),
-        ("incarnation-2", Watermarks(0, 100), 0),
+        (TOPIC_ID, 4, Watermarks(0, 100), 4),
+        (TOPIC_ID, 4, Watermarks(2, 4), 4),
+        (TOPIC_ID, 4, Watermarks(7, 100), 7),
+        (TOPIC_ID, 4, Watermarks(1, 3), 1),
+        (TOPIC_ID, 3, Watermarks(1, 3), 4),
+        ("incarnation-2", 4, Watermarks(0, 100), 0),
     ],
-    ids=["continues", "at the end", "records deleted", "log truncated", "topic created again"],
+    ids=["continues", "at the end", "deleted", "truncated", "another process appended meanwhile", "created again"],
 )
-def test_the_position_to_continue_from(ledger: Ledger, topic_id: str, marks: Watermarks, start: int) -> None:
+def test_the_position_to_continue_from(
+    ledger: Ledger, topic_id: str, before: int, marks: Watermarks, start: int
+) -> None:
     """The ledger continues at the stored offset if the topic has it, and otherwise at the start of the topic."""
     ledger.append(*ENTRIES)
     again = Ledger(ledger.url)
-    assert {0: start} == again.appender.open(topic_id, {0: marks})
+    assert {0: 4} == again.appender.stored_offsets()
+    assert {0: start} == again.appender.open(topic_id, {0: marks}, {0: before})
     again.appender.append(Batch([], [], {0: Span(start, start + 1)}))
     again.close()
 

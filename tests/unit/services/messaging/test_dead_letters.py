@@ -14,6 +14,14 @@ def test_a_second_dead_letter_of_a_record_is_dropped() -> None:
     assert [LETTER] == list(deduplicated([LETTER, again, again]))
 
 
+def test_each_reason_can_be_kept() -> None:
+    """Two webhooks refuse a notification. Both dead letters are shown, and the notification is replayed once."""
+    other = replace(LETTER, reason="webhook crm: 410")
+
+    assert [LETTER, other] == list(deduplicated([LETTER, other, LETTER], by_reason=True))
+    assert [LETTER] == list(deduplicated([LETTER, other]))
+
+
 def test_dead_letters_of_different_records_are_kept() -> None:
     """A different topic, partition, offset, key or value means a different record."""
     others = [

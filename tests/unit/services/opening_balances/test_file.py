@@ -173,6 +173,12 @@ def test_an_erasure_forgets_the_import(tmp_path):
     ("name", "text", "says"),
     [
         pytest.param(
+            "b.csv",
+            "card,points,expires,points\n4711,1,,2\n",
+            "line 1: is not CSV: the header names points more than once",
+            id="a repeated column",
+        ),
+        pytest.param(
             "b.csv", f"card,points,{'x' * 140_000}\n4711,1,\n", "line 1: is not CSV: field larger", id="a huge header"
         ),
         pytest.param("b.jsonl", "[" * 200_000, "line 1: is not a JSON object", id="nested deeply"),

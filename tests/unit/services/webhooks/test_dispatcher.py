@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, Self, cast
 
 import pytest
@@ -204,6 +205,34 @@ def test_a_broker_that_is_away_for_a_moment_ends_nothing(monkeypatch: pytest.Mon
 
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
         dispatch(reader, monkeypatch, steps)
+
+
+def test_a_partition_that_comes_back_is_not_paused_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Librdkafka keeps the pause of a partition over its revocation. Nothing would read the partition again."""
+
+    class Group(Reader):
+        def committed_of(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+            assert timeout > 0
+            return [TopicPartition(each.topic, each.partition, 1) for each in partitions]
+
+        def assign(self, _: list[TopicPartition]) -> None: ...
+
+        def subscribe(self, *_: object, on_assign: Any, on_revoke: Any, **__: object) -> None:
+            self.rebalance = on_assign, on_revoke
+
+    reader = Group({0: [STUCK, *(f"card {number}" for number in range(1, 600))]})
+    consumer = SimpleNamespace(committed=reader.committed_of, assign=reader.assign, resume=reader.resume)
+
+    async def steps(released: asyncio.Event, _: list[str]) -> None:
+        await until(lambda: bool(reader.paused))
+        assign, revoke = reader.rebalance
+        revoke(consumer, [TopicPartition(TOPIC, 0)])
+        reader.read_count[0] = 1
+        released.set()
+        assign(consumer, [TopicPartition(TOPIC, 0)])
+        await until(lambda: reader.read_count[0] == 600)
+
+    dispatch(reader, monkeypatch, steps)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "finish", "commit"]), st.integers(0, 2), st.integers(0, 30))))
