@@ -32,6 +32,8 @@ from api.routing.peer_client import (
     no_answer,
     received,
 )
+from api.security.caller import Caller
+from api.security.permissions import caller_of, visible
 from services.interactive_queries.local import LocalInstance
 from services.messaging.avro import UndecodableError
 from services.messaging.schema_ids import SchemaRegistryUnavailableError, UnknownSchemaIdError
@@ -81,8 +83,9 @@ class EventId(NamedTuple):
 class _Revisions:
     """Makes the events of one client from records, and omits those that the client has."""
 
-    def __init__(self, definition: StoreDefinition, last: EventId | None) -> None:
+    def __init__(self, definition: StoreDefinition, last: EventId | None, caller: Caller) -> None:
         self._view = definition.view
+        self._caller = caller
         self._version = last.version if last else (0, 0)
         # A deletion has no version. Its offset tells whether the client has it.
         self._offset = -1
@@ -122,7 +125,9 @@ class _Revisions:
     def _balance(self, value: VersionedValue) -> Event:
         self._version = value.version
         self.skip_to(value.offset)
-        return Event("balance", value.body, str(EventId(value.opened_time, value.sequence, value.offset)))
+        return Event(
+            "balance", visible(self._caller, value.body), str(EventId(value.opened_time, value.sequence, value.offset))
+        )
 
     def _erased(self, offset: int) -> Event:
         self.skip_to(offset)
@@ -196,7 +201,7 @@ class BalanceEvents:
             raise found.with_freshness(problems.UnknownCustomer())
         request = read.request
         assert request is not None  # noqa: S101 - ``open`` has set it
-        return self._streams.response(request, self._events(read, last))
+        return self._streams.response(request, self._events(read, last, caller_of(request)))
 
     async def _relay(self, parts: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
         """The bytes of a peer's stream. The peer sends heartbeats, so a silent peer is dead."""
@@ -208,13 +213,13 @@ class BalanceEvents:
         finally:
             await parts.aclose()
 
-    async def _events(self, read: KeyRead, last: EventId | None) -> AsyncGenerator[bytes]:
+    async def _events(self, read: KeyRead, last: EventId | None, caller: Caller) -> AsyncGenerator[bytes]:
         store, key = read.store, read.key
         # The follower is registered before the first read, so no record between them is missed.
         with self._local.stores.waiters.follow(store.definition.changelog.name, key) as follower:
             yield START
             is_owner = self._local.owns(store, read.partition)
-            revisions = _Revisions(store.definition, last)
+            revisions = _Revisions(store.definition, last, caller)
             try:
                 task = store.serving(read.partition)
                 for event in await self._missed(revisions, task, key, last):

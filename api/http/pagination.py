@@ -10,6 +10,8 @@ import orjson
 
 from api.http import problems
 from api.http.parameters import MOST_WINDOWS
+from api.security.caller import EVERYBODY, Caller
+from api.security.permissions import visible
 from services.domain.formats import to_milliseconds
 from services.interactive_queries.local_queries import KeyRange
 from services.state_stores.definition import VersionedValue
@@ -18,11 +20,11 @@ from services.state_stores.store import StateStore
 _SCOPE_BYTES = 6
 
 
-def entry_body(key: bytes, partition: int, entry: VersionedValue) -> dict[str, Any]:
-    """A ``StoreEntry``. Its value is the stored JSON, which is not parsed again."""
+def entry_body(key: bytes, partition: int, entry: VersionedValue, caller: Caller = EVERYBODY) -> dict[str, Any]:
+    """A ``StoreEntry`` as the caller may see it. Its value is the stored JSON, which is not parsed again."""
     return {
         "key": key.decode(),
-        "value": orjson.Fragment(entry.body),
+        "value": orjson.Fragment(visible(caller, entry.body)),
         "sequence": entry.sequence,
         "partition": partition,
         "offset": entry.offset,

@@ -12,15 +12,12 @@ from api.http.responses import ENTRY_RESPONSES
 from api.routing.lookup import KeyRead
 from api.schemas.balances import Balance
 from api.security.caller import Caller
-from api.security.permissions import caller_of, needs
+from api.security.permissions import MOVED, caller_of, needs
 from services.api_keys.keys import Scope
 from services.state_stores.catalogue import BALANCES
 from services.state_stores.definition import ReadConsistency, VersionedValue
 
 router = APIRouter(prefix="/v1/customers", tags=["customers"], dependencies=[needs(Scope.BALANCE_READ)])
-
-_MOVED = b'"MovedTo":"'
-"""Only the balance of a card whose account has moved contains these bytes. To parse each body would be slow."""
 
 
 def _body(caller: Caller, entry: VersionedValue) -> bytes:
@@ -28,7 +25,7 @@ def _body(caller: Caller, entry: VersionedValue) -> bytes:
 
     Raises CardMoved if the account has moved, with the new card unless the caller is limited to the old one.
     """
-    if _MOVED in entry.body:
+    if MOVED in entry.body:
         new_card = {"newCard": orjson.loads(entry.body)["MovedTo"]} if caller.card is None else {}
         raise problems.CardMoved(**new_card)
     return entry.body

@@ -1,6 +1,7 @@
 """Queries on every store: each from all instances and, under /local, from this instance alone."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import Annotated
 
 import orjson
@@ -33,7 +34,8 @@ from api.http.responses import ENTRY_RESPONSES, json_response
 from api.routing.lookup import KeyRead
 from api.routing.scatter_gather import Members, StoreQuery
 from api.schemas.stores import Count, Entries, EntryPage, FoundKeys, Keys, StoreEntry
-from api.security.permissions import may_read_store, require_keys
+from api.security.caller import EVERYBODY, Caller
+from api.security.permissions import caller_of, may_read_store, require_keys
 from services.interactive_queries.local_queries import (
     KeyRange,
     Row,
@@ -103,7 +105,7 @@ async def one_key(  # noqa: PLR0913, PLR0917 - each parameter of the request is 
     state_store = await store_by_name(stores, store)
     read = KeyRead(state_store, key.encode(), consistency, timeout_seconds, max_lag, request)
     found = await lookup.query(read)
-    return found.response(_entry_body(read), problems.UnknownKey, if_none_match)
+    return found.response(partial(_entry_body, read, caller_of(request)), problems.UnknownKey, if_none_match)
 
 
 @lookups.get(
@@ -113,7 +115,7 @@ async def one_key(  # noqa: PLR0913, PLR0917 - each parameter of the request is 
     responses={**ENTRY_RESPONSES, **problems.responses(problems.UnknownKey, problems.NotHere, *_PROBLEMS)},
 )
 async def one_key_here(
-    request: Request,  # noqa: ARG001 - the fast path passes it to every endpoint
+    request: Request,
     store: StoreName,
     key: Key,
     lookup: LookupDep,
@@ -125,11 +127,11 @@ async def one_key_here(
     if stores.materialiser.restored and read.partition not in read.store.tasks:
         raise problems.NotHere(partition=read.partition)
     found = await lookup.query_local(read)
-    return found.response(_entry_body(read), problems.UnknownKey, if_none_match)
+    return found.response(partial(_entry_body, read, caller_of(request)), problems.UnknownKey, if_none_match)
 
 
-def _entry_body(read: KeyRead) -> Callable[[VersionedValue], bytes]:
-    return lambda entry: orjson.dumps(pagination.entry_body(read.key, read.partition, entry))
+def _entry_body(read: KeyRead, caller: Caller, entry: VersionedValue) -> bytes:
+    return orjson.dumps(pagination.entry_body(read.key, read.partition, entry, caller))
 
 
 # The following functions are dependencies of two routes each. They are coroutines, because FastAPI runs plain
@@ -139,13 +141,13 @@ def _entry_body(read: KeyRead) -> Callable[[VersionedValue], bytes]:
 async def several_keys(request: Request, store: StoreOfPath, body: Annotated[Keys, Body()]) -> StoreQuery:
     """The entries of the keys that exist."""
     require_keys(request, store.definition.name, body.keys)
-    keys = sorted({key.encode() for key in body.keys})
+    keys, caller = sorted({key.encode() for key in body.keys}), caller_of(request)
 
     def read(share: ServingPartitions) -> Members:
         rows = look_up(store, share, keys)
         found = {row.key for row in rows}
         unknown = [key for key in keys if key not in found and store.partition_of(key) in share.tasks]
-        return {"entries": _entries(rows), "unknownKeys": [key.decode() for key in unknown]}
+        return {"entries": _entries(rows, caller), "unknownKeys": [key.decode() for key in unknown]}
 
     def merge(parts: Sequence[Members]) -> Members:
         unknown = sorted((key for part in parts for key in part["unknownKeys"]), key=str.encode)
@@ -221,8 +223,8 @@ def _all_partitions(store: StateStore) -> Collection[int]:
     return range(store.definition.changelog.partitions)
 
 
-def _entries(rows: Sequence[Row]) -> list[Members]:
-    return [pagination.entry_body(*row) for row in rows]
+def _entries(rows: Sequence[Row], caller: Caller = EVERYBODY) -> list[Members]:
+    return [pagination.entry_body(*row, caller) for row in rows]
 
 
 def _merged(parts: Sequence[Members]) -> list[Members]:

@@ -483,6 +483,26 @@ def test_commands_belong_to_the_own_card(secured: SecuredGroup, instance: Instan
     assert ([], []) == (instance.command_log.marks, instance.command_log.commands)
 
 
+@pytest.mark.parametrize("is_limited", [True, False])
+def test_a_caller_with_one_card_does_not_see_the_card_that_replaced_it(
+    secured: SecuredGroup, instance: Instance, *, is_limited: bool
+) -> None:
+    """Otherwise the finder of a lost card learns the new one."""
+    instance.write(LOYALTY_BALANCES, "A", {**balance("A")[2], "MovedTo": "NEW-CARD"})
+    path, claims = "/v1/stores/customer-balances", {"card": "A"} if is_limited else {}
+    headers = bearer(secured.issuer.token(EVERYTHING, **claims))
+    with TestClient(instance.app) as client:
+        answers = [
+            client.get("/v1/customers/A/balance", headers=headers),
+            client.get(f"{path}/keys/A", headers=headers),
+            client.get(f"{path}/local/keys/A", headers=headers),
+            client.post(f"{path}/keys", json={"keys": ["A"]}, headers=headers),
+            client.post(f"{path}/local/keys", json={"keys": ["A"]}, headers=headers),
+        ]
+    assert [410, 200, 200, 200, 200] == [each.status_code for each in answers]
+    assert {not is_limited} == {b"NEW-CARD" in each.content for each in answers}
+
+
 def test_the_actor_is_the_caller(secured: SecuredGroup, instance: Instance) -> None:
     """The body cannot name another actor. The same command with another actor in its body is a repetition."""
     path, headers = "/v1/customers/A/adjustments?timeout=0", {"Idempotency-Key": "k"}
