@@ -14,6 +14,7 @@ from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.http.problems import BodyTooLarge, UnreadableBody
+from api.security.permissions import CHECKS
 
 _COMMAND_BYTES = 16 * 1024
 """A command has only a few short texts."""
@@ -63,12 +64,18 @@ class BodyLimitMiddleware:
 
 
 class JsonRoute(APIRoute):
-    """A route that reads its body with ``parse_body``."""
+    """A route that reads its body with ``parse_body``, after it has checked the rights of the caller.
+
+    FastAPI reads and parses the body first. A caller without rights could keep an instance busy with large bodies.
+    """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
+        checks = [each.dependency for each in self.dependencies if each.dependency in CHECKS]
 
         async def handle_json(request: Request) -> Response:
+            for check in checks:
+                await check(request)
             return await handle(_JsonRequest(request.scope, request.receive))
 
         return handle_json

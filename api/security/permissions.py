@@ -21,6 +21,10 @@ FOLLOWS_COMMANDS = (
 )
 
 
+CHECKS: set[Callable[..., Any]] = set()
+"""The dependencies of routes that check the rights of a caller. They do not read the body."""
+
+
 def caller_of(request: Request) -> Caller:
     """The caller of a request. Raises Unauthenticated if the API needs credentials and nothing has checked them."""
     caller: Caller | None = request.scope.get("caller")
@@ -42,6 +46,7 @@ def needs(*scopes: Scope) -> Any:
         if caller.card is not None and (card := request.path_params.get("card")) is not None:
             caller.require_card(card)
 
+    CHECKS.add(permit)
     return Depends(permit)
 
 
@@ -98,6 +103,9 @@ async def may_read_store(request: Request) -> None:
         raise NotYours
 
 
+CHECKS.add(may_read_store)
+
+
 def require_keys(request: Request, store: str, keys: Iterable[str]) -> None:
     """Raise NotYours unless the caller may read all of these keys."""
     caller, rule = caller_of(request), _RULES.get(store, _OTHER)
@@ -118,9 +126,9 @@ def visible(caller: Caller, body: bytes) -> bytes:
 
 
 def _counted(request: Request) -> Caller:
-    """The caller, after its request is counted. Raises Unauthenticated and TooManyRequests."""
+    """The caller, after its request is counted once. Raises Unauthenticated and TooManyRequests."""
     scope, caller = request.scope, caller_of(request)
-    usage: Usage | None = scope.get("usage")
+    usage: Usage | None = scope.pop("usage", None)
     if usage is not None:
         usage.count(scope["route"].path)
     return caller

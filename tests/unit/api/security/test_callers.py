@@ -503,6 +503,49 @@ def test_a_caller_with_one_card_does_not_see_the_card_that_replaced_it(
     assert {not is_limited} == {b"NEW-CARD" in each.content for each in answers}
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/stores/customer-balances/keys",
+        "/v1/simulate",
+        "/v1/programmes/check",
+        "/v1/dead-letters/replay",
+        "/v1/customers/A/redemptions",
+    ],
+)
+def test_a_body_is_not_read_before_the_rights_are_checked(secured: SecuredGroup, instance: Instance, path: str) -> None:
+    """Otherwise a caller without rights could keep an instance busy with large bodies."""
+    sent: list[dict[str, Any]] = []
+    text = secured.key(Scope.CARD_MANAGE).text
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "scheme": "http",
+        "root_path": "",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "client": ("10.0.0.9", 1),
+        "headers": [
+            (b"authorization", f"Bearer {text}".encode()),
+            (b"content-type", b"application/json"),
+            (b"idempotency-key", b"k"),
+        ],
+    }
+
+    async def receive() -> Any:
+        raise AssertionError("the body is read")
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(instance.app(scope, receive, send))
+    assert 403 == sent[0]["status"]
+    assert b"scope-missing" in sent[1]["body"]
+
+
 def test_the_actor_is_the_caller(secured: SecuredGroup, instance: Instance) -> None:
     """The body cannot name another actor. The same command with another actor in its body is a repetition."""
     path, headers = "/v1/customers/A/adjustments?timeout=0", {"Idempotency-Key": "k"}
