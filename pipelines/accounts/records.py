@@ -118,7 +118,7 @@ def _records(card: str, outcome: Outcome) -> Iterable[tuple[Topic, str, str, Rec
 def _cause(derived_id: str) -> str:
     """The id of the event from which ``events.derived_id`` made an id.
 
-    If that id was very long, it cannot be recovered.
+    An id with a slash, or a very long one, cannot be recovered.
     """
     return derived_id.partition("/")[0]
 

@@ -8,13 +8,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pipelines.checkpoints.files import Files
-from pipelines.checkpoints.manifest import MANIFEST
 from pipelines.sources.clock import READ_UNTIL
 
 Positions = Mapping[str, Mapping[int, int]]
 """By topic (its name on the broker) and partition: the first offset that the query has not processed."""
 
-_HIDDEN_MANIFEST = f"{MANIFEST}.unfinished"
+_MARKER = "unfinished"
 
 
 class CheckpointReader:
@@ -22,6 +21,8 @@ class CheckpointReader:
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self._files = Files(spark, checkpoint)
+        # The marker is beside the checkpoint, because it exists before the first file of the checkpoint.
+        self._beside = Files(spark, f"{checkpoint}-rebuild")
 
     @property
     def exists(self) -> bool:
@@ -54,15 +55,18 @@ class CheckpointReader:
 
     @contextmanager
     def unfinished(self) -> Iterator[None]:
-        """Prevent that a query starts on this checkpoint inside the block. If the block fails, this stays so."""
-        self._files.rename(MANIFEST, _HIDDEN_MANIFEST)
+        """Mark the checkpoint as half-made inside the block. If the block fails or the process ends, this stays so."""
+        self._beside.write(_MARKER, "")
         yield
-        self._files.rename(_HIDDEN_MANIFEST, MANIFEST)
+        self._beside.delete()
 
-    def discard_unfinished(self) -> None:
-        """Delete the checkpoint if a block of ``unfinished`` has failed."""
-        if self._files.exists(_HIDDEN_MANIFEST) and not self._files.exists(MANIFEST):
-            self._files.delete()
+    @property
+    def is_unfinished(self) -> bool:
+        return self._beside.exists(_MARKER)
+
+    def discard(self) -> None:
+        """Delete the checkpoint."""
+        self._files.delete()
 
     def _committed(self) -> list[dict[str, Any]]:
         committed = self.batches()

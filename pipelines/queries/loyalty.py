@@ -16,6 +16,7 @@ from pipelines.accounts.events import EVENT_TYPE, command_events, invoice_events
 from pipelines.accounts.operator import LAYOUT, SEED_TYPE, STATE_VERSION, AccountOperator, layout_of, process_events
 from pipelines.accounts.records import kafka_records, writer_ids
 from pipelines.checkpoints.manifest import CheckpointMismatchError
+from pipelines.checkpoints.reader import CheckpointReader
 from pipelines.queries.branches import dead_letters
 from pipelines.runtime.query import FORMATS, Query, QueryContext
 from pipelines.runtime.query_metrics import RETURN_STEPS, RETURNS
@@ -86,8 +87,16 @@ def _with_steps_counted(rows: DataFrame) -> DataFrame:
     return rows.observe(RETURNS, *counts).where(~is_step)
 
 
-def _check_changelog(_: SparkSession, checkpoint: str, settings: Settings, is_new: bool) -> None:  # noqa: FBT001
-    """Refuse a new checkpoint with an old changelog. Its sequence numbers would begin again at 1."""
+def _check_changelog(spark: SparkSession, checkpoint: str, settings: Settings, is_new: bool) -> None:  # noqa: FBT001
+    """Refuse a half-made checkpoint, and a new checkpoint with an old changelog.
+
+    Their sequence numbers would begin again at 1.
+    """
+    if CheckpointReader(spark, checkpoint).is_unfinished:
+        raise CheckpointMismatchError(
+            f"{checkpoint} is half-made, because a rebuild was interrupted: run `loyalty rebuild` again. If you have "
+            f"put back an older checkpoint instead, delete the folder {checkpoint}-rebuild"
+        )
     if is_new and not is_empty(LOYALTY_BALANCES, settings):
         raise CheckpointMismatchError(
             f"{checkpoint} is new, but {settings.name_of(LOYALTY_BALANCES)} continues another checkpoint: its readers "

@@ -151,17 +151,17 @@ def _start(context: Context, reader: CheckpointReader, seed: Seed) -> None:
 
     On a busy machine a Python worker may need more than the ten seconds that Spark allows. Then the query starts again.
     """
-    for attempt in range(1, _ATTEMPTS + 1):
-        query = seeded(seed).start(context.spark, context.ids, context.settings, available_now=True)
-        try:
-            with reader.unfinished():
+    with reader.unfinished():
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                query = seeded(seed).start(context.spark, context.ids, context.settings, available_now=True)
                 query.awaitTermination()
-        except StreamingQueryException as error:
-            reader.discard_unfinished()
-            if attempt == _ATTEMPTS:
-                raise RebuildError(f"the loyalty query does not start: {first_line(error)}") from error
-        else:
-            return
+            except StreamingQueryException as error:
+                reader.discard()
+                if attempt == _ATTEMPTS:
+                    raise RebuildError(f"the loyalty query does not start: {first_line(error)}") from error
+            else:
+                return
 
 
 def _check_nothing_writes(reader: CheckpointReader, settings: Settings) -> None:

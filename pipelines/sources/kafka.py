@@ -68,6 +68,8 @@ def _subscribe(reader: Any, topic: Topic, settings: Settings) -> Any:
         .options(**kafka_connection(settings))
         .option("subscribe", settings.name_of(topic))
         .option("includeHeaders", "true")
+        # A till may use transactions. An invoice of an aborted one never happened.
+        .option("kafka.isolation.level", "read_committed")
         .option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
     )
 

@@ -193,7 +193,7 @@ def _command(append_time: int, record: Record) -> Event:
 
 
 def _unreadable(append_time: int, record: Record) -> Unreadable:
-    # Spark checks commands before Python reads them, but it cannot check a payload. An error would stop the query.
+    # The schema of a command says nothing about its payload. An error would stop the query.
     return Unreadable(append_time=append_time, command_id=_FIELDS["command_id"](record))
 
 

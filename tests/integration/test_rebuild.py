@@ -5,11 +5,12 @@ import time
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from confluent_kafka import TopicPartition
 
-from pipelines.checkpoints import lock, manifest
+from pipelines.checkpoints import lock, manifest, retention
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.retention import RecordsLostError
 from pipelines.queries.archive import ARCHIVE
@@ -101,9 +102,19 @@ def publish_the_first(settings):
     )
 
 
+def assert_no_query_starts_after_an_interruption(spark, settings, monkeypatch):
+    """The rebuild ends as soon as its checkpoint exists. A query would begin with empty accounts."""
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(retention, "check", MagicMock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            rebuild(reconciliation_context(spark, settings), archive=False)
+    with pytest.raises(CheckpointMismatchError, match="half-made"):
+        run_to_the_end(spark, settings, LOYALTY)
+
+
 @pytest.mark.usefixtures("topics_created")
 @pytest.mark.timeout(1500)
-def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
+def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings, monkeypatch):
     """Points, reservations and sequence numbers continue. Pending events are processed, and no invoice counts twice.
 
     A card is replaced, and its late invoice follows. The rebuild reads the topics, and after retention the archive.
@@ -131,6 +142,8 @@ def test_a_rebuild_restores_the_accounts_of_a_lost_checkpoint(spark, settings):
         pytest.raises(RebuildError, match="stop it first"),
     ):
         rebuild(reconciliation_context(spark, settings), archive=False)
+
+    assert_no_query_starts_after_an_interruption(spark, settings, monkeypatch)
 
     rebuilt = rebuild(reconciliation_context(spark, settings), archive=False)
 

@@ -10,7 +10,7 @@ from services.domain.events import Command, Line, Purchase
 from services.domain.programme import DAY
 
 EVENT_MEMORY = 10 * DAY
-"""An account remembers each event for at least this long. The query that feeds it drops duplicates of 9 days."""
+"""An account remembers each event for at least this long. The query that feeds it drops duplicates for longer."""
 
 LARGEST_TOTAL = 10**17
 """Hundredths. Purchases, adjustments and transfers do not lift a total above it."""

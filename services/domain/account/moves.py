@@ -106,7 +106,10 @@ def absorb(posting: Posting, event: Absorb) -> None:
     account.reservations |= part.reservations
     account.imports += part.imports
     account.purchases = _oldest_first(part.purchases | account.purchases)
-    account.returns = _oldest_first(part.returns | account.returns)
+    # Both accounts can know a return, if it came with the other card. It does not wait here if it has counted there.
+    waiting_here = {number for number, past in account.returns.items() if past.original}
+    counted = {number: past for number, past in part.returns.items() if number in waiting_here and not past.original}
+    account.returns = _oldest_first(part.returns | account.returns | counted)
     posting.enter(Kind.MOVED_IN, account.total - before, counterparty=event.counterparty)
     _absorb_tier(posting, part)
     originals = [past.original for past in part.returns.values()]

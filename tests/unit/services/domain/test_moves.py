@@ -356,6 +356,19 @@ def test_a_late_invoice_arrives_as_it_was(purchase):
         assert command.event_id == command_record(to_card, command)["CommandID"]
 
 
+@pytest.mark.parametrize("bought_by", [OLD, NEW])
+def test_a_merge_takes_a_return_back_once(bought_by):
+    """The return came with the card that did not buy. There it waits, and it has counted where the invoice is."""
+    half = Purchase(2, "R", Decimal(-250), "here", original_invoice_number=BOUGHT.invoice_number)
+    cards = Cards()
+    cards.happen(bought_by, BOUGHT, half)
+    cards.happen(NEW if bought_by == OLD else OLD, half)
+    before = cards.total()
+    cards.happen(OLD, move(3, kind=Merge))
+    assert before == cards.total() == cards.total(NEW)
+    assert 5_00 == before
+
+
 def test_a_void_follows_and_frees_the_points():
     cards = Cards().happen(OLD, BOUGHT, Reserve(append_time=2, command_id="R", points=4_00), move(3))
     cards.happen(OLD, Void(append_time=4, command_id="V", redemption_id="R"))
