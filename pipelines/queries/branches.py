@@ -20,6 +20,7 @@ from services.domain.validation import LONGEST_TEXT
 from services.messaging import headers as h
 from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
+from services.verdicts import LARGEST_VALUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +102,12 @@ def dead_letter_count() -> Column:
 
 
 def original_record(_: Column) -> Record:
-    """The unchanged key, value and headers, with the record's position and the reason."""
-    return Record(record_position(), F.col("value"), _headers_with_reason())
+    """The unchanged key, value and headers, with the record's position and the reason. No value if it is too large."""
+    return Record(record_position(), _value_of_dead_letter(), _headers_with_reason())
+
+
+def _value_of_dead_letter() -> Column:
+    return F.when(F.length("value") <= LARGEST_VALUE, F.col("value"))
 
 
 def _headers_with_reason() -> Column:
@@ -122,7 +127,9 @@ BRANCHES = (
 def dead_letters(inputs: DataFrame, settings: Settings) -> DataFrame:
     """The dead letters alone of checked records, for the Kafka sink: topic, key, value, headers."""
     topic = F.lit(settings.name_of(topics.DEAD_LETTERS)).alias("topic")
-    return inputs.where(~_is_valid()).select(topic, "key", "value", _headers_with_reason().alias("headers"))
+    return inputs.where(~_is_valid()).select(
+        topic, "key", _value_of_dead_letter().alias("value"), _headers_with_reason().alias("headers")
+    )
 
 
 def _is_valid() -> Column:
