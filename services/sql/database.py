@@ -39,7 +39,7 @@ class Database:
     """
 
     def __init__(self, settings: Settings, on_read: Callable[[str], None] = lambda _: None) -> None:
-        """Name the tables. No source is read before a statement needs it.
+        """Name the tables. No source is read before a statement needs it, except the list of exported files.
 
         Args:
             on_read: is called with the name of a table of the ledger or of a topic before it is read. Exported files
