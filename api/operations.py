@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from heapq import nlargest
 
 from confluent_kafka import KafkaException
@@ -47,10 +48,8 @@ class Operations:
 
     def dead_letters(self, letter_filter: DeadLetterFilter) -> list[DeadLetter]:
         """The dead letters that the filter selects."""
-        try:
+        with _broker_problems():
             return list(dead_letters.read(self.settings, letter_filter))
-        except (DeadLettersError, PublishError, KafkaException) as error:
-            raise problems.BrokerUnavailable(reason=str(error)) from error
 
     def newest_dead_letters(self, letter_filter: DeadLetterFilter, most: int) -> tuple[Counter[str], list[DeadLetter]]:
         """The number of the selected dead letters for each reason, and the newest of them. It keeps only these."""
@@ -61,28 +60,28 @@ class Operations:
                 reasons[letter.reason] += 1
                 yield letter
 
-        try:
+        with _broker_problems():
             return reasons, nlargest(most, counted(), key=lambda letter: (letter.time, letter.position))
-        except (DeadLettersError, PublishError, KafkaException) as error:
-            raise problems.BrokerUnavailable(reason=str(error)) from error
 
     def audits(self) -> list[Record]:
         """The runs of the audit, the newest first."""
-        try:
+        with _broker_problems():
             return runs.read_runs(self.settings)
-        except (PublishError, UndecodableError) as error:
-            raise problems.BrokerUnavailable(reason=str(error)) from error
 
     def replay(self, letters: Sequence[DeadLetter]) -> int:
         """Publish the original records again. Returns their number."""
-        try:
+        with _broker_problems():
             return dead_letters.replay(self.settings, letters)
-        except (PublishError, KafkaException) as error:
-            raise problems.BrokerUnavailable(reason=str(error)) from error
 
     def publish_programme(self, text: str, effective_time: int | None) -> Version:
         """Publish the next version. Raises ProgrammeError too."""
-        try:
+        with _broker_problems():
             return publish_programme(text, self.settings, effective_time)
-        except (PublishError, KafkaException) as error:
-            raise problems.BrokerUnavailable(reason=str(error)) from error
+
+
+@contextmanager
+def _broker_problems() -> Iterator[None]:
+    try:
+        yield
+    except (DeadLettersError, PublishError, KafkaException, UndecodableError) as error:
+        raise problems.BrokerUnavailable(reason=str(error)) from error

@@ -9,12 +9,11 @@ from typing import Any
 import structlog
 from sqlalchemy import ColumnElement, Connection, Row, func, select
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from services.domain.entries import AccountVersion, Entry, Kind
 from services.domain.formats import to_milliseconds
 from services.domain.programme import DAY
-from services.ledger.database import reading_engine
+from services.ledger.database import AWAY, reading_engine
 from services.ledger.records import Undecodable, storable, stored_entry
 from services.ledger.tables import ACCOUNT, ENTRY, GAP, HAS_INVOICE, UNDECODABLE
 
@@ -165,7 +164,7 @@ class LedgerQueries:
             with self._engine.connect() as connection:
                 yield connection
         # A ProgrammingError means that the tables do not exist yet, a DatabaseError that a file is no database.
-        except (DBAPIError, PoolTimeoutError) as error:
+        except (*AWAY, DBAPIError) as error:
             log.warning("the database of the ledger does not answer", error=str(error).partition("\n")[0])
             raise LedgerUnavailableError("the ledger does not answer") from error
 

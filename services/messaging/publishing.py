@@ -109,10 +109,9 @@ class Publisher:
         headers: Mapping[str, str] | Sequence[tuple[str, str | bytes | None]] = (),
     ) -> None:
         """Queue a record; wait while the queue is full. Raises PublishError after a delivery has failed."""
-        given = [*(headers.items() if isinstance(headers, Mapping) else headers)]
         while True:
             try:
-                self._producer.produce(topic, value, key, headers=given, on_delivery=self._on_delivery)
+                self._producer.produce(topic, value, key, headers=dict(headers), on_delivery=self._on_delivery)
                 break
             except BufferError:
                 self.poll(_QUEUE_POLL_SECONDS)

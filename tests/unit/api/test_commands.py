@@ -414,6 +414,7 @@ def test_an_outage_of_kafka_leaves_no_partial_command(lost: str) -> None:
         again = await _redeem_when_possible(scene)
         assert (201, "15.00") == (again.status_code, again.json()["AvailableLoyaltyPoints"])
         assert (1, 1) == (len(scene.marks), len(scene.sent))
+        assert "25.00" == (await scene.balance())["TotalLoyaltyPoints"]
 
     play(steps)
 

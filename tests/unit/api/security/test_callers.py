@@ -197,7 +197,6 @@ def test_no_request_without_the_right_credentials_gets_in(
         bearer(secured.key(*others).text),
         bearer(secured.issuer.token(" ".join(["openid", *others]))),
     ]
-
     refused = 0
 
     def check(case: Any) -> None:
@@ -206,7 +205,7 @@ def test_no_request_without_the_right_credentials_gets_in(
             response = case.call(headers=headers)
             assert (401, "unauthenticated") == answer_of(response)
             assert ["Bearer"] == response.headers["www-authenticate"]
-        case.validate_response(response, checks=AS_DECLARED)
+            case.validate_response(response, checks=AS_DECLARED)
         for headers in under_scoped:
             response = case.call(headers=headers)
             if answer_of(response) != UNKNOWN_ROUTE:
@@ -344,40 +343,45 @@ def test_no_trick_shows_another_card(
     own = bearer(secured.issuer.token(EVERYTHING, card="A"))
     key = secured.key(*Scope).text
 
-    async def send(given: dict[str, str]) -> tuple[int, bytes]:
-        found: dict[str, Any] = {"body": b""}
-        raw, _, query = path.partition("?")
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "scheme": "http",
-            "root_path": "",
-            "method": method,
-            "path": unquote(raw),
-            "raw_path": raw.encode(),
-            "query_string": query.encode(),
-            "client": ("10.0.0.9", 1),
-            "server": ("one", 8080),
-            "headers": [(name.lower().encode(), text.replace("KEY", key).encode()) for name, text in given.items()],
-        }
-
-        async def receive() -> Any:
-            return {"type": "http.request", "body": b"", "more_body": False}
-
-        async def note(message: Any) -> None:
-            found["status"] = message.get("status", found.get("status"))
-            found["body"] += message.get("body", b"")
-
-        await instance.app(scope, receive, note)
-        return found["status"], found["body"]
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
 
     with TestClient(instance.app):
         for given in (headers, {**own, **headers}):
-            status, body = asyncio.run(send(given))
+            with_key = {name: text.replace("KEY", key) for name, text in given.items()}
+            status, body = asyncio.run(raw_request(instance, method, path, with_key, receive))
             assert b"77777.77" not in body
             assert status in {200, 307, 400, 401, 403, 404, 405, 422}
             assert status != 200 or raw_of(path) in {"/livez", "/v1/customers/A/balance"}
+
+
+async def raw_request(
+    instance: Instance, method: str, path: str, headers: dict[str, str], receive: Callable[[], Awaitable[Any]]
+) -> tuple[int, bytes]:
+    """Status and body for a request whose path no client has changed. ``receive`` gives its body."""
+    raw, _, query = path.partition("?")
+    found: dict[str, Any] = {"body": b""}
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "scheme": "http",
+        "root_path": "",
+        "method": method,
+        "path": unquote(raw),
+        "raw_path": raw.encode(),
+        "query_string": query.encode(),
+        "client": ("10.0.0.9", 1),
+        "server": ("one", 8080),
+        "headers": [(name.lower().encode(), text.encode()) for name, text in headers.items()],
+    }
+
+    async def note(message: Any) -> None:
+        found["status"] = message.get("status", found.get("status"))
+        found["body"] += message.get("body", b"")
+
+    await instance.app(scope, receive, note)
+    return found["status"], found["body"]
 
 
 def raw_of(path: str) -> str:
@@ -515,35 +519,14 @@ def test_a_caller_with_one_card_does_not_see_the_card_that_replaced_it(
 )
 def test_a_body_is_not_read_before_the_rights_are_checked(secured: SecuredGroup, instance: Instance, path: str) -> None:
     """Otherwise a caller without rights could keep an instance busy with large bodies."""
-    sent: list[dict[str, Any]] = []
-    text = secured.key(Scope.CARD_MANAGE).text
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "scheme": "http",
-        "root_path": "",
-        "method": "POST",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "client": ("10.0.0.9", 1),
-        "headers": [
-            (b"authorization", f"Bearer {text}".encode()),
-            (b"content-type", b"application/json"),
-            (b"idempotency-key", b"k"),
-        ],
-    }
+    headers = bearer(secured.key(Scope.CARD_MANAGE).text) | {"Content-Type": "application/json", "Idempotency-Key": "k"}
 
     async def receive() -> Any:
         raise AssertionError("the body is read")
 
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    asyncio.run(instance.app(scope, receive, send))
-    assert 403 == sent[0]["status"]
-    assert b"scope-missing" in sent[1]["body"]
+    status, body = asyncio.run(raw_request(instance, "POST", path, headers, receive))
+    assert 403 == status
+    assert b"scope-missing" in body
 
 
 def test_the_actor_is_the_caller(secured: SecuredGroup, instance: Instance) -> None:
