@@ -9,8 +9,9 @@ CODE := schemas services pipelines api infra
 LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
 # Tests also wait, so four processes run them on two cores. They share one broker. All tests that need a Spark session run in
-# two of the four (tests/conftest.py).
-TOGETHER := --numprocesses 4 --dist loadgroup
+# two of the four (tests/conftest.py). A run ends if a process crashes: pytest-xdist 3.8 hangs if it replaces the process
+# (pytest-dev/pytest-xdist#1323).
+DISTRIBUTED := --dist loadgroup --max-worker-restart 0
 
 # Without cached bytecode each start of a Python program compiles all modules again, for a third of its time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -54,10 +55,10 @@ test: setup ## run lint and all tests
 	@$(MAKE) --no-print-directory -j2 lint test-all
 
 test-all: test-tools
-	$(BIN)/pytest $(TOGETHER)
+	$(BIN)/pytest --numprocesses 4 $(DISTRIBUTED)
 
 test-unit: setup ## run the tests that need no other program, with a quarter of the examples of properties
-	TEST_EXAMPLES=few $(BIN)/pytest tests/unit -m "not program" --numprocesses 2 --dist loadgroup
+	TEST_EXAMPLES=few $(BIN)/pytest tests/unit -m "not program" --numprocesses 2 $(DISTRIBUTED)
 
 screenshots: test-tools ## make the pictures of the console in docs/pictures again
 	mkdir -p docs/pictures

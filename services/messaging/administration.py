@@ -11,6 +11,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPar
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.admin._metadata import TopicMetadata
 from confluent_kafka.cimpl import NewTopic
 
 from schemas import topics
@@ -109,8 +110,9 @@ def wait_for_leaders(client: AdminClient, partitions: Collection[TopicPartition]
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     deadline = time.monotonic() + _LEADER_SECONDS
     while partitions:
-        answers = client.list_offsets(dict.fromkeys(partitions, latest), request_timeout=_ASK_SECONDS)
         try:
+            learn_leaders(client, {each.topic for each in partitions})
+            answers = client.list_offsets(dict.fromkeys(partitions, latest), request_timeout=_ASK_SECONDS)
             for answer in answers.values():
                 listed_offset(answer)
         except KafkaException:
@@ -119,6 +121,26 @@ def wait_for_leaders(client: AdminClient, partitions: Collection[TopicPartition]
             time.sleep(_LEADER_PAUSE_SECONDS)
         else:
             return
+
+
+def learn_leaders(client: AdminClient, names: Collection[str]) -> None:
+    """Wait until the client knows the leaders of all partitions of these topics. Raises KafkaException after 5 s.
+
+    Call this before ``AdminClient.list_offsets``. If a leader is not in its cache, librdkafka 2.16 can end the process
+    with a segmentation fault: the calling thread registers the request for new metadata and continues to use it, and
+    meanwhile another thread can answer and free it (``rd_kafka_topic_partition_list_query_leaders_async``).
+    """
+    deadline = time.monotonic() + _ASK_SECONDS
+    for name in names:
+        while not _has_leaders(topic := client.list_topics(name, timeout=_ASK_SECONDS).topics[name]):
+            if time.monotonic() > deadline:
+                reason = f"a partition of topic {name} has no leader"
+                raise KafkaException(topic.error or KafkaError(KafkaError.LEADER_NOT_AVAILABLE, reason))
+            time.sleep(_LEADER_PAUSE_SECONDS)
+
+
+def _has_leaders(topic: TopicMetadata) -> bool:
+    return bool(topic.partitions) and all(partition.leader >= 0 for partition in topic.partitions.values())
 
 
 def listed_offset(answer: Future[Any]) -> int:

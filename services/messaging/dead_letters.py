@@ -12,7 +12,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from schemas import topics
 from services.messaging import clients, headers
-from services.messaging.administration import listed_offset
+from services.messaging.administration import learn_leaders, listed_offset
 from services.messaging.publishing import (
     BROKER_TIMEOUT,
     DELIVERY_TIMEOUT,
@@ -196,6 +196,7 @@ def _end_offsets(
     # The admin client retries while a partition has no leader; the consumer does not. The variable keeps the client
     # alive: librdkafka never answers a request of a client that has been freed.
     admin = clients.admin(settings)
+    learn_leaders(admin, [topic])
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     partitions = {TopicPartition(topic, partition): latest for partition in found.partitions}
     answers = admin.list_offsets(partitions, request_timeout=BROKER_TIMEOUT)

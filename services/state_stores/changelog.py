@@ -14,7 +14,7 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from services.boot_clock import boot_seconds
-from services.messaging.administration import listed_offset
+from services.messaging.administration import learn_leaders, listed_offset
 from services.state_stores.assignment import ChangelogPartition
 from services.state_stores.definition import FORMAT
 
@@ -66,6 +66,7 @@ def watermarks(
     """
     if not partitions:
         return {}
+    learn_leaders(admin, {topic for topic, _ in partitions})
     committed = IsolationLevel.READ_COMMITTED
     begins = _list_offsets(admin, partitions, OffsetSpec.earliest(), committed)  # type: ignore[no-untyped-call]
     ends = _list_offsets(admin, partitions, OffsetSpec.latest(), committed)  # type: ignore[no-untyped-call]

@@ -41,6 +41,10 @@ class Broker:
         self.answer = (low, high)
         self.reads: dict[int, int] = {}
 
+    def list_topics(self, topic: str, **_: object) -> SimpleNamespace:
+        leaders = {number: SimpleNamespace(leader=1) for number in range(3)}
+        return SimpleNamespace(topics={topic: SimpleNamespace(partitions=leaders)})
+
     def list_offsets(
         self, asked: Mapping[TopicPartition, OffsetSpec], **_: object
     ) -> dict[TopicPartition, Future[Any]]:

@@ -1,0 +1,58 @@
+"""The wait for leaders before a request for offsets."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from services.messaging import administration
+from services.messaging.administration import learn_leaders
+
+NEW, NO_LEADER, READY = {}, {0: 1, 1: -1}, {0: 1, 1: 2}
+
+
+class Metadata:
+    """An admin client. Each request for a topic gets the next answer; the last one repeats."""
+
+    def __init__(self, *answers: dict[int, int], error: KafkaError | None = None) -> None:
+        self._left = list(answers)
+        self._error = error
+
+    def list_topics(self, name: str, **_: Any) -> SimpleNamespace:
+        leaders = self._left.pop(0) if len(self._left) > 1 else self._left[0]
+        partitions = {number: SimpleNamespace(leader=leader) for number, leader in leaders.items()}
+        return SimpleNamespace(topics={name: SimpleNamespace(partitions=partitions, error=self._error)})
+
+    @property
+    def requests_left(self) -> int:
+        return len(self._left)
+
+
+def learn(client: Metadata) -> None:
+    learn_leaders(cast(AdminClient, client), ["invoices"])
+
+
+def test_it_waits_until_each_partition_has_a_leader():
+    client = Metadata(NEW, NO_LEADER, READY)
+
+    learn(client)
+
+    assert client.requests_left == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (None, KafkaError.LEADER_NOT_AVAILABLE),
+        (KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), KafkaError.UNKNOWN_TOPIC_OR_PART),
+    ],
+)
+def test_it_gives_up_after_its_time(monkeypatch, error, code):
+    monkeypatch.setattr(administration, "_ASK_SECONDS", 0.1)
+
+    with pytest.raises(KafkaException) as raised:
+        learn(Metadata(NO_LEADER, error=error))
+
+    assert raised.value.args[0].code() == code
