@@ -51,7 +51,7 @@ status: setup ## show which parts of `make up` run, their lag, dead letters and 
 test-tools: setup ## install what some tests need: Chromium and kcat with apt, and Apicurio Registry
 	@$(BIN)/python -m infra.setup test-tools
 
-test: setup ## run lint and all tests
+test: setup ## run lint and all tests, except those of containers, object stores and the wheel
 	@$(MAKE) --no-print-directory -j2 lint test-all
 
 test-all: test-tools
@@ -153,4 +153,4 @@ lock: setup ## pin the packages of pyproject.toml and the jars of infra/ivy.xml 
 
 clean: ## delete all generated files and the data of `make up`
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m infra.local down; fi
-	rm -rf .venv var .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv var dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

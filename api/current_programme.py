@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
@@ -35,7 +36,7 @@ class CurrentProgramme:
         async with self._checks:
             await asyncio.to_thread(parse_programme, text)
 
-    def in_force(self) -> tuple[Programme, int]:
+    async def in_force(self) -> tuple[Programme, int]:
         """The version that decides about an invoice that arrives now, and the current time in ms since the epoch.
 
         Raises Problem while the store is restoring, and for a version that this instance cannot parse.
@@ -46,10 +47,15 @@ class CurrentProgramme:
             entries = [stored for task in tasks for _, stored in task.store.scan(b"", None, _MOST_VERSIONS)]
         except (NotServingError, StoreError) as error:
             raise problems.from_store_error(error, 0) from error
-        return Programmes.of([self._version_0, *map(self._parse, entries)]).at(now), now
+        if not self._parsed.keys() >= set(entries):
+            async with self._checks:
+                await asyncio.to_thread(self._parse, entries)
+        return Programmes.of([self._version_0, *(self._parsed[stored] for stored in entries)]).at(now), now
 
-    def _parse(self, stored: bytes) -> Programme:
-        if stored not in self._parsed:
+    def _parse(self, entries: Iterable[bytes]) -> None:
+        for stored in entries:
+            if stored in self._parsed:
+                continue
             published = orjson.loads(VersionedValue.unpack(stored).body)
             effective_time = to_milliseconds(datetime.fromisoformat(published["EffectiveTime"]))
             try:
@@ -57,4 +63,3 @@ class CurrentProgramme:
             except ProgrammeError as error:
                 raise problems.ProgrammeUnreadable(version=published["Version"]) from error
             self._parsed[stored] = replace(rules, version=published["Version"], effective_time=effective_time)
-        return self._parsed[stored]

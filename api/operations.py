@@ -15,6 +15,7 @@ from services.messaging import dead_letters
 from services.messaging.avro import Record, UndecodableError
 from services.messaging.dead_letters import DeadLetter, DeadLetterFilter, DeadLettersError
 from services.messaging.publishing import PublishError
+from services.messaging.schema_ids import UnknownSchemaIdError
 from services.programmes.topic import Version, publish_programme
 from services.settings import Settings
 from services.status import ApiState, Rates, Status, default_urls, rates_between, status_of
@@ -83,5 +84,5 @@ class Operations:
 def _broker_problems() -> Iterator[None]:
     try:
         yield
-    except (DeadLettersError, PublishError, KafkaException, UndecodableError) as error:
+    except (DeadLettersError, PublishError, KafkaException, UndecodableError, UnknownSchemaIdError) as error:
         raise problems.BrokerUnavailable(reason=str(error)) from error

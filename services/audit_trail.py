@@ -131,6 +131,8 @@ class KafkaAuditTrail:
                 headers=_headers(record),
                 on_delivery=partial(self._on_delivery, record),
             )
+        except UnicodeEncodeError as error:
+            self._lose(record, str(error))  # A later attempt would fail too, and all records behind it would wait.
         # The errors of the registry's client, and of its HTTP library, have no common class.
         except Exception as error:  # noqa: BLE001
             return str(error)

@@ -25,7 +25,11 @@ from schemas.topics import Topic
 from services.secret_files import lines_of
 from services.settings_errors import explain, hint
 
-_PASSWORD = re.compile(r"(://[^/@:]*):[^/@]*@")
+# A password can contain any character. SQLAlchemy also reads it from the query of a URL.
+_PASSWORDS = (
+    (re.compile(r"(://[^/@:]*):.*@"), r"\1:…@"),
+    (re.compile(r"([?&][^=&]*pass[^=&]*=)[^&]*", re.IGNORECASE), r"\1…"),
+)
 
 TOP_CUSTOMERS_THRESHOLD = Decimal(1000)
 """In points. With the loyalty factor of 0.02 a customer gets them for purchases of 50,000."""
@@ -390,9 +394,7 @@ class Settings(BaseSettings):
     def shown(self) -> dict[str, Any]:
         """All values as JSON, without passwords, also in URLs. Users copy them into tickets and logs."""
         values = self.model_dump(mode="json")
-        return {
-            name: _PASSWORD.sub(r"\1:…@", value) if isinstance(value, str) else value for name, value in values.items()
-        }
+        return {name: _without_passwords(value) if isinstance(value, str) else value for name, value in values.items()}
 
     @property
     def kafka_password(self) -> str:
@@ -405,7 +407,7 @@ class Settings(BaseSettings):
     def advertised_url(self) -> str:
         """The URL at which peers reach this instance."""
         scheme = "https" if self.api_certificate_file else "http"
-        return self.application_server or f"{scheme}://{self.api_host}:{self.api_port}"
+        return self.application_server or f"{scheme}://{host_in_url(self.api_host)}:{self.api_port}"
 
     def require_safe_api(self) -> None:
         """Raise SettingsError if the API would serve other machines without credentials, or peers cannot reach it."""
@@ -444,6 +446,17 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _without_passwords(text: str) -> str:
+    for pattern, replacement in _PASSWORDS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def host_in_url(host: str) -> str:
+    """The host as URLs need it: an IPv6 address has brackets there."""
+    return f"[{host}]" if ":" in host else host
 
 
 def password_in(file: Path) -> str:

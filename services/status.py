@@ -21,7 +21,7 @@ from services.api_keys.client import opener
 from services.messaging import clients
 from services.messaging.publishing import PublishError
 from services.messaging.topic_reader import watermarks_of
-from services.settings import Settings
+from services.settings import Settings, host_in_url
 from services.tls import client_context
 
 _SECONDS = 3.0
@@ -220,7 +220,9 @@ def default_urls(settings: Settings) -> dict[str, str]:
         ports["background"] = settings.background_metrics_port
     if settings.webhooks_file.exists():
         ports["webhooks"] = settings.webhooks_metrics_port
-    return {"api": settings.advertised_url} | {name: f"http://{host}:{port}" for name, port in ports.items()}
+    return {"api": settings.advertised_url} | {
+        name: f"http://{host_in_url(host)}:{port}" for name, port in ports.items()
+    }
 
 
 def _spans(settings: Settings) -> tuple[_Spans, str | None]:

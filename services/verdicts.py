@@ -11,6 +11,7 @@ import schemas
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
 from services.domain import command_rules, json_rules, validation
 from services.messaging import avro
+from services.messaging.headers import LARGEST_VALUE, TOO_LARGE
 
 FAULT = "a fault of the pipeline: report it, and replay the record when it is mended"
 """The reason of a value for which the rules raise an error."""
@@ -18,12 +19,8 @@ FAULT = "a fault of the pipeline: report it, and replay the record when it is me
 LONGEST_TEXT = 2 * 2**20
 """Bytes of a text. Spark refuses to read a longer one (pipelines.runtime.session)."""
 
-LARGEST_VALUE = 15 * 2**20
-"""Bytes of a value before compression. A dead letter with a larger value may not fit into its topic (16 MiB)."""
-
 _SCHEMA = schemas.current("PosInvoice")
 _BEGINS_AS_OBJECT = re.compile(json_rules.BEGINS_AS_OBJECT.encode())
-_TOO_LARGE = f"larger than {LARGEST_VALUE // 2**20} MiB before compression, so its dead letter has no value"
 _NOT_FRAMED = "not in the Confluent framing: no magic byte 0 and schema id"
 
 
@@ -152,7 +149,7 @@ def _complete(judge: Judge, name: str) -> Judge:
 
     def complete(value: bytes | None, key: bytes | None) -> Verdict:
         if value is not None and len(value) > LARGEST_VALUE:
-            return Verdict(_TOO_LARGE)
+            return Verdict(TOO_LARGE)
         try:
             verdict = judge(value, key)
             if value is not None and len(value) > LONGEST_TEXT and _has_longer_text(verdict.record):

@@ -244,8 +244,15 @@ class BalanceEvents:
         position, value = task.progress.position, task.get(key)
         if last is None:
             return [revisions.current(value, position)]
+        gap = Event("gap", orjson.dumps({"after": str(last)}))
         if last.offset is not None and last.offset < task.progress.end_offset:
             revisions.skip_to(last.offset)
+        if last.offset is not None and last.offset >= position:
+            # This copy is behind the client. The follower delivers what the client has not received yet.
+            if last.offset < task.progress.end_offset:
+                return []
+            if value is None:
+                return [gap]
         if value is not None and revisions.has(value):
             return []
         if self._history and last.offset is not None:
@@ -254,4 +261,4 @@ class BalanceEvents:
             )
             if records and revisions.is_of(records[0]):
                 return [event for record in records[1:] if (event := revisions.of(record))]
-        return [Event("gap", orjson.dumps({"after": str(last)})), revisions.current(value, position)]
+        return [gap, revisions.current(value, position)]

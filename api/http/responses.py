@@ -17,7 +17,7 @@ NO_STORE = "no-store"
 SEQUENCE = "Loyalty-Sequence"
 STALE = "Loyalty-Stale"
 
-_FRESHNESS = {
+FRESHNESS = {
     "Loyalty-Served-By": "URL of the instance whose copy was read.",
     "Loyalty-Role": "active or standby.",
     "Loyalty-Partition": "The partition of the key.",
@@ -26,7 +26,7 @@ _FRESHNESS = {
     SEQUENCE: "The sequence of the entry. 0: there is no entry.",
     STALE: "true: from a standby, or from an owner that cannot prove that it is still the owner.",
 }
-_SERVED_BY, _ROLE, _PARTITION, _OFFSET, _LAG, _SEQUENCE, _STALE = (name.lower().encode() for name in _FRESHNESS)
+_SERVED_BY, _ROLE, _PARTITION, _OFFSET, _LAG, _SEQUENCE, _STALE = (name.lower().encode() for name in FRESHNESS)
 _CACHING = (b"cache-control", REVALIDATE.encode())
 _JSON = (b"content-type", b"application/json")
 
@@ -39,7 +39,7 @@ def text_headers(described: Mapping[str, str]) -> dict[str, Any]:
     return {name: {"description": text, "schema": {"type": "string"}} for name, text in described.items()}
 
 
-_ENTRY_HEADERS = text_headers({"ETag": "Changes with the entry.", **_FRESHNESS})
+_ENTRY_HEADERS = text_headers({"ETag": "Changes with the entry.", **FRESHNESS})
 ENTRY_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"headers": _ENTRY_HEADERS},
     304: {"description": "The caller's copy (If-None-Match) is the current one.", "headers": _ENTRY_HEADERS},

@@ -163,11 +163,17 @@ class LimitedServer(uvicorn.Server):
 
 
 def _require_utf_8(url: bytes) -> None:
-    """Refuse another encoding. Its characters would all become U+FFFD, and two cards would have one account."""
+    """Refuse another encoding. Its characters would all become U+FFFD, and two cards would have one account.
+
+    Refuse also a line feed at the end of the path. The patterns of Starlette's routes would ignore it, and two paths
+    would have one resource.
+    """
     try:
         unquote_to_bytes(url).decode()
     except UnicodeDecodeError as error:
         raise httptools.HttpParserError from error
+    if unquote_to_bytes(url.partition(b"?")[0]).endswith(b"\n"):
+        raise httptools.HttpParserError
 
 
 def _size(headers: list[tuple[bytes, bytes]]) -> int:

@@ -41,7 +41,7 @@ async def simulate(request: Request, basket: Basket, programme: ProgrammeDep, lo
         caller.require_card(basket.CustomerCardNo)
     if basket.StoreID:
         caller.require_store(basket.StoreID)
-    rules, now = programme.in_force()
+    rules, now = await programme.in_force()
     purchase = basket.purchase(now)
     card = basket.CustomerCardNo
     balance = (await lookup.value_of(catalogue.BALANCES, card)).value if card is not None else None

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.http import documentation
 from api.http.metrics import Metrics
 from api.http.problems import Problem
+from api.http.responses import FRESHNESS
 from api.routing.peer_client import FORWARDED_TO, REPORT_PATH
 from api.security.audit import RequestAudit
 from api.security.caller import UNSIGNED_INSTANCE, Caller
@@ -169,8 +170,8 @@ def guarded(app: ASGIApp, security: Security, metrics: Metrics) -> ASGIApp:
         gate,
         allow_origins=security.cors_origins,
         allow_methods=["GET", "POST", "DELETE"],
-        allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-None-Match"],
-        expose_headers=["ETag", "Location", "Retry-After"],
+        allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "Last-Event-ID"],
+        expose_headers=["ETag", "Link", "Location", "Retry-After", *FRESHNESS],
     )
 
 

@@ -132,9 +132,10 @@ def _caller_of(claims: dict[str, Any]) -> Caller:
     stores = [stores] if isinstance(stores, str) else stores
     if (
         len(name) > LONGEST_ACTOR
+        or not _are_texts([name])
         or not _are_texts(scopes)
         or not (stores is None or _are_texts(stores))
-        or not (card is None or isinstance(card, str))
+        or not (card is None or _are_texts([card]))
     ):
         # Do not treat an unreadable limit as no limit.
         raise Unauthenticated("The claim sub, scope, store or card of the token has an unknown form")
@@ -142,4 +143,4 @@ def _caller_of(claims: dict[str, Any]) -> Caller:
 
 
 def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    return isinstance(value, list) and all(isinstance(each, str) and each.isprintable() for each in value)

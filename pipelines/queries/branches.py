@@ -20,7 +20,6 @@ from services.domain.validation import LONGEST_TEXT
 from services.messaging import headers as h
 from services.messaging.schema_ids import SchemaIds
 from services.settings import Settings
-from services.verdicts import LARGEST_VALUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ def original_record(_: Column) -> Record:
 
 
 def _value_of_dead_letter() -> Column:
-    return F.when(F.length("value") <= LARGEST_VALUE, F.col("value"))
+    return F.when(F.length("value") <= h.LARGEST_VALUE, F.col("value"))
 
 
 def _headers_with_reason() -> Column:

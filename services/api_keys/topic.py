@@ -46,9 +46,13 @@ def write_key(made: NewKey, file: Path, settings: Settings) -> None:
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     # Write the file first. If that failed after the publication, the topic would keep a key that nobody can read.
+    _write(made, file)
+    publish_key(made.key, settings)
+
+
+def _write(made: NewKey, file: Path) -> None:
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as out:
         out.write(made.text + "\n")
-    publish_key(made.key, settings)
 
 
 def keep_key(made: NewKey, file: Path, settings: Settings) -> ApiKey:
@@ -65,6 +69,12 @@ def keep_key(made: NewKey, file: Path, settings: Settings) -> ApiKey:
         known = read_keys(settings).get(key_id)
         if known and known.matches(text) and known.is_valid_at(made.key.created_time + _REST):
             return known
-        file.unlink()
-    write_key(made, file, settings)
+        # The old key stays in the file until the topic has the new one.
+        new_file = file.with_name(f"{file.name}.new")
+        new_file.unlink(missing_ok=True)
+        _write(made, new_file)
+        publish_key(made.key, settings)
+        new_file.replace(file)
+    else:
+        write_key(made, file, settings)
     return made.key

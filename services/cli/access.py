@@ -8,8 +8,8 @@ from confluent_kafka.admin._acl import AclBinding, AclOperation
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from schemas.access import USERS
-from services.cli.output import AsJson, clear_errors, read_settings, report, table
-from services.messaging.access import apply_rights, rights, set_passwords
+from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop, table
+from services.messaging.access import SCRAM_MECHANISMS, apply_rights, rights, set_passwords
 from services.messaging.publishing import require_broker
 from services.settings import password_in
 
@@ -35,8 +35,14 @@ def apply(
 ) -> None:
     """Set the users and rights of all services, and remove all other rights of them."""
     settings = read_settings()
+    if passwords and settings.kafka_sasl_mechanism not in SCRAM_MECHANISMS:
+        stop(
+            f"--passwords: Kafka keeps no passwords of {settings.kafka_sasl_mechanism}; set "
+            f"LOYALTY_KAFKA_SASL_MECHANISM to {' or '.join(SCRAM_MECHANISMS)}",
+            MISUSED,
+        )
     with clear_errors():
-        new_passwords = {user: password_in(passwords / user) for user in USERS if passwords}
+        new_passwords = {user: _password(passwords / user) for user in USERS if passwords}
         require_broker(settings)
         if new_passwords:
             set_passwords(settings, new_passwords)
@@ -48,6 +54,16 @@ def apply(
     lines = [f"{word}: {' '.join(row.values())}" for word, rows in lists.items() for row in rows]
     summary = f"ready: {len(rights(settings))} rights, {len(new_passwords)} passwords set"
     report({**lists, "users": [*new_passwords]}, *lines, summary, as_json=as_json)
+
+
+def _password(file: Path) -> str:
+    try:
+        password = password_in(file)
+    except UnicodeDecodeError:
+        stop(f"{file}: is not UTF-8; put the password of the user {file.name} into it", MISUSED)
+    if not password:
+        stop(f"{file}: is empty; put the password of the user {file.name} into it", MISUSED)
+    return password
 
 
 def _as_row(right: AclBinding) -> dict[str, str]:

@@ -15,6 +15,7 @@ from services.audit_trail import audited
 from services.cli.output import MISUSED, AsJson, clear_errors, read_settings, report, stop, table
 from services.domain.formats import to_datetime
 from services.messaging.avro import UndecodableError
+from services.messaging.schema_ids import UnknownSchemaIdError
 from services.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="The API keys that all API instances know.")
@@ -130,7 +131,7 @@ def _readable_keys(settings: Settings) -> Iterator[None]:
     with clear_errors():
         try:
             yield
-        except UndecodableError as error:
+        except (UndecodableError, UnknownSchemaIdError) as error:
             stop(f"the topic {settings.topic_prefix}api-keys has a record that is no API key: {error}")
 
 

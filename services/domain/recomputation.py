@@ -9,11 +9,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from services.domain.account.model import Outcome
+from services.domain.account.model import Account, Outcome
 from services.domain.account.processor import process
 from services.domain.account.timers import apply_next_change
 from services.domain.entries import Entry, Kind
-from services.domain.events import Event, Purchase
+from services.domain.events import Erase, Event, Forward, Purchase
 from services.domain.programme import Programmes
 from services.domain.receipt_time import decided
 
@@ -63,11 +63,24 @@ def recompute(
                 _add(settled, outcome if settled.account else _opened_as(entry, outcome))
             else:
                 without_event.append(entry)
-    new = [event for event in unknown if event.append_time >= complete_from]
+    new = [
+        event
+        for event in unknown
+        if event.append_time >= complete_from and not _was_ignored_before(settled.account, event)
+    ]
     late = process(settled.state, new, programmes, card)
     effective = {entry.event_id for entry in late.entries if not is_from_timer(entry)}
     not_processed = [each.event_id for each in new if each.event_id in effective and _must_count(each, programmes)]
     return Recomputed(settled, late, without_event, not_processed)
+
+
+def _was_ignored_before(account: Account | None, event: Event) -> bool:
+    """Whether the processor ignored the event without an entry, because the card had no account when it arrived.
+
+    The account that the card has now was opened later. The event does not concern it.
+    """
+    needs_account = isinstance(event, Forward) or (isinstance(event, Erase) and bool(event.counterparty))
+    return needs_account and account is not None and event.append_time <= account.opened_time
 
 
 def _add(settled: Outcome, outcome: Outcome) -> None:

@@ -156,6 +156,9 @@ class GroupMembership:
         self._described = True
         if view.has(member_id):
             self._confirmed_at = asked_at
+        elif view.stable:
+            # The group has removed this member, so another one may own its partitions already.
+            self._confirmed_at = float("-inf")
         self.member_id = member_id
         changed = self.view is None or (view.members, view.stable) != (self.view.members, self.view.stable)
         self.view = view

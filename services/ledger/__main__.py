@@ -7,6 +7,7 @@ from types import FrameType
 
 import stamina
 import structlog
+from confluent_kafka import KafkaException
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
@@ -88,6 +89,9 @@ def main() -> int:
         return 0
     except (SettingsError, StartUpError, LedgerError, PseudonymKeyError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
+        return _EXIT_DO_NOT_RESTART
+    except KafkaException as error:
+        sys.stderr.write(f"error: the settings of Kafka do not work: {error.args[0].str()}\n")
         return _EXIT_DO_NOT_RESTART
     log.info("stopped")
     return 0

@@ -33,9 +33,11 @@ def parse_url(url: str) -> URL:
     """Parse the URL of the database. Raises LedgerError if the ledger does not support the database."""
     try:
         parsed = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
+        # SQLAlchemy quotes a part of the URL, which can be a part of the password.
         raise LedgerError(
-            "LOYALTY_LEDGER_URL is not the URL of a database; an example is sqlite:///var/ledger.sqlite"
+            "LOYALTY_LEDGER_URL is not the URL of a database; an example is sqlite:///var/ledger.sqlite. In a name or "
+            "a password write %40 for @, %3A for : and %2F for /"
         ) from None
     if parsed.drivername == "sqlite" and parsed.database not in (None, "", ":memory:"):
         return parsed
@@ -92,12 +94,13 @@ def reading_engine(url: str) -> Engine:
 
 
 def _postgresql(url: URL, seconds: int, **options: Any) -> Engine:
-    timeouts = {
-        "connect_timeout": _CONNECT_SECONDS,
-        "options": f"-c statement_timeout={seconds}s -c idle_in_transaction_session_timeout={seconds}s",
-        "tcp_user_timeout": seconds * 1000,
-    }
-    return _engine(url, pool_pre_ping=True, connect_args=timeouts, **options)
+    timeouts = f"-c statement_timeout={seconds}s -c idle_in_transaction_session_timeout={seconds}s"
+    arguments: dict[str, int | str] = {"connect_timeout": _CONNECT_SECONDS, "tcp_user_timeout": seconds * 1000}
+    # These arguments replace those in the query of the URL, which belong to the operator.
+    arguments = {name: value for name, value in arguments.items() if name not in url.query}
+    options_of_url = url.normalized_query.get("options", ())
+    arguments["options"] = " ".join((timeouts, *options_of_url))
+    return _engine(url, pool_pre_ping=True, connect_args=arguments, **options)
 
 
 def _engine(url: URL, **options: Any) -> Engine:

@@ -17,7 +17,7 @@ from services.messaging.clients import admin
 from services.settings import Settings
 
 _BROKER_SECONDS = 30.0
-_MECHANISMS = {
+SCRAM_MECHANISMS = {
     "SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256,
     "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512,
 }
@@ -95,7 +95,7 @@ def apply_rights(settings: Settings) -> Changes:
 def set_passwords(settings: Settings, passwords: Mapping[str, str]) -> None:
     """Create these users, or change their passwords. ``passwords`` maps names to passwords. Raises KafkaException."""
     client = admin(settings)
-    credential = ScramCredentialInfo(_MECHANISMS[settings.kafka_sasl_mechanism], _ITERATIONS)
+    credential = ScramCredentialInfo(SCRAM_MECHANISMS[settings.kafka_sasl_mechanism], _ITERATIONS)
     upsertions: list[UserScramCredentialAlteration] = [
         UserScramCredentialUpsertion(user, credential, password.encode()) for user, password in passwords.items()
     ]

@@ -169,13 +169,19 @@ def replay(settings: Settings, letters: Iterable[DeadLetter]) -> int:
     """Publish each original record once, with its headers, to the topic it came from. Returns the number of records.
 
     The dead letters stay in their topic. Raises PublishError if a record cannot be delivered. If a dead letter does
-    not name its topic, PublishError is raised before anything is published.
+    not name its topic, or does not have the value of its record, PublishError is raised before anything is published.
     """
     records = [(letter, letter.topic) for letter in deduplicated(letters)]
     if without_topic := [letter.position for letter, topic in records if topic is None]:
         raise PublishError(
             f"dead letter {without_topic[0]} has no header {headers.DEAD_LETTER_TOPIC}, so its topic is not known; "
             "nothing was published: select other dead letters"
+        )
+    if without_value := [letter for letter, _ in records if letter.reason == headers.TOO_LARGE]:
+        letter = without_value[0]
+        raise PublishError(
+            f"dead letter {letter.position} has no value, because the value of the record at {letter.origin} of topic "
+            f"{letter.topic} is too large; nothing was published: select other dead letters"
         )
     destinations = {topic for _, topic in records if topic is not None}
     with Publisher(connected_producer(settings, CLIENT_ID, sorted(destinations))) as publisher:

@@ -15,6 +15,12 @@ DEAD_LETTER_REASON = "dead_letter_reason"
 OF_DEAD_LETTERS = (DEAD_LETTER_TOPIC, DEAD_LETTER_PARTITION, DEAD_LETTER_OFFSET, DEAD_LETTER_REASON)
 """The headers that a dead letter has in addition to those of its original record."""
 
+LARGEST_VALUE = 15 * 2**20
+"""Bytes of a value before compression. A dead letter with a larger value may not fit into its topic (16 MiB)."""
+
+TOO_LARGE = f"larger than {LARGEST_VALUE // 2**20} MiB before compression, so its dead letter has no value"
+"""The reason of a dead letter without the value of its record."""
+
 
 def cloud_event(identity: str, record: str) -> dict[str, str]:
     """The headers of a record. A reader recognises duplicates by ``ce_id``."""

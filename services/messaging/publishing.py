@@ -45,7 +45,10 @@ def connected_producer(settings: Settings, client_id: str, topics: Iterable[str]
         # librdkafka's log would break progress bars. All important errors are raised.
         "log_level": 0,
     }
-    producer = clients.producer(settings, client_id, **overrides)
+    try:
+        producer = clients.producer(settings, client_id, **overrides)
+    except KafkaException as error:
+        raise PublishError(f"the settings of Kafka do not work: {error.args[0].str()}") from error
     try:
         producer.list_topics(timeout=BROKER_TIMEOUT)
         for topic in topics:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any, Protocol
 
 from confluent_kafka.schema_registry import Schema as RegisteredSchema
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -101,14 +101,16 @@ class RegistrySchemaIds:
                 raise
         if text is None:
             raise SchemaRegistryUnavailableError(f"the Schema Registry answered without a schema for id {schema_id}")
-        return text
+        return _without_logical_types(text)
 
     def known(self, topic: Topic) -> dict[int, str]:
         self.writer_id(topic)  # creates the subject if it does not exist
         subject = self._subject(topic)
         with _usable_answer(f"list the schemas of {subject}"):
             versions = [self._client.get_version(subject, version) for version in self._client.get_versions(subject)]
-        return {int(str(version.schema_id)): str(version.schema.schema_str) for version in versions}
+        return {
+            int(str(version.schema_id)): _without_logical_types(str(version.schema.schema_str)) for version in versions
+        }
 
     def accepts(self, topic: Topic, schema_text: str) -> bool:
         """Whether the registry would accept this schema for the values of a topic. It registers nothing.
@@ -122,6 +124,30 @@ class RegistrySchemaIds:
                 if error.http_status_code == HTTPStatus.NOT_FOUND:
                     return True  # the subject has no schema yet
                 raise
+
+
+def _without_logical_types(schema_text: str) -> str:
+    """The schema without logical types that are no decimals.
+
+    They change no byte. With them, fastavro and Spark would read a time or a UUID as another type than the current
+    schema says. The registry accepts them, because Avro's check of compatibility ignores logical types.
+    """
+    try:
+        schema = json.loads(schema_text)
+    except ValueError:
+        return schema_text  # The reader of the schema reports it.
+    return json.dumps(_plain(schema))
+
+
+def _plain(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_plain(each) for each in schema]
+    if isinstance(schema, dict):
+        plain = {name: _plain(part) for name, part in schema.items()}
+        if plain.get("logicalType") != "decimal":
+            plain.pop("logicalType", None)
+        return plain
+    return schema
 
 
 @contextmanager

@@ -63,12 +63,15 @@ def read_files(files: Iterable[Path], zone: str, now: int) -> OpeningBalances:
     """
     found = OpeningBalances()
     for file in files:
+        before = found.rows
         for number, row in _rows(file):
             found.rows += 1
             try:
                 _add(found, _object(row), zone, now)
             except _RowError as error:
                 found.errors.append(f"{file}, line {number}: {error}")
+        if found.rows == before:
+            found.errors.append(f"{file}: has no rows")
     return found
 
 
@@ -87,13 +90,19 @@ def _rows(file: Path) -> Iterator[tuple[int, Any]]:
             if repeated := {name for name in columns if columns.count(name) > 1}:
                 yield 1, csv.Error(f"the header names {', '.join(sorted(repeated))} more than once")
                 return
+            if missing := [name for name in ("card", "points") if name not in columns]:
+                yield 1, csv.Error(f"the header does not name {', '.join(missing)}")
+                return
             reader.fieldnames = columns
             yield from _rows_of(reader)
             return
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 try:
-                    yield number, json.loads(line, parse_float=Decimal, parse_int=Decimal)
+                    yield (
+                        number,
+                        json.loads(line, parse_float=Decimal, parse_int=Decimal, object_pairs_hook=_without_repeats),
+                    )
                 except (ValueError, RecursionError) as error:
                     yield number, error
 
@@ -110,9 +119,18 @@ def _rows_of(reader: "csv.DictReader[str]") -> Iterator[tuple[int, Any]]:
         yield reader.line_num, row
 
 
+def _without_repeats(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) < len(members):
+        raise _RowError("has a name more than once")
+    return found
+
+
 def _object(row: Any) -> Mapping[str, Any]:
     if isinstance(row, csv.Error):
         raise _RowError(f"is not CSV: {row}")
+    if isinstance(row, _RowError):
+        raise row
     if not isinstance(row, Mapping):
         raise _RowError('is not a JSON object, such as {"card":"9265846829","points":"12.50","expires":"2027-12-31"}')
     return row
@@ -142,8 +160,10 @@ def _card(value: Any) -> str:
 
 
 def _points(value: Any) -> int:
+    # Decimal also accepts 1_000 and the digits of other scripts.
+    is_number = isinstance(value, Decimal) or (isinstance(value, str) and value.isascii() and "_" not in value)
     try:
-        points = Decimal(value) if isinstance(value, str | Decimal) else Decimal("nan")
+        points = Decimal(value) if is_number else Decimal("nan")
     except InvalidOperation:
         points = Decimal("nan")
     if not points.is_finite() or not 0 < points <= LARGEST_POINTS or points != round(points, 2):

@@ -70,6 +70,9 @@ class Delivery:
                     async with self._slots:
                         await self._attempt(message)
                 except UndeliveredError as error:
+                    if error.retry_after is not None:
+                        # A receiver can ask for more time, but not for less.
+                        error.retry_after = max(error.retry_after, attempt.next_wait)
                     log.warning(
                         "an attempt to deliver a notification failed",
                         endpoint=endpoint.name,

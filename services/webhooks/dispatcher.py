@@ -106,6 +106,8 @@ class EndpointDispatcher:
         self._deliver = deliver
         self._dead_letters = dead_letters
         self._metrics = metrics
+        for outcome in ("delivered", "dead"):
+            metrics.messages.labels(endpoint.name, outcome)  # An alert does not see the increase of a first sample.
         self._reader = self._group_reader(settings)
         self._records: list[KafkaMessage] = []
         self._deliveries: set[asyncio.Task[None]] = set()

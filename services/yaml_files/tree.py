@@ -72,6 +72,9 @@ def read(text: str) -> Tree:
     except yaml.reader.ReaderError as error:
         line = 1 + text.count("\n", 0, int(error.position))
         raise InvalidFileError([Problem(line, "", "cannot be read: a character is not printable")]) from error
+    except (ValueError, OverflowError) as error:
+        # PyYAML converts an escape such as \U00110000 without a check.
+        raise InvalidFileError([Problem(1, "", "cannot be read: an escape names no character")]) from error
     except RecursionError as error:
         raise InvalidFileError([Problem(1, "", "nested too deeply")]) from error
     tree = Tree({} if root is None else None, {}, [])

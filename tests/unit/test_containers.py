@@ -281,9 +281,9 @@ def test_containers_demand_credentials(compose: dict[str, Any], built: dict[str,
         assert key == {variables[name]["LOYALTY_METRICS_KEY_FILE"]}
         assert "keys" in services[name]["depends_on"]
     readers = {name for name, service in services.items() if "scrape:/data/scrape:ro" in service.get("volumes", ())}
-    assert {*serving, "prometheus"} == readers
+    assert {*serving, "audit", "maintenance", "prometheus"} == readers
     pseudonyms = {name for name, environment in variables.items() if "LOYALTY_PSEUDONYM_KEY_FILE" in environment}
-    assert {"pipeline", "api", "ledger", "audit"} == pseudonyms
+    assert {"pipeline", "api", "ledger", "audit", "maintenance"} == pseudonyms
     assert pseudonyms < {name for name, service in services.items() if "keys:/data/keys" in service.get("volumes", ())}
     (script,) = services["keys"]["command"]
     assert {*key, services["audit"]["environment"]["LOYALTY_API_KEY_FILE"]} == set(

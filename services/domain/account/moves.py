@@ -174,7 +174,9 @@ def _pieces(account: Account) -> Iterator[tuple[str, object, object, int]]:
     for name, reservation in account.reservations.items():
         yield "reservations", name, reservation, _INVOICE_SIZE + _LOT_SIZE * len(reservation.lots)
     pasts: dict[str, dict[str, PastPurchase] | dict[str, PastReturn]]
-    pasts = {"purchases": account.purchases, "returns": account.returns}
+    # Returns come first. A return that counts twice would otherwise settle with its purchase, before a later part says
+    # that it has counted.
+    pasts = {"returns": account.returns, "purchases": account.purchases}
     for field, invoices in pasts.items():
         for number, past in invoices.items():
             yield field, number, past, _INVOICE_SIZE + sum(_ITEM_SIZE + len(item) for item in past.items or ())

@@ -240,6 +240,29 @@ def test_another_instance_forwards_and_a_standby_continues() -> None:
     run(scenario, size=2, owner=1)
 
 
+@pytest.mark.parametrize("end_offset", [0, 1])
+def test_a_standby_behind_the_client_does_not_say_that_the_account_is_erased(end_offset: int) -> None:
+    """The client has the first balance of an account, and the standby does not have it yet.
+
+    Without a newer end offset the standby cannot know whether the topic was created again, so it says ``gap``.
+    """
+
+    async def scenario(client: Client, changelog: Changelog) -> None:
+        group = client.group
+        standby, owner = group.instances
+        group.dead.add(owner.url)
+        store = standby.stores["customer-balances"]
+        store.serving(store.partition_of(CARD.encode())).progress.end_offset = end_offset
+        async with client.stream(0, last=f"{OPENED}.1.0") as stream:
+            if end_offset == 0:
+                assert "gap" == (await stream.next())[0]
+            changelog.write(balance(1))
+            changelog.write(balance(2))
+            assert 2 == await stream.sequence()
+
+    run(scenario, size=2, owner=1)
+
+
 def test_a_stream_ends_when_the_partition_moves_or_the_client_is_too_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client connects again, and finds the new owner or the records that it has missed."""
     monkeypatch.setattr("services.state_stores.waiters._MOST_RECORDS", 3)

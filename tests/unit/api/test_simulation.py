@@ -1,5 +1,6 @@
 """POST /v1/simulate: the points that the published programme would give for a basket."""
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from api import current_programme
 from schemas.topics import LOYALTY_PROGRAMMES
 from tests.support.builders import balance
 from tests.support.clusters import Instance, damage
@@ -183,3 +185,21 @@ def test_a_damaged_programme_store_is_a_problem(client: TestClient, instance: In
 
     for _ in range(2):
         assert 503 == client.post("/v1/simulate", json={"TotalAmount": 1}).status_code
+
+
+def test_a_thread_parses_a_new_version(client: TestClient, instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large programme takes seconds of Python. Meanwhile the instance answers other requests."""
+    threads: list[str] = []
+    whole = current_programme.parse_programme
+
+    def parse(text: str) -> Any:
+        threads.append(threading.current_thread().name)
+        return whole(text)
+
+    monkeypatch.setattr(current_programme, "parse_programme", parse)
+    publish(instance, 1, NOW - 1000)
+    simulate(client, TotalAmount=100.0)
+    simulate(client, TotalAmount=100.0)
+
+    (thread,) = threads
+    assert thread.startswith("asyncio_")

@@ -61,8 +61,17 @@ def test_json_must_be_declared(client: TestClient, path: str, declared: dict[str
         b"hello\r\n\r\n",
         b"GET /v1/customers/K%E4the/balance HTTP/1.1\r\nHost: a\r\n\r\n",
         b"GET /v1/stores/stores/range?prefix=%FF HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /v1/customers/A/balance%0A HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /v1/stores/customer-balances/keys/A%0a?x=1 HTTP/1.1\r\nHost: a\r\n\r\n",
     ],
-    ids=["a path of 100,000 characters", "no HTTP", "a path in Latin-1", "a query in no encoding"],
+    ids=[
+        "a path of 100,000 characters",
+        "no HTTP",
+        "a path in Latin-1",
+        "a query in no encoding",
+        "a line feed at the end",
+        "a line feed before the query",
+    ],
 )
 def test_bytes_that_are_no_request_get_a_problem(request_bytes: bytes) -> None:
     """The server itself responds to them, and ends the connection."""

@@ -39,6 +39,28 @@ def test_records_keep_all_fields() -> None:
     assert audit_record("a", "b", "c", "d")["EventID"] != audit_record("a", "b", "c", "d")["EventID"]
 
 
+def test_a_record_that_cannot_be_encoded_does_not_delay_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is only in the log, and counts as lost."""
+    sent: list[bytes] = []
+
+    class Broker:
+        def produce(self, _: str, __: bytes, key: bytes, **___: object) -> None:
+            sent.append(key)
+
+        def __getattr__(self, _: str) -> object:
+            return lambda *_: 0
+
+    monkeypatch.setattr(audit_trail, "schema_ids", lambda _: IDS)
+    monkeypatch.setattr(audit_trail.clients, "producer", lambda *_, **__: Broker())
+    lost: list[None] = []
+    trail = KafkaAuditTrail(Settings(), lambda: lost.append(None))
+    for actor in ("first", "\ud800", "third"):
+        trail.write(audit_record(actor, "b", "c", "d"))
+    trail.close()
+
+    assert ([b"first", b"third"], 1) == (sent, len(lost))
+
+
 def test_a_request_never_waits_for_kafka_and_each_loss_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a broker records wait up to the limit. Those that never arrive are counted, and the log has their ids."""
     monkeypatch.setattr(audit_trail, "MOST_WAITING", 5)

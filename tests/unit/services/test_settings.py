@@ -137,6 +137,33 @@ def test_peers_need_an_address(host: str) -> None:
         read_settings(api_host=host, api_access="anyone").require_safe_api()
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://loyalty:s3cret@db/loyalty",
+        "postgresql://loyalty:aB/s3cret==@db/loyalty",
+        "postgresql://loyalty:a:s3cret@db/loyalty",
+        "postgresql://loyalty:a@s3cret@db/loyalty",
+        "postgresql://loyalty:a?s3cret@db/loyalty",
+        "postgresql://db/loyalty?user=loyalty&password=s3cret&x=1",
+        "postgresql://db/loyalty?sslpassword=s3cret",
+    ],
+)
+def test_no_password_is_shown(url: str) -> None:
+    shown = Settings(ledger_url=url).shown()["ledger_url"]
+
+    assert "s3cret" not in shown
+    assert "…" in shown
+    assert shown.startswith("postgresql://")
+
+
+@pytest.mark.parametrize(
+    ("host", "url"), [("::1", "http://[::1]:8080"), ("127.0.0.1", "http://127.0.0.1:8080"), ("a", "http://a:8080")]
+)
+def test_the_url_for_peers(host: str, url: str) -> None:
+    assert url == Settings(api_host=host, api_port=8080).advertised_url
+
+
 def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compose passes variables that are not set as empty ones. That is no error, also for an unknown variable."""
     monkeypatch.setenv("LOYALTY_API_PORT", "")

@@ -257,7 +257,7 @@ def test_web_pages_of_named_origins_only_may_call(secured: SecuredGroup) -> None
     url = "http://one:8080"
     instance = Instance(url, secured.security(url, origins=("https://app.example",)))
     instance.own_everything()
-    wanted = {"Access-Control-Request-Method": "GET", "Access-Control-Request-Headers": "authorization"}
+    wanted = {"Access-Control-Request-Method": "GET", "Access-Control-Request-Headers": "authorization,last-event-id"}
     key = bearer(secured.key(Scope.BALANCE_READ).text)
     with TestClient(instance.app) as client:
         for origin, status, allowed in (
@@ -268,6 +268,7 @@ def test_web_pages_of_named_origins_only_may_call(secured: SecuredGroup) -> None
             read = client.get("/v1/customers/A/balance", headers={"Origin": origin, **key})
             assert status == asked.status_code
             assert allowed == read.headers.get("access-control-allow-origin")
+            assert "Loyalty-Stale" in read.headers["access-control-expose-headers"]
             assert 404 == read.status_code
         assert 401 == client.get("/v1/customers/A/balance", headers={"Origin": "https://app.example"}).status_code
 

@@ -63,6 +63,8 @@ def test_a_good_token_names_its_caller(tmp_path: Path, algorithm: str) -> None:
         {"sub": None},
         {"sub": 7},
         {"sub": "x" * 200},
+        {"sub": "a\nb"},
+        {"card": "a\u200b"},
         {"scope": 7},
         {"scope": ["operate", 7]},
         {"store": 7},

@@ -11,6 +11,8 @@ from schemas.topics import API_KEYS
 from services.api_keys.keys import ApiKey, Scope, key_id_of, new_key, scopes_of
 from services.cli import app
 from services.messaging.avro import decoder, encoder
+from services.messaging.publishing import PublishError
+from services.messaging.schema_ids import UnknownSchemaIdError
 from services.state_stores import catalogue
 from tests.support.builders import IDS
 from tests.support.kafka import NOBODY
@@ -124,6 +126,41 @@ def test_a_file_keeps_its_key_while_it_is_valid(tmp_path: Path, monkeypatch: pyt
     texts = {first, second, third, ensure(365)}
     assert 4 == len(texts)
     assert topic.keys() == {key_id_of(file.read_text().strip())}
+
+
+def test_the_old_key_stays_if_the_new_one_cannot_be_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Otherwise the file would have a key that no instance knows. The next run succeeds."""
+    topic: dict[str, ApiKey] = {}
+    monkeypatch.setattr("services.api_keys.topic.read_keys", lambda _: topic)
+    monkeypatch.setattr("services.api_keys.topic.publish_key", lambda key, _: topic.update({key.key_id: key}))
+    file = tmp_path / "key"
+    ensure = ("ensure", "operator", str(file), "--scope", "operate", "--days", "29")
+    loyalty(*ensure)
+    first = file.read_text()
+
+    def fail(*_: object) -> None:
+        raise PublishError("no broker")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("services.api_keys.topic.publish_key", fail)
+        assert 1 == loyalty(*ensure).exit_code
+    assert first == file.read_text()
+    assert 0 == loyalty(*ensure).exit_code
+    assert topic.keys() == {key_id_of(first.strip()), key_id_of(file.read_text().strip())}
+    assert [file] == list(tmp_path.iterdir())
+
+
+def test_an_unknown_schema_id_is_one_clear_line(monkeypatch: pytest.MonkeyPatch):
+    """A newer release can have written the record."""
+
+    def fail(_: object) -> None:
+        raise UnknownSchemaIdError(65535)
+
+    monkeypatch.setattr("services.cli.keys.read_keys", fail)
+    result = loyalty("list")
+
+    assert 1 == result.exit_code
+    assert "unknown schema id 65535" in result.stderr
 
 
 def test_a_file_with_anything_else_stays(tmp_path: Path):

@@ -11,6 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from schemas.access import USERS
 from services.cli import app, processes
 from services.settings import Settings
 from tests.support.kafka import NO_BROKER, NOBODY
@@ -112,6 +113,35 @@ def test_settings_keeps_passwords_to_itself() -> None:
 
     assert "pass-6789" not in shown.stdout
     assert "http://me:…@registry:8081" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "mechanism", "says"),
+    [
+        (b"\n", "SCRAM-SHA-512", "admin: is empty; put the password of the user admin into it"),
+        (b"\xff", "SCRAM-SHA-512", "admin: is not UTF-8; put the password of the user admin into it"),
+        (b"secret", "PLAIN", "Kafka keeps no passwords of PLAIN"),
+    ],
+)
+def test_passwords_that_cannot_be_set_are_one_clear_line(
+    tmp_path: Path, content: bytes, mechanism: str, says: str
+) -> None:
+    for user in USERS:
+        (tmp_path / user).write_bytes(content)
+    result = loyalty("access", "apply", "--passwords", str(tmp_path), LOYALTY_KAFKA_SASL_MECHANISM=mechanism)
+
+    assert 2 == result.exit_code
+    assert says in " ".join(result.stderr.split())
+
+
+def test_an_unusable_ca_file_is_one_clear_line(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text("x")
+    result = loyalty("topics", "create", LOYALTY_KAFKA_SECURITY_PROTOCOL="SSL", LOYALTY_KAFKA_SSL_CA_LOCATION=str(file))
+
+    assert 1 == result.exit_code
+    assert "ssl.ca.location" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_topics_list_is_the_catalogue() -> None:

@@ -356,9 +356,11 @@ def test_a_late_invoice_arrives_as_it_was(purchase):
         assert command.event_id == command_record(to_card, command)["CommandID"]
 
 
+@pytest.mark.parametrize("part_size", [1, moves.PART_SIZE])
 @pytest.mark.parametrize("bought_by", [OLD, NEW])
-def test_a_merge_takes_a_return_back_once(bought_by):
+def test_a_merge_takes_a_return_back_once(bought_by, part_size, monkeypatch):
     """The return came with the card that did not buy. There it waits, and it has counted where the invoice is."""
+    monkeypatch.setattr(moves, "PART_SIZE", part_size)
     half = Purchase(2, "R", Decimal(-250), "here", original_invoice_number=BOUGHT.invoice_number)
     cards = Cards()
     cards.happen(bought_by, BOUGHT, half)

@@ -3,13 +3,14 @@
 from dataclasses import replace
 from decimal import Decimal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from services.domain.account.processor import advance
 from services.domain.account.purchases import forget
 from services.domain.entries import Kind
-from services.domain.events import Erase, Purchase
+from services.domain.events import Erase, Forward, Purchase
 from services.domain.programme import DAY, Programmes
 from services.domain.recomputation import in_order, recompute
 from tests.support.account_histories import CARD, HISTORIES, START, processed
@@ -116,3 +117,24 @@ def test_a_new_account_after_an_erasure_in_the_same_millisecond():
 
     assert history.entries == recomputed.settled.entries
     assert [Kind.EARNED, Kind.ERASED, Kind.EARNED, Kind.EARNED] == [e.kind for e in recomputed.settled.entries]
+
+
+RETURNED = replace(bought(9, 1, -50), original_invoice_number="I8")
+
+
+@pytest.mark.parametrize(
+    "ignored",
+    [
+        Erase(append_time=START + 1, command_id="E/card", counterparty="other"),
+        Forward(append_time=START + 1, command_id="R/forward", invoice=RETURNED),
+    ],
+)
+def test_what_a_missing_account_ignored_does_not_concern_the_next_one(ignored):
+    """The processor left no entry. Applied now, it would erase the account or take points back."""
+    history = processed([[ignored], [bought(1, 2)]], PROGRAMMES)
+
+    recomputed = recompute(CARD, history.events, history.entries, PROGRAMMES)
+
+    assert [Kind.EARNED] == [entry.kind for entry in history.entries]
+    assert [] == recomputed.not_processed
+    assert history.account == recomputed.late.account

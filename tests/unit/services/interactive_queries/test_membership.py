@@ -79,6 +79,15 @@ def test_other_answers_do_not_renew_the_lease(membership: GroupMembership, clock
     assert not membership.lease_holds
 
 
+def test_the_lease_ends_when_the_group_has_removed_the_member(membership: GroupMembership, clock: Clock) -> None:
+    """Another member may own its partitions already."""
+    membership._update_view(clock.now, answer(description(member(URL, [PLACE]))), f"{URL}-1")
+
+    membership._update_view(clock.now, answer(description(member(OTHER, [PLACE]))), f"{URL}-1")
+
+    assert not membership.lease_holds
+
+
 class Group:
     """The consumer of the callbacks. It notes what is owned at each of their calls."""
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
@@ -80,6 +81,8 @@ def test_readers_of_a_file_cannot_write(tmp_path: Path) -> None:
     [
         ("nonsense", "is not the URL"),
         ("mysql://root:secret@host/db", "neither sqlite"),
+        ("postgresql://loyalty:p@secret:word@db/loyalty", "write %40 for @"),
+        ("postgresql://loyalty:x@db:secret/loyalty", "write %40 for @"),
         ("sqlite://", "neither sqlite"),
         ("sqlite:///:memory:", "neither sqlite"),
     ],
@@ -89,6 +92,25 @@ def test_other_databases_are_refused(url: str, reason: str) -> None:
     with pytest.raises(LedgerError, match=reason) as caught:
         parse_url(url)
     assert "secret" not in str(caught.value)
+
+
+def test_options_in_the_url_of_postgresql_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger adds its own options, and its timeouts do not replace those of the URL."""
+    seen: dict[str, object] = {}
+
+    def connect(*_: object, **arguments: object) -> None:
+        seen.update(arguments)
+        raise psycopg.OperationalError
+
+    monkeypatch.setattr(psycopg, "connect", connect)
+    engine = reading_engine("postgresql://u@h/d?options=-csearch_path%3Dloyalty&connect_timeout=30")
+    with pytest.raises(DBAPIError):
+        engine.connect()
+
+    assert "30" == seen["connect_timeout"]
+    assert "tcp_user_timeout" in seen
+    assert "statement_timeout" in str(seen["options"])
+    assert str(seen["options"]).endswith(" -csearch_path=loyalty")
 
 
 @pytest.mark.parametrize("url", ["postgresql://u:p@h/d", "postgresql+psycopg2://u:p@h/d"])

@@ -2,7 +2,12 @@
 
 from dataclasses import replace
 
-from services.messaging.dead_letters import DeadLetter, RecordPosition, deduplicated
+import pytest
+
+from services.messaging import headers
+from services.messaging.dead_letters import DeadLetter, RecordPosition, deduplicated, replay
+from services.messaging.publishing import PublishError
+from services.settings import Settings
 
 LETTER = DeadLetter(RecordPosition(0, 4), 1, "pos-invoices", RecordPosition(1, 7), "StoreID is missing", b"STR1", b"{}")
 
@@ -40,3 +45,11 @@ def test_dead_letters_without_an_origin_are_kept() -> None:
     unknown = [replace(LETTER, origin=None), replace(LETTER, topic=None)]
 
     assert [*unknown, *unknown] == list(deduplicated([*unknown, *unknown]))
+
+
+def test_a_record_whose_value_was_too_large_is_not_replayed() -> None:
+    """The dead letter has no value. The error comes before anything is published, and names the original record."""
+    without_value = replace(LETTER, position=RecordPosition(0, 5), value=None, reason=headers.TOO_LARGE)
+
+    with pytest.raises(PublishError, match="dead letter 0:5 has no value, because the value of the record at 1:7"):
+        replay(Settings(), [LETTER, without_value])

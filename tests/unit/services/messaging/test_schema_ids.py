@@ -5,14 +5,27 @@ import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
+import schemas
 from schemas import topics
+from services.messaging.avro import body_encoder, decoder, encoder, header
 from services.messaging.schema_ids import RegistrySchemaIds, SchemaRegistryUnavailableError, UnknownSchemaIdError
 from services.settings import Settings
+from tests.support.builders import IDS
+from tests.support.unreadable import INVOICE
 
+CURRENT = schemas.current("PosInvoice")
+ANNOTATIONS: dict[str, Any] = {
+    "CreatedTime": ["null", {"type": "long", "logicalType": "timestamp-millis"}],
+    "InvoiceNumber": ["null", {"type": "string", "logicalType": "uuid"}],
+}
+ANNOTATED = CURRENT | {
+    "fields": [field | {"type": ANNOTATIONS.get(field["name"], field["type"])} for field in CURRENT["fields"]]
+}
 ANSWERS: dict[int, tuple[int, bytes]] = {
     1: (200, json.dumps({"schema": '"string"'}).encode()),
     2: (404, b'{"error_code": 40403, "message": "Schema 2 not found"}'),
@@ -21,6 +34,7 @@ ANSWERS: dict[int, tuple[int, bytes]] = {
     5: (200, b"<html>log in first</html>"),
     6: (200, b"{}"),
     7: (503, b"<html>no upstream</html>"),
+    8: (200, json.dumps({"schema": json.dumps(ANNOTATED)}).encode()),
 }
 
 
@@ -51,6 +65,14 @@ def ids_at(url: str) -> RegistrySchemaIds:
 def test_a_registered_id_gives_its_schema(registry: str) -> None:
     """The registry returns the schema text that was registered."""
     assert '"string"' == ids_at(registry).writer_schema(1)
+
+
+def test_logical_types_of_a_till_do_not_change_what_is_read(registry: str) -> None:
+    """The registry accepts them. Without the change, a time would be a datetime, and the query would stop."""
+    invoice = decoder(topics.POS_INVOICES, IDS)(encoder(topics.POS_INVOICES, IDS)(INVOICE))
+    value = header(8) + body_encoder("PosInvoice")(INVOICE)
+
+    assert invoice == decoder(topics.POS_INVOICES, ids_at(registry))(value)
 
 
 def test_an_id_that_the_registry_does_not_know(registry: str) -> None:

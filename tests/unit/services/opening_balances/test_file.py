@@ -71,7 +71,7 @@ def test_rows_of_a_card_add_up(tmp_path, name, text):
         ("x" * 129 + ",1,", "card is longer than 128 characters"),
         *(
             (f"4711,{points},", "not a number above 0 with at most two decimals")
-            for points in ("", "x", "0", "-1", "1.234", "nan", "1e11")
+            for points in ("", "x", "0", "-1", "1.234", "nan", "1e11", "1_000", "\uff11")
         ),
         pytest.param("4711,1," + "9" * 140_000, "is not CSV: field larger than field limit", id="a huge field"),
         ("4711,1,31.12.2027", "is not a date such as 2027-12-31"),
@@ -88,6 +88,21 @@ def test_a_wrong_row_is_named_and_the_others_are_read(tmp_path, row, says):
     assert error.startswith(f"{tmp_path}/balances.csv, line 3: ")
     assert says in error
     assert (3, {"4711", "4712"}) == (found.rows, set(found.cards))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("b.csv", "", "line 1: is not CSV: the header does not name card, points"),
+        ("b.csv", "A,10,2027-12-31\n", "line 1: is not CSV: the header does not name card, points"),
+        ("b.csv", "card,points\n", "has no rows"),
+        ("b.jsonl", "\n", "has no rows"),
+        ("b.jsonl", '{"card":"A","points":5,"points":7}\n', "has a name more than once"),
+    ],
+)
+def test_a_file_without_rows_or_with_an_ambiguous_row_is_refused(tmp_path, name, text, says):
+    (error,) = read(tmp_path, text, name).errors
+    assert says in error
 
 
 @pytest.mark.parametrize(
@@ -196,7 +211,7 @@ def test_any_bytes_give_rows_or_errors(tmp_path_factory, content, name):
     file = tmp_path_factory.mktemp("bytes") / name
     file.write_bytes(b"card,points,expires\n" + content)
     found = read_files([file], "UTC", NOW)
-    assert len(found.errors) <= found.rows
+    assert len(found.errors) <= max(1, found.rows)
 
 
 @pytest.fixture
@@ -235,7 +250,7 @@ def test_the_command_sends_nothing_in_a_dry_run_or_with_errors(tmp_path, broker)
     wrong = run(good, bad)
     assert (2, []) == (wrong.exit_code, broker)
     assert f"{bad}, line 3: card is missing" in wrong.stderr
-    assert "1 of 5 rows are wrong, and nothing was sent" in wrong.stderr.replace("\n", " ")
+    assert "1 errors in 5 rows, so nothing was sent" in wrong.stderr.replace("\n", " ")
     dry = run(good, "--dry-run", "--json")
     assert (0, []) == (dry.exit_code, broker)
     assert {"rows": 3, "cards": 2, "points": "6.00", "sent": 0}.items() <= json.loads(dry.stdout).items()

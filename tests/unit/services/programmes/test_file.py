@@ -257,6 +257,8 @@ campaigns:
         (LEAST + "a: &x 1\nb: *x", "anchors (&) and aliases (*) are not allowed"),
         (LEAST + "a: !!python/object:os.system x", "tags (!) are not allowed"),
         (LEAST + "a: [", "cannot be read: while parsing"),
+        (LEAST + r'a: "\U00110000"', "an escape names no character"),
+        (LEAST + r'a: "\UFFFFFFFF"', "an escape names no character"),
         (LEAST + "a: \x07", "line 2: cannot be read: a character is not printable"),
         ("---\na: 1\n---\nb: 1\n", "expected a single document"),
         ("- a", "line 1: must be a map"),

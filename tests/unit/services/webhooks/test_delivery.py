@@ -125,6 +125,15 @@ def test_a_receiver_cannot_ask_for_more_than_the_longest_wait() -> None:
     assert 0.5 <= seconds < 60
 
 
+@pytest.mark.parametrize("value", [b"0", b"Wed, 21 Oct 2015 07:28:00 GMT"])
+def test_a_receiver_cannot_ask_for_less_than_the_usual_wait(value: bytes) -> None:
+    """Otherwise all attempts would be used up in a moment."""
+    response = b"HTTP/1.1 503 Down\r\nRetry-After: " + value + b"\r\nContent-Length: 0\r\n\r\n"
+    request_count, seconds = delivered([response, OK], first_wait=timedelta(seconds=0.5))
+    assert 2 == request_count
+    assert seconds >= 0.5
+
+
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [(None, None), ("0", 0), ("120", 120), ("-1", None), ("1.5", None), ("soon", None), ("٣", None), ("", None)],
