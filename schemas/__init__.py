@@ -1,6 +1,7 @@
 """The Avro schemas of all records."""
 
 import json
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -36,3 +37,13 @@ def field_names(name: str) -> list[str]:
 def record_name(path: str) -> str:
     """The name of the record in a schema file: PosInvoice for PosInvoice.avsc and history/PosInvoice-1.avsc."""
     return path.removeprefix("history/").removesuffix(".avsc").partition("-")[0]
+
+
+def with_types(schema: Any, change: Callable[[Any], Any]) -> Any:
+    """The schema with ``change`` applied to each type in it, the inner types first."""
+    if isinstance(schema, list):
+        return [with_types(each, change) for each in schema]
+    if isinstance(schema, dict):
+        inner = ("type", "fields", "items")
+        schema = {name: with_types(part, change) if name in inner else part for name, part in schema.items()}
+    return change(schema)

@@ -247,12 +247,12 @@ class BalanceEvents:
         gap = Event("gap", orjson.dumps({"after": str(last)}))
         if last.offset is not None and last.offset < task.progress.end_offset:
             revisions.skip_to(last.offset)
-        if last.offset is not None and last.offset >= position:
-            # This copy is behind the client. The follower delivers what the client has not received yet.
-            if last.offset < task.progress.end_offset:
+            if last.offset >= position:
+                # This copy is behind the client. The follower delivers what the client has not received yet.
                 return []
-            if value is None:
-                return [gap]
+        elif last.offset is not None and value is None:
+            # This copy may be behind the client too, so it cannot say that the account is erased.
+            return [gap]
         if value is not None and revisions.has(value):
             return []
         if self._history and last.offset is not None:

@@ -85,7 +85,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):  # RFC 9112, section 3.2
             raise httptools.HttpParserError
         if b"%" in self.url:
-            _require_utf_8(self.url)
+            _require_unambiguous(self.url)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -162,8 +162,8 @@ class LimitedServer(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def _require_utf_8(url: bytes) -> None:
-    """Refuse another encoding. Its characters would all become U+FFFD, and two cards would have one account.
+def _require_unambiguous(url: bytes) -> None:
+    """Refuse other encodings than UTF-8. Their letters would all become U+FFFD, and two cards would have one account.
 
     Refuse also a line feed at the end of the path. The patterns of Starlette's routes would ignore it, and two paths
     would have one resource.

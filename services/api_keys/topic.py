@@ -46,13 +46,9 @@ def write_key(made: NewKey, file: Path, settings: Settings) -> None:
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     # Write the file first. If that failed after the publication, the topic would keep a key that nobody can read.
-    _write(made, file)
-    publish_key(made.key, settings)
-
-
-def _write(made: NewKey, file: Path) -> None:
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as out:
         out.write(made.text + "\n")
+    publish_key(made.key, settings)
 
 
 def keep_key(made: NewKey, file: Path, settings: Settings) -> ApiKey:
@@ -72,8 +68,7 @@ def keep_key(made: NewKey, file: Path, settings: Settings) -> ApiKey:
         # The old key stays in the file until the topic has the new one.
         new_file = file.with_name(f"{file.name}.new")
         new_file.unlink(missing_ok=True)
-        _write(made, new_file)
-        publish_key(made.key, settings)
+        write_key(made, new_file, settings)
         new_file.replace(file)
     else:
         write_key(made, file, settings)

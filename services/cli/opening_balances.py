@@ -60,7 +60,7 @@ def import_balances(
             for line in shown:
                 typer.echo(line, err=True)
             rest = f"; {more:,} more are not shown" if more else ""
-            stop(f"{len(found.errors):,} errors in {found.rows:,} rows, so nothing was sent{rest}", MISUSED)
+            stop(f"{len(found.errors):,} of {found.rows:,} rows are wrong, and nothing was sent{rest}", MISUSED)
         started = time.monotonic()
         sent = 0 if dry_run else _send(found, name, reason, actor, settings, quiet=as_json)
     seconds = round(time.monotonic() - started, 3)

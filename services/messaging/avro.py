@@ -142,7 +142,7 @@ def record_decoder(
 
     def parsed(schema: Any) -> Any:
         return fastavro.parse_schema(
-            _with_types(schema, lambda each: _BOUNDED_INT if each == "int" else replaced(each))
+            schemas.with_types(schema, lambda each: _BOUNDED_INT if each == "int" else replaced(each))
         )
 
     reader = parsed(schemas.current(name))
@@ -213,16 +213,6 @@ def _without_decimal(schema: Any) -> Any:
     if not isinstance(schema, dict) or schema.get("logicalType") != "decimal":
         return schema
     return {name: part for name, part in schema.items() if name not in ("logicalType", "precision", "scale")}
-
-
-def _with_types(schema: Any, change: Callable[[Any], Any]) -> Any:
-    """The schema with ``change`` applied to each type in it, the inner types first."""
-    if isinstance(schema, list):
-        return [_with_types(each, change) for each in schema]
-    if isinstance(schema, dict):
-        inner = ("type", "fields", "items")
-        schema = {name: _with_types(part, change) if name in inner else part for name, part in schema.items()}
-    return change(schema)
 
 
 # A cache, because the points of many accounts are zero, or equal in several fields.

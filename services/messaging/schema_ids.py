@@ -136,18 +136,13 @@ def _without_logical_types(schema_text: str) -> str:
         schema = json.loads(schema_text)
     except ValueError:
         return schema_text  # The reader of the schema reports it.
-    return json.dumps(_plain(schema))
+    return json.dumps(schemas.with_types(schema, _without_logical_type))
 
 
-def _plain(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_plain(each) for each in schema]
-    if isinstance(schema, dict):
-        plain = {name: _plain(part) for name, part in schema.items()}
-        if plain.get("logicalType") != "decimal":
-            plain.pop("logicalType", None)
-        return plain
-    return schema
+def _without_logical_type(schema: Any) -> Any:
+    if not isinstance(schema, dict) or schema.get("logicalType") == "decimal":
+        return schema
+    return {name: part for name, part in schema.items() if name != "logicalType"}
 
 
 @contextmanager

@@ -63,20 +63,25 @@ def read_files(files: Iterable[Path], zone: str, now: int) -> OpeningBalances:
     """
     found = OpeningBalances()
     for file in files:
-        before = found.rows
         for number, row in _rows(file):
             found.rows += 1
             try:
                 _add(found, _object(row), zone, now)
             except _RowError as error:
                 found.errors.append(f"{file}, line {number}: {error}")
-        if found.rows == before:
-            found.errors.append(f"{file}: has no rows")
     return found
 
 
 def _rows(file: Path) -> Iterator[tuple[int, Any]]:
     """The rows of a file with the numbers of their lines. A row that cannot be read is its error."""
+    number = 0
+    for number, row in _read_rows(file):
+        yield number, row
+    if not number:
+        yield 1, _RowError("has no rows")
+
+
+def _read_rows(file: Path) -> Iterator[tuple[int, Any]]:
     # A damaged character is an error only of its own row.
     with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
         if file.suffix.lower() == ".csv":
