@@ -4,8 +4,8 @@ Throughput: the benchmark loads a topic, and then each query reads it to its end
 warm-up. Latency: all queries run while invoices arrive at a fixed rate. The latency is the difference of the broker's
 append times of output and input, so only one clock is involved. Writes var/reports/pipeline.json.
 
-``--before CHECKOUT`` also measures the loyalty query of another checkout (``git worktree add``), alternating with this
-one. Both read invoices of the older simulator, which every later version can read.
+``--before CHECKOUT`` also measures the queries of another checkout (``git worktree add``), alternating with these. Both
+read invoices of the older simulator, which every later version can read.
 """
 
 import argparse
@@ -53,7 +53,10 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=int, default=60, help="for which latency is measured, after as many to warm up"
     )
-    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="to compare the loyalty query with")
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="to compare with")
+    parser.add_argument(
+        "--queries", nargs="+", default=["fan-out", "loyalty", "sales"], help="measure their throughput"
+    )
     parser.add_argument("--only", choices=["throughput"], help="leave the rest out")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
@@ -84,10 +87,12 @@ def throughput(directory: Path, options: argparse.Namespace) -> dict[str, dict[s
     settings = private_settings(
         directory, max_offsets_per_trigger=options.batch, spark_master="local[2]", log_format="json"
     )
-    variants = {query: Variant(query, jars.ROOT) for query in ("fan-out", "loyalty", "sales")}
-    if options.before:
-        variants = {"loyalty before": Variant("loyalty", options.before.resolve()), "loyalty": variants["loyalty"]}
-    loader = variants.get("loyalty before", variants["loyalty"])
+    variants = {}
+    for query in options.queries:
+        if options.before:
+            variants[f"{query} before"] = Variant(query, options.before.resolve())
+        variants[query] = Variant(query, jars.ROOT)
+    loader, *_ = variants.values()
     stack = LocalStack(directory, settings)
     stack.broker.start()
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in variants}

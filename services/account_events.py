@@ -4,7 +4,7 @@ The loyalty query, the archive, the audit and the rebuild call the same function
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES
 from services.domain.invoice import PosInvoice
@@ -34,8 +34,10 @@ class Found(NamedTuple):
     original: str | None = None
 
 
-Find = Callable[[bytes | None, bytes | None], Found]
-"""Takes the value and the key of a record."""
+class Find(Protocol):
+    """Takes the value and the key of a record, and what the value holds if it is already read; see ``Judge``."""
+
+    def __call__(self, value: bytes | None, key: bytes | None, read: Any = None, /) -> Found: ...
 
 
 def find_in_invoices(known: Mapping[int, str], customer_types: Collection[str]) -> Find:
@@ -85,8 +87,8 @@ def find_in_commands(known: Mapping[int, str]) -> Find:
 def _find(judge: Judge, found_in: Callable[[Any], Found]) -> Find:
     """Args: found_in: takes a valid record."""
 
-    def find(value: bytes | None, key: bytes | None) -> Found:
-        verdict = judge(value, key)
+    def find(value: bytes | None, key: bytes | None, read: Any = None) -> Found:
+        verdict = judge(value, key, read)
         return found_in(verdict.record) if verdict.reason is None else Found(verdict.reason)
 
     return find

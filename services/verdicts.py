@@ -5,7 +5,7 @@ The pipeline and ``loyalty conformance`` call the same functions.
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import schemas
 from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
@@ -39,9 +39,21 @@ class Verdict(NamedTuple):
     schema_id: int | None = None
     body: bytes | None = None
 
+    @property
+    def invoice_number(self) -> str | None:
+        """The invoice number in a valid record, if its schema has one."""
+        return self.record.get("InvoiceNumber") if self.reason is None else None
 
-Judge = Callable[[bytes | None, bytes | None], Verdict]
-"""Takes the value and the key of a record."""
+
+class Judge(Protocol):
+    """Decides about the value and the key of a record."""
+
+    def __call__(self, value: bytes | None, key: bytes | None, read: Any = None, /) -> Verdict:
+        """
+        Args:
+            read: what the value holds in the newest schema, if that schema wrote it and a reader of whole batches has
+                already decoded it.
+        """
 
 
 def judge_of(topic: Topic, known: Mapping[int, str]) -> Judge:
@@ -74,14 +86,14 @@ def judge_of_invoices(known: Mapping[int, str]) -> Judge:
     """
     judge_avro = _judge_of_avro("PosInvoice", known)
 
-    def judge(value: bytes | None, key: bytes | None = None) -> Verdict:
-        if value is not None and _BEGINS_AS_OBJECT.match(value):
+    def judge(value: bytes | None, key: bytes | None = None, read: Any = None) -> Verdict:
+        if read is None and value is not None and _BEGINS_AS_OBJECT.match(value):
             try:
                 verdict = Verdict(None, json_rules.read_object(value, _SCHEMA))
             except json_rules.NotReadableError as error:
                 verdict = Verdict(str(error))
         else:
-            verdict = judge_avro(value, key)
+            verdict = judge_avro(value, key, read)
         if verdict.record is not None:
             return verdict._replace(reason=validation.first_violation(verdict.record))
         if value is None or verdict.schema_id is not None:
@@ -112,8 +124,8 @@ def _judge_of_commands(known: Mapping[int, str]) -> Judge:
     """
     judge_avro = _judge_of_avro("LoyaltyCommand", known)
 
-    def judge(value: bytes | None, key: bytes | None = None) -> Verdict:
-        verdict = judge_avro(value, key)
+    def judge(value: bytes | None, key: bytes | None = None, read: Any = None) -> Verdict:
+        verdict = judge_avro(value, key, read)
         if verdict.record is None:
             return verdict
         return verdict._replace(reason=command_rules.first_violation(verdict.record, key))
@@ -129,7 +141,7 @@ def _judge_of_avro(name: str, known: Mapping[int, str]) -> Judge:
     """
     decode = avro.record_decoder(name, known.__getitem__)
 
-    def judge(value: bytes | None, _key: bytes | None = None) -> Verdict:
+    def judge(value: bytes | None, _key: bytes | None = None, read: Any = None) -> Verdict:
         if value is None:
             return Verdict(json_rules.NO_VALUE)
         if (schema_id := avro.schema_id_of(value)) is None:
@@ -137,7 +149,7 @@ def _judge_of_avro(name: str, known: Mapping[int, str]) -> Judge:
         if schema_id not in known:
             return Verdict(f"unknown schema id {schema_id}")
         try:
-            return Verdict(None, decode(value), schema_id)
+            return Verdict(None, decode(value) if read is None else read, schema_id)
         except avro.UndecodableError as error:
             return Verdict(error.reason, schema_id=schema_id)
 
@@ -147,11 +159,11 @@ def _judge_of_avro(name: str, known: Mapping[int, str]) -> Judge:
 def _complete(judge: Judge, name: str) -> Judge:
     """Give a reason also for values that Spark cannot read, and for values for which the rules raise an error."""
 
-    def complete(value: bytes | None, key: bytes | None) -> Verdict:
+    def complete(value: bytes | None, key: bytes | None, read: Any = None) -> Verdict:
         if value is not None and len(value) > LARGEST_VALUE:
             return Verdict(TOO_LARGE)
         try:
-            verdict = judge(value, key)
+            verdict = judge(value, key, read)
             if value is not None and len(value) > LONGEST_TEXT and _has_longer_text(verdict.record):
                 return verdict._replace(reason=verdict.reason or avro.not_of_its_schema(name))
         except Exception as error:  # noqa: BLE001 - a mistake in the rules must not stop all other records
@@ -171,17 +183,20 @@ def _has_longer_text(value: Any) -> bool:
 def _with_body(judge: Judge, name: str, prepare: Callable[[Any], Any] | None = None) -> Judge:
     """Add the body of each valid record.
 
-    The body is always written again, because fastavro also reads values that Java refuses, such as a number in more
-    bytes than it needs.
+    What fastavro has read is written again, because fastavro also reads values that Java refuses, such as a number in
+    more bytes than it needs. A reader of whole batches has already compared the bytes.
     """
     encode = avro.body_encoder(name)
 
-    def with_body(value: bytes | None, key: bytes | None) -> Verdict:
-        verdict = judge(value, key)
+    def with_body(value: bytes | None, key: bytes | None, read: Any = None) -> Verdict:
+        verdict = judge(value, key, read)
         if verdict.reason is not None:
             return verdict
+        record = prepare(verdict.record) if prepare else verdict.record
+        if value is not None and record is read:
+            return verdict._replace(body=value[avro.HEADER_BYTES :])
         try:
-            return verdict._replace(body=encode(prepare(verdict.record) if prepare else verdict.record))
+            return verdict._replace(body=encode(record))
         except avro.AVRO_ERRORS:
             return verdict._replace(reason=avro.not_of_its_schema(name))
 

@@ -10,11 +10,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from pipelines.columns.batch_reader import batch_reader
 from pipelines.columns.deduplication import deduplicate, record_position
 from pipelines.columns.traces import traceparent
 from pipelines.columns.value_functions import call_for_each
 from pipelines.runtime.query import QueryContext
-from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES
+from schemas.topics import LOYALTY_COMMANDS, POS_INVOICES, Topic
 from services.account_events import Find, Found, find_in_commands, find_in_invoices
 from services.domain.programme import Programmes
 from services.messaging.schema_ids import SchemaIds
@@ -44,12 +45,13 @@ def invoice_events(records: DataFrame, programmes: Programmes, ids: SchemaIds) -
     """Records of pos-invoices in, as ``sources.kafka`` gives them. Out: the same with the columns of ``Found``."""
     types = frozenset(each for version in programmes.versions for each in version.customer_types)
     known = tuple(ids.known(POS_INVOICES).items())
-    return _with_found(records, partial(_find_in_invoices, known, types))
+    return _with_found(records, POS_INVOICES, known, partial(_find_in_invoices, known, types))
 
 
 def command_events(records: DataFrame, ids: SchemaIds) -> DataFrame:
     """Records of loyalty-commands in, as ``sources.kafka`` gives them. Out: the same with the columns of ``Found``."""
-    return _with_found(records, partial(_find_in_commands, tuple(ids.known(LOYALTY_COMMANDS).items())))
+    known = tuple(ids.known(LOYALTY_COMMANDS).items())
+    return _with_found(records, LOYALTY_COMMANDS, known, partial(_find_in_commands, known))
 
 
 # A worker makes each of them once.
@@ -63,8 +65,11 @@ def _find_in_commands(known: tuple[tuple[int, str], ...]) -> Find:
     return find_in_commands(dict(known))
 
 
-def _with_found(records: DataFrame, make: Callable[[], Find]) -> DataFrame:
-    found = call_for_each(F.col("value"), F.col("key"), make, _FOUND)
+def _with_found(
+    records: DataFrame, topic: Topic, known: tuple[tuple[int, str], ...], make: Callable[[], Find]
+) -> DataFrame:
+    reader = partial(batch_reader, str(topic.value), known)
+    found = call_for_each(F.col("value"), F.col("key"), reader, make, _FOUND)
     return records.withColumn("found", found).select("*", "found.*").drop("found")
 
 

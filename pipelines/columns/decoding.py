@@ -15,54 +15,71 @@ from pyspark.sql import types as T
 from pyspark.sql.avro.functions import from_avro
 
 import schemas
+from pipelines.columns.batch_reader import batch_reader
 from pipelines.columns.value_functions import call_for_each
 from schemas.topics import Topic
-from services.messaging.avro import not_of_its_schema
+from services.messaging.avro import header, not_of_its_schema
 from services.messaging.schema_ids import SchemaIds
 from services.verdicts import Judge, judge_of_plain, judge_with_body
 
-_VERDICT = T.StructType([T.StructField("body", T.BinaryType()), T.StructField("reason", T.StringType())])
+_VERDICT = T.StructType(
+    [
+        T.StructField("reason", T.StringType()),
+        T.StructField("invoice_number", T.StringType()),
+        T.StructField("body", T.BinaryType()),
+    ]
+)
 
 
-def decode(records: DataFrame, topic: Topic, ids: SchemaIds, into: str) -> DataFrame:
-    """Add the columns ``into`` (struct of the topic's newest schema, null if not valid) and ``reason`` (null if valid).
+def judge(records: DataFrame, topic: Topic, ids: SchemaIds) -> DataFrame:
+    """Add the columns ``reason``, null if valid, and ``invoice_number`` and ``body``, null if not valid.
 
-    Any known schema can have written a value. Takes records as ``sources.kafka`` gives them.
+    They are those of ``services.verdicts.Verdict``. Any known schema can have written a value. Takes records as
+    ``sources.kafka`` gives them.
     """
-    name = str(topic.value)
     verdict = _verdict(F.col("value"), F.col("key"), topic, ids.known(topic))
-    decoded = _with_record(records, verdict, name, into)
+    return records.withColumn("verdict", verdict).select("*", "verdict.*").drop("verdict")
+
+
+def read_bodies(judged: DataFrame, topic: Topic, ids: SchemaIds, into: str) -> DataFrame:
+    """Replace ``body`` by ``into``: a struct of the topic's newest schema, null if not valid."""
+    name = str(topic.value)
+    decoded = _with_record(judged, "body", name, into)
     # Python refuses what Spark is known to refuse. If Spark refuses more, the record becomes a dead letter too.
-    lost = F.when(F.col(into).isNull(), F.lit(not_of_its_schema(name)))
-    return decoded.withColumn("reason", F.coalesce("verdict.reason", lost)).drop("verdict")
+    lost = F.col("reason").isNull() & F.col(into).isNull()
+    framed = F.concat(F.lit(header(ids.writer_id(topic))), "body")
+    return decoded.withColumns(
+        {
+            "value": F.when(lost, framed).otherwise(F.col("value")),
+            "reason": F.when(lost, F.lit(not_of_its_schema(name))).otherwise(F.col("reason")),
+        }
+    ).drop("body")
 
 
 def decode_avro(rows: DataFrame, value: str, name: str, known: Mapping[int, str], into: str) -> DataFrame:
     """Add the column ``into``: the Avro record of this name in the column ``value``, null if it is none."""
     verdict = _verdict(F.col(value), F.lit(None).cast("binary"), name, known)
-    return _with_record(rows, verdict, name, into).drop("verdict")
+    return _with_record(rows.withColumn("verdict", verdict), "verdict.body", name, into).drop("verdict")
 
 
-def _with_record(rows: DataFrame, verdict: Column, name: str, into: str) -> DataFrame:
-    """Add ``verdict``, and ``into``: its body as a struct, null if it has no body."""
+def _with_record(rows: DataFrame, body: str, name: str, into: str) -> DataFrame:
+    """Add ``into``: the body as a struct, null if there is none."""
     record = F.col(into)
     # Spark returns a struct of nulls for a body that it cannot read. The first field of a valid record is never null.
     is_read = record.getField(schemas.field_names(name)[0]).isNotNull()
     # Each column is a step of its own. Otherwise Spark computes a column once for every use of it.
-    return (
-        rows.withColumn("verdict", verdict)
-        .withColumn(into, _as_struct(F.col("verdict.body"), name))
-        .withColumn(into, F.when(is_read, record))
-    )
+    return rows.withColumn(into, _as_struct(F.col(body), name)).withColumn(into, F.when(is_read, record))
 
 
 def _verdict(value: Column, key: Column, of: Topic | str, known: Mapping[int, str]) -> Column:
-    """A struct of the Avro body in the newest schema, null if not valid, and the reason.
+    """A struct of the reason, the invoice number, and the Avro body in the newest schema.
 
     Args:
         of: a topic, or the name of plain Avro records.
     """
-    return call_for_each(value, key, partial(_judge, of, tuple(known.items())), _VERDICT)
+    ids = tuple(known.items())
+    name = of if isinstance(of, str) else str(of.value)
+    return call_for_each(value, key, partial(batch_reader, name, ids), partial(_judge, of, ids), _VERDICT)
 
 
 @cache

@@ -1,12 +1,9 @@
 """Deduplication, the same in every query: the first row of each identity passes."""
 
 from datetime import timedelta
-from typing import Any
 
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
-from pyspark.sql.avro.functions import from_avro, to_avro
 
 from pipelines.columns.buckets import bucket_of, partition_keys
 from pipelines.deduplication import operator
@@ -23,9 +20,8 @@ def record_position() -> Column:
 
 
 def invoice_identity() -> Column:
-    """The invoice number of a checked invoice. An invalid record has only its position."""
-    number = F.concat(F.lit("#"), "invoice.InvoiceNumber")
-    return F.when(F.col("reason").isNull(), number).otherwise(record_position())
+    """The invoice number of a judged invoice. An invalid record has only its position."""
+    return F.coalesce(F.concat(F.lit("#"), "invoice_number"), record_position())
 
 
 def shortest_memory(settings: Settings) -> timedelta:
@@ -47,18 +43,16 @@ def deduplicate(rows: DataFrame, context: QueryContext, remembered: DataFrame | 
     The time is the broker's append time (``timestamp``) and never a till's clock. It is the watermark of the result.
 
     Args:
-        rows: timestamp, identity, partition, offset, and more. Structs are Avro while they pass through Python. Other
-            columns must be texts, binary, headers that are mostly null, or numbers that are never null.
+        rows: timestamp, identity, partition, offset, and more columns. They pass through Python, so they must be texts,
+            binary, headers that are mostly null, or numbers that are never null.
         remembered: the identities that a new checkpoint remembers from the beginning: identity, timestamp.
     """
     horizon = f"{int(context.settings.repeat_horizon.total_seconds())} seconds"
     if DEDUPLICATION not in context.formats:
         return rows.withWatermark("timestamp", horizon).dropDuplicatesWithinWatermark(["identity"]).drop("identity")
     names = [name for name in rows.columns if name not in ("timestamp", "identity")]
-    structs = {name: _avro_schema(rows, name) for name in names if isinstance(rows.schema[name].dataType, T.StructType)}
     bucket = bucket_of(partition_keys(context.spark, context.settings.shuffle_partitions), F.col(operator.FIRST_HASH))
-    packed = rows.withColumns({name: to_avro(name, schema) for name, schema in structs.items()})
-    hashed = _hashed(packed, bucket, *names).observe(IDENTIFIED, F.count("*").alias(ROWS))
+    hashed = _hashed(rows, bucket, *names).observe(IDENTIFIED, F.count("*").alias(ROWS))
     unique = hashed.groupBy("bucket").transformWithStateInPandas(
         RepeatFilter(context.name, shortest_memory(context.settings), [operator.TIME, *names]),
         hashed.select(operator.TIME, *names).schema,
@@ -68,7 +62,6 @@ def deduplicate(rows: DataFrame, context: QueryContext, remembered: DataFrame | 
     )
     return (
         unique.observe(UNIQUE, F.count("*").alias(ROWS))
-        .withColumns({name: from_avro(name, schema) for name, schema in structs.items()})
         .select(F.timestamp_millis(operator.TIME).alias("timestamp"), *names)
         .withWatermark("timestamp", horizon)
     )
@@ -88,10 +81,3 @@ def _hashed(rows: DataFrame, bucket: Column, *names: str) -> DataFrame:
         F.unix_millis("timestamp").alias(operator.TIME),
         *names,
     ).withColumn("bucket", bucket)
-
-
-def _avro_schema(rows: DataFrame, name: str) -> str:
-    """The Avro schema of a struct, as Spark derives it."""
-    jvm: Any = rows.sparkSession._jvm  # noqa: SLF001  # PySpark has no public way to it
-    struct = rows.select(f"{name}.*")._jdf.schema()  # noqa: SLF001
-    return str(jvm.org.apache.spark.sql.avro.SchemaConverters.toAvroType(struct, False, name, "").toString())  # noqa: FBT003

@@ -1,7 +1,7 @@
 """Python functions of the value and the key of each record, as Spark columns."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import Column
@@ -9,6 +9,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pipelines.columns.batch_reader import BatchReader
 from pipelines.runtime.python_workers import freeze_at_second_task
 
 if TYPE_CHECKING:
@@ -16,23 +17,33 @@ if TYPE_CHECKING:
 else:  # Spark recognises a vectorised function by this type hint only.
     Values = pa.Array
 
-ValueFunction = Callable[[bytes | None, bytes | None], Any]
-"""Takes the value and the key of a record."""
+
+class ValueFunction(Protocol):
+    """Takes the value and the key of a record, and the record in the value if it is already read."""
+
+    def __call__(self, value: bytes | None, key: bytes | None, read: Any = None, /) -> Any: ...
 
 
-def call_for_each(value: Column, key: Column, make: Callable[[], ValueFunction], result: T.StructType) -> Column:
+def call_for_each(
+    value: Column,
+    key: Column,
+    reader: Callable[[], BatchReader],
+    make: Callable[[], ValueFunction],
+    result: T.StructType,
+) -> Column:
     """A struct of what the function returns for each value and key.
 
     Args:
-        make: returns the function. It is called for each Arrow batch, so it must keep the function.
+        reader: returns the reader of the values. Like ``make``, it is called for each Arrow batch, so it must keep it.
+        make: returns the function.
         result: the names and types of the attributes of a returned object that the struct contains.
     """
     fields = list(to_arrow_schema(result))
 
     def call(values: Values, keys: Values) -> Values:
         freeze_at_second_task()
-        function = make()
-        found = [function(*each) for each in zip(values.to_pylist(), keys.to_pylist(), strict=True)]
+        function, given = make(), values.to_pylist()
+        found = [function(*each) for each in zip(given, keys.to_pylist(), reader().read(given), strict=True)]
         arrays = [pa.array([getattr(each, field.name) for each in found], field.type) for field in fields]
         return pa.StructArray.from_arrays(arrays, fields=fields)
 

@@ -12,7 +12,7 @@ import schemas
 from pipelines.checkpoints.files import Files
 from pipelines.checkpoints.manifest import CheckpointMismatchError
 from pipelines.checkpoints.reader import CheckpointReader
-from pipelines.columns.decoding import decode
+from pipelines.columns.decoding import judge, read_bodies
 from pipelines.columns.deduplication import deduplicate, record_position
 from pipelines.queries.branches import dead_letters
 from pipelines.runtime.query import Query, QueryContext
@@ -44,15 +44,16 @@ def _export(context: QueryContext) -> DataStreamWriter:
     writer = _delta if context.settings.export_format == "delta" else _parquet
     write_rows = writer(context)
     # ``reason`` is null, unless another program has written to the topic.
-    lines = decode(context.read(HADOOP), HADOOP, context.ids, into="record")
-    rows = lines.withColumn("identity", _line_identity()).select(
-        *("timestamp", "identity", "key", "topic", "partition", "offset", "record", "reason"),
+    judged = judge(context.read(HADOOP), HADOOP, context.ids)
+    rows = judged.withColumn("identity", _line_identity()).select(
+        *("timestamp", "identity", "key", "topic", "partition", "offset", "reason", "body"),
         F.col("identity").alias(_KEY),
         # Only a dead letter needs them.
         *(F.when(F.col("reason").isNotNull(), F.col(name)).alias(name) for name in ("value", "headers")),
     )
     unique = deduplicate(rows, context)
-    return write_each_batch(unique, partial(_write, context, write_rows))
+    lines = read_bodies(unique, HADOOP, context.ids, into="record")
+    return write_each_batch(lines, partial(_write, context, write_rows))
 
 
 def _parquet(context: QueryContext) -> WriteRows:

@@ -8,24 +8,23 @@ from pipelines.columns.deduplication import deduplicate, invoice_identity
 from pipelines.queries.branches import BRANCHES, branch_records
 from pipelines.runtime.query import Query, QueryContext
 from pipelines.sinks.kafka import write_stream
-from pipelines.sources.invoices import check_invoices
+from pipelines.sources.invoices import judge_invoices, read_invoices
 from schemas.topics import POS_INVOICES
 
 
 def _fan_out(context: QueryContext) -> DataStreamWriter:
     records = context.read(POS_INVOICES)
-    invoices = check_invoices(records, context.ids)
-    is_valid = F.col("reason").isNull()
-    rows = invoices.select(
-        *("timestamp", "key", "topic", "partition", "offset", "reason"),
+    judged = judge_invoices(records, context.ids)
+    rows = judged.select(
+        *("timestamp", "key", "topic", "partition", "offset", "reason", "body"),
         invoice_identity().alias("identity"),
         *traces.columns(),
-        F.when(is_valid, F.col("invoice")).alias("invoice"),
         # Only a dead letter needs them.
-        *(F.when(~is_valid, F.col(name)).alias(name) for name in ("value", "headers")),
+        *(F.when(F.col("reason").isNotNull(), F.col(name)).alias(name) for name in ("value", "headers")),
     )
     unique = deduplicate(rows, context)
-    outputs = branch_records(BRANCHES, unique, context.ids, context.settings)
+    invoices = read_invoices(unique, context.ids)
+    outputs = branch_records(BRANCHES, invoices, context.ids, context.settings)
     return write_stream(outputs, context.settings)
 
 

@@ -28,12 +28,13 @@ def _sales(context: QueryContext) -> DataStreamWriter:
 
 
 def _sold(invoices: DataFrame) -> DataFrame:
-    """Checked invoices in. Out: timestamp, identity, partition, offset, and the struct ``sold``, null if invalid."""
-    amount = net_amount(F.col("invoice")).cast(_AMOUNT)
-    sale = F.struct(F.col("invoice.StoreID").alias("StoreID"), amount.alias("amount"))
-    # This is not a filter. accounts.events has the reason.
-    sold = F.when(F.col("reason").isNull(), sale).alias("sold")
-    return invoices.select("timestamp", invoice_identity().alias("identity"), "partition", "offset", sold)
+    """Checked invoices in. Out: timestamp, identity, partition, offset, and the texts StoreID and amount.
+
+    The texts of an invalid record are null. It stays; ``accounts.events`` has the reason.
+    """
+    texts = {"StoreID": F.col("invoice.StoreID"), "amount": net_amount(F.col("invoice")).cast(_AMOUNT).cast("string")}
+    sold = (F.when(F.col("reason").isNull(), text).alias(name) for name, text in texts.items())
+    return invoices.select("timestamp", invoice_identity().alias("identity"), "partition", "offset", *sold)
 
 
 def _sales_by_minute(unique: DataFrame) -> DataFrame:
@@ -43,13 +44,14 @@ def _sales_by_minute(unique: DataFrame) -> DataFrame:
     """
     window = F.window("timestamp", "1 minute").alias("window")
     return (
-        unique.where(F.col("sold").isNotNull())
-        .groupBy(F.col("sold.StoreID").alias("StoreID"), window)
+        unique.where(F.col("StoreID").isNotNull())
+        .withColumn("amount", F.col("amount").cast(_AMOUNT))
+        .groupBy("StoreID", window)
         .agg(
             F.count("*").alias("Count"),
-            F.sum("sold.amount").alias("Sum"),
-            F.min("sold.amount").alias("Minimum"),
-            F.max("sold.amount").alias("Maximum"),
+            F.sum("amount").alias("Sum"),
+            F.min("amount").alias("Minimum"),
+            F.max("amount").alias("Maximum"),
             F.unix_millis(F.max("timestamp")).alias("UpdatedTime"),
         )
         .withColumns(

@@ -22,6 +22,8 @@ MAGIC_BYTE = 0
 _LONGEST_DECIMAL = 16
 """Bytes of a decimal. The largest number of 38 digits, the most that Spark knows, fits into them."""
 _HEADER = struct.Struct(">bI")
+HEADER_BYTES = _HEADER.size
+"""Bytes in front of an Avro body."""
 
 AVRO_ERRORS = (
     EOFError,
@@ -187,6 +189,14 @@ def _read(body: io.BytesIO, writer: Any, resolve_into: Any, name: str, schema_id
         # The text of the error does not help a reader: it is empty, an index, or both schemas.
         message = f"not an Avro {name} of schema id {schema_id}"
         raise UndecodableError(message, not_of_its_schema(name)) from error
+
+
+def same_schema(text: str, newest: Any) -> bool:
+    """Whether the text is a schema that writes records as the newest schema does, and names their fields alike."""
+    try:
+        return bool(fastavro.parse_schema(json.loads(text)) == fastavro.parse_schema(newest))
+    except AVRO_ERRORS:
+        return False
 
 
 @cache

@@ -1,0 +1,96 @@
+"""Values that are read at once are exactly what fastavro reads."""
+
+import pytest
+
+from pipelines.columns import batch_reader
+from pipelines.columns.batch_reader import BatchReader
+from schemas import topics
+from services.account_events import find_in_invoices
+from services.domain.invoice import PRIME
+from services.messaging.avro import body_encoder, decoder, encoder, header
+from services.verdicts import judge_with_body
+from tests.support.builders import IDS, balance, invoice
+from tests.support.mutations import damaged_invoices
+from tests.support.oracles import flatten
+from tests.support.unreadable import reasons, with_large_quantity
+
+KNOWN = IDS.known(topics.POS_INVOICES)
+NEWEST = IDS.writer_id(topics.POS_INVOICES)
+READER = BatchReader("PosInvoice", KNOWN, fewest=1)
+DECODE = decoder(topics.POS_INVOICES, IDS)
+WRITE = encoder(topics.POS_INVOICES, IDS)
+JUDGE = judge_with_body(topics.POS_INVOICES, KNOWN)
+GOOD = [WRITE(invoice(InvoiceNumber=f"n{number}", CustomerType=PRIME)) for number in range(100)]
+DAMAGED = [*damaged_invoices(6000, seed=7), *reasons(), *map(with_large_quantity, KNOWN)]
+
+
+def test_what_is_read_is_what_fastavro_reads() -> None:
+    read = [(value, record) for value, record in zip(DAMAGED, READER.read(DAMAGED), strict=True) if record is not None]
+    assert all(repr(DECODE(value)) == repr(record) for value, record in read)
+    assert 100 < len(read) < len(DAMAGED) / 2
+
+
+def test_verdicts_and_events_are_the_same() -> None:
+    find = find_in_invoices(KNOWN, {PRIME})
+    for value, record in zip(DAMAGED, READER.read(DAMAGED), strict=True):
+        assert repr(JUDGE(value, b"STR1", record)) == repr(JUDGE(value, b"STR1"))
+        assert find(value, b"STR1", record) == find(value, b"STR1")
+
+
+def test_a_damaged_value_does_not_stop_the_others() -> None:
+    values = [*GOOD[:50], GOOD[50][:-1], *GOOD[51:]]
+    few = BatchReader("PosInvoice", KNOWN).read(values)
+    assert [*map(DECODE, GOOD[:25])] == few[:25]
+    assert few[50] is None
+    assert values.index(GOOD[50][:-1]) == [record is None for record in READER.read(values)].index(True)
+    assert 99 == sum(record is not None for record in READER.read(values))
+
+
+def _with_item_quantity(varint: bytes) -> bytes:
+    """An invoice of one line, whose quantity has these bytes."""
+    marked = invoice(InvoiceNumber="n")
+    marked["InvoiceLineItems"][0]["ItemQty"] = 63
+    before, found, after = body_encoder("PosInvoice")(marked).rpartition(b"\x02\x7e"[1:])
+    assert found
+    return header(NEWEST) + before + varint + after
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        GOOD[0] + b"\0",
+        _with_item_quantity(b"\xfe\x80\0"),
+        WRITE(invoice(StoreID="STR#")).replace(b"STR#", b"STR\xff"),
+        with_large_quantity(NEWEST),
+    ],
+    ids=["bytes follow", "a number in more bytes than it needs", "not UTF-8", "more than 32 bits"],
+)
+def test_doubtful_values_are_left_to_fastavro(value: bytes) -> None:
+    assert [None] == READER.read([value])
+
+
+def test_other_values_are_left_to_fastavro() -> None:
+    older = [header(schema_id) + GOOD[0][5:] for schema_id in KNOWN if schema_id != NEWEST]
+    large = WRITE(invoice(StoreID="S" * 2**16))
+    values = [None, b"", b"{}", header(999_999) + GOOD[0][5:], large, *older]
+    assert older
+    assert [None] * len(values) == READER.read(values)
+
+
+def test_a_registered_id_of_the_same_schema_is_read() -> None:
+    reader = BatchReader("PosInvoice", {4711: KNOWN[NEWEST], 4712: "no schema"}, fewest=1)
+    assert [DECODE(GOOD[0]), None] == reader.read([header(4711) + GOOD[0][5:], header(4712) + GOOD[0][5:]])
+
+
+def test_the_lines_of_invoices_are_read_too() -> None:
+    write, decode = encoder(topics.HADOOP, IDS), decoder(topics.HADOOP, IDS)
+    values = [write(line) for value in GOOD for line in flatten(DECODE(value))]
+    assert [*map(decode, values)] == BatchReader("HadoopRecord", IDS.known(topics.HADOOP)).read(values)
+
+
+def test_a_panic_leaves_the_values_to_fastavro(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library panics when it writes a decimal. A panic is no Exception, and would end the query."""
+    name = str(topics.LOYALTY_BALANCES.value)
+    monkeypatch.setattr(batch_reader, "BATCHED", {name})
+    value = encoder(topics.LOYALTY_BALANCES, IDS)(balance("card", "1.25")[2])
+    assert [None] == BatchReader(name, IDS.known(topics.LOYALTY_BALANCES), fewest=1).read([value])
