@@ -1,6 +1,6 @@
 # Every target first installs what it needs. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools screenshots demo compose-demo up kafka down status images sbom audit-dependencies test test-all test-unit test-containers test-install test-object-store object-store-jars faults fuzz lint format docs contracts release bench bench-queries bench-repeats bench-latency bench-ledger bench-export bench-containers bench-simulator bench-peers soak lock clean
+.PHONY: help setup test-tools screenshots demo compose-demo up kafka down status images sbom audit-dependencies test test-all test-unit test-containers test-install test-object-store object-store-jars faults fuzz lint format docs contracts release bench bench-queries bench-repeats bench-latency bench-ledger bench-export bench-containers bench-simulator bench-peers verdict soak lock clean
 
 N ?=
 FILES ?=
@@ -122,6 +122,9 @@ bench-repeats: setup ## measure micro-batches of each query with 0 to 4 million 
 
 bench-latency: setup ## measure from till to balance and from redemption to answer (OPTIONS="--runs 1 --set shuffle_partitions=2")
 	$(BIN)/python -m benchmarks.latency $(OPTIONS)
+
+verdict: test-tools ## run `make test` ten times under load, and count flakes (OPTIONS="--runs 1 --load 0")
+	$(BIN)/python -m benchmarks.verdict $(OPTIONS)
 
 soak: setup ## run everything for four hours at 100 invoices/s; measure memory, threads, descriptors, disk and latency (OPTIONS="--hours 1")
 	$(BIN)/python -m benchmarks.soak $(OPTIONS)
