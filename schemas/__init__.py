@@ -46,4 +46,7 @@ def with_types(schema: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(schema, dict):
         inner = ("type", "fields", "items")
         schema = {name: with_types(part, change) if name in inner else part for name, part in schema.items()}
+        # {"type": "int"} is a type too. A type in a type would not be valid.
+        if isinstance(schema.get("type"), dict) and "name" not in schema:
+            schema |= schema["type"]
     return change(schema)

@@ -185,13 +185,18 @@ def _with_body(judge: Judge, name: str, prepare: Callable[[Any], Any] | None = N
 
     What fastavro has read is written again, because fastavro also reads values that Java refuses, such as a number in
     more bytes than it needs. A reader of whole batches has already compared the bytes.
+
+    A record without its first field is not valid: Spark returns a struct of nulls for a body that it cannot read.
     """
     encode = avro.body_encoder(name)
+    first, *_ = schemas.field_names(name)
 
     def with_body(value: bytes | None, key: bytes | None, read: Any = None) -> Verdict:
         verdict = judge(value, key, read)
         if verdict.reason is not None:
             return verdict
+        if verdict.record[first] is None:
+            return verdict._replace(reason=f"{first} is missing")
         record = prepare(verdict.record) if prepare else verdict.record
         if value is not None and record is read:
             return verdict._replace(body=value[avro.HEADER_BYTES :])

@@ -3,12 +3,14 @@
 pyruhvro reads an invoice in a fortieth of the time that fastavro takes. It has one maintainer and accepts other bytes
 than fastavro, so it only confirms what is certain: a value counts as read if pyruhvro writes exactly its bytes again.
 fastavro decides about every other value (docs/explanation/decisions/0057-batches-read-in-rust.md).
+
+Do not read values before a fork: the threads of pyruhvro do not exist in the child, and its next read never ends.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from itertools import chain
 
 import pyruhvro
 
@@ -21,9 +23,12 @@ BATCHED = frozenset({"PosInvoice", "HadoopRecord"})
 _FEWEST = 16
 """Reading fewer values at once takes longer than fastavro."""
 _MOST = 1000
-"""More values at once are not faster, and would need more memory."""
-_LARGEST = 2**16
-"""Bytes of a value. Larger ones are rare, and many of them at once would need much memory."""
+"""More values at once are not faster."""
+_MOST_BYTES = 2**19
+"""Bytes of the values that are read at once. As dictionaries they need up to 50 times as much."""
+
+# pyruhvro starts as many threads as there are cores, in each worker. Spark already runs a worker for each core.
+os.environ.setdefault("TOKIO_WORKER_THREADS", "1")
 
 
 class BatchReader:
@@ -43,27 +48,25 @@ class BatchReader:
             schema_id for schema_id, text in known.items() if name in BATCHED and same_schema(text, newest)
         )
 
-    def read(self, values: Sequence[bytes | None]) -> list[Record | None]:
+    def read(self, values: Sequence[bytes | None]) -> Iterator[Record | None]:
         """The record of each value, as fastavro decodes it. None: fastavro must decide about the value."""
-        records: list[Record | None] = [None] * len(values)
-        fitting = [number for number, value in enumerate(values) if self._fits(value)]
-        bodies = [values[number][HEADER_BYTES:] for number in fitting]  # type: ignore[index]  # _fits excludes None
-        parts = (self._read(bodies[start : start + _MOST]) for start in range(0, len(bodies), _MOST))
-        for number, record in zip(fitting, chain.from_iterable(parts), strict=True):
-            records[number] = record
-        return records
+        for part in _parts(values):
+            bodies = [None if value is None else self._body(value) for value in part]
+            records = iter(self._read([body for body in bodies if body is not None]))
+            for body in bodies:
+                yield None if body is None else next(records)
 
-    def _fits(self, value: bytes | None) -> bool:
-        return value is not None and len(value) <= _LARGEST and schema_id_of(value) in self._ids
+    def _body(self, value: bytes) -> bytes | None:
+        return value[HEADER_BYTES:] if schema_id_of(value) in self._ids else None
 
     def _read(self, bodies: list[bytes]) -> list[Record | None]:
         if len(bodies) < self._fewest:
             return [None] * len(bodies)
         if (records := self._read_all(bodies)) is not None:
             return records
-        if len(bodies) == 1:
+        if len(bodies) == 1:  # only if ``fewest`` is 1
             return [None]
-        # One of them is damaged. Its half is divided again.
+        # At least one of them is damaged. Each half is read by itself.
         half = len(bodies) // 2
         return self._read(bodies[:half]) + self._read(bodies[half:])
 
@@ -79,6 +82,19 @@ class BatchReader:
             return None
         pairs = zip(batch.to_pylist(), written.to_pylist(), bodies, strict=True)
         return [record if again == body else None for record, again, body in pairs]
+
+
+def _parts(values: Sequence[bytes | None]) -> Iterator[list[bytes | None]]:
+    """The values in parts that are read at once."""
+    part: list[bytes | None] = []
+    size = 0
+    for value in values:
+        part.append(value)
+        size += len(value or b"")
+        if len(part) == _MOST or size >= _MOST_BYTES:
+            yield part
+            part, size = [], 0
+    yield part
 
 
 @cache

@@ -42,10 +42,13 @@ def judge(records: DataFrame, topic: Topic, ids: SchemaIds) -> DataFrame:
 
 
 def read_bodies(judged: DataFrame, topic: Topic, ids: SchemaIds, into: str) -> DataFrame:
-    """Replace ``body`` by ``into``: a struct of the topic's newest schema, null if not valid."""
+    """Replace ``body`` by ``into``: a struct of the topic's newest schema, null if not valid.
+
+    Python refuses what Spark is known to refuse. If Spark refuses more, the record becomes a dead letter too. Its value
+    is then its body again, and it has no headers.
+    """
     name = str(topic.value)
     decoded = _with_record(judged, "body", name, into)
-    # Python refuses what Spark is known to refuse. If Spark refuses more, the record becomes a dead letter too.
     lost = F.col("reason").isNull() & F.col(into).isNull()
     framed = F.concat(F.lit(header(ids.writer_id(topic))), "body")
     return decoded.withColumns(

@@ -1,6 +1,7 @@
 """Python functions of the value and the key of each record, as Spark columns."""
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -36,15 +37,18 @@ def call_for_each(
     Args:
         reader: returns the reader of the values. Like ``make``, it is called for each Arrow batch, so it must keep it.
         make: returns the function.
-        result: the names and types of the attributes of a returned object that the struct contains.
+        result: the names and types of the attributes of a returned object that the struct contains, at least two.
     """
     fields = list(to_arrow_schema(result))
+    attributes = attrgetter(*result.names)
 
     def call(values: Values, keys: Values) -> Values:
         freeze_at_second_task()
         function, given = make(), values.to_pylist()
-        found = [function(*each) for each in zip(given, keys.to_pylist(), reader().read(given), strict=True)]
-        arrays = [pa.array([getattr(each, field.name) for each in found], field.type) for field in fields]
+        each = zip(given, keys.to_pylist(), reader().read(given), strict=True)
+        # Only the attributes are kept. The records of all values would need much more memory than the values.
+        rows = [attributes(function(*one)) for one in each]
+        arrays = [pa.array([row[number] for row in rows], field.type) for number, field in enumerate(fields)]
         return pa.StructArray.from_arrays(arrays, fields=fields)
 
     # Spark may otherwise call a function several times for each row, once for every use of its result.

@@ -192,7 +192,10 @@ def _read(body: io.BytesIO, writer: Any, resolve_into: Any, name: str, schema_id
 
 
 def same_schema(text: str, newest: Any) -> bool:
-    """Whether the text is a schema that writes records as the newest schema does, and names their fields alike."""
+    """Whether the text is the newest schema.
+
+    It is not if only a default, an alias or a comment is different, although the bytes of a record are then the same.
+    """
     try:
         return bool(fastavro.parse_schema(json.loads(text)) == fastavro.parse_schema(newest))
     except AVRO_ERRORS:

@@ -1,5 +1,10 @@
 """Values that are read at once are exactly what fastavro reads."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from pipelines.columns import batch_reader
@@ -25,7 +30,9 @@ DAMAGED = [*damaged_invoices(6000, seed=7), *reasons(), *map(with_large_quantity
 
 
 def test_what_is_read_is_what_fastavro_reads() -> None:
-    read = [(value, record) for value, record in zip(DAMAGED, READER.read(DAMAGED), strict=True) if record is not None]
+    read = [
+        (value, record) for value, record in zip(DAMAGED, [*READER.read(DAMAGED)], strict=True) if record is not None
+    ]
     assert all(repr(DECODE(value)) == repr(record) for value, record in read)
     assert 100 < len(read) < len(DAMAGED) / 2
 
@@ -39,7 +46,7 @@ def test_verdicts_and_events_are_the_same() -> None:
 
 def test_a_damaged_value_does_not_stop_the_others() -> None:
     values = [*GOOD[:50], GOOD[50][:-1], *GOOD[51:]]
-    few = BatchReader("PosInvoice", KNOWN).read(values)
+    few = [*BatchReader("PosInvoice", KNOWN).read(values)]
     assert [*map(DECODE, GOOD[:25])] == few[:25]
     assert few[50] is None
     assert values.index(GOOD[50][:-1]) == [record is None for record in READER.read(values)].index(True)
@@ -50,7 +57,7 @@ def _with_item_quantity(varint: bytes) -> bytes:
     """An invoice of one line, whose quantity has these bytes."""
     marked = invoice(InvoiceNumber="n")
     marked["InvoiceLineItems"][0]["ItemQty"] = 63
-    before, found, after = body_encoder("PosInvoice")(marked).rpartition(b"\x02\x7e"[1:])
+    before, found, after = body_encoder("PosInvoice")(marked).rpartition(b"\x7e")
     assert found
     return header(NEWEST) + before + varint + after
 
@@ -66,26 +73,25 @@ def _with_item_quantity(varint: bytes) -> bytes:
     ids=["bytes follow", "a number in more bytes than it needs", "not UTF-8", "more than 32 bits"],
 )
 def test_doubtful_values_are_left_to_fastavro(value: bytes) -> None:
-    assert [None] == READER.read([value])
+    assert [None] == [*READER.read([value])]
 
 
 def test_other_values_are_left_to_fastavro() -> None:
     older = [header(schema_id) + GOOD[0][5:] for schema_id in KNOWN if schema_id != NEWEST]
-    large = WRITE(invoice(StoreID="S" * 2**16))
-    values = [None, b"", b"{}", header(999_999) + GOOD[0][5:], large, *older]
+    values = [None, b"", b"{}", header(999_999) + GOOD[0][5:], *older]
     assert older
-    assert [None] * len(values) == READER.read(values)
+    assert [None] * len(values) == [*READER.read(values)]
 
 
 def test_a_registered_id_of_the_same_schema_is_read() -> None:
     reader = BatchReader("PosInvoice", {4711: KNOWN[NEWEST], 4712: "no schema"}, fewest=1)
-    assert [DECODE(GOOD[0]), None] == reader.read([header(4711) + GOOD[0][5:], header(4712) + GOOD[0][5:]])
+    assert [DECODE(GOOD[0]), None] == [*reader.read([header(4711) + GOOD[0][5:], header(4712) + GOOD[0][5:]])]
 
 
 def test_the_lines_of_invoices_are_read_too() -> None:
     write, decode = encoder(topics.HADOOP, IDS), decoder(topics.HADOOP, IDS)
     values = [write(line) for value in GOOD for line in flatten(DECODE(value))]
-    assert [*map(decode, values)] == BatchReader("HadoopRecord", IDS.known(topics.HADOOP)).read(values)
+    assert [*map(decode, values)] == [*BatchReader("HadoopRecord", IDS.known(topics.HADOOP)).read(values)]
 
 
 def test_a_panic_leaves_the_values_to_fastavro(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,4 +99,34 @@ def test_a_panic_leaves_the_values_to_fastavro(monkeypatch: pytest.MonkeyPatch) 
     name = str(topics.LOYALTY_BALANCES.value)
     monkeypatch.setattr(batch_reader, "BATCHED", {name})
     value = encoder(topics.LOYALTY_BALANCES, IDS)(balance("card", "1.25")[2])
-    assert [None] == BatchReader(name, IDS.known(topics.LOYALTY_BALANCES), fewest=1).read([value])
+    assert [None] == [*BatchReader(name, IDS.known(topics.LOYALTY_BALANCES), fewest=1).read([value])]
+
+
+def test_values_are_read_in_parts_of_limited_size() -> None:
+    """Records of all values at once would need much more memory than the values."""
+    large = [WRITE(invoice(InvoiceNumber=f"n{number}", StoreID="S" * 2**15)) for number in range(96)]
+    records = BatchReader("PosInvoice", KNOWN).read(large)
+    assert DECODE(large[0]) == next(records)
+    assert any(len(part) < len(large) for part in batch_reader._parts(large))
+    assert large == [value for part in batch_reader._parts(large) for value in part]
+    assert [*map(DECODE, large[1:])] == [*records]
+    assert [] == [*READER.read([])]
+
+
+@pytest.mark.program
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux names threads there")
+def test_a_worker_has_few_threads() -> None:
+    """Spark runs a worker for each core, and a pool of threads in each would be the square of that."""
+    code = """
+from pathlib import Path
+from pipelines.columns.batch_reader import BatchReader
+from schemas import topics
+from tests.support.builders import IDS, invoice
+from services.messaging.avro import encoder
+value = encoder(topics.POS_INVOICES, IDS)(invoice())
+assert [*BatchReader("PosInvoice", IDS.known(topics.POS_INVOICES)).read([value] * 100)] != [None] * 100
+print(sum(task.read_text().startswith("tokio") for task in Path("/proc/self/task").glob("*/comm")))
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "TOKIO_WORKER_THREADS"}
+    found = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
+    assert int(found.stdout) <= 2  # with two cores and without the limit there are three

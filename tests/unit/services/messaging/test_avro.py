@@ -17,6 +17,7 @@ from schemas import topics
 from services.domain.validation import RULES, first_violation
 from services.messaging.avro import UndecodableError, decoder, encoder, header, record_decoder, record_encoder
 from services.messaging.schema_ids import FolderSchemaIds, SchemaRegistryUnavailableError, UnknownSchemaIdError
+from tests.support.builders import invoice
 from tests.support.strategies import VALID_INVOICES
 
 IDS = FolderSchemaIds()
@@ -231,6 +232,16 @@ def test_an_id_without_an_avro_schema_is_undecodable(text):
     """A registry can have schemas that are not Avro. Their values raise UndecodableError."""
     with pytest.raises(UndecodableError, match="schema id 9"):
         record_decoder("Balance", lambda _: text)(header(9) + b"x")
+
+
+def test_a_primitive_type_in_an_object_is_a_type():
+    """Some libraries write {"type": "int"}, or give an int a logical type."""
+    schema = json.loads(schemas.schema_text("PosInvoice.avsc"))
+    for field in schema["fields"]:
+        if field["name"] == "NumberOfItems":
+            field["type"] = ["null", {"type": "int", "logicalType": "date"}]
+    value = encoder(topics.POS_INVOICES, IDS)(invoice(NumberOfItems=7))
+    assert 7 == record_decoder("PosInvoice", lambda _: json.dumps(schema))(value)["NumberOfItems"]
 
 
 def test_a_registry_that_does_not_answer_is_asked_again():

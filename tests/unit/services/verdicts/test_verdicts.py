@@ -49,6 +49,14 @@ def test_plain_records_have_no_other_rules() -> None:
     assert "no value" == judge_of(topics.LOYALTY_COMMANDS, known)(None, None).reason
 
 
+def test_a_line_without_its_first_field_is_refused() -> None:
+    """Spark takes its body for one that it cannot read."""
+    judge = judge_with_body(topics.HADOOP, IDS.known(topics.HADOOP))
+    write = record_encoder("HadoopRecord", IDS.writer_id(topics.HADOOP))
+    assert "InvoiceNumber is missing" == judge(write({"ItemCode": "1"}), None).reason
+    assert judge(write({"InvoiceNumber": "1"}), None).reason is None
+
+
 @pytest.mark.parametrize("invisible", ["\u2060", "\u180e", "\u00ad", "\u200b", "\u00a0", "\ufeff"])
 def test_an_invisible_character_at_the_end_of_a_card_is_a_blank(invisible: str) -> None:
     """The card with it would be another customer."""
