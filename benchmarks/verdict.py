@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,10 +77,7 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
     A flake is a test that failed in some runs, and not in all.
     """
     loads = sorted({run.load for run in runs})
-    failures: dict[str, int] = {}
-    for run in runs:
-        for name in run.failed:
-            failures[name] = failures.get(name, 0) + 1
+    failures = Counter(name for run in runs for name in run.failed)
     return {
         "seconds": {str(load): median(run.seconds for run in runs if run.load == load) for load in loads},
         "flakes": {name: count for name, count in failures.items() if count < len(runs)},

@@ -87,7 +87,7 @@ def judge_of_invoices(known: Mapping[int, str]) -> Judge:
     judge_avro = _judge_of_avro("PosInvoice", known)
 
     def judge(value: bytes | None, key: bytes | None = None, read: Any = None) -> Verdict:
-        if read is None and value is not None and _BEGINS_AS_OBJECT.match(value):
+        if value is not None and _BEGINS_AS_OBJECT.match(value):
             try:
                 verdict = Verdict(None, json_rules.read_object(value, _SCHEMA))
             except json_rules.NotReadableError as error:

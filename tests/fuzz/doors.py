@@ -4,10 +4,12 @@ import logging
 
 import structlog
 
-from tests.fuzz import arguments, files, kafka, web
+from tests.fuzz import arguments, batches, files, kafka, web
 from tests.fuzz.door import Door
 
-DOORS: dict[str, Door] = {door.name: door for door in (*kafka.DOORS, *files.DOORS, *web.DOORS, *arguments.DOORS)}
+DOORS: dict[str, Door] = {
+    door.name: door for door in (*kafka.DOORS, *batches.DOORS, *files.DOORS, *web.DOORS, *arguments.DOORS)
+}
 
 
 def door_named(name: str) -> Door:

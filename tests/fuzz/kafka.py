@@ -15,7 +15,6 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pipelines.accounts.records import rows_of, writer_ids
-from pipelines.columns.batch_reader import BatchReader
 from schemas import topics
 from services.account_events import Found, find_in_commands, find_in_invoices
 from services.codecs.events import decode_event
@@ -26,7 +25,7 @@ from services.domain.account.model import Account
 from services.domain.invoice import PRIME
 from services.domain.programme import Programme, Programmes
 from services.ledger.records import entry_of
-from services.messaging.avro import UndecodableError, body_encoder, decoder
+from services.messaging.avro import UndecodableError, decoder
 from services.messaging.dead_letters import dead_letter_of, deduplicated
 from services.messaging.schema_ids import UnknownSchemaIdError
 from services.open_telemetry import Spans
@@ -216,46 +215,6 @@ def headers(chance: Random) -> Iterator[KafkaRecord]:
         yield KafkaRecord(_keys(chance), chance.randbytes(4), found)
 
 
-class Framed(NamedTuple):
-    """A framed Avro value, and the name of its record."""
-
-    name: str
-    value: bytes
-
-
-def framed_values(chance: Random) -> Iterator[Framed]:
-    """Values of pos-invoices and hadoop in Avro."""
-    invoices = endless_damaged_invoices(chance, chance.randrange(2**31))
-    while True:
-        name = chance.choice(("PosInvoice", "HadoopRecord"))
-        yield Framed(name, framed(chance, name, {}))
-        if (value := next(invoices)).startswith(b"\0"):
-            yield Framed("PosInvoice", value)
-
-
-@contextmanager
-def framed_values_opened() -> Iterator[Enter]:
-    """The reader of batches. It reads as fastavro does, or leaves the value to fastavro."""
-    topic_of = {str(topic.value): topic for topic in (topics.POS_INVOICES, topics.HADOOP)}
-    readers = {name: BatchReader(name, IDS.known(topic), fewest=1) for name, topic in topic_of.items()}
-    decoders = {name: decoder(topic, IDS) for name, topic in topic_of.items()}
-    encoders = {name: body_encoder(name) for name in topic_of}
-
-    def enter(given: Framed) -> Outcome:
-        name, value = given
-        (record,) = readers[name].read([value])
-        if record is None:
-            return Outcome.SET_ASIDE
-        # A comparison by == would find a difference between NaN and NaN.
-        if repr(record) != repr(expected := decoders[name](value)):
-            raise DefectError(f"read as {record}, and by fastavro as {expected}")
-        if not value.endswith(encoders[name](record)):
-            raise DefectError("fastavro writes other bytes")
-        return Outcome.ACCEPTED
-
-    yield enter
-
-
 @contextmanager
 def headers_opened() -> Iterator[Enter]:
     """Who reads headers: the reader of dead letters, and the traces of each consumer."""
@@ -397,7 +356,6 @@ def notifications_opened() -> Iterator[Enter]:
 DOORS = (
     Door("kafka-invoices", invoices, invoices_opened),
     Door("kafka-commands", commands, commands_opened),
-    Door("kafka-batches", framed_values, framed_values_opened),
     Door("kafka-headers", headers, headers_opened),
     Door("changelogs", changes, changes_opened),
     Door("notifications", notifications, notifications_opened),

@@ -30,9 +30,8 @@ DAMAGED = [*damaged_invoices(6000, seed=7), *reasons(), *map(with_large_quantity
 
 
 def test_what_is_read_is_what_fastavro_reads() -> None:
-    read = [
-        (value, record) for value, record in zip(DAMAGED, [*READER.read(DAMAGED)], strict=True) if record is not None
-    ]
+    both = zip(DAMAGED, READER.read(DAMAGED), strict=True)
+    read = [(value, record) for value, record in both if record is not None]
     assert all(repr(DECODE(value)) == repr(record) for value, record in read)
     assert 100 < len(read) < len(DAMAGED) / 2
 
