@@ -191,10 +191,14 @@ def _outcome_recorder(action: str, settings: Settings, details: Mapping[str, str
 
 def operator() -> str:
     """The actor of a command: the user of the operating system."""
+    return f"operator:{user_name()}"
+
+
+def user_name() -> str:
     try:
-        return f"operator:{getpass.getuser()}"
+        return getpass.getuser()
     except (KeyError, OSError):  # a container without an entry for its user
-        return "operator:unknown"
+        return "unknown"
 
 
 def read_trail(settings: Settings) -> Iterator[Record]:

@@ -16,6 +16,7 @@ from pipelines.columns.decoding import judge, read_bodies
 from pipelines.columns.deduplication import deduplicate, record_position
 from pipelines.queries.branches import dead_letters
 from pipelines.runtime.query import Query, QueryContext
+from pipelines.runtime.query_metrics import DEAD_LETTERS, ROWS
 from pipelines.sinks import kafka
 from pipelines.sinks.delta import DeltaSink, is_table
 from pipelines.sinks.foreach_batch import write_each_batch
@@ -53,7 +54,8 @@ def _export(context: QueryContext) -> DataStreamWriter:
     )
     unique = deduplicate(rows, context)
     lines = read_bodies(unique, HADOOP, context.ids, into="record")
-    return write_each_batch(lines, partial(_write, context, write_rows))
+    counted = lines.observe(DEAD_LETTERS, F.count("reason").alias(ROWS))
+    return write_each_batch(counted, partial(_write, context, write_rows))
 
 
 def _parquet(context: QueryContext) -> WriteRows:

@@ -18,6 +18,9 @@ log = structlog.get_logger()
 IDENTIFIED, UNIQUE = "identified", "unique"
 """Spark's observations of the rows before and after the deduplication."""
 
+DEAD_LETTERS = "dead letters"
+"""The observation of the invalid records of a query."""
+
 ROWS = "rows"
 
 READY = Gauge("loyalty_pipeline_ready", "1 after all queries have started.")
@@ -43,6 +46,7 @@ _LATE_ROWS = Counter(
     ["query"],
 )
 _DUPLICATES = Counter("loyalty_query_repeats_dropped_total", "Duplicates that were dropped.", ["query"])
+_DEAD_LETTERS = Counter("loyalty_query_dead_letters_total", "Invalid records that became dead letters.", ["query"])
 _REMOVAL_SECONDS = Counter(
     "loyalty_query_forgetting_seconds_total", "Time that tasks spent searching for state to remove.", ["query"]
 )
@@ -102,8 +106,8 @@ def announce(query: str, positions: Positions) -> None:
     Args:
         positions: those of its checkpoint.
     """
-    _ROWS.labels(query)
-    _BATCHES.labels(query)
+    for counter in (_ROWS, _BATCHES, _DEAD_LETTERS):
+        counter.labels(query)
     for topic, partitions in positions.items():
         for partition, position in partitions.items():
             _POSITION.labels(query, topic, partition).set(position)
@@ -130,6 +134,7 @@ def report(progress: Mapping[str, Any]) -> None:
     observed = progress.get("observedMetrics", {})
     if UNIQUE in observed:
         _DUPLICATES.labels(query).inc(observed[IDENTIFIED][ROWS] - observed[UNIQUE][ROWS])
+    _DEAD_LETTERS.labels(query).inc(observed.get(DEAD_LETTERS, {}).get(ROWS, 0))
     for step, number in (observed.get(RETURNS) or {}).items():
         _RETURN_STEPS.labels(step).inc(number)
     if rows:

@@ -1,15 +1,23 @@
 """The Kafka sink of all pipelines, for streams and batches."""
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipelines.runtime.kafka_connection import kafka_connection
+from pipelines.runtime.query_metrics import DEAD_LETTERS, ROWS
+from schemas import topics
 from services.settings import Settings
 
 
 def write_stream(records: DataFrame, settings: Settings) -> DataStreamWriter:
-    """A stream writer to the topics in the column ``topic``. Takes topic, key, value and headers."""
-    return records.writeStream.format("kafka").options(**_options(settings))
+    """A stream writer to the topics in the column ``topic``. Takes topic, key, value and headers.
+
+    Counts the dead letters.
+    """
+    is_dead_letter = F.col("topic") == settings.name_of(topics.DEAD_LETTERS)
+    counted = records.observe(DEAD_LETTERS, F.count_if(is_dead_letter).alias(ROWS))
+    return counted.writeStream.format("kafka").options(**_options(settings))
 
 
 def write_batch(records: DataFrame, settings: Settings) -> None:

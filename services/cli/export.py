@@ -1,5 +1,6 @@
 """`loyalty export`: line items and the other tables for analysts, as files."""
 
+import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -81,9 +82,26 @@ def _backfill(names: Sequence[str] | None, settings: Settings, *, as_json: bool)
     if names and not others:
         replace_process("pipelines", arguments, log_json=as_json)
     # The other tables read the line items, so they are written afterwards.
-    if status := subprocess.run(program("pipelines", arguments, log_json=as_json), check=False).returncode:
+    if status := status_of(program("pipelines", arguments, log_json=as_json)):
         raise typer.Exit(status)
     _write(others or None, settings, as_json=as_json)
+
+
+def status_of(command: Sequence[str]) -> int:
+    """The exit status of a program. SIGTERM ends the program too, and then the status is not 0."""
+    signals: list[int] = []
+    with subprocess.Popen(command) as child:
+
+        def end(number: int, _: object) -> None:
+            signals.append(number)
+            child.terminate()
+
+        before = signal.signal(signal.SIGTERM, end)
+        try:
+            status = child.wait()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    return 128 + signals[0] if signals else status
 
 
 def _write(names: Sequence[str] | None, settings: Settings, *, as_json: bool) -> None:

@@ -1,6 +1,5 @@
 """`loyalty import`: gives cards the points that they had in another system."""
 
-import getpass
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from uuid import NAMESPACE_URL, uuid5
 import typer
 
 from schemas import topics
+from services.audit_trail import user_name
 from services.cli.output import MISUSED, AsJson, clear_errors, progress, read_settings, report, stop, table
 from services.codecs.events import command_record
 from services.domain.events import Import
@@ -44,7 +44,7 @@ def import_balances(
 
     If a row is wrong, nothing is sent. After an interruption, start the same command again: it continues.
     """
-    reason, actor = reason or name, actor or getpass.getuser()
+    reason, actor = reason or name, actor or user_name()
     if not name.strip() or max(len(name), len(actor)) > LONGEST_TEXT or len(reason) > LONGEST_REASON:
         stop(f"--name and --actor have 1 to {LONGEST_TEXT} characters, --reason at most {LONGEST_REASON}", MISUSED)
     settings, now = read_settings(), time.time_ns() // 1_000_000

@@ -51,5 +51,8 @@ def check(files: Files = None, *, as_json: AsJson = False) -> None:
 
 
 def _text_of(file: Path) -> str:
-    with clear_errors():
-        return file.read_text(encoding="utf-8")
+    try:
+        with clear_errors():
+            return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        stop(f"{file} is no UTF-8 text (byte {error.start}): save it as UTF-8", MISUSED)

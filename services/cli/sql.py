@@ -145,7 +145,11 @@ def _print(result: "pa.Table", skipped: object, *, as_json: bool = False, as_csv
 
 
 def _rows(result: "pa.Table") -> Iterable[tuple[Any, ...]]:
-    return zip(*(column.to_pylist() for column in result.columns), strict=True)
+    try:
+        columns = [column.to_pylist() for column in result.columns]
+    except OverflowError:
+        stop("the result has a time outside of the years 1 to 9999: select it as a text, for example `Time::VARCHAR`")
+    return zip(*columns, strict=True)
 
 
 def _cell(value: object) -> object:

@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.table import Table
 
 from services.cli.output import AsJson, console, print_json, read_settings, table
-from services.cli.status import ApiUrl, PipelineUrl, instances_table, parts_table, status_json, urls_of
-from services.status import Rates, Status, rates_between, status_of
+from services.cli.status import ApiUrl, PipelineUrl, instances_table, parts_table, read_status, status_json, urls_of
+from services.status import Rates, Status, rates_between
 
 
 def top(
@@ -31,9 +31,9 @@ def top(
     settings = read_settings()
     urls = urls_of(settings, api=api, pipeline=pipeline)
     if as_json:
-        first = status_of(settings, urls)
+        first = read_status(settings, urls)
         time.sleep(interval)
-        second = status_of(settings, urls)
+        second = read_status(settings, urls)
         rates = rates_between(first, second)
         of_parts = {"topics": rates.topics, "queries": rates.queries, "batch_seconds": rates.batch_seconds}
         print_json(status_json(second) | {"rates": of_parts})
@@ -46,7 +46,7 @@ def top(
             live = stack.enter_context(Live(console=screen, auto_refresh=False, screen=not count))
             show = partial(live.update, refresh=True)
         while True:
-            found = status_of(settings, urls)
+            found = read_status(settings, urls)
             show(overview(found, rates_between(before, found) if before else None))
             before, shown = found, shown + 1
             if shown == count:

@@ -43,6 +43,7 @@ from tests.support.kafka import (
     unique_records_of,
 )
 from tests.support.processes import (
+    dead_letters_counted,
     delete_newest_commit,
     run_to_the_end,
     start_as_release_0_1,
@@ -207,8 +208,7 @@ def test_unreadable_hadoop_records_become_dead_letters_of_the_export(spark, sett
     client.produce(settings.name_of(topics.HADOOP), key=b"k", value=foreign, headers={"x": b"1"})
     assert 0 == client.flush(60)
 
-    run_to_the_end(spark, settings, EXPORT)
-
+    assert 1 == dead_letters_counted(spark, settings, EXPORT)
     ours = hadoop_records_without(settings, {b"not a record", foreign})
     assert len(ours) + 1 == len(rows(settings))
     (letter,) = read_all(settings, topics.DEAD_LETTERS)
@@ -233,8 +233,7 @@ def test_the_largest_possible_record_becomes_a_dead_letter(spark, settings):
     assert 0 == client.flush(60)
     publish_invoices(settings, *invoices(1, 1))
 
-    run_to_the_end(spark, settings, FAN_OUT)
-
+    assert 3 == dead_letters_counted(spark, settings, FAN_OUT)
     assert {huge, huger, None} == {message.value() for message in read_all(settings, topics.DEAD_LETTERS)}
     assert {"I1"} == set(unique_records_of(settings, topics.SHIPMENT))
 
@@ -317,10 +316,10 @@ def test_full_micro_batches_do_not_wait_for_the_interval(spark, settings):
     query = SALES.start(spark, IDS, patient, available_now=True)
     query.awaitTermination()
     assert 120 == sum(record["Count"] for record in newest_windows(settings).values())
-    before = sales_repeats()
+    before = counted("repeats_dropped", "sales")
     for progress in [*reports, *query.recentProgress]:
         report(json.loads(progress.json))
-    assert 10 == sales_repeats() - before
+    assert 10 == counted("repeats_dropped", "sales") - before
 
 
 @pytest.mark.usefixtures("topics_created")
@@ -361,8 +360,8 @@ def test_the_number_of_open_sockets_does_not_grow_with_the_micro_batches(spark, 
     assert sockets[-1] <= max(sockets[:3]), f"open sockets after each round of micro-batches: {sockets}"
 
 
-def sales_repeats():
-    return REGISTRY.get_sample_value("loyalty_query_repeats_dropped_total", {"query": "sales"}) or 0
+def counted(what, query):
+    return REGISTRY.get_sample_value(f"loyalty_query_{what}_total", {"query": query}) or 0
 
 
 def newest_windows(settings):

@@ -33,6 +33,7 @@ from tests.support.builders import IDS, invoice
 from tests.support.kafka import headers_of, publish, publish_invoices, read_all
 from tests.support.processes import (
     POLL_SECONDS,
+    dead_letters_counted,
     delete_all_batches_but_the_first,
     delete_newest_commit,
     delete_newest_commit_with_records,
@@ -220,8 +221,7 @@ def test_malformed_commands_become_dead_letters(spark, settings):
     publish(settings, topics.LOYALTY_COMMANDS, [(key, value) for _, key, value in bad])
     send(settings, A, Adjust(append_time=0, command_id="good", points=100))
 
-    run(spark, settings)
-
+    assert len(bad) == dead_letters_counted(spark, settings, LOYALTY)
     letters = sorted(
         (headers_of(letter)["dead_letter_reason"].decode(), letter.key() or b"", letter.value() or b"")
         for letter in read_all(settings, topics.DEAD_LETTERS)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 import httpx
+from prometheus_client import REGISTRY
 from sqlalchemy import Engine, func, select
 from sqlalchemy.exc import OperationalError
 
@@ -31,6 +32,7 @@ from tests.support.builders import IDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
     from pipelines.reconciliation.context import Context
@@ -211,8 +213,11 @@ def start_as_release_0_1(query: "Query", settings: Settings) -> None:
     (folder / MANIFEST).write_text(json.dumps(made_with), encoding="utf-8")
 
 
-def run_to_the_end(spark: "SparkSession", settings: Settings, *queries: "Query") -> None:
-    """Run the queries until they have read all input. Restarts a query that got no processor time on a busy machine."""
+def run_to_the_end(spark: "SparkSession", settings: Settings, *queries: "Query") -> "list[StreamingQueryProgress]":
+    """Run the queries until they have read all input. Restarts a query that got no processor time on a busy machine.
+
+    Returns the reports of their micro-batches.
+    """
     from pyspark.errors import StreamingQueryException
 
     from pipelines.__main__ import MAX_RESTARTS, WORKER_FAILURES
@@ -222,15 +227,31 @@ def run_to_the_end(spark: "SparkSession", settings: Settings, *queries: "Query")
 
     restarts_left = MAX_RESTARTS
     running = [(query, start(query)) for query in queries]
+    reports: list[StreamingQueryProgress] = []
     while running:
         query, started = running.pop()
         try:
             started.awaitTermination()
+            reports += started.recentProgress
         except StreamingQueryException as error:
             if not restarts_left or not any(each in str(error) for each in WORKER_FAILURES):
                 raise
             restarts_left -= 1
             running.append((query, start(query)))
+    return reports
+
+
+def dead_letters_counted(spark: "SparkSession", settings: Settings, query: "Query") -> float:
+    """Run a query to the end. Returns by how much its metric of dead letters grows."""
+    from pipelines.runtime.query_metrics import report
+
+    def counted() -> float:
+        return REGISTRY.get_sample_value("loyalty_query_dead_letters_total", {"query": query.name}) or 0.0
+
+    before = counted()
+    for progress in run_to_the_end(spark, settings, query):
+        report(json.loads(progress.json))
+    return counted() - before
 
 
 def reconciliation_context(spark: "SparkSession", settings: Settings) -> "Context":

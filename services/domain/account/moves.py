@@ -38,6 +38,9 @@ PART_SIZE = 200_000
 
 _LOT_SIZE, _INVOICE_SIZE, _ITEM_SIZE = 40, 200, 20
 
+_BACK = "/back"
+"""The end of the id of a command that sends a part back, because it did not fit."""
+
 
 def move(posting: Posting, event: Replace) -> None:
     """Moves everything to the account of the counterparty. A block of the card does not move."""
@@ -69,6 +72,9 @@ def forward(posting: Posting, event: Event) -> bool:
             posting.enter(Kind.FORWARDED, counterparty=to)
         case Absorb() if event.counterparty == to:
             posting.account.moved_to = ""
+            if not _is_sent_back(event):
+                # The part has the invoices that the other account has read. The others are on their way to this card.
+                posting.account.returns = {}
             return False
         case Capture() | Void() | Receive() | Forward() | Import() | Absorb():
             following = replace(
@@ -93,9 +99,9 @@ def absorb(posting: Posting, event: Absorb) -> None:
     """
     account, part = posting.account, event.part
     before = account.total
-    comes_back = event.command_id.endswith("/back")
+    comes_back = _is_sent_back(event)
     if abs(before + part.total) > (LARGEST_RETURNED_TOTAL if comes_back else LARGEST_TOTAL):
-        _send(posting, event, "/back", part)
+        _send(posting, event, _BACK, part)
         reason = str(Refusal.TOO_MANY_POINTS)
         posting.enter(Kind.REFUSED, reason=reason, counterparty=event.counterparty)
         return
@@ -116,6 +122,10 @@ def absorb(posting: Posting, event: Absorb) -> None:
     for original in dict.fromkeys([*part.purchases, *originals]):
         if original in account.purchases:
             purchases.settle(posting, original)
+
+
+def _is_sent_back(event: Absorb) -> bool:
+    return event.command_id.endswith(_BACK)
 
 
 def _send(posting: Posting, event: Replace | Absorb, suffix: str, part: Account) -> None:

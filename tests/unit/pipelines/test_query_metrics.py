@@ -21,14 +21,15 @@ def test_every_operator_of_a_query_counts() -> None:
     aggregate = {**dedupe, "operatorName": "stateStoreSave", "allRemovalsTimeMs": 300, "customMetrics": {}}
     operators = [dedupe, aggregate]
     progress = {"name": "sums", "numInputRows": 0, "batchDuration": 5, "sources": [], "stateOperators": operators}
-    progress["observedMetrics"] = {"identified": {"rows": 9}, "unique": {"rows": 7}}
+    progress["observedMetrics"] = {"identified": {"rows": 9}, "unique": {"rows": 7}, "dead letters": {"rows": 4}}
     for _ in range(2):
         report(progress)
     found = {
         name: REGISTRY.get_sample_value(f"loyalty_query_{name}_total", {"query": "sums"})
-        for name in ("forgetting_seconds", "repeats_dropped", "rows_dropped_by_watermark")
+        for name in ("forgetting_seconds", "repeats_dropped", "rows_dropped_by_watermark", "dead_letters")
     }
-    assert {"forgetting_seconds": 3.0, "repeats_dropped": 10.0, "rows_dropped_by_watermark": 4.0} == found
+    sums = {"forgetting_seconds": 3.0, "repeats_dropped": 10.0, "rows_dropped_by_watermark": 4.0, "dead_letters": 8.0}
+    assert sums == found
 
 
 def test_a_query_is_shown_before_its_first_micro_batch() -> None:
@@ -37,6 +38,7 @@ def test_a_query_is_shown_before_its_first_micro_batch() -> None:
     found = REGISTRY.get_sample_value
     assert 0 == found("loyalty_query_batches_total", {"query": "idle"})
     assert 0 == found("loyalty_query_input_rows_total", {"query": "idle"})
+    assert 0 == found("loyalty_query_dead_letters_total", {"query": "idle"})
     position = {"query": "idle", "topic": "hadoop", "partition": "0"}
     assert 7 == found("loyalty_query_position", position)
     kafka = {"description": "KafkaV2[Subscribe[hadoop]]", "numInputRows": 2, "endOffset": {"hadoop": {"0": 9}}}

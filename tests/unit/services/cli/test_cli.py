@@ -1,5 +1,6 @@
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from schemas.access import USERS
-from services.cli import app, processes
+from services.cli import app, export, processes
 from services.settings import Settings
 from tests.support.kafka import NO_BROKER, NOBODY
 
@@ -142,6 +143,26 @@ def test_an_unusable_ca_file_is_one_clear_line(tmp_path: Path) -> None:
     assert 1 == result.exit_code
     assert "ssl.ca.location" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_the_status_names_an_unusable_authority(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text("x")
+    result = loyalty("status", LOYALTY_API_CA_FILE=str(file))
+
+    assert 1 == result.exit_code
+    assert f"cannot use {file} as PEM" in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
+
+
+def test_a_signal_ends_the_program_of_a_command_too() -> None:
+    """The program signals the command, and then waits until the command ends it."""
+    code = "import os, signal; os.kill(os.getppid(), signal.SIGTERM); signal.pause()"
+    before = signal.getsignal(signal.SIGTERM)
+
+    assert 128 + signal.SIGTERM == export.status_of([sys.executable, "-c", code])
+    assert before == signal.getsignal(signal.SIGTERM)
+    assert 7 == export.status_of([sys.executable, "-c", "raise SystemExit(7)"])
 
 
 def test_topics_list_is_the_catalogue() -> None:

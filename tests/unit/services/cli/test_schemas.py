@@ -38,6 +38,14 @@ def test_a_field_with_a_default_may_be_added(tmp_path):
     assert 0 == check(file).exit_code
 
 
+def test_a_file_in_another_encoding_is_named(tmp_path):
+    """An error is one line, and says what to do."""
+    file = tmp_path / "PosInvoice.avsc"
+    file.write_bytes(b'{"doc": "\xe9"}')
+    result = check(str(file))
+    assert (2, True) == (result.exit_code, "is no UTF-8 text (byte 9): save it as UTF-8" in result.stderr)
+
+
 @pytest.mark.parametrize(
     ("change", "line"),
     [

@@ -127,6 +127,8 @@ def test_the_lists_are_complete() -> None:
         (["liability"], 1, "cannot read the ledger: check LOYALTY_LEDGER_URL"),
         (["SELEC 1"], 1, "syntax error"),
         (["liabilty"], 2, "no ready question has the name liabilty: `loyalty sql --list` shows all of them"),
+        (["SELECT 'infinity'::TIMESTAMP"], 1, "a time outside of the years 1 to 9999: select it as a text"),
+        (["--json", "SELECT DATE '10000-01-01'"], 1, "a time outside of the years 1 to 9999: select it as a text"),
         (["line_items"], 2, 'line_items is a table: ask "FROM line_items"'),
         ([" "], 2, "there is no statement: give one"),
         (["return-rate"], 1, "var/parquet has no exported files: run `loyalty export` first"),

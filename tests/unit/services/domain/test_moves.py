@@ -216,6 +216,18 @@ def test_two_cards_that_replace_each_other_lose_nothing():
     assert ["", ""] == [cards.states[card].moved_to for card in (OLD, NEW)]
 
 
+def test_an_invoice_on_its_way_between_two_cards_that_replace_each_other_counts():
+    """It follows the account to the other card and back. The first card has seen it, and must still count it."""
+    cards = Cards().happen(OLD, BOUGHT, move(2))
+    cards.happen(OLD, Purchase(3, "late", Decimal(100)), delivered=False)
+    cards.happen(NEW, move(3, OLD, number=2), delivered=False).deliver()
+
+    assert {OLD: 12_00, NEW: 0} == {card: cards.total(card) for card in (OLD, NEW)}
+    assert {"bought", "late"} == cards.states[OLD].purchases.keys()
+    cards.happen(OLD, Purchase(4, "late", Decimal(100))).happen(NEW, Purchase(5, "late", Decimal(100)))
+    assert 12_00 == cards.total()
+
+
 def test_an_account_that_does_not_fit_comes_back():
     """The new card may not exceed the limit of a total. The old card then keeps its points and works again."""
     cards = Cards()
