@@ -1,9 +1,11 @@
 """Keys, an issuer of tokens, and the secret of the group. Instances find their callers with them."""
 
+import asyncio
 import time
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from api.security.audit import RequestAudit
 from api.security.gate import Security
@@ -12,19 +14,22 @@ from api.security.issuer_keys import IssuerKeys
 from api.security.known_keys import KnownKeys
 from api.security.limits import CallerLimits, FailedLogins
 from api.security.tokens import TokenVerifier
-from schemas.topics import API_KEYS
+from schemas.topics import API_KEYS, LOYALTY_DECISIONS, Topic
 from services.api_keys.keys import ApiKey, NewKey, Scope, new_key
+from services.commands.log import mark_of
 from services.messaging.avro import Record, encoder
 from services.pseudonyms import KEY_BYTES, Pseudonyms
 from services.state_stores import catalogue
 from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import StateStore
 from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
-from tests.support.builders import IDS
+from tests.support.builders import IDS, balance
+from tests.support.clusters import Callers, Group
 from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 
 PSEUDONYMS = Pseudonyms(b"k" * KEY_BYTES)
 EVERYTHING = " ".join(Scope)
+BALANCE = "/v1/customers/A/balance"
 
 
 class RecordedTrail:
@@ -90,3 +95,22 @@ class SecuredGroup:
 
 def bearer(text: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {text}"}
+
+
+def decision(command_id: str, card: str, kind: str = "reserve") -> tuple[Topic, str, dict[str, Any]]:
+    record = {**mark_of(command_id, kind, "hash"), "Sequence": 2, "Status": "done", "CustomerCardNo": card}
+    return LOYALTY_DECISIONS, command_id, {**record, "RedemptionID": command_id}
+
+
+def run_pair(secured: SecuredGroup, steps: Callable[[Callers], Awaitable[None]], **changes: Any) -> None:
+    """Run the steps with two instances. Both hold all partitions of balances, and each owns a half."""
+
+    async def go() -> None:
+        group = Group.of(2, lambda url: secured.security(url, **changes))
+        group.share(lambda place: place[1] % 2)
+        balances = [balance(card, "1.00") for card in "ABC"]
+        group.write([*balances, decision("of-A", "A"), decision("of-B", "B")])
+        async with group.running() as callers:
+            await steps(callers)
+
+    asyncio.run(go())

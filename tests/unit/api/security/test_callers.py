@@ -4,12 +4,10 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 from urllib.parse import unquote
 
-import httpx
 import pytest
 import schemathesis
 from fastapi.testclient import TestClient
@@ -25,21 +23,18 @@ from schemathesis.schemas import BaseSchema
 from structlog.testing import capture_logs
 
 from api.app import create_app
-from api.security.caller import Caller
 from api.security.gate import PUBLIC_PATHS
-from api.security.hops import HOP, HopRequest, Hops, InstanceSecrets
-from schemas.topics import LOYALTY_BALANCES, LOYALTY_DECISIONS, STORES, Topic
+from api.security.hops import HOP
+from schemas.topics import LOYALTY_BALANCES, STORES
 from services.api_keys.keys import Scope
 from services.audit_trail import details_of
 from services.commands.identity import command_id
-from services.commands.log import mark_of
 from services.ledger.queries import LedgerQueries
-from services.state_stores.assignment import Role
-from tests.support.builders import problem_type
-from tests.support.clusters import Callers, Group, Instance
+from tests.support.builders import balance, problem_type
+from tests.support.clusters import Callers, Instance
 from tests.support.examples import examples
 from tests.support.ledger import Ledger
-from tests.support.secured import EVERYTHING, PSEUDONYMS, SecuredGroup, bearer
+from tests.support.secured import BALANCE, EVERYTHING, PSEUDONYMS, SecuredGroup, bearer, decision, run_pair
 
 OPERATIONS = [
     (method.upper(), path)
@@ -50,7 +45,6 @@ OPERATIONS = [
 EVERY_OPERATION = pytest.mark.parametrize(
     ("method", "path"), OPERATIONS, ids=[f"{method} {path}" for method, path in OPERATIONS]
 )
-BALANCE = "/v1/customers/A/balance"
 NEEDED = {
     "GET /v1/customers/{card}/balance": {Scope.BALANCE_READ},
     "GET /v1/customers/{card}/events": {Scope.BALANCE_READ},
@@ -93,33 +87,6 @@ UNKNOWN_ROUTE = 404, "unknown-route"
 """A generated text can have the path of no route."""
 
 
-@pytest.fixture
-def secured(tmp_path: Path) -> SecuredGroup:
-    return SecuredGroup(tmp_path)
-
-
-@pytest.fixture
-def instance(secured: SecuredGroup) -> Instance:
-    instance = Instance("http://one:8080", secured.security("http://one:8080"))
-    instance.own_everything()
-    return instance
-
-
-def balance(card: str) -> tuple[Topic, str, dict[str, Any]]:
-    record = {
-        "CustomerCardNo": card,
-        "TotalLoyaltyPoints": Decimal("1.00"),
-        "Sequence": 1,
-        "UpdatedTime": 1_700_000_000_000,
-    }
-    return LOYALTY_BALANCES, card, record
-
-
-def decision(command_id: str, card: str, kind: str = "reserve") -> tuple[Topic, str, dict[str, Any]]:
-    record = {**mark_of(command_id, kind, "hash"), "Sequence": 2, "Status": "done", "CustomerCardNo": card}
-    return LOYALTY_DECISIONS, command_id, {**record, "RedemptionID": command_id}
-
-
 def test_the_list_of_public_paths_is_short() -> None:
     """Only probes and the description of the API need no credentials. All other operations are tested below."""
     page = {"/docs", "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css", "/docs/favicon.png"}
@@ -133,7 +100,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Secur
     secured = SecuredGroup(tmp_path_factory.mktemp("secured"))
     instance = Instance("http://one:8080", secured.security("http://one:8080"))
     instance.own_everything()
-    instance.write(*balance("A"))
+    instance.write(*balance("A", "1.00"))
     instance.write(*decision("of-A", "A"))
     ledger = Ledger(f"sqlite:///{tmp_path_factory.mktemp('ledger')}/ledger.sqlite")
     instance.app.state.dependencies.ledger = LedgerQueries(ledger.url)
@@ -276,33 +243,11 @@ def test_web_pages_of_named_origins_only_may_call(secured: SecuredGroup) -> None
 def test_a_revocation_counts_at_once(instance: Instance, secured: SecuredGroup) -> None:
     """A key works until its record says that it is revoked. A key of the old record stays refused."""
     text, key = secured.key(Scope.BALANCE_READ)
-    instance.write(*balance("A"))
+    instance.write(*balance("A", "1.00"))
     with TestClient(instance.app) as client:
         assert 200 == client.get("/v1/customers/A/balance", headers=bearer(text)).status_code
         secured.publish(key.revoked(1))
         assert 401 == client.get("/v1/customers/A/balance", headers=bearer(text)).status_code
-
-
-def test_guesses_of_an_address_are_slowed_and_disturb_no_known_caller(secured: SecuredGroup) -> None:
-    """After some wrong keys the address gets 429, also for a right key that was never used. Used credentials work."""
-    instance = Instance("http://one:8080", secured.security("http://one:8080", failures="5/hour"))
-    instance.own_everything()
-    instance.write(*balance("A"))
-    used, fresh = secured.key(Scope.BALANCE_READ).text, secured.key(Scope.BALANCE_READ).text
-    token, fresh_token = (secured.issuer.token(sub=name) for name in ("anna", "berta"))
-    guesses = [used[:-6] + f"{number:06}" for number in range(4)] + [token[:-6] + f"{number:06}" for number in range(4)]
-    with TestClient(instance.app) as guesser, TestClient(instance.app, client=("10.0.0.9", 1)) as other:
-
-        def statuses(client: TestClient, *texts: str) -> list[int]:
-            return [client.get(BALANCE, headers=bearer(text)).status_code for text in texts]
-
-        assert [200, 200] == statuses(guesser, used, token)
-        assert [401] * 5 + [429] * 3 == statuses(guesser, *guesses)
-        assert [200, 200, 429, 429] == statuses(guesser, used, token, fresh, fresh_token)
-        refused = guesser.get(BALANCE, headers=bearer(fresh))
-        assert int(refused.headers["retry-after"]) > 60
-        assert 401 == guesser.get(BALANCE).status_code
-        assert [200, 200, 401] == statuses(other, fresh, fresh_token, guesses[0])
 
 
 TRICKS: list[tuple[str, str, dict[str, str]]] = [
@@ -339,8 +284,8 @@ def test_no_trick_shows_another_card(
     secured: SecuredGroup, instance: Instance, method: str, path: str, headers: dict[str, str]
 ) -> None:
     """Nobody gets the points of another card, with or without a token. The app gets the path unchanged."""
-    instance.write(*balance("A"))
-    instance.write(LOYALTY_BALANCES, "B", {**balance("B")[2], "TotalLoyaltyPoints": Decimal("77777.77")})
+    instance.write(*balance("A", "1.00"))
+    instance.write(LOYALTY_BALANCES, "B", {**balance("B", "1.00")[2], "TotalLoyaltyPoints": Decimal("77777.77")})
     own = bearer(secured.issuer.token(EVERYTHING, card="A"))
     key = secured.key(*Scope).text
 
@@ -391,7 +336,7 @@ def raw_of(path: str) -> str:
 
 def test_two_headers_with_credentials_are_refused(secured: SecuredGroup, instance: Instance) -> None:
     """A proxy may have checked the first or the second one. A token that is known is no exception."""
-    instance.write(*balance("A"))
+    instance.write(*balance("A", "1.00"))
     good = secured.issuer.token()
     with TestClient(instance.app) as client:
         assert 200 == client.get(BALANCE, headers=bearer(good)).status_code
@@ -453,19 +398,6 @@ def test_one_card_is_one_card_also_behind_a_forward(secured: SecuredGroup) -> No
     run_pair(secured, ask)
 
 
-def run_pair(secured: SecuredGroup, steps: Callable[[Callers], Awaitable[None]], **changes: Any) -> None:
-    """Run the steps with two instances. Both hold all partitions of balances, and each owns a half."""
-
-    async def go() -> None:
-        group = Group.of(2, lambda url: secured.security(url, **changes))
-        group.share(lambda place: place[1] % 2)
-        group.write([balance("A"), balance("B"), balance("C"), decision("of-A", "A"), decision("of-B", "B")])
-        async with group.running() as callers:
-            await steps(callers)
-
-    asyncio.run(go())
-
-
 @pytest.mark.parametrize("scope", ["points:redeem", "balance:read points:redeem points:adjust customer:erase"])
 def test_commands_belong_to_the_own_card(secured: SecuredGroup, instance: Instance, scope: str) -> None:
     """A caller with one card can neither end a redemption of another card, nor send a command for it."""
@@ -493,7 +425,7 @@ def test_a_caller_with_one_card_does_not_see_the_card_that_replaced_it(
     secured: SecuredGroup, instance: Instance, *, is_limited: bool
 ) -> None:
     """Otherwise the finder of a lost card learns the new one."""
-    instance.write(LOYALTY_BALANCES, "A", {**balance("A")[2], "MovedTo": "NEW-CARD"})
+    instance.write(LOYALTY_BALANCES, "A", {**balance("A", "1.00")[2], "MovedTo": "NEW-CARD"})
     path, claims = "/v1/stores/customer-balances", {"card": "A"} if is_limited else {}
     headers = bearer(secured.issuer.token(EVERYTHING, **claims))
     with TestClient(instance.app) as client:
@@ -545,7 +477,7 @@ def test_the_actor_is_the_caller(secured: SecuredGroup, instance: Instance) -> N
 
 def test_commands_and_exports_are_audited_without_cards(secured: SecuredGroup, instance: Instance) -> None:
     """One record and one line for each command, export and refusal, with a pseudonym. Other reads have none."""
-    instance.write(*balance("A b"))
+    instance.write(*balance("A b", "1.00"))
     token = secured.issuer.token("balance:read points:redeem", card="A b")
     headers = {**bearer(token), "Idempotency-Key": "k"}
     of_b = command_id("POST", "/v1/redemptions/A b/void", "k")
@@ -591,7 +523,7 @@ def test_commands_and_exports_are_audited_without_cards(secured: SecuredGroup, i
 
 def test_a_till_is_limited_to_its_shops(secured: SecuredGroup, instance: Instance) -> None:
     """Other shops, their sales and their baskets are refused. Cards are not, because customers shop everywhere."""
-    instance.write(*balance("A"))
+    instance.write(*balance("A", "1.00"))
     shop = {"StoreID": "STR1", "Name": "n", "City": "c", "State": "s"}
     for store_id in ("STR1", "STR2"):
         instance.write(STORES, store_id, {**shop, "StoreID": store_id})
@@ -614,201 +546,3 @@ def test_a_till_is_limited_to_its_shops(secured: SecuredGroup, instance: Instanc
         for store_id, status in (("STR1", 200), ("STR2", 403), (None, 200)):
             body = {"TotalAmount": 1.0, **({"StoreID": store_id} if store_id else {})}
             assert status == client.post("/v1/simulate", json=body, headers=headers).status_code
-
-
-def test_forged_and_replayed_hops_are_refused(secured: SecuredGroup, tmp_path: Path) -> None:
-    """Only a fresh signature of the group lets a request in as a forwarded one, and only once."""
-
-    async def ask(callers: Callers) -> None:
-        one = callers.group.instances[0]
-        url, standby = one.url + BALANCE, HopRequest("GET", BALANCE, Role.STANDBY.value)
-        stranger = Hops("http://evil:8080", InstanceSecrets(tmp_path / "other.secret"))
-        peer = Hops(callers.group.instances[1].url, InstanceSecrets(secured.secret_file))
-        good = peer.sign(None, one.url, standby)
-        key = bearer(secured.key(*Scope).text)
-
-        async def status(headers: dict[str, str]) -> int:
-            answer = await callers.http.get(url, headers=headers)
-            if answer.status_code == 403:
-                assert "forward-refused" == problem_type(answer, 403)
-            return answer.status_code
-
-        role = {"Loyalty-Forwarded-To": Role.STANDBY.value}
-        assert 403 == await status({**key, **role})
-        assert 403 == await status(role)
-        assert 403 == await status({**key, **role, HOP: "nonsense"})
-        assert 403 == await status({**role, HOP: stranger.sign(None, one.url, standby)})
-        assert 403 == await status({HOP: good})
-        assert 403 == await status({"Loyalty-Forwarded-To": Role.ACTIVE.value, HOP: good})
-        assert await status({**role, HOP: good}) in {200, 503}
-        assert 403 == await status({**role, HOP: good})
-
-    run_pair(secured, ask)
-
-
-def test_the_receiver_of_a_forward_checks_body_key_and_card(secured: SecuredGroup) -> None:
-    """A signed request with another body or Idempotency-Key is refused. The receiver refuses another card, too."""
-
-    async def ask(callers: Callers) -> None:
-        headers = bearer(secured.issuer.token())
-        answer = await callers.http.get(callers.group.instances[0].url + BALANCE, headers=headers)
-        owner = answer.headers["loyalty-served-by"]
-        peer = Hops("http://peer:8080", InstanceSecrets(secured.secret_file))
-        anna = Caller("token:anna", frozenset(Scope), card="A")
-        keys, own, foreign = "/v1/stores/customer-balances/keys", b'{"keys":["A"]}', b'{"keys":["B"]}'
-
-        async def send(method: str, path: str, signed: bytes | None, sent: bytes | None, *headers: str) -> tuple:
-            request = HopRequest(method, path, Role.ACTIVE.value, "k")
-            hop = peer.sign(anna, owner, request, signed)
-            given = [("Loyalty-Forwarded-To", Role.ACTIVE.value), (HOP, hop), ("Content-Type", "application/json")]
-            given += [("Idempotency-Key", each) for each in headers]
-            answer = await callers.http.request(method, owner + path, content=sent, headers=given)
-            code = "" if answer.is_success else problem_type(answer, answer.status_code)
-            return answer.status_code, code
-
-        refused = (403, "forward-refused")
-        assert 200 == (await send("POST", keys, own, own, "k"))[0]
-        assert refused == await send("POST", keys, own, foreign, "k")
-        assert refused == await send("POST", keys, own, None, "k")
-        assert refused == await send("POST", keys, own, own, "other")
-        assert refused == await send("POST", keys, own, own, "other", "k")
-        assert refused == await send("POST", "/v1/redemptions/of-A/void", None, b"{}", "k")
-        assert (403, "not-yours") == await send("POST", keys, foreign, foreign, "k")
-        assert (403, "not-yours") == await send("GET", "/v1/customers/B/balance", None, None, "k")
-        assert (200, "") == await send("GET", BALANCE, None, None, "k")
-
-    run_pair(secured, ask)
-
-
-def test_release_0_1_can_forward_during_an_upgrade(secured: SecuredGroup) -> None:
-    """With the temporary setting a request without signature counts as forwarded, by the caller's own credentials."""
-
-    async def ask(callers: Callers) -> None:
-        one = callers.group.instances[0]
-        url, role = one.url + "/v1/customers/A/balance", {"Loyalty-Forwarded-To": Role.STANDBY.value}
-        statuses = [
-            (await callers.http.get(url, headers={**role, **headers})).status_code
-            for headers in ({}, bearer(secured.key().text), bearer(secured.key(Scope.BALANCE_READ).text))
-        ]
-        assert [401, 403] == statuses[:2]
-        assert statuses[2] in {200, 421, 503}
-        assert 200 == (await callers.get(0, "/v1/instances/local")).status_code
-        assert 401 == (await callers.get(0, "/v1/instances")).status_code
-
-    run_pair(secured, ask, unsigned=True)
-
-
-def test_instances_read_each_others_reports(secured: SecuredGroup) -> None:
-    """Without a signature the report of an instance is not readable, and with one it is."""
-
-    async def ask(callers: Callers) -> None:
-        one, two = callers.group.instances
-        assert 401 == (await callers.get(0, "/v1/instances/local")).status_code
-        report = await one.app.state.dependencies.peers.report(two.url, "test")
-        assert two.url == report.url
-
-    run_pair(secured, ask)
-
-
-def test_a_peer_with_another_secret_counts_as_unreachable(secured: SecuredGroup, tmp_path: Path) -> None:
-    """The client gets 502, as for a peer that is down, and never the refusal between two instances."""
-
-    async def ask(callers: Callers) -> None:
-        headers = bearer(secured.key(Scope.BALANCE_READ).text)
-        answers = [
-            await callers.http.get(f"{each.url}/v1/customers/{card}/balance", headers=headers)
-            for each in callers.group.instances
-            for card in "ABC"
-        ]
-        statuses = [each.status_code for each in answers]
-        assert {200, 502} == set(statuses)
-
-    async def go() -> None:
-        other = SecuredGroup(tmp_path)
-        other.keys, other.issuer = secured.keys, secured.issuer
-        other.secret_file = tmp_path / "other.secret"
-        group = Group.of(2, lambda url: (secured if "0" in url.partition("-")[2][:1] else other).security(url))
-        group.share(lambda place: place[1] % 2)
-        group.write([balance("A"), balance("B"), balance("C")])
-        async with group.running() as callers:
-            await ask(callers)
-
-    asyncio.run(go())
-
-
-def test_the_flood_of_one_caller_leaves_another_alone(secured: SecuredGroup) -> None:
-    """The flood gets 429 with Retry-After, and forwarded requests are counted once. The other caller gets only 200."""
-
-    async def ask(callers: Callers) -> None:
-        flood, other = (bearer(secured.issuer.token(sub=name)) for name in ("flood", "other"))
-        url = callers.group.instances[0].url
-
-        async def read(card: str, headers: dict[str, str]) -> httpx.Response:
-            return await callers.http.get(f"{url}/v1/customers/{card}/balance", headers=headers)
-
-        answers = await asyncio.gather(*(read("ABC"[number % 3], flood) for number in range(60)))
-        calm = [await read(card, other) for card in "ABCABC"]
-
-        statuses = [each.status_code for each in answers]
-        assert {200, 429} == set(statuses)
-        assert 12 == statuses.count(200)
-        assert all(1 <= int(each.headers["retry-after"]) <= 61 for each in answers if each.status_code == 429)
-        assert {200} == {each.status_code for each in calm}
-
-    run_pair(secured, ask, rate="12/minute")
-
-
-def test_long_polls_of_one_caller_are_bounded(secured: SecuredGroup) -> None:
-    """Two polls wait, the third is refused at once, and another caller can still read.
-
-    After the polls, new ones are accepted.
-    """
-
-    async def ask(callers: Callers) -> None:
-        waits, other = (bearer(secured.issuer.token(sub=name)) for name in ("waits", "other"))
-        answer = await callers.http.get(f"{callers.group.instances[0].url}/v1/customers/A/balance", headers=other)
-        owner = answer.headers["loyalty-served-by"]
-        url = f"{owner}/v1/customers/A/balance"
-        polls = [
-            asyncio.create_task(callers.http.get(f"{url}?minSequence=9&timeout=1", headers=waits)) for _ in range(2)
-        ]
-        await asyncio.sleep(0.1)
-
-        refused = await callers.http.get(url, headers=waits)
-        assert ("1", "too-many-requests") == (refused.headers["retry-after"], problem_type(refused, 429))
-        assert 200 == (await callers.http.get(url, headers=other)).status_code
-        assert [503, 503] == [each.status_code for each in await asyncio.gather(*polls)]
-        assert 200 == (await callers.http.get(url, headers=waits)).status_code
-
-    run_pair(secured, ask, at_once=2)
-
-
-def test_keys_and_secrets_rotate_under_load_without_a_refusal(
-    secured: SecuredGroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While tokens, API keys, the issuer's key and the secret of the group change, each read is 200."""
-    monkeypatch.setattr("api.security.hops._LOOK_AGAIN_SECONDS", 0.0)
-    monkeypatch.setattr("api.security.issuer_keys.RETRY_SECONDS", 0.0)
-    old = secured.security("http://x:1") and secured.secret_file.read_text().strip()
-    new = "n" * 43
-
-    async def ask(callers: Callers) -> None:
-        statuses = []
-        text, key = secured.key(Scope.BALANCE_READ)
-
-        async def read(number: int) -> None:
-            url = callers.group.instances[number % 2].url
-            headers = bearer(text if number % 5 == 0 else secured.issuer.token(sub=f"caller {number}"))
-            answer = await callers.http.get(f"{url}/v1/customers/{'ABC'[number % 3]}/balance", headers=headers)
-            statuses.append(answer.status_code)
-
-        for secrets in (f"{old}\n{new}\n", f"{new}\n{old}\n", f"{new}\n"):
-            reads = [asyncio.create_task(read(number)) for number in range(30)]
-            secured.secret_file.write_text(secrets)
-            secured.issuer.rotate()
-            old_key, (text, key) = key, secured.key(Scope.BALANCE_READ)
-            await asyncio.gather(*reads, *(read(number) for number in range(30)))
-            secured.publish(old_key.revoked(1))
-        assert 180 == statuses.count(200) == len(statuses)
-
-    run_pair(secured, ask)

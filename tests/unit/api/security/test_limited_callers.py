@@ -1,0 +1,80 @@
+"""Callers that ask too often, wait too much, or guess keys."""
+
+import asyncio
+
+import httpx
+from fastapi.testclient import TestClient
+
+from services.api_keys.keys import Scope
+from tests.support.builders import balance, problem_type
+from tests.support.clusters import Callers, Instance
+from tests.support.secured import BALANCE, SecuredGroup, bearer, run_pair
+
+
+def test_guesses_of_an_address_are_slowed_and_disturb_no_known_caller(secured: SecuredGroup) -> None:
+    """After some wrong keys the address gets 429, also for a right key that was never used. Used credentials work."""
+    instance = Instance("http://one:8080", secured.security("http://one:8080", failures="5/hour"))
+    instance.own_everything()
+    instance.write(*balance("A", "1.00"))
+    used, fresh = secured.key(Scope.BALANCE_READ).text, secured.key(Scope.BALANCE_READ).text
+    token, fresh_token = (secured.issuer.token(sub=name) for name in ("anna", "berta"))
+    guesses = [used[:-6] + f"{number:06}" for number in range(4)] + [token[:-6] + f"{number:06}" for number in range(4)]
+    with TestClient(instance.app) as guesser, TestClient(instance.app, client=("10.0.0.9", 1)) as other:
+
+        def statuses(client: TestClient, *texts: str) -> list[int]:
+            return [client.get(BALANCE, headers=bearer(text)).status_code for text in texts]
+
+        assert [200, 200] == statuses(guesser, used, token)
+        assert [401] * 5 + [429] * 3 == statuses(guesser, *guesses)
+        assert [200, 200, 429, 429] == statuses(guesser, used, token, fresh, fresh_token)
+        refused = guesser.get(BALANCE, headers=bearer(fresh))
+        assert int(refused.headers["retry-after"]) > 60
+        assert 401 == guesser.get(BALANCE).status_code
+        assert [200, 200, 401] == statuses(other, fresh, fresh_token, guesses[0])
+
+
+def test_the_flood_of_one_caller_leaves_another_alone(secured: SecuredGroup) -> None:
+    """The flood gets 429 with Retry-After, and forwarded requests are counted once. The other caller gets only 200."""
+
+    async def ask(callers: Callers) -> None:
+        flood, other = (bearer(secured.issuer.token(sub=name)) for name in ("flood", "other"))
+        url = callers.group.instances[0].url
+
+        async def read(card: str, headers: dict[str, str]) -> httpx.Response:
+            return await callers.http.get(f"{url}/v1/customers/{card}/balance", headers=headers)
+
+        answers = await asyncio.gather(*(read("ABC"[number % 3], flood) for number in range(60)))
+        calm = [await read(card, other) for card in "ABCABC"]
+
+        statuses = [each.status_code for each in answers]
+        assert {200, 429} == set(statuses)
+        assert 12 == statuses.count(200)
+        assert all(1 <= int(each.headers["retry-after"]) <= 61 for each in answers if each.status_code == 429)
+        assert {200} == {each.status_code for each in calm}
+
+    run_pair(secured, ask, rate="12/minute")
+
+
+def test_long_polls_of_one_caller_are_bounded(secured: SecuredGroup) -> None:
+    """Two polls wait, the third is refused at once, and another caller can still read.
+
+    After the polls, new ones are accepted.
+    """
+
+    async def ask(callers: Callers) -> None:
+        waits, other = (bearer(secured.issuer.token(sub=name)) for name in ("waits", "other"))
+        answer = await callers.http.get(f"{callers.group.instances[0].url}/v1/customers/A/balance", headers=other)
+        owner = answer.headers["loyalty-served-by"]
+        url = f"{owner}/v1/customers/A/balance"
+        polls = [
+            asyncio.create_task(callers.http.get(f"{url}?minSequence=9&timeout=1", headers=waits)) for _ in range(2)
+        ]
+        await asyncio.sleep(0.1)
+
+        refused = await callers.http.get(url, headers=waits)
+        assert ("1", "too-many-requests") == (refused.headers["retry-after"], problem_type(refused, 429))
+        assert 200 == (await callers.http.get(url, headers=other)).status_code
+        assert [503, 503] == [each.status_code for each in await asyncio.gather(*polls)]
+        assert 200 == (await callers.http.get(url, headers=waits)).status_code
+
+    run_pair(secured, ask, at_once=2)
