@@ -1,7 +1,5 @@
 """`loyalty export`: line items and the other tables for analysts, as files."""
 
-import signal
-import subprocess
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from enum import StrEnum
@@ -10,7 +8,7 @@ from typing import Annotated
 import typer
 
 from services.cli.output import FAILED, MISUSED, read_settings, recorded, report, stop, table
-from services.cli.processes import AsJsonLines, announced, program, replace_process
+from services.cli.processes import AsJsonLines, announced, exit_status, program, replace_process
 from services.cli.sql import clear_source_errors, warn_of_skipped
 from services.settings import Settings
 from services.start_up import StartUpError, local_folder, require_writable
@@ -82,26 +80,9 @@ def _backfill(names: Sequence[str] | None, settings: Settings, *, as_json: bool)
     if names and not others:
         replace_process("pipelines", arguments, log_json=as_json)
     # The other tables read the line items, so they are written afterwards.
-    if status := status_of(program("pipelines", arguments, log_json=as_json)):
+    if status := exit_status(program("pipelines", arguments, log_json=as_json)):
         raise typer.Exit(status)
     _write(others or None, settings, as_json=as_json)
-
-
-def status_of(command: Sequence[str]) -> int:
-    """The exit status of a program. SIGTERM ends the program too, and then the status is not 0."""
-    signals: list[int] = []
-    with subprocess.Popen(command) as child:
-
-        def end(number: int, _: object) -> None:
-            signals.append(number)
-            child.terminate()
-
-        before = signal.signal(signal.SIGTERM, end)
-        try:
-            status = child.wait()
-        finally:
-            signal.signal(signal.SIGTERM, before)
-    return 128 + signals[0] if signals else status
 
 
 def _write(names: Sequence[str] | None, settings: Settings, *, as_json: bool) -> None:

@@ -6,6 +6,8 @@ a supervisor sees its exit status.
 
 import json
 import os
+import signal
+import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
@@ -107,6 +109,24 @@ def replace_process(module: str, arguments: list[str], *, log_json: bool = False
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, command)  # noqa: S606 - no shell is wanted
+
+
+def exit_status(command: list[str]) -> int:
+    """Run a program to its end. SIGTERM to this process ends it too, and then the status is 128 + SIGTERM."""
+    signals: list[int] = []
+    with subprocess.Popen(command) as child:
+
+        def end(number: int, _: object) -> None:
+            signals.append(number)
+            child.terminate()
+
+        before = signal.signal(signal.SIGTERM, end)
+        try:
+            status = child.wait()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    # The pipeline ends with status 0 after SIGTERM.
+    return 128 + signals[0] if signals else status
 
 
 def install_command(extra: str) -> str:

@@ -79,6 +79,10 @@ def _total(lines: Sequence[Line]) -> Decimal:
     return sum((line.value for line in lines), Decimal(0))
 
 
+BACK = "/back"
+"""The end of the id of a command that sends points, or a part of an account, back to where they came from."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """The fields of all commands.
@@ -105,6 +109,11 @@ class Command:
     def decision_id(self) -> str:
         """The id under which the account remembers the command, and under which the caller finds its decision."""
         return self.origin_id or self.command_id
+
+    @property
+    def is_sent_back(self) -> bool:
+        """Whether it returns what the other account could not take."""
+        return self.command_id.endswith(BACK)
 
     @property
     def kind(self) -> str:

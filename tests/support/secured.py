@@ -24,7 +24,7 @@ from services.state_stores.memory import MemoryStorePartition
 from services.state_stores.store import StateStore
 from services.state_stores.task import ChangelogRecord, StoreTask, TaskProgress
 from tests.support.builders import IDS, balance
-from tests.support.clusters import Callers, Group
+from tests.support.clusters import Callers, Group, Instance
 from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 
 PSEUDONYMS = Pseudonyms(b"k" * KEY_BYTES)
@@ -76,6 +76,12 @@ class SecuredGroup:
             unsigned,
             origins,
         )
+
+    def instance(self, **changes: Any) -> Instance:
+        """An instance that owns all partitions. The arguments are those of ``security``."""
+        instance = Instance("http://one:8080", self.security("http://one:8080", **changes))
+        instance.own_everything()
+        return instance
 
     def publish(self, key: ApiKey) -> None:
         value = encoder(API_KEYS, IDS)(key.to_record())

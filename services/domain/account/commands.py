@@ -14,6 +14,7 @@ from services.domain.account.model import (
 from services.domain.account.posting import Posting
 from services.domain.entries import Credit, Kind, Refusal
 from services.domain.events import (
+    BACK,
     Adjust,
     Block,
     Capture,
@@ -32,9 +33,6 @@ from services.domain.events import (
 from services.domain.formats import LAST_TIME
 from services.domain.programme import Programme
 from services.domain.validation import MOST_LINE_ITEMS
-
-_BACK = "/back"
-"""The end of the id of a command that sends the points of a transfer back."""
 
 
 def reserve(posting: Posting, event: Reserve) -> None:
@@ -114,9 +112,9 @@ def receive(posting: Posting, event: Receive) -> None:
     Returned points may lift a total far above the limit of other events. So an account rarely sends them back again.
     There is no decision, because no caller waits for one.
     """
-    limit = LARGEST_RETURNED_TOTAL if event.command_id.endswith(_BACK) else LARGEST_TOTAL
+    limit = LARGEST_RETURNED_TOTAL if event.is_sent_back else LARGEST_TOTAL
     if posting.account.total + sum(lot.points for lot in event.lots) > limit:
-        _credit(posting, event, event.lots, _BACK, str(Refusal.TOO_MANY_POINTS))
+        _credit(posting, event, event.lots, BACK, str(Refusal.TOO_MANY_POINTS))
         posting.enter(Kind.REFUSED, reason=str(Refusal.TOO_MANY_POINTS), counterparty=event.counterparty)
         return
     added = _lots_of(event, posting.programme)

@@ -19,6 +19,7 @@ from services.domain.account.model import LARGEST_RETURNED_TOTAL, LARGEST_TOTAL,
 from services.domain.account.posting import Posting
 from services.domain.entries import Kind, Refusal
 from services.domain.events import (
+    BACK,
     Absorb,
     Capture,
     Command,
@@ -37,9 +38,6 @@ PART_SIZE = 200_000
 """The size of a part in bytes, roughly. A part is one record on a topic."""
 
 _LOT_SIZE, _INVOICE_SIZE, _ITEM_SIZE = 40, 200, 20
-
-_BACK = "/back"
-"""The end of the id of a command that sends a part back, because it did not fit."""
 
 
 def move(posting: Posting, event: Replace) -> None:
@@ -72,7 +70,7 @@ def forward(posting: Posting, event: Event) -> bool:
             posting.enter(Kind.FORWARDED, counterparty=to)
         case Absorb() if event.counterparty == to:
             posting.account.moved_to = ""
-            if not _is_sent_back(event):
+            if not event.is_sent_back:
                 # The part has the invoices that the other account has read. The others are on their way to this card.
                 posting.account.returns = {}
             return False
@@ -99,13 +97,12 @@ def absorb(posting: Posting, event: Absorb) -> None:
     """
     account, part = posting.account, event.part
     before = account.total
-    comes_back = _is_sent_back(event)
-    if abs(before + part.total) > (LARGEST_RETURNED_TOTAL if comes_back else LARGEST_TOTAL):
-        _send(posting, event, _BACK, part)
+    if abs(before + part.total) > (LARGEST_RETURNED_TOTAL if event.is_sent_back else LARGEST_TOTAL):
+        _send(posting, event, BACK, part)
         reason = str(Refusal.TOO_MANY_POINTS)
         posting.enter(Kind.REFUSED, reason=reason, counterparty=event.counterparty)
         return
-    if not comes_back and event.counterparty not in account.former_cards:
+    if not event.is_sent_back and event.counterparty not in account.former_cards:
         account.former_cards = (*account.former_cards, event.counterparty)
     posting.add(part.lots)
     posting.take_back(part.debt, into_debt=True)
@@ -122,10 +119,6 @@ def absorb(posting: Posting, event: Absorb) -> None:
     for original in dict.fromkeys([*part.purchases, *originals]):
         if original in account.purchases:
             purchases.settle(posting, original)
-
-
-def _is_sent_back(event: Absorb) -> bool:
-    return event.command_id.endswith(_BACK)
 
 
 def _send(posting: Posting, event: Replace | Absorb, suffix: str, part: Account) -> None:

@@ -15,6 +15,4 @@ def secured(tmp_path: Path) -> SecuredGroup:
 
 @pytest.fixture
 def instance(secured: SecuredGroup) -> Instance:
-    instance = Instance("http://one:8080", secured.security("http://one:8080"))
-    instance.own_everything()
-    return instance
+    return secured.instance()

@@ -98,8 +98,7 @@ def test_the_list_of_public_paths_is_short() -> None:
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SecuredGroup, BaseSchema]]:
     """An instance with a balance, a decision and a ledger, as Schemathesis sees it. Its tests share it."""
     secured = SecuredGroup(tmp_path_factory.mktemp("secured"))
-    instance = Instance("http://one:8080", secured.security("http://one:8080"))
-    instance.own_everything()
+    instance = secured.instance()
     instance.write(*balance("A", "1.00"))
     instance.write(*decision("of-A", "A"))
     ledger = Ledger(f"sqlite:///{tmp_path_factory.mktemp('ledger')}/ledger.sqlite")
@@ -221,9 +220,7 @@ def test_probes_are_public_and_responses_have_security_headers(instance: Instanc
 
 def test_web_pages_of_named_origins_only_may_call(secured: SecuredGroup) -> None:
     """A browser may send credentials from pages of the origins in the setting, and from no others."""
-    url = "http://one:8080"
-    instance = Instance(url, secured.security(url, origins=("https://app.example",)))
-    instance.own_everything()
+    instance = secured.instance(origins=("https://app.example",))
     wanted = {"Access-Control-Request-Method": "GET", "Access-Control-Request-Headers": "authorization,last-event-id"}
     key = bearer(secured.key(Scope.BALANCE_READ).text)
     with TestClient(instance.app) as client:

@@ -127,7 +127,7 @@ def test_a_peer_with_another_secret_counts_as_unreachable(secured: SecuredGroup,
         other.secret_file = tmp_path / "other.secret"
         group = Group.of(2, lambda url: (secured if "0" in url.partition("-")[2][:1] else other).security(url))
         group.share(lambda place: place[1] % 2)
-        group.write([balance("A", "1.00"), balance("B", "1.00"), balance("C", "1.00")])
+        group.write([balance(card, "1.00") for card in "ABC"])
         async with group.running() as callers:
             await ask(callers)
 

@@ -7,14 +7,13 @@ from fastapi.testclient import TestClient
 
 from services.api_keys.keys import Scope
 from tests.support.builders import balance, problem_type
-from tests.support.clusters import Callers, Instance
+from tests.support.clusters import Callers
 from tests.support.secured import BALANCE, SecuredGroup, bearer, run_pair
 
 
 def test_guesses_of_an_address_are_slowed_and_disturb_no_known_caller(secured: SecuredGroup) -> None:
     """After some wrong keys the address gets 429, also for a right key that was never used. Used credentials work."""
-    instance = Instance("http://one:8080", secured.security("http://one:8080", failures="5/hour"))
-    instance.own_everything()
+    instance = secured.instance(failures="5/hour")
     instance.write(*balance("A", "1.00"))
     used, fresh = secured.key(Scope.BALANCE_READ).text, secured.key(Scope.BALANCE_READ).text
     token, fresh_token = (secured.issuer.token(sub=name) for name in ("anna", "berta"))

@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from schemas.access import USERS
-from services.cli import app, export, processes
+from services.cli import app, processes
 from services.settings import Settings
 from tests.support.kafka import NO_BROKER, NOBODY
 
@@ -160,9 +160,9 @@ def test_a_signal_ends_the_program_of_a_command_too() -> None:
     code = "import os, signal; os.kill(os.getppid(), signal.SIGTERM); signal.pause()"
     before = signal.getsignal(signal.SIGTERM)
 
-    assert 128 + signal.SIGTERM == export.status_of([sys.executable, "-c", code])
+    assert 128 + signal.SIGTERM == processes.exit_status([sys.executable, "-c", code])
     assert before == signal.getsignal(signal.SIGTERM)
-    assert 7 == export.status_of([sys.executable, "-c", "raise SystemExit(7)"])
+    assert 7 == processes.exit_status([sys.executable, "-c", "raise SystemExit(7)"])
 
 
 def test_topics_list_is_the_catalogue() -> None:
