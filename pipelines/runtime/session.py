@@ -16,6 +16,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from pipelines.runtime import class_archive, java_log
+from pipelines.runtime.temporary_folder import temporary_folder
 from pipelines.sinks import delta
 from services.settings import Settings
 from services.start_up import local_folder
@@ -116,11 +117,17 @@ def spark_session(settings: Settings, app_name: str = "retail-loyalty", task_att
     options[executor_options] = f"{SparkConf().get(executor_options, '')} {_AVRO_OPTIONS}".strip()
     if not is_submitted:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("SPARK_LOCAL_DIRS", str(temporary_folder()))
+        java_options = (
+            _LOG4J,
+            _AVRO_OPTIONS,
+            f"-Djava.io.tmpdir={temporary_folder()}",
+            class_archive.options(settings.spark_jars_dir),
+            settings.spark_java_options,
+        )
         options |= _LOCAL | {
             "spark.driver.memory": settings.spark_driver_memory,
-            "spark.driver.extraJavaOptions": " ".join(
-                (_LOG4J, _AVRO_OPTIONS, class_archive.options(settings.spark_jars_dir), settings.spark_java_options)
-            ),
+            "spark.driver.extraJavaOptions": " ".join(java_options),
         }
         if settings.spark_master:
             options["spark.master"] = _master(settings.spark_master, task_attempts)
