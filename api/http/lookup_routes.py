@@ -8,6 +8,7 @@ still declares the routes and responds to requests that are not valid. Decision 
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import cache
 from typing import Any, NamedTuple, get_args
 from urllib.parse import parse_qsl
 
@@ -154,6 +155,40 @@ class _Parameter(NamedTuple):
         return cls(name, TypeAdapter(annotation).validator.validate_python)
 
 
+class _Signature(NamedTuple):
+    """The parameters of an endpoint, apart from the request.
+
+    Attributes:
+        parts: the parts of the app, by the name of the parameter.
+        path: by the name in the path.
+        query: by the name in the query.
+        headers: by the name of the header.
+    """
+
+    parts: dict[str, Part]
+    path: dict[str, _Parameter]
+    query: dict[str, _Parameter]
+    headers: dict[bytes, _Parameter]
+
+
+@cache
+def _signature_of(endpoint: Callable[..., Any]) -> _Signature:
+    found = _Signature({}, {}, {}, {})
+    for name, each in inspect.signature(endpoint).parameters.items():
+        annotation = each.annotation
+        match next((each for each in get_args(annotation) if isinstance(each, Param | Depends)), None):
+            case Depends(dependency=Part() as part):
+                found.parts[name] = part
+            case Path() as source:
+                found.path[source.alias or name] = _Parameter.of(name, annotation)
+            case Query() as source:
+                found.query[source.alias or name] = _Parameter.of(name, annotation)
+            case Header() as source:
+                header = source.alias or name.replace("_", "-")
+                found.headers[header.encode()] = _Parameter.of(name, annotation)
+    return found
+
+
 class _LookupRoute:
     """An endpoint whose parameters are the request, parts of the app, and texts of its path, query and headers."""
 
@@ -165,22 +200,9 @@ class _LookupRoute:
         self._route = route
         self._match = route.path_regex.match
         self.endpoint: Callable[..., Awaitable[Response]] = route.endpoint
-        self._parts: dict[str, Any] = {}
-        self._path_parameters: dict[str, _Parameter] = {}
-        self._query_parameters: dict[str, _Parameter] = {}
-        self._headers: dict[bytes, _Parameter] = {}
-        for name, each in inspect.signature(route.endpoint).parameters.items():
-            annotation = each.annotation
-            match next((each for each in get_args(annotation) if isinstance(each, Param | Depends)), None):
-                case Depends(dependency=Part() as part):
-                    self._parts[name] = getattr(dependencies, part.name)
-                case Path() as source:
-                    self._path_parameters[source.alias or name] = _Parameter.of(name, annotation)
-                case Query() as source:
-                    self._query_parameters[source.alias or name] = _Parameter.of(name, annotation)
-                case Header() as source:
-                    header = source.alias or name.replace("_", "-")
-                    self._headers[header.encode()] = _Parameter.of(name, annotation)
+        signature = _signature_of(route.endpoint)
+        self._parts = {name: getattr(dependencies, part.name) for name, part in signature.parts.items()}
+        self._path, self._query, self._headers = signature.path, signature.query, signature.headers
 
     def arguments(self, scope: Scope) -> dict[str, Any] | None:
         """The arguments of the endpoint, without its defaults; None if the path belongs to another route.
@@ -195,11 +217,11 @@ class _LookupRoute:
         scope["path_params"], scope["route"] = texts, self._route
         arguments = dict(self._parts)
         for alias, text in texts.items():
-            name, parse = self._path_parameters[alias]
+            name, parse = self._path[alias]
             arguments[name] = parse(text)
         if query := scope["query_string"]:
             for alias, text in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
-                name, parse = self._query_parameters[alias]
+                name, parse = self._query[alias]
                 if name in arguments:
                     raise KeyError(alias)  # it is given twice
                 arguments[name] = parse(text)
